@@ -39,6 +39,10 @@ LOWER_VOLUME_SOURCE = PREFIX + "lower-volume-source"
 
 STATUS_SUFFIX = "-status"
 """Appended to the name of a topology's ConfigMap, it is the name of the ConfigMap with its status."""
+HISTORY_SUFFIX = "-history"
+"""Appended to the same name, it is the name of the ConfigMap with the topologies that were accepted last."""
+APPROVED = PREFIX + "approved"
+"""On the ConfigMap with the status: the SHA-256 of the edit that a user approves, or at least its first 12 digits."""
 
 VIRTUAL_POD = "virtual-pod"
 LEGACY = "global"

@@ -55,6 +55,7 @@ SLOW = (
     "tests/faults/",
     "tests/packaging/",
     "tests/docs/test_site_built.py",
+    "tests/e2e/test_approval_e2e.py",
     "tests/e2e/test_manifests_e2e.py",
     "tests/engine/status/test_page_seen.py",
     "tests/e2e/test_replicas.py",

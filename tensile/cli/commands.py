@@ -25,6 +25,7 @@ from tensile.cli.options import (
     ConfigMapOption,
     ContextOption,
     DirectoryOption,
+    EngineFile,
     ExecPlugins,
     FileOption,
     FollowedFile,
@@ -360,6 +361,102 @@ def apply(
     options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=lines)
     opening = partial(oneshot.opened, topology, ClusterAccess(directory_of(name), allow_exec_plugins), _progress())
     typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
+
+
+@_command(RUN)
+def approve(
+    digest: Annotated[
+        str,
+        typer.Argument(
+            metavar="HASH",
+            help="The SHA-256 of the edit, at least 12 digits, as `tensile status` shows it.",
+            show_default=False,
+        ),
+    ],
+    file: EngineFile = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Approve an edit that waits.
+
+    An edit that affects more running pods than guard.approveOver waits for this. The approval is for exactly one text.
+
+    Examples:
+        # What waits, and what would it change?
+        tensile status --configmap tensile/topology
+
+        tensile approve 3f1c9a52e0b7 --configmap tensile/topology
+    """
+    from tensile.cli import rollback as deciding  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or "error", log_format)
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    where = deciding.location(file, found, allow_exec_plugins=allow_exec_plugins)
+    typer.echo(harmless(deciding.approve(where, digest)))
+
+
+@_command(RUN)
+def rollback(
+    file: EngineFile = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="HASH",
+            help="The SHA-256 of the topology to put back, at least 12 digits. Default: the one before the active one.",
+            show_default=False,
+        ),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the topologies that can be put back.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Put an earlier topology back.
+
+    Writes one of the last ten accepted topologies into the file, or the ConfigMap. Shows what changes, and asks on a
+    terminal whether to go on. The engine then follows it as any edit.
+
+    Examples:
+        tensile rollback --list -f topology.yaml
+
+        # The one before the active one
+        tensile rollback -f topology.yaml
+
+        # Another one, in a ConfigMap, without a question
+        tensile rollback --configmap tensile/topology --to 3f1c9a52e0b7 --yes
+    """
+    from tensile.cli import apply as applying  # noqa: PLC0415 - see the module's docstring
+    from tensile.cli import rollback as deciding  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    if show_list and (to is not None or yes):
+        raise TensileError("--list shows topologies only: omit --to and --yes")
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    where = deciding.location(file, found, allow_exec_plugins=allow_exec_plugins)
+    if show_list:
+        typer.echo(deciding.listed(where))
+        return
+    plan = deciding.planned(where, to)
+    if plan.is_needed:
+        for line in plan.lines:
+            typer.echo(harmless(line))
+    ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
+    typer.echo(harmless(deciding.roll_back(where, plan, ask)))
 
 
 @_command(RUN)

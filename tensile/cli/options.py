@@ -71,6 +71,16 @@ FollowedFile = Annotated[
         show_default=False,
     ),
 ]
+EngineFile = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="The topology file that the engine follows. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
+        show_default=False,
+    ),
+]
 LogLevel = Annotated[
     str | None,
     typer.Option(

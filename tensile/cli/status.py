@@ -102,6 +102,7 @@ def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:
 def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
     """Yield whether the topology was accepted, what is pending, and the latest error."""
     accepted, rejected = document.get("accepted"), document.get("rejected")
+    approval = document.get("pendingApproval")
     name = document["topology"]
     if accepted:
         version = f", resourceVersion {accepted['resourceVersion']}" if "resourceVersion" in accepted else ""
@@ -109,12 +110,28 @@ def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
         yield f"Topology {name}: in force since {accepted['time']} (sha256 {digest}...{version})"
         yield from (f"  not in force: {words}" for words in accepted.get("restartNeeded", ()))
         yield from (f"  topology change pending: {words}" for words in accepted.get("pending", ()))
+    if approval:
+        pods = "1 running pod" if approval["pods"] == 1 else f"{approval['pods']} running pods"
+        yield (
+            f"Edit {approval['sha256'][:_HASH]}... waits for an approval since {approval['time']}: "
+            f"it affects {pods} (guard.approveOver: {approval['approveOver']})"
+        )
+        yield from (f"  {words}" for words in approval["changes"])
+        yield f"  pods: {', '.join(_affected(approval))}"
+        yield f"  to approve it: {approval['command']}"
     if rejected:
         meanwhile = "the last good topology stays in force" if accepted else "the engine does not start"
         yield f"Refused at {rejected['time']}, {meanwhile}:"
         yield from (f"  {line}" for line in str(rejected["error"]).splitlines())
     if document.get("waits"):
         yield f"The engine is not ready: {document['waits']}"
+
+
+def _affected(approval: Mapping[str, Any]) -> list[str]:
+    """Return the first pods that an edit affects, and how many more there are."""
+    named = [str(one) for one in approval["affected"]]
+    more = approval["pods"] - len(named)
+    return [*named, f"and {more} more"] if more > 0 else named
 
 
 Form = Callable[[Mapping[str, Any]], str]

@@ -30,7 +30,8 @@ _ENFORCED = "pod-security.kubernetes.io/enforce"
 _NAMESPACE = "For the engine only: a user who can create pods or read Secrets here has all permissions of the engine."
 _ROLES = "The engine's ServiceAccount, with only the permissions that this topology needs."
 _CONFIGMAP = (
-    "The topology. The engine applies edits within seconds, and reports the result in ConfigMap topology-status."
+    "The topology. The engine applies edits within seconds, and reports the result in ConfigMap topology-status. It "
+    "keeps the last accepted ones in topology-history."
 )
 _DEPLOYMENT = (
     "Two replicas with leader election: the leader reconciles, the other one serves the webhook, too, and takes over "

@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether `start` or `stand_by` has succeeded."""
+        """Whether `start`, `open` or `standby` has succeeded."""
         return self._stands_by or self.is_leader
 
     @property
@@ -126,8 +126,16 @@ class Engine:
 
         Raises TensileError for bad credentials or a port in use.
         """
-        await self._open()
+        await self.open()
         await self.lead()
+
+    async def open(self) -> None:
+        """Do the first half of `start`: return when the upper cluster has responded, without leading yet.
+
+        Raises TensileError for bad credentials or a port in use.
+        """
+        await self._open()
+        self._stands_by = True
 
     async def standby(self) -> None:
         """Start like `start`, but without what would conflict with another engine that leads."""

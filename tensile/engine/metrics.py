@@ -59,7 +59,8 @@ class MetricReadings:
     pods that were deleted to make room, by lower. `leads` is whether this engine leads, by the name of its lease.
     `strays` counts a lower's objects with our mark in namespaces that no upper namespace maps to. `advertised` and
     `real` are amounts by lower, node and resource: what a virtual node advertises, and what the nodes behind it have.
-    `certificates` is when a certificate expires in seconds since 1970, by use and name.
+    `certificates` is when a certificate expires in seconds since 1970, by use and name. `waiting` is the number of pods
+    that the edit which waits for an approval affects, 0 for none.
     """
 
     queues: Callable[[], Mapping[str, QueueReading]] = dict
@@ -77,6 +78,7 @@ class MetricReadings:
     advertised: Callable[[], Mapping[Series, float]] = dict
     real: Callable[[], Mapping[Series, float]] = dict
     certificates: Callable[[], Mapping[Series, float]] = dict
+    waiting: Callable[[], int] = int
 
 
 class MetricFamily(NamedTuple):
@@ -106,6 +108,12 @@ _RELOADS = MetricFamily(
     "tensile_topology_reloads_total", "Topology reloads, by result: accepted or rejected.", ("result",)
 )
 """Remedy: alert when rejected ones grow, and correct the topology as the log says."""
+_WAITING = MetricFamily(
+    "tensile_topology_pending_approval_pods",
+    "Running pods that are affected by the topology edit that waits for an approval; 0 if none waits.",
+    (),
+)
+"""Remedy: where it stays above 0, approve the edit or undo it ([approvals](../howto/approve-edits.md))."""
 _DEFECTS = MetricFamily(
     "tensile_reconcile_panics_total", "Unexpected errors in a reconcile rule, which are bugs in tensile.", ("rule",)
 )
@@ -311,6 +319,7 @@ class Metrics(Collector):
         yield _gauge(_REAL, self.readings.real())
         yield _gauge(_CERTIFICATES, self.readings.certificates())
         yield _gauge(_LEADS, {(name,): float(leads) for name, leads in self.readings.leads().items()})
+        yield _gauge(_WAITING, {(): self.readings.waiting()})
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
 
 

@@ -8,10 +8,11 @@ objects of its own are written too, the others are only read.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from tensile.engine.history import file_place
 from tensile.engine.leader_election import lease_ref
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
-from tensile.names import LEASE_NAMESPACE, STATUS_SUFFIX
+from tensile.names import HISTORY_SUFFIX, LEASE_NAMESPACE, STATUS_SUFFIX
 from tensile.objects import (
     ACCESS_REVIEW,
     CLAIM,
@@ -50,6 +51,7 @@ _AT_CREATION_LOST = (
     "the MutatingAdmissionPolicy: instead, the engine patches the tolerations of each pod after it is bound"
 )
 _PREEMPTED = "preemption for pods that fit a virtual node, but none of its real nodes"
+_RECORDED = "approvals of edits (guard.approveOver), and tensile rollback"
 _EVICTED = "evictions by descheduler and maintenance: drain"
 """Always granted: it is less than deleting pods, and a user who must drain a cluster has no time to change roles."""
 
@@ -146,8 +148,9 @@ def upper_rights(
         found += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
     found += _admission(topology, namespace)
     if place is not None:
-        status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
-        found += _one(status, ("create", "patch"), "the status ConfigMap of the topology")
+        found += _records(place, "the status ConfigMap of the topology", "its last accepted topologies")
+    else:
+        found += _records(file_place(topology.name), _RECORDED, _RECORDED, _RECORDED)
     if takes_turns:
         found += _one(lease_ref(topology.name), ("get", "create", "patch"), "leader election")
     return _joined(found)
@@ -163,6 +166,13 @@ def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iter
     basis = Permission(ref.kind, (), purpose, namespace=ref.namespace, lost=lost)
     yield basis._replace(verbs=("create",))
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
+
+
+def _records(place: ConfigMapKey, status: str, history: str, lost: str = "") -> Iterator[Permission]:
+    """Yield the permissions on the two ConfigMaps in which the engine tells about its topology."""
+    for suffix, purpose in ((STATUS_SUFFIX, status), (HISTORY_SUFFIX, history)):
+        ref = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + suffix)
+        yield from _one(ref, ("create", "patch"), purpose, lost)
 
 
 def _admission(topology: Topology, namespace: str) -> Iterator[Permission]:

@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -27,9 +28,11 @@ import orjson
 import structlog
 import uvloop
 
+from tensile.engine.approval import EditGate, Start, start_of
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.engine import Engine
 from tensile.engine.health import ProbeServer, TelemetryServer
+from tensile.engine.history import TopologyRecords, read_records
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
@@ -42,7 +45,7 @@ from tensile.engine.status.report import EngineStatus
 from tensile.engine.status.site import PageSource, StatusSite
 from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate, read_file
 from tensile.engine.tracing import PodTraces, open_export
-from tensile.errors import PortTaken, TensileError
+from tensile.errors import ClusterError, PortTaken, TensileError
 from tensile.kube import net
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet
@@ -53,7 +56,7 @@ from tensile.objects import UPPER
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, World
 from tensile.topology import Topology
-from tensile.topology.diff import Edit, edit
+from tensile.topology.diff import edit
 
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1 << 19
@@ -68,6 +71,8 @@ _SETTLING = 5.0
 """Seconds after the first sync of everything, in which events are mirrored."""
 _PROBING = 3.0
 """Timeout in seconds of a health probe on the lease's connection; nothing is sent on it until a probe succeeds."""
+_RETRY = 2.0
+"""Seconds between two attempts to read what was accepted before."""
 _LISTING = 60.0
 """Seconds to wait for all lists; unreachable clusters and denied lists delay nothing for longer."""
 _log = structlog.get_logger("tensile.run")
@@ -106,8 +111,8 @@ class _RunContext(NamedTuple):
 
 def run(path: Path, *, allow_exec_plugins: bool = False, manner: RunOptions) -> None:
     """Run on a topology file until SIGTERM or SIGINT; raises TensileError if it cannot start or lost the lease."""
-    ways, watcher = ClusterAccess(path.parent, allow_exec_plugins), FileWatcher()
-    uvloop.run(_run(FileSource(path, watcher), EngineStatus(utc_now), ways, watcher, manner))
+    ways, watcher, standing = ClusterAccess(path.parent, allow_exec_plugins), FileWatcher(), EngineStatus(utc_now)
+    uvloop.run(_run(FileSource(path, standing, watcher), standing, ways, watcher, manner))
 
 
 def run_observing(path: Path, *, allow_exec_plugins: bool = False) -> None:
@@ -149,9 +154,7 @@ async def _run(
             ending.push_async_callback(probes.close)
         first = await _unless(around.stop, followed.first())
         if first is not None and first.topology is not None:
-            standing.take(first)
-            followed.tell(first)
-            await _run_engine(first.topology, around)
+            await _run_engine(first, around)
     _log.info("stopped", topology=standing.topology)
 
 
@@ -160,7 +163,12 @@ def _waits(standing: EngineStatus) -> str:
     return standing.waits() if standing.topology else "no topology is loaded yet"
 
 
-async def _run_engine(topology: Topology, around: _RunContext) -> None:
+async def _run_engine(first: TopologyUpdate, around: _RunContext) -> None:
+    """Run the engine on the first text of the source, or on what was accepted before that."""
+    begun = await _unless(around.stop, _begun(first, around))
+    if begun is None:
+        return
+    topology = begun.topology
     metrics, changes, traced = Metrics(), RecentChanges(utc_now), open_export(os.environ)
     engine = Engine(
         topology,
@@ -169,7 +177,7 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
         Fleet(chance=random.random, observe=metrics.observe, requests=metrics.requests, watcher=around.watcher),
         PodTraces(traced) if traced is not None else None,
     )
-    metrics.readings = readings(engine)
+    metrics.readings = replace(readings(engine), waiting=partial(_waiting, around.standing))
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
     around.standing.pending = lambda: engine.pending
     pages = page_source(engine, around.standing, changes, in_configmap=isinstance(around.followed, ConfigMapSource))
@@ -181,13 +189,66 @@ async def _run_engine(topology: Topology, around: _RunContext) -> None:
         election = await _candidate(engine, around, ending, metrics) if around.elects else None
         ending.push_async_callback(engine.stop)
         keep_large_apart()
-        await _unless(around.stop, engine.start() if election is None else engine.standby())
-        if engine.is_running:
+        await _unless(around.stop, engine.open() if election is None else engine.standby())
+        gate = await _unless(around.stop, _gate(first, begun, engine, around, metrics)) if engine.is_running else None
+        if gate is not None:
+            ending.push_async_callback(gate.close)
             mark = LeaderLabel(engine.clusters.connections[UPPER], own_pod(os.environ), topology.name)
             ending.push_async_callback(mark.close)
             mark.open()
-            following = _follow(around, engine, metrics)
-            await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
+            following = _side_by_side(_follow(first, around, gate, metrics), gate.run())
+            await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark, gate), following))
+
+
+async def _begun(first: TopologyUpdate, around: _RunContext) -> Start:
+    """Return how to start, as far as that is known before the engine has opened the upper cluster."""
+    assert first.topology is not None, "a bad first text ends the program"
+    records = await around.followed.records()
+    begun = Start(first.topology, first) if records is None else await _started(first, records, around)
+    around.standing.take(begun.accepted, _refused(begun))
+    if begun.accepted is first:
+        around.followed.tell(first)
+    return begun
+
+
+async def _started(first: TopologyUpdate, records: TopologyRecords, around: _RunContext) -> Start:
+    """Return how to start on what the upper cluster holds of the topology, and log what is unusual about it."""
+    found = start_of(first, records, around.followed.parse)
+    if found.warning:
+        _log.warning("a topology edit was not compared with the accepted topology", reason=found.warning)
+    elif found.accepted is not first:
+        _log.warning(
+            "the topology was edited and is not accepted yet: starting on the accepted one",
+            accepted=found.accepted.text.sha256,
+            edited=first.text.sha256,
+        )
+    return found
+
+
+async def _gate(first: TopologyUpdate, begun: Start, engine: Engine, around: _RunContext, metrics: Metrics) -> EditGate:
+    """Return what decides about edits. An engine on a topology file learns only now what was accepted before."""
+    followed, upper, world = around.followed, engine.clusters.connections[UPPER], engine.clusters.world
+    if await followed.records() is None:
+        read = partial(read_records, upper, world.owner.upper, followed.place)
+        begun = await _started(first, await net.insist(read, ClusterError, lambda: _RETRY), around)
+        around.standing.take(begun.accepted, _refused(begun))
+        if begun.topology != engine.topology:
+            await engine.reload(begun.topology)
+    followed.attach(upper, world)
+    gate = EditGate(engine, followed, around.standing, metrics, begun.accepted, now=utc_now)
+    around.standing.pending = lambda: (*engine.pending, *gate.pending)
+    return gate
+
+
+def _refused(begun: Start) -> tuple[str, ...]:
+    """Return what of the accepted text needs a restart, although the engine has just started: its ports are edited."""
+    accepted = begun.accepted.topology
+    return edit(begun.topology, accepted).refused if accepted is not None else ()
+
+
+def _waiting(standing: EngineStatus) -> int:
+    """Return how many pods the edit that waits for an approval affects, 0 for none."""
+    return standing.verdict.approval.pods if standing.verdict.approval is not None else 0
 
 
 def page_source(engine: Engine, standing: EngineStatus, changes: RecentChanges, *, in_configmap: bool) -> PageSource:
@@ -255,14 +316,16 @@ async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack
     return election
 
 
-async def _lead(engine: Engine, around: _RunContext, election: Election | None, mark: LeaderLabel) -> None:
+async def _lead(
+    engine: Engine, around: _RunContext, election: Election | None, mark: LeaderLabel, gate: EditGate
+) -> None:
     """Lead once no other engine does; raises TensileError when the lease is lost."""
     if election is None:
         await warn_of_leader(engine.clusters.connections[UPPER], lease_ref(engine.topology.name), utc_now())
-        await _drive(engine, around, mark)
+        await _drive(engine, around, mark, gate)
     else:
         await election.acquired()
-        await _side_by_side(_until_lost(election, mark), _drive(engine, around, mark))
+        await _side_by_side(_until_lost(election, mark), _drive(engine, around, mark, gate))
 
 
 async def _until_lost(election: Election, mark: LeaderLabel) -> None:
@@ -271,7 +334,7 @@ async def _until_lost(election: Election, mark: LeaderLabel) -> None:
     raise TensileError(f"leader election lost ({why}), exiting")
 
 
-async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel) -> None:
+async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel, gate: EditGate) -> None:
     """Lead, and log that; return when the engine is ready and the memory has been settled."""
     if not engine.is_leader:
         await engine.lead()
@@ -279,6 +342,7 @@ async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel) -> None
     topology = engine.topology
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
     around.followed.lead()
+    gate.lead()
     await _side_by_side(_settled(engine), _announce(engine, around.followed.name))
 
 
@@ -336,40 +400,22 @@ def give_back() -> None:
         trim(0)
 
 
-async def _follow(around: _RunContext, engine: Engine, metrics: Metrics) -> None:
-    """Activate each valid change of the topology; a rejected one is reported, and the last good one stays active."""
-    followed, standing = around.followed, around.standing
-    async with aclosing(followed.readings(engine.topology)) as states:
+async def _follow(first: TopologyUpdate, around: _RunContext, gate: EditGate, metrics: Metrics) -> None:
+    """Have each state of the topology decided; a bad one is reported, and what is active stays so."""
+    assert first.topology is not None, "a bad first text ends the program"
+    async with aclosing(around.followed.readings(first.topology)) as states:
         async for reading in states:
             if reading.topology is None:
-                _refused(reading, metrics)
-                standing.take(reading)
+                _rejected(reading, metrics)
+                await gate.reject(reading)
             else:
-                if reading.changed:
-                    metrics.reload(accepted=True)
-                    await _reload(reading.topology, engine)
-                standing.take(reading, edit(engine.topology, reading.topology).refused)
-            followed.tell(reading)
+                await gate.decide(reading)
 
 
-def _refused(reading: TopologyUpdate, metrics: Metrics) -> None:
+def _rejected(reading: TopologyUpdate, metrics: Metrics) -> None:
     metrics.reload(accepted=False)
     for line in str(reading.error).splitlines():
         _log.error("topology rejected: the last valid one stays active", error=line)
-
-
-async def _reload(topology: Topology, engine: Engine) -> None:
-    """Activate a topology, except for changes that need a restart."""
-    change = edit(engine.topology, topology)
-    _say(change)
-    await engine.reload(change.topology)
-
-
-def _say(change: Edit) -> None:
-    for words in change.refused:
-        _log.warning("change needs a restart", change=words)
-    for words in change.words:
-        _log.info("topology changed", change=words)
 
 
 async def _side_by_side(*work: Coroutine[None, None, None]) -> None:

@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Protocol
 
 import orjson
@@ -16,18 +17,21 @@ import structlog
 
 from tensile.engine import topology_reader
 from tensile.engine.clusters import utc_now
+from tensile.engine.history import TopologyRecords, file_place, read_records
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.status.configmap import StatusWriter, status_owner, status_ref
 from tensile.engine.status.report import EngineStatus
-from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText, TopologyUpdate, parsed
+from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText, TopologyText, TopologyUpdate, parsed
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import cancel_and_wait, insist, supervised
 from tensile.kube.store import Cache
+from tensile.names import EventReason
 from tensile.objects import CONFIG_MAP, UPPER, Ref
-from tensile.topology import Topology, Upper
+from tensile.reconcile.world import World
+from tensile.topology import Topology, Upper, decode, parse
 
 _CONNECTIONS = 4
 _RETRY = 2.0
@@ -43,8 +47,30 @@ class TopologySource(Protocol):
         """The name of the source, for people."""
         ...
 
+    @property
+    def place(self) -> ConfigMapKey:
+        """What the names of the status and the history are made from; known after `first`."""
+        ...
+
+    @property
+    def options(self) -> str:
+        """The options by which other commands find the topology."""
+        ...
+
     async def first(self) -> TopologyUpdate:
         """Return the first topology; raises TensileError if it is bad."""
+        ...
+
+    async def records(self) -> TopologyRecords | None:
+        """Return what the upper cluster holds of the topology, None if only the engine can read it."""
+        ...
+
+    def parse(self, data: bytes) -> Topology:
+        """Return the topology in a text; raises TensileError if it is bad."""
+        ...
+
+    def attach(self, upper: Cluster, world: World) -> None:
+        """Take the engine's connection to the upper cluster, and its caches."""
         ...
 
     def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
@@ -53,6 +79,10 @@ class TopologySource(Protocol):
 
     def tell(self, reading: TopologyUpdate) -> None:
         """Report that a state was processed; the result is in the status."""
+        ...
+
+    def say(self, reason: EventReason, message: str) -> None:
+        """Emit a warning Event about the topology."""
         ...
 
     def lead(self) -> None:
@@ -65,36 +95,74 @@ class TopologySource(Protocol):
 
 
 class FileSource:
-    """A topology file."""
+    """A topology file. `standing` is written to the upper cluster once an edit has to wait for an approval."""
 
-    def __init__(self, path: Path, watcher: FileWatcher) -> None:
+    def __init__(self, path: Path, standing: EngineStatus, watcher: FileWatcher) -> None:
         self._path = path
+        self._standing = standing
         self._watcher = watcher
         self._whole = b""
+        self._topology = ""
+        self._keeper: StatusWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def name(self) -> str:
         """The file's path."""
         return str(self._path)
 
+    @property
+    def place(self) -> ConfigMapKey:
+        """The place beside the Lease of the topology."""
+        return file_place(self._topology)
+
+    @property
+    def options(self) -> str:
+        """The option that names the file."""
+        return f"-f {quote(str(self._path))}"
+
     async def first(self) -> TopologyUpdate:
         """Return the topology of the file; raises TensileError if it is bad."""
         found = await topology_reader.read_file(self._path)
         self._whole = found.data
+        if found.reading.topology is not None:
+            self._topology = found.reading.topology.name
         return found.reading
+
+    async def records(self) -> None:
+        """Return None: a file names the upper cluster, which the engine opens."""
+
+    def parse(self, data: bytes) -> Topology:
+        """Return the topology in a text of the file; raises TensileError if it is bad."""
+        return parse(decode(data, name=self.name), name=self.name)
+
+    def attach(self, upper: Cluster, world: World) -> None:
+        """Prepare to write the status by the engine's connection."""
+        owner, cache = status_owner(world.owner.upper, self.place), world.upper.config_maps
+        self._keeper = StatusWriter(upper, self.place, owner, cache, self._standing, now=utc_now, of_file=True)
 
     def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the file after the first."""
         return topology_reader.follow_file(self._path, first, self._watcher, whole=self._whole)
 
     def tell(self, reading: TopologyUpdate) -> None:
-        """Do nothing: a file has no status object."""
+        """Write the result to the status, if there is one."""
+        if self._keeper is not None:
+            self._keeper.tell(reading)
+
+    def say(self, reason: EventReason, message: str) -> None:
+        """Emit an Event about the status, if there is one."""
+        if self._keeper is not None:
+            self._keeper.say(reason, message)
 
     def lead(self) -> None:
-        """Do nothing: a file has no status object."""
+        """Begin to write the status."""
+        if self._keeper is not None:
+            self._tasks.append(supervised("topology status", self._keeper.run))
 
     async def close(self) -> None:
-        """Do nothing: no resource is open."""
+        """Stop writing the status."""
+        await cancel_and_wait(*self._tasks)
 
 
 class ConfigMapSource:
@@ -117,6 +185,16 @@ class ConfigMapSource:
         """The ConfigMap and the key."""
         return self._place.file
 
+    @property
+    def place(self) -> ConfigMapKey:
+        """The ConfigMap and the key."""
+        return self._place
+
+    @property
+    def options(self) -> str:
+        """The option that names the ConfigMap."""
+        return f"--configmap {self._place}"
+
     async def first(self) -> TopologyUpdate:
         """Wait for the ConfigMap and return its topology; raises TensileError if it is bad, and AccessError."""
         cluster = await self._open()
@@ -129,7 +207,20 @@ class ConfigMapSource:
             self._standing.take(refused)
             await self._say_last(refused)
             raise
-        return TopologyUpdate(found.text, topology, changed=True)
+        return TopologyUpdate(found.text, topology, changed=True, data=found.data)
+
+    async def records(self) -> TopologyRecords:
+        """Read what is beside the ConfigMap, as soon as the cluster responds."""
+        cluster = self._fleet[UPPER].cluster
+        upper = await self._fleet[UPPER].identified()
+        return await insist(lambda: read_records(cluster, upper, self._place), ClusterError, lambda: _RETRY)
+
+    def parse(self, data: bytes) -> Topology:
+        """Return the topology in a text of the ConfigMap; raises TensileError if it is bad."""
+        return topology_reader.read_configmap(ConfigMapText(TopologyText(), data), self._place)
+
+    def attach(self, upper: Cluster, world: World) -> None:
+        """Do nothing: the status has a connection of its own."""
 
     def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the ConfigMap after the first."""
@@ -138,6 +229,10 @@ class ConfigMapSource:
     def tell(self, reading: TopologyUpdate) -> None:
         """Write the result beside the ConfigMap."""
         self._keeper.tell(reading)
+
+    def say(self, reason: EventReason, message: str) -> None:
+        """Emit an Event about the ConfigMap."""
+        self._keeper.say(reason, message)
 
     def lead(self) -> None:
         """Begin to write the status; a standby leaves that to the leader."""

@@ -60,13 +60,15 @@ class TopologyText(NamedTuple):
 class TopologyUpdate(NamedTuple):
     """The result of a text: its topology, or the error for which it is rejected.
 
-    `changed` is whether the topology differs in meaning from the last good one.
+    `changed` is whether the topology differs in meaning from the last good one. `data` is the text itself, b"" for none
+    and for a rejected one.
     """
 
     text: TopologyText
     topology: Topology | None = None
     error: TensileError | None = None
     changed: bool = False
+    data: bytes = b""
 
 
 class GoodTopology(NamedTuple):
@@ -119,7 +121,7 @@ async def read_file(path: Path) -> GoodTopology:
     """Read the file once; raises TensileError with every error in it, or with why it cannot be read."""
     found = _look(path)
     topology = await parsed(found.text(), lambda: _parse(path, found))
-    return GoodTopology(TopologyUpdate(found.text(), topology, changed=True), found.data)
+    return GoodTopology(TopologyUpdate(found.text(), topology, changed=True, data=found.data), found.data)
 
 
 async def follow_file(
@@ -159,9 +161,10 @@ class _Following:
         """Return the result of the file as it was last read."""
         found = self._seen or _look(self._path)
         reading = await self._judge.judge(found.text(), lambda: self._parse(found))
-        if reading.topology is not None:
-            self._whole = found.data
-        return reading
+        if reading.topology is None:
+            return reading
+        self._whole = found.data
+        return reading._replace(data=found.data)
 
     async def _settled(self) -> _Look:
         """Read until two reads return the same, so that a file that is being written is not taken as complete."""
@@ -271,7 +274,8 @@ async def follow_configmap(
         found = document(entry.manifest() if entry else None, place)
         if found != seen and (entry or cache.synced):
             seen = found
-            yield await judge.judge(found.text, partial(read_configmap, found, place))
+            reading = await judge.judge(found.text, partial(read_configmap, found, place))
+            yield reading if reading.topology is None else reading._replace(data=found.data)
         await changed.wait()
 
 

@@ -18,7 +18,9 @@ from typing import NamedTuple
 import orjson
 
 from tensile.engine.caches import rules
+from tensile.engine.history import file_place, history_ref
 from tensile.engine.leader_election import kept_by, lease_ref
+from tensile.engine.status.configmap import status_owner, status_ref
 from tensile.engine.status.query import LEASE_SECONDS, holds, renewed_at
 from tensile.errors import ClusterError, Conflict, NotFound
 from tensile.kube.cluster import Cluster
@@ -144,22 +146,27 @@ class Registration(NamedTuple):
 
 
 async def registrations(upper: Cluster, topology: Topology, world: World, own_namespace: str) -> list[Registration]:
-    """Return the registrations that exist and are ours, in the order of their deletion: the leader's lease is the last.
+    """Return the registrations that exist and are ours, in the order of their deletion.
 
-    Raises the ClusterError of a read that fails.
+    The leader's lease is the last by which engines work. The status of a topology file comes after it; for a
+    topology in a ConfigMap, that is beside the ConfigMap. Raises the ClusterError of a read that fails.
     """
     webhook = "the webhook of this topology"
+    place = file_place(topology.name)
+    noted, reported = status_owner(world.owner.upper, place), "the engine's status of the topology file"
     wanted = [
-        (ref_of(topology), webhook),
-        (secret_ref(topology, own_namespace), f"certificates of {webhook}"),
-        (binding_ref(topology.name), "the admission policy of this topology"),
-        (policy_ref(topology.name), "the admission policy of this topology"),
-        (lease_ref(topology.name), "the lease of the engine that leads"),
+        (ref_of(topology), webhook, world.owner),
+        (secret_ref(topology, own_namespace), f"certificates of {webhook}", world.owner),
+        (binding_ref(topology.name), "the admission policy of this topology", world.owner),
+        (policy_ref(topology.name), "the admission policy of this topology", world.owner),
+        (lease_ref(topology.name), "the lease of the engine that leads", world.owner),
+        (status_ref(place), reported, noted),
+        (history_ref(place), reported, noted),
     ]
     found = []
-    for ref, reason in wanted:
+    for ref, reason, owner in wanted:
         seen = await _read(upper, ref) if ref is not None else {}
-        if ref is not None and seen and is_ours(seen, world.owner):
+        if ref is not None and seen and is_ours(seen, owner):
             read = as_read(seen)
             found.append(Registration(ref, read["uid"], read["resourceVersion"], reason))
     return found

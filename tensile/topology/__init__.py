@@ -27,7 +27,7 @@ from tensile.topology.models import (
     VirtualNode,
     Webhook,
 )
-from tensile.topology.parse import decode, parse, salvaged
+from tensile.topology.parse import decode, parse, salvaged, salvaged_upper
 from tensile.topology.schema import schema
 from tensile.topology.validation import cautions
 
@@ -59,5 +59,6 @@ __all__ = [
     "decode",
     "parse",
     "salvaged",
+    "salvaged_upper",
     "schema",
 ]

@@ -325,13 +325,20 @@ class Telemetry(Section):
 
 
 class Guard(Section):
-    """Blocks deletions that were not requested in the upper cluster, if there are so many that a mistake is likely."""
+    """Blocks deletions that were not requested in the upper cluster, if there are so many that a mistake is likely.
+
+    With `approveOver`, it also keeps large edits of the topology from becoming active by mistake.
+    """
 
     max_deletes: fields.Count = 20
     """Deletions in an upper namespace, and in a lower cluster, that are allowed at once, whatever their percentage."""
     max_delete_percent: fields.Percent = 30
     """Percentage of the objects in an upper namespace, and in a lower cluster, whose deletion is allowed, whatever
     their number."""
+    approve_over: fields.Count | None = None
+    """Running pods that an edit of the topology may restart, move or end without an approval. An edit that affects more
+    waits for `tensile approve`. null: every edit is active at once. The value of the active topology counts, not that
+    of the edit."""
 
 
 class TopologyFile(Section):

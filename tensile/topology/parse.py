@@ -17,14 +17,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tensile.topology.messages import MOST_SHOWN, TopologyErrors, TopologyProblem, explain
-from tensile.topology.models import Telemetry, Topology, TopologyFile, resolve
+from tensile.topology.models import Telemetry, Topology, TopologyFile, Upper, resolve
 from tensile.topology.validation import check
 from tensile.yaml_document import MAX_BYTES, Path, Position, YAMLNode, compose, find, locate, plain
 
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _KEY_ERRORS = frozenset(("extra_forbidden", "missing"))
 
-_KEYS = ("name", "telemetry")
 _TOP = re.compile(r"^(?=[^\s#-])", re.MULTILINE)
 """The beginning of a top-level key."""
 
@@ -105,19 +104,35 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
 
 
 def salvaged(text: str) -> tuple[str, Telemetry]:
-    """Return name and telemetry of an invalid file as far as they can be read, else "" and the defaults.
+    """Return name and telemetry of an invalid file as far as they can be read, else "" and the defaults."""
+    found = _salvaged(text, ("name", "telemetry"))
+    return _salvaged_name(found), _telemetry(found.get("telemetry"))
 
-    Each top-level key is parsed alone, so that errors in others do not matter.
-    """
+
+def salvaged_upper(text: str) -> tuple[str, Upper]:
+    """Return name and upper cluster of an invalid file as far as they can be read, else "" and the default."""
+    found = _salvaged(text, ("name", "upper"))
+    try:
+        return _salvaged_name(found), Upper.model_validate(found.get("upper", {}), by_alias=True, by_name=False)
+    except ValidationError:
+        return "", Upper()
+
+
+def _salvaged(text: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Return some top-level values; each key is parsed alone, so that errors in others do not matter."""
     found: dict[str, Any] = {}
     for block in _TOP.split(text):
         key = block.partition(":")[0]
-        root = compose(block)[0] if key in _KEYS and key not in found else None
+        root = compose(block)[0] if key in keys and key not in found else None
         data = plain(root) if root is not None else None
         if isinstance(data, dict):
             found[key] = data.get(key)
+    return found
+
+
+def _salvaged_name(found: dict[str, Any]) -> str:
     name = found.get("name")
-    return name if isinstance(name, str) else "", _telemetry(found.get("telemetry"))
+    return name if isinstance(name, str) else ""
 
 
 def _telemetry(data: Any) -> Telemetry:

@@ -80,4 +80,4 @@ def test_kubectl_completes_the_words_of_the_plugin() -> None:
 @pytest.mark.process
 def test_words_of_a_shell_mean_nothing_to_kubectl_completion() -> None:
     """They are passed on as they are: quotes and blanks are part of a word."""
-    assert for_kubectl("plan", "--lower", "it's $(here) \"", "--dr") == ["--drain", ":4"]
+    assert for_kubectl("plan", "--lower", "it's $(here) \"", "--drai") == ["--drain", ":4"]

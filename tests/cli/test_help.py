@@ -19,7 +19,7 @@ EVERY = sorted([*commands(), *GROUPS])
 ROOT = typer.main.get_command(app)
 WIDTH = 80
 FILLED = {"FILE", "NAME", "NAMESPACE", "NAMESPACE/NAME", "COMMAND", "DIR", "FORMAT", "IMAGE", "KEY", "LEVEL", "LOWER",
-          "LOWER=N", "N", "KIND", "PLAN", "PORT", "SHELL"}  # fmt: skip
+          "LOWER=N", "N", "KIND", "PLAN", "PORT", "SHELL", "HASH"}  # fmt: skip
 """What stands for values in the help."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from clikit import Files, ended, refused, started
-from statuskit import LATER, NOW, accepted, bad, good, row
+from statuskit import LATER, NOW, accepted, bad, good, row, waiting
 
 from tensile.cli.status import JsonLines, StatusView, as_json, as_text, rendered
 from tensile.engine.status.query import StatusAnswer
@@ -63,6 +63,18 @@ def test_drift_is_counted_where_there_is_any() -> None:
 def test_without_lowers_that_is_said() -> None:
     """In place of an empty table."""
     assert shown(StatusReport("demo", accepted(), ())).startswith("No lower clusters.\n\nTopology demo: ")
+
+
+def test_an_edit_that_waits_for_an_approval_is_told_with_the_command() -> None:
+    """And whom it affects: the first pods by name, and how many there are."""
+    text = shown(StatusReport("demo", accepted().waiting(waiting()), (row(),)))
+    assert text.endswith(
+        "Edit dd... waits for an approval since 2026-03-01T12:05:00Z: it affects 3 running pods "
+        "(guard.approveOver: 1)\n"
+        "  lowers[lower-a].maintenance: none -> drain\n"
+        "  pods: shop/web-0 (lower-a), shop/web-1 (lower-a), and 1 more\n"
+        "  to approve it: tensile approve dd --configmap ops/topo"
+    )
 
 
 def test_a_bad_edit_is_told_with_its_lines() -> None:

@@ -130,11 +130,15 @@ def test_rules_join_what_reads_alike() -> None:
     ]
 
 
-def test_another_name_of_the_topologys_configmap_is_that_of_its_status_too() -> None:
+def test_another_name_of_the_topologys_configmap_is_that_of_what_is_told_of_it() -> None:
     """Its own text is never the engine's to write."""
     roles = upper_roles(whole(), namespace="ops", configmap="mine")
     status = {one for one in granted(roles) if one[2] == "configmaps" and one[4] in {"create", "patch", "delete"}}
-    assert status == {("ops", "", "configmaps", "", "create"), ("ops", "", "configmaps", "mine-status", "patch")}
+    assert status == {
+        ("ops", "", "configmaps", "", "create"),
+        ("ops", "", "configmaps", "mine-status", "patch"),
+        ("ops", "", "configmaps", "mine-history", "patch"),
+    }
 
 
 def test_the_lease_is_the_same_wherever_an_engine_runs() -> None:

@@ -156,7 +156,7 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
     metrics.readings = MetricReadings(silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if not one.name.startswith(("process", "python"))]
-    assert len(families) == 28
+    assert len(families) == 29
     assert all(len(family.documentation) > 20 for family in families)
 
 

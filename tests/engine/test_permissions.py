@@ -188,7 +188,23 @@ def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
     taking_turns = upper_rights(topology(), place=ConfigMapKey("ops", "mine"), takes_turns=True)
     assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "kube-system"}
     maps = {(one.namespace, one.name): set(one.verbs) for one in rights if one.resource == "configmaps"}
-    assert maps == {("", ""): set(READ), ("ops", ""): {"create"}, ("ops", "mine-status"): {"patch"}}
+    assert maps == {
+        ("", ""): set(READ),
+        ("ops", ""): {"create"},
+        ("ops", "mine-status"): {"patch"},
+        ("ops", "mine-history"): {"patch"},
+    }
+
+
+def test_a_topology_file_is_told_of_in_kube_system() -> None:
+    """By its name. The engine works without that, and says so."""
+    rights = [one for one in upper_rights(topology()) if one.resource == "configmaps" and one.namespace]
+    assert {(one.namespace, one.name): one.verbs for one in rights} == {
+        ("kube-system", ""): ("create",),
+        ("kube-system", "tensile-demo-status"): ("patch",),
+        ("kube-system", "tensile-demo-history"): ("patch",),
+    }
+    assert all("tensile rollback" in one.lost for one in rights)
 
 
 def test_what_is_for_one_object_is_for_no_other() -> None:
@@ -200,6 +216,8 @@ def test_what_is_for_one_object_is_for_no_other() -> None:
         ("mutatingadmissionpolicies", "tensile-demo"): ("get", "patch", "delete"),
         ("mutatingadmissionpolicybindings", "tensile-demo"): ("get", "patch", "delete"),
         ("leases", "tensile-demo"): ("get", "patch"),
+        ("configmaps", "tensile-demo-status"): ("patch",),
+        ("configmaps", "tensile-demo-history"): ("patch",),
         ("secrets", "tensile-webhook-demo"): ("get", "patch", "delete"),
     }
     unnamed = {one.resource: one.verbs for one in rights if not one.name and one.namespace in ("", "kube-system")}

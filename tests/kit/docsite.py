@@ -193,6 +193,8 @@ class Site:
             self.end()
         self._kubectl("delete", "nodes", "-l", "type=virtual-kubelet", "--ignore-not-found")
         self._kubectl("delete", "mutatingwebhookconfigurations,storageclasses", "--all")
+        told = [f"tensile-demo-{what}" for what in ("status", "history")]
+        self._kubectl("-n", "kube-system", "delete", "configmaps", *told, "--ignore-not-found")
 
     def _clear_workload(self) -> None:
         kinds = "deployments,statefulsets,jobs,pods,persistentvolumeclaims,poddisruptionbudgets"

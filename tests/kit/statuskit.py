@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from tensile.engine.status.configmap import status_owner
-from tensile.engine.status.report import LowerRow, TopologyStatus
+from tensile.engine.status.report import LowerRow, PendingApproval, TopologyStatus
 from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.names import Owner
@@ -37,6 +37,14 @@ def accepted(*readings: TopologyUpdate) -> TopologyStatus:
     for reading in readings:
         verdict = verdict.after(reading, LATER)
     return verdict
+
+
+def waiting(sha: str = "dd", version: str = "9") -> PendingApproval:
+    """Make an edit that waits for an approval."""
+    changes = ("lowers[lower-a].maintenance: none -> drain",)
+    named = ("shop/web-0 (lower-a)", "shop/web-1 (lower-a)")
+    command = "tensile approve dd --configmap ops/topo"
+    return PendingApproval(text(sha, version), LATER, 3, 1, changes, named, command)
 
 
 def row(name: str = "lower-a", **fields: object) -> LowerRow:

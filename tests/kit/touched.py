@@ -54,6 +54,10 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("tensile/engine/leader_election.py", "tensile/engine/run.py"),
         ("tests/e2e/test_replicas.py", "tests/faults/test_twins.py"),
     ),
+    (
+        ("tensile/engine/approval.py", "tensile/engine/history.py", "tensile/cli/rollback.py"),
+        ("tests/e2e/test_approval_e2e.py",),
+    ),
     (("tensile/engine/status/",), ("tests/engine/status/test_page_seen.py",)),
     (("tensile/diagnostics/doctor/",), ("tests/faults/test_diagnoses_real.py",)),
     (

@@ -3,6 +3,9 @@
 It is level-based: the report is compared with the cache of that one object. So a status that a user edits or deletes is
 restored, and nothing is written while nothing changes. The result of an edit is written at once, the state of the
 lowers at most every few seconds. A ConfigMap of that name that is not ours is not changed, and that is reported.
+
+For a topology file, the status exists only once an edit had to wait for an approval, and it has no rows of lowers:
+`tensile status` asks the engine for them.
 """
 
 import asyncio
@@ -11,15 +14,25 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
 import structlog
 
-from tensile.engine.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY, EngineStatus, TopologyStatus
+from tensile.engine.status.report import (
+    ACCEPTED,
+    APPROVAL,
+    LOWERS,
+    REJECTED,
+    TOPOLOGY,
+    EngineStatus,
+    PendingApproval,
+    TopologyStatus,
+)
 from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
 from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache
-from tensile.names import STATUS_SUFFIX, UPPER_UID, EventReason, Owner, owner_of
+from tensile.names import APPROVED, STATUS_SUFFIX, UPPER_UID, EventReason, Owner, owner_of
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
 from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.ownership import is_ours
@@ -30,6 +43,12 @@ TOPOLOGY_ACCEPTED: EventReason = "TopologyAccepted"
 TOPOLOGY_REJECTED: EventReason = "TopologyRejected"
 """On the topology's ConfigMap: its text has errors, and the last good one stays in force. Remedy: correct the errors
 in the message."""
+APPROVAL_PENDING: EventReason = "ApprovalPending"
+"""On the topology's ConfigMap, for a file on the ConfigMap with its status: the edit affects more running pods than
+`guard.approveOver` allows, and waits. Remedy: read the edit, and run the command in the message, or undo the edit."""
+APPROVAL_REFUSED: EventReason = "ApprovalRefused"
+"""On the topology's ConfigMap, for a file on the ConfigMap with its status: an approval was removed without effect,
+because no edit with that SHA-256 waits. Remedy: run `tensile status`, and approve what it shows."""
 STATUS_NAME_CONFLICT: EventReason = "StatusNameConflict"
 """On the topology's ConfigMap: the ConfigMap for its status exists and is not the engine's. Remedy: rename or delete
 that ConfigMap."""
@@ -65,25 +84,35 @@ def status_owner(upper_uid: str, place: ConfigMapKey) -> Owner:
     return owner_of(upper_uid, str(place))
 
 
-def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> StatusWrite | None:
+def write(
+    seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str, *, spent: str = ""
+) -> StatusWrite | None:
     """Return the write after which the status contains `data`, None if it does already.
 
-    `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap. Raises NameTaken if it is not ours.
-    Keys missing in `data` stay as they are, except a rejection that is over: another engine may lead, and one that does
-    not start does not know the active topology.
+    `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap, `spent` an approval to remove.
+    Raises NameTaken if it is not ours. Keys missing in `data` stay as they are, except a rejection that is over, and an
+    edit that no longer waits: another engine may lead, and one that does not start does not know the active topology.
     """
     if seen is None:
-        return StatusWrite(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
+        return StatusWrite(create=marked_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
     if not is_ours(seen, owner):
         raise NameTaken(
             f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so the status cannot be written: "
             "delete or rename it, or rename the topology's ConfigMap"
         )
     changes = _changes(seen.get("data") or {}, data)
-    marks = {} if annotations(seen).get(UPPER_UID) == uid else {"annotations": {UPPER_UID: uid}}
-    if not changes and not marks:
+    noted: dict[str, str | None] = {} if annotations(seen).get(UPPER_UID) == uid else {UPPER_UID: uid}
+    if spent and approval_in(seen) == spent:
+        noted[APPROVED] = None
+    if not changes and not noted:
         return None
+    marks = {"annotations": noted} if noted else {}
     return StatusWrite(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
+
+
+def approval_in(seen: Manifest | None) -> str:
+    """Return the approval that a user wrote into a status, "" for none."""
+    return "" if seen is None else annotations(seen).get(APPROVED, "")
 
 
 def resumed(verdict: TopologyStatus, seen: Manifest | None, owner: Owner) -> TopologyStatus:
@@ -91,12 +120,14 @@ def resumed(verdict: TopologyStatus, seen: Manifest | None, owner: Owner) -> Top
 
     They were accepted or rejected before a restart, or by another engine a moment ago.
     """
-    accepted, rejected = verdict
+    accepted, rejected, approval = verdict
     if accepted is not None:
         accepted = accepted._replace(time=_time(seen, owner, ACCEPTED, accepted.text) or accepted.time)
     if rejected is not None:
         rejected = rejected._replace(time=_time(seen, owner, REJECTED, rejected.text) or rejected.time)
-    return TopologyStatus(accepted, rejected)
+    if approval is not None:
+        approval = approval._replace(time=_time(seen, owner, APPROVAL, approval.text) or approval.time)
+    return TopologyStatus(accepted, rejected, approval)
 
 
 def _time(seen: Manifest | None, owner: Owner, part: str, text: TopologyText) -> datetime | None:
@@ -110,31 +141,39 @@ def _time(seen: Manifest | None, owner: Owner, part: str, text: TopologyText) ->
         return None
 
 
+def part_in(seen: Manifest | None, owner: Owner, part: str) -> dict[str, Any]:
+    """Return a part of a status of ours about a text with a SHA-256, as JSON, {} for none."""
+    if seen is None or not is_ours(seen, owner):
+        return {}
+    try:
+        found: dict[str, Any] = orjson.loads(seen["data"][part])
+        return found if str(found["sha256"]) else {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
 def in_force(seen: Manifest | None, owner: Owner) -> str:
     """Return the sha256 of the active text according to a status of ours, "" for none."""
-    if seen is None or not is_ours(seen, owner):
-        return ""
-    try:
-        return str(orjson.loads(seen["data"][ACCEPTED])["sha256"])
-    except (KeyError, TypeError, ValueError):
-        return ""
+    return str(part_in(seen, owner, ACCEPTED).get("sha256", ""))
 
 
-def is_told(seen: Manifest | None, owner: Owner, reading: TopologyUpdate) -> bool:
-    """Report whether a status of ours describes the result of this very state already."""
-    part = ACCEPTED if reading.error is None else REJECTED
+def is_told(seen: Manifest | None, owner: Owner, reading: TopologyUpdate, *, waits: bool = False) -> bool:
+    """Report whether a status of ours describes the result of this very state already, or that it `waits`."""
+    part = APPROVAL if waits else ACCEPTED if reading.error is None else REJECTED
     data = seen.get("data") or {} if seen is not None else {}
     told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
-    return told and data.get("state") == part.capitalize()
+    return told and data.get("state") == ("Pending" if waits else part.capitalize())
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:
     """Return the data of the merge patch: new values, and null for what is no longer true."""
-    gone = {REJECTED: None} if REJECTED in before and REJECTED not in after else {}
+    over = [REJECTED, APPROVAL] if ACCEPTED in after else [REJECTED]
+    gone = {part: None for part in over if part in before and part not in after}
     return {key: value for key, value in after.items() if before.get(key) != value} | gone
 
 
-def _manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Manifest:
+def marked_manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Manifest:
+    """Return a new ConfigMap with our marks; `uid` is that of the ConfigMap that it is about."""
     return {
         "apiVersion": CONFIG_MAP.api,
         "kind": CONFIG_MAP.name,
@@ -152,7 +191,8 @@ class StatusWriter:
     """Writes the status and events of `standing`; `cache` holds the one ConfigMap that it writes.
 
     If no topology is active here, because the program does not start on what it found, another engine may lead, and
-    what the status says of that one is kept. `now` returns the time in UTC.
+    what the status says of that one is kept. `now` returns the time in UTC. `of_file`: the topology is in a file, so
+    that the status itself is what Events are about.
     """
 
     def __init__(
@@ -164,15 +204,17 @@ class StatusWriter:
         standing: EngineStatus,
         *,
         now: Callable[[], datetime],
+        of_file: bool = False,
     ) -> None:
         self._cluster = cluster
-        self._place = place
+        self._about = status_ref(place) if of_file else _ref(place)
+        self._of_file = of_file
         self._ref = status_ref(place)
         self._owner = owner
         self._cache = cache
         self._standing = standing
         self._now = now
-        self._uid = ""
+        self._uid = owner.upper if of_file else ""
         self._events: list[EmitEvent] = []
         self._said: EmitEvent | None = None
         self._woken = asyncio.Event()
@@ -181,12 +223,22 @@ class StatusWriter:
 
     def tell(self, reading: TopologyUpdate) -> None:
         """Write the result of a text now, and emit an Event unless that was done before a restart."""
-        told = _told(reading, self._place, self._meanwhile())
-        if not self._uid and not self._elsewhere() and is_told(self._seen(), self._owner, reading):
+        approval = self._standing.verdict.approval
+        if self._of_file and approval is None:
+            self._woken.set()
+            return
+        told = _told(reading, self._about, self._meanwhile(), approval)
+        is_first = self._said is None and not self._elsewhere()
+        if is_first and is_told(self._seen(), self._owner, reading, waits=approval is not None):
             self._said = told
         self._uid = reading.text.uid or self._uid
         self._say(told)
         self._often = _OFTEN_FOR
+        self._woken.set()
+
+    def say(self, reason: EventReason, message: str) -> None:
+        """Emit a warning about the topology, and write what has changed."""
+        self._say(EmitEvent(self._about, self._uid, reason, message))
         self._woken.set()
 
     async def run(self) -> None:
@@ -213,7 +265,7 @@ class StatusWriter:
             return False
         except NameTaken as error:
             if self._complain(what, error):
-                self._say(EmitEvent(_ref(self._place), self._uid, STATUS_NAME_CONFLICT, str(error)))
+                self._say(EmitEvent(self._about, self._uid, STATUS_NAME_CONFLICT, str(error)))
         else:
             self._troubles.pop(what, None)
         return True
@@ -223,13 +275,21 @@ class StatusWriter:
         elsewhere = self._elsewhere()
         if elsewhere and verdict.rejected is not None and verdict.rejected.text.sha256 == elsewhere:
             return
-        wanted = write(self._seen(), self._standing.report().data(), self._ref, self._owner, self._uid)
+        seen = self._seen()
+        if self._of_file and seen is None and verdict.approval is None:
+            return
+        report = self._standing.report()
+        if self._of_file:
+            report = report._replace(lowers=None)
+        wanted = write(seen, report.data(), self._ref, self._owner, self._uid, spent=self._standing.spent)
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):
                 self._cache.apply_response(await self._send(wanted))
 
     async def _write_events(self) -> None:
         while self._events:
+            if self._of_file and self._seen() is None:
+                return
             try:
                 await self._write_event(self._events[0])
             except (Denied, NotFound):
@@ -243,6 +303,9 @@ class StatusWriter:
         return await self._cluster.create(self._ref, wanted.create or {})
 
     async def _write_event(self, told: EmitEvent) -> None:
+        seen = self._seen() if self._of_file else None
+        if seen is not None:
+            told = msgspec.structs.replace(told, uid=as_read(seen)["uid"])
         step = event(told, self._now())
         with suppress(AlreadyExists):
             await self._cluster.create(step.ref, step.body or {})
@@ -285,12 +348,23 @@ def _ref(place: ConfigMapKey) -> Ref:
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name)
 
 
-def _told(reading: TopologyUpdate, place: ConfigMapKey, meanwhile: str) -> EmitEvent:
+def _told(reading: TopologyUpdate, about: Ref, meanwhile: str, approval: PendingApproval | None) -> EmitEvent:
     """Return the Event with the result of a text; equal for the same text of the same version."""
-    about, text = _ref(place), reading.text
+    text = reading.text
+    if approval is not None:
+        return EmitEvent(about, text.uid or "none", APPROVAL_PENDING, f"{approval_words(approval)}: {approval.command}")
     if reading.error is not None:
         return EmitEvent(
             about, text.uid, TOPOLOGY_REJECTED, f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
         )
     words = f"topology active: resourceVersion {text.version}, sha256 {text.sha256}"
     return EmitEvent(about, text.uid, TOPOLOGY_ACCEPTED, words, warning=False)
+
+
+def approval_words(approval: PendingApproval) -> str:
+    """Return what an edit waits for, for a log or an Event, without the command."""
+    pods = "1 running pod" if approval.pods == 1 else f"{approval.pods} running pods"
+    return (
+        f"edit {approval.text.sha256} waits for an approval, because it affects {pods} "
+        f"(guard.approveOver: {approval.limit})"
+    )

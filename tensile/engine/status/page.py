@@ -178,6 +178,12 @@ def _head(view: PageView) -> Iterator[str]:
         yield f'<p class="bad">Not ready: {text(report.waits)}</p>'
     if rejected:
         yield f'<p class="bad">Refused at {text(rejected["time"])}: {text(rejected["error"])}</p>'
+    approval = document.get("pendingApproval")
+    if approval:
+        words = f"An edit waits for an approval, since it affects {_counted(approval['pods'], 'running pod')}"
+        yield f'<p class="bad">{text(words)}: {code(approval["command"])}</p><ul>'
+        yield from (f"<li>{text(one)}</li>" for one in approval["changes"])
+        yield "</ul>"
     for field, words in (("restartNeeded", "Needs a restart"), ("pending", "Not active yet")):
         for one in (accepted or {}).get(field, ()):
             yield f"<p>{words}: {text(one)}</p>"

@@ -25,7 +25,7 @@ FORMAT = "1.3"
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
 _STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
-ACCEPTED, REJECTED = OPTIONAL = ("accepted", "rejected")
+ACCEPTED, REJECTED, APPROVAL = OPTIONAL = ("accepted", "rejected", "pendingApproval")
 _ADVERTISED = "advertised"
 _UNKNOWN = "the state of some lower clusters is not known yet"
 _LONGEST = 16 * 1024
@@ -52,18 +52,46 @@ class Rejected(NamedTuple):
     error: str
 
 
+class PendingApproval(NamedTuple):
+    """A later text that waits for an approval, since when, and why.
+
+    `pods` is the number of running pods that it would affect, `limit` the guard.approveOver that is active. `changes`
+    are its differences from the active topology, and `named` the first of its pods, as messages. `command` approves it.
+    """
+
+    text: TopologyText
+    time: datetime
+    pods: int
+    limit: int
+    changes: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    command: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            **_told(self.text, self.time),
+            "pods": self.pods,
+            "approveOver": self.limit,
+            "affected": list(self.named),
+            "changes": list(self.changes),
+            "command": self.command,
+        }
+
+
 class TopologyStatus(NamedTuple):
     """The state of the topology's text."""
 
     accepted: Accepted | None = None
     rejected: Rejected | None = None
+    approval: PendingApproval | None = None
 
     @property
     def state(self) -> str:
         """The state in one word: Pending, Accepted or Rejected."""
         if self.rejected is not None:
             return "Rejected"
-        return "Pending" if self.accepted is None else "Accepted"
+        return "Pending" if self.accepted is None or self.approval is not None else "Accepted"
 
     def after(self, reading: TopologyUpdate, now: datetime, restart: tuple[str, ...] = ()) -> "TopologyStatus":
         """Return the verdict after one more state; an unchanged text keeps its time.
@@ -71,18 +99,23 @@ class TopologyStatus(NamedTuple):
         `restart` lists what becomes active only after a restart.
         """
         if reading.error is not None:
-            return self._replace(rejected=Rejected(reading.text, now, _shortened(str(reading.error))))
+            error = _shortened(str(reading.error))
+            return self._replace(rejected=Rejected(reading.text, now, error), approval=None)
         before = self.accepted
         if before is not None and before.text.sha256 == reading.text.sha256:
             return TopologyStatus(before._replace(text=reading.text, restart=restart))
         return TopologyStatus(Accepted(reading.text, now, restart))
+
+    def waiting(self, approval: PendingApproval) -> "TopologyStatus":
+        """Return the verdict with a later text that waits for an approval, instead of another later text."""
+        return self._replace(rejected=None, approval=approval)
 
     def pending(self, words: tuple[str, ...]) -> "TopologyStatus":
         """Return the verdict with what of the active text has to wait."""
         return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON: `state`, and `accepted` and `rejected` if they are present."""
+        """Return it as JSON: `state`, and `accepted`, `rejected` and `pendingApproval` if they are present."""
         found: dict[str, Any] = {"state": self.state}
         if self.accepted is not None:
             found["accepted"] = _told(self.accepted.text, self.accepted.time)
@@ -92,6 +125,8 @@ class TopologyStatus(NamedTuple):
                 found["accepted"]["pending"] = list(self.accepted.pending)
         if self.rejected is not None:
             found["rejected"] = {"error": self.rejected.error, **_told(self.rejected.text, self.rejected.time)}
+        if self.approval is not None:
+            found[APPROVAL] = self.approval.document()
         return found
 
 
@@ -310,7 +345,8 @@ class EngineStatus:
     """The topology's verdict, and the functions that return the rest; `now` returns the time in UTC.
 
     `lowers` returns the lowers' rows, None while they are not known. `waits` returns what the engine waits for, and
-    `pending` what of the active topology has to wait, as messages.
+    `pending` what of the active topology has to wait, as messages. `spent` is an approval that has been used or
+    refused, as a user wrote it, "" for none: it is removed from the status.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -319,6 +355,7 @@ class EngineStatus:
         self.lowers: Callable[[], list[LowerRow] | None] = lambda: None
         self.waits: Callable[[], str] = lambda: ""
         self.pending: Callable[[], tuple[str, ...]] = lambda: ()
+        self.spent = ""
         self._now = now
 
     def take(self, reading: TopologyUpdate, restart: tuple[str, ...] = ()) -> None:
@@ -326,6 +363,10 @@ class EngineStatus:
         self.verdict = self.verdict.after(reading, self._now(), restart)
         if reading.topology is not None and not self.topology:
             self.topology = reading.topology.name
+
+    def wait(self, approval: PendingApproval) -> None:
+        """Record that a text waits for an approval."""
+        self.verdict = self.verdict.waiting(approval)
 
     def report(self) -> StatusReport:
         """Return the report."""

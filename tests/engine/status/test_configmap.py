@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from statuskit import LATER, NOW, OWNER, PLACE, accepted, bad, good
+from statuskit import LATER, NOW, OWNER, PLACE, accepted, bad, good, waiting
 
 from tensile.engine.status.configmap import (
     NameTaken,
@@ -16,8 +16,8 @@ from tensile.engine.status.configmap import (
     status_ref,
     write,
 )
-from tensile.engine.status.report import TopologyStatus
-from tensile.names import FIELD_MANAGER, OWNER_NAME, UPPER_UID
+from tensile.engine.status.report import OPTIONAL, StatusReport, TopologyStatus
+from tensile.names import APPROVED, FIELD_MANAGER, OWNER_NAME, UPPER_UID
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref
 
@@ -43,7 +43,7 @@ def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
 def told(verdict: TopologyStatus) -> Manifest:
     """Return the status as it tells of a verdict."""
     document = verdict.document()
-    parts = {key: orjson.dumps(document[key]).decode() for key in ("accepted", "rejected") if key in document}
+    parts = {key: orjson.dumps(document[key]).decode() for key in OPTIONAL if key in document}
     return seen({"state": document["state"], "topology": "demo", **parts})
 
 
@@ -184,3 +184,44 @@ def test_what_is_told_already_is_known_by_text_and_version() -> None:
     assert not is_told(told(accepted()), OWNER, good("cc"))
     assert not is_told(told(accepted(bad())), OWNER, good())
     assert not is_told(None, OWNER, good())
+
+
+def stated(verdict: TopologyStatus) -> Manifest:
+    """Return the status as an engine has written it."""
+    return seen(StatusReport("demo", verdict).data())
+
+
+def patched(before: Manifest, verdict: TopologyStatus, spent: str = "") -> Manifest:
+    """Return the body of the patch after which a status tells of a verdict."""
+    found = write(before, StatusReport("demo", verdict).data(), REF, OWNER, "map-1", spent=spent)
+    assert found is not None
+    assert found.patch is not None
+    body: Manifest = found.patch.body
+    return body
+
+
+def test_an_edit_that_no_longer_waits_is_taken_out() -> None:
+    """By an engine that has a topology in force; one that does not start leaves it to that one."""
+    held = stated(accepted().waiting(waiting()))
+    assert patched(held, accepted(good("dd", "9")))["data"]["pendingApproval"] is None
+    assert "pendingApproval" not in patched(held, TopologyStatus().after(bad(), LATER))["data"]
+
+
+def test_an_approval_is_taken_out_once_it_is_used() -> None:
+    """Only the one that was read: a user may have given another one since."""
+    marks = stated(accepted())["metadata"]["annotations"]
+    given = {
+        **stated(accepted()),
+        "metadata": {**stated(accepted())["metadata"], "annotations": {**marks, APPROVED: "dd"}},
+    }
+    assert patched(given, accepted(), "dd")["metadata"]["annotations"] == {APPROVED: None}
+    assert write(given, StatusReport("demo", accepted()).data(), REF, OWNER, "map-1", spent="ee") is None
+
+
+def test_an_edit_that_waits_keeps_its_time_and_is_told_once() -> None:
+    """Over a restart."""
+    held, again = stated(accepted().waiting(waiting())), waiting()._replace(time=NOW)
+    assert resumed(accepted().waiting(again), held, OWNER).approval == waiting()
+    assert is_told(held, OWNER, good("dd", "9"), waits=True)
+    assert not is_told(held, OWNER, good("ee", "9"), waits=True)
+    assert not is_told(stated(accepted()), OWNER, good("aa", "7"), waits=True)

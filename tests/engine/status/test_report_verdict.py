@@ -1,6 +1,6 @@
 """What became of the topology's text, one state after another."""
 
-from statuskit import LATER, NOW, accepted, bad, good
+from statuskit import LATER, NOW, accepted, bad, good, waiting
 
 from tensile.engine.status.report import TopologyStatus
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
@@ -85,3 +85,28 @@ def test_a_very_long_error_is_cut() -> None:
     error = accepted(bad("x" * 2_000_000)).document()["rejected"]["error"]
     assert len(error) == 16 * 1024
     assert error.endswith("x\n...")
+
+
+def test_an_edit_that_waits_for_an_approval_is_told_beside_the_last_good_one() -> None:
+    """With how many pods it affects, the limit, what it changes and the command; nothing is in force of it."""
+    document = accepted().waiting(waiting()).document()
+    assert document["state"] == "Pending"
+    assert document["accepted"] == accepted().document()["accepted"]
+    assert document["pendingApproval"] == {
+        "sha256": "dd",
+        "resourceVersion": "9",
+        "time": "2026-03-01T12:05:00Z",
+        "pods": 3,
+        "approveOver": 1,
+        "affected": ["shop/web-0 (lower-a)", "shop/web-1 (lower-a)"],
+        "changes": ["lowers[lower-a].maintenance: none -> drain"],
+        "command": "tensile approve dd --configmap ops/topo",
+    }
+
+
+def test_the_next_text_takes_the_place_of_one_that_waits() -> None:
+    """Be it good or bad; and one that waits that of a bad one."""
+    held = accepted().waiting(waiting())
+    assert held.after(good("cc", "9"), LATER).approval is None
+    assert held.after(bad(), LATER).approval is None
+    assert accepted(bad()).waiting(waiting()).rejected is None

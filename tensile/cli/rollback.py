@@ -1,0 +1,353 @@
+"""`tensile approve` and `tensile rollback`: what a person decides about edits of the topology that an engine follows.
+
+Both read the ConfigMaps in which the engine tells about the topology. They are beside the topology's ConfigMap, or, for
+a file, in kube-system of its upper cluster. An approval is an annotation on the status. A rollback changes the source
+only, the file or the ConfigMap: the engine then follows it as any other edit, with the same checks.
+
+Nothing is open while a person reads: the connection for the write is another one, and the write is refused if the
+source has changed meanwhile.
+"""
+
+import asyncio
+import os
+import tempfile
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple, TypeVar
+
+import orjson
+
+from tensile.cli.apply import NO_CHANGE, Ask
+from tensile.cli.options import STANDARD_INPUT, directory_of, read
+from tensile.engine.approval import DIGITS, check_digits
+from tensile.engine.history import AcceptedText, TopologyRecords, file_place, history_ref, read_records
+from tensile.engine.lower import ClusterAccess
+from tensile.engine.status.configmap import in_force, part_in, status_ref
+from tensile.engine.status.report import APPROVAL
+from tensile.engine.topology_reader import ConfigMapKey, document
+from tensile.errors import Conflict, NotFound, TensileError
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Patch
+from tensile.names import APPROVED
+from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, as_read
+from tensile.text import aligned, joined
+from tensile.topology import Topology, TopologyErrors, Upper, decode, parse, salvaged_upper
+from tensile.topology.diff import edit
+
+_PATIENCE = 5.0
+_TRIES = 5
+_MOST = 20
+"""Maximum of changes that are printed."""
+_HEAD = ("SHA256", "ACCEPTED", "STATE", "CHANGE")
+T = TypeVar("T")
+
+
+class TopologyLocation(NamedTuple):
+    """Where a topology is, and how to reach the upper cluster, which has its status and history.
+
+    `name` is for people, `options` are those that name it on a command line. `path` is None for a ConfigMap, of which
+    `place` is the name and the key; `data` is the content of a file.
+    """
+
+    name: str
+    options: str
+    place: ConfigMapKey
+    ways: ClusterAccess
+    upper: Upper
+    path: Path | None = None
+    data: bytes = b""
+
+    def parse(self, data: bytes) -> Topology:
+        """Return the topology in a text of it. Raises TensileError."""
+        return parse(decode(data, name=self.name), name=self.name, configmap_mode=self.path is None)
+
+
+class _Present(NamedTuple):
+    """The source as it was read: its text, and the ConfigMap that holds it ({} for a file)."""
+
+    data: bytes
+    manifest: Manifest
+
+
+class RollbackPlan(NamedTuple):
+    """A rollback as it is shown: the text to put back, lines for people, and the source that it replaces."""
+
+    target: AcceptedText
+    lines: tuple[str, ...]
+    present: _Present
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the source has another text."""
+        return self.present.data != self.target.content.encode()
+
+
+def location(
+    file: str | None, found: tuple[ConfigMapKey, ClusterAccess] | None, *, allow_exec_plugins: bool
+) -> TopologyLocation:
+    """Return where the topology is: in a ConfigMap if one was `found` on the command line, else in a file.
+
+    Raises TensileError for a file that does not say its name.
+    """
+    if found is not None:
+        place, ways = found
+        return TopologyLocation(f"configmap/{place}", f"--configmap {place}", place, ways, Upper())
+    name, data = read(file)
+    topology, upper = _name_and_upper(data, name)
+    path = None if name == STANDARD_INPUT else Path(name).absolute()
+    ways = ClusterAccess(directory_of(name), allow_exec_plugins)
+    if path is None:
+        raise TensileError("standard input is no place for a topology: name a file with -f, or use --configmap")
+    return TopologyLocation(name, f"-f {quote(name)}", file_place(topology), ways, upper, path, data)
+
+
+def _name_and_upper(data: bytes, name: str) -> tuple[str, Upper]:
+    """Return name and upper cluster of a topology file, also of one with errors: a rollback corrects it."""
+    text = decode(data, name=name)
+    try:
+        topology = parse(text, name=name)
+    except TopologyErrors:
+        found, upper = salvaged_upper(text)
+        if not found:
+            raise
+        return found, upper
+    return topology.name, topology.upper
+
+
+def approve(where: TopologyLocation, given: str) -> str:
+    """Approve the edit that waits, and return what to tell. Raises TensileError if it is another one."""
+    return asyncio.run(_within(_approve(where, check_digits(given))))
+
+
+def listed(where: TopologyLocation) -> str:
+    """Return the accepted topologies as a table, the latest first. Raises TensileError if there are none."""
+    return table(asyncio.run(_within(_records(where))), where.parse)
+
+
+def planned(where: TopologyLocation, given: str | None) -> RollbackPlan:
+    """Return what a rollback would put back: the text with this SHA-256, None for the one before the one in force.
+
+    Raises TensileError if there is no such text, or it is not valid for this version.
+    """
+    wanted = None if given is None else check_digits(given)
+    records, present = asyncio.run(_within(_records_and_source(where)))
+    target = chosen(records, wanted, where)
+    return RollbackPlan(target, tuple(_shown(target, records, present, where)), present)
+
+
+def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> str:
+    """Put the text back after a question (None: no question), and return what to tell. Raises TensileError."""
+    if not plan.is_needed:
+        return f"{where.name} has this text already: nothing was changed"
+    if ask is not None and not ask():
+        raise TensileError(NO_CHANGE)
+    data = plan.target.content.encode()
+    if where.path is not None:
+        replace_file(where.path, plan.present.data, data)
+    else:
+        asyncio.run(_within(_replace_configmap(where, plan.present.manifest, data)))
+    return (
+        f"{where.name}: rolled back to {plan.target.sha256[:DIGITS]}; the engine follows it as any edit: "
+        f"see `tensile status {where.options}`"
+    )
+
+
+def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation) -> AcceptedText:
+    """Return the text to put back. Raises TensileError if there is none."""
+    active, kept = active_in(records), [one for one in records.history if one.content]
+    if wanted is None:
+        found = [one for one in kept if one.sha256 != active]
+        advice = "there is no other one in the history"
+    else:
+        found = [one for one in kept if one.sha256.startswith(wanted)]
+        advice = f"{wanted} is not in the history, or was too large to be kept"
+    if not found:
+        raise TensileError(f"{where.name}: {advice}: see `tensile rollback --list {where.options}`")
+    return found[-1]
+
+
+def active_in(records: TopologyRecords) -> str:
+    """Return the SHA-256 of the text in force, "" if none is known."""
+    newest = records.history[-1].sha256 if records.history else ""
+    return in_force(records.status, records.owner) or newest
+
+
+def table(records: TopologyRecords, parse: Callable[[bytes], Topology]) -> str:
+    """Return the accepted topologies as a table, the latest first, each with its changes from the one before."""
+    active, rows, before = active_in(records), [], None
+    for number, entry in enumerate(records.history):
+        topology = _parsed(entry, parse)
+        is_active = entry.sha256 == active and active not in {one.sha256 for one in records.history[number + 1 :]}
+        state = "in force" if is_active else "-" if topology is not None else "not usable"
+        rows.append((entry.sha256[:DIGITS], entry.time, state, _change(before, topology)))
+        before = topology
+    return joined(aligned([_HEAD, *reversed(rows)]))
+
+
+def _change(before: Topology | None, after: Topology | None) -> str:
+    """Return in a few words what a topology changed."""
+    if before is None or after is None:
+        return "-"
+    found = edit(before, after)
+    words = [*found.words, *found.refused]
+    more = f", and {len(words) - 1} more" if len(words) > 1 else ""
+    return f"{words[0]}{more}" if words else "text only"
+
+
+def _parsed(entry: AcceptedText, parse: Callable[[bytes], Topology]) -> Topology | None:
+    """Return the topology of an entry, None if it was too large to be kept or is not valid for this version."""
+    with suppress(TensileError):
+        return parse(entry.content.encode()) if entry.content else None
+    return None
+
+
+def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, where: TopologyLocation) -> Iterator[str]:
+    """Yield a rollback for people. Raises TensileError if its text is not valid for this version."""
+    after = where.parse(target.content.encode())
+    yield f"Roll back {where.name} to {target.sha256[:DIGITS]}, accepted at {target.time}:"
+    active = next((one for one in reversed(records.history) if one.sha256 == active_in(records)), None)
+    before = None if active is None else _parsed(active, where.parse)
+    if before is None:
+        with suppress(TensileError):
+            before = where.parse(present.data)
+    if before is None:
+        yield "  the topology in force is not known, so its differences are not either"
+        return
+    found = edit(before, after)
+    words = [*found.words, *found.refused] or ["no change in meaning"]
+    yield from (f"  {one}" for one in words[:_MOST])
+    if len(words) > _MOST:
+        yield f"  and {len(words) - _MOST} more changes"
+    limit = before.guard.approve_over
+    if limit is not None:
+        yield f"If this affects more running pods than guard.approveOver ({limit}), it waits for `tensile approve`."
+    waiting = part_in(records.status, records.owner, APPROVAL)
+    if waiting and active is not None and target.sha256 != active.sha256:
+        yield f"An edit waits for an approval. To undo only that, give --to {active.sha256[:DIGITS]}."
+
+
+def replace_file(path: Path, before: bytes, after: bytes) -> None:
+    """Replace the content of a file in one step; its mode and, where allowed, its owner stay. A symlink is followed.
+
+    Raises TensileError if it has another content than `before`, or cannot be written.
+    """
+    real = path.resolve()
+    try:
+        if real.read_bytes() != before:
+            raise TensileError(f"{path}: was changed meanwhile, so nothing was written: roll back again")
+        found = real.stat()
+        number, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
+        try:
+            with os.fdopen(number, "wb") as stream:
+                stream.write(after)
+                stream.flush()
+                with suppress(PermissionError):
+                    os.fchown(stream.fileno(), found.st_uid, found.st_gid)
+                os.fchmod(stream.fileno(), found.st_mode & 0o7777)
+                os.fsync(stream.fileno())
+            Path(name).replace(real)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise TensileError(
+            f"{path}: cannot be written: {error.strerror}: correct that, or write the text of `kubectl get configmap` "
+            "from the history yourself"
+        ) from None
+
+
+async def _within(work: Awaitable[T]) -> T:
+    """Return the result of requests to the upper cluster. Raises TensileError if there is none in time."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await work
+    except TimeoutError:
+        raise TensileError(f"upper: no response within {_PATIENCE:g} s: check that its apiserver runs") from None
+
+
+@asynccontextmanager
+async def _connected(where: TopologyLocation) -> AsyncIterator[HttpCluster]:
+    cluster = HttpCluster(UPPER, await where.ways.upper_access(where.upper))
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def _records(where: TopologyLocation) -> TopologyRecords:
+    """Read status and history. Raises TensileError if there is no history."""
+    async with _connected(where) as cluster:
+        return await _history(cluster, where)
+
+
+async def _history(cluster: HttpCluster, where: TopologyLocation) -> TopologyRecords:
+    found = await read_records(cluster, await cluster.identify(), where.place)
+    if not found.history:
+        ref = history_ref(where.place)
+        raise TensileError(
+            f"{where.name}: no accepted topology is kept: ConfigMap {ref.namespace}/{ref.name} of the upper cluster "
+            "does not exist, or is not an engine's: check that an engine runs, and its log"
+        )
+    return found
+
+
+async def _records_and_source(where: TopologyLocation) -> tuple[TopologyRecords, _Present]:
+    async with _connected(where) as cluster:
+        records = await _history(cluster, where)
+        if where.path is not None:
+            return records, _Present(where.data, {})
+        ref = Ref(UPPER, CONFIG_MAP, where.place.namespace, where.place.name)
+        try:
+            manifest: Manifest = orjson.loads(await cluster.read(ref))
+        except NotFound:
+            raise TensileError(document(None, where.place).trouble) from None
+        return records, _Present(document(manifest, where.place).data, manifest)
+
+
+async def _replace_configmap(where: TopologyLocation, seen: Manifest, data: bytes) -> None:
+    """Put a text into the ConfigMap, unless that has changed since it was read."""
+    key, text = where.place.key, data.decode()
+    is_binary = key in (seen.get("binaryData") or {})
+    content = {"binaryData": {key: b64encode(data).decode()}} if is_binary else {"data": {key: text}}
+    ref = Ref(UPPER, CONFIG_MAP, where.place.namespace, where.place.name)
+    async with _connected(where) as cluster:
+        try:
+            await cluster.patch(ref, Patch("merge-patch", {"metadata": as_read(seen), **content}))
+        except Conflict:
+            raise TensileError(
+                f"{where.name}: was changed meanwhile, so nothing was written: roll back again"
+            ) from None
+
+
+async def _approve(where: TopologyLocation, digits: str) -> str:
+    """Write the approval into the status, which the engine may be writing at the same time."""
+    ref = status_ref(where.place)
+    async with _connected(where) as cluster:
+        upper = await cluster.identify()
+        for _ in range(_TRIES):
+            records = await read_records(cluster, upper, where.place)
+            digest = pending_digest(records, digits, where)
+            assert records.status is not None, "an edit waits"
+            meta = {**as_read(records.status), "annotations": {APPROVED: digest}}
+            with suppress(Conflict):
+                await cluster.patch(ref, Patch("merge-patch", {"metadata": meta}))
+                return f"approved {digest}: the engine makes it active: see `tensile status {where.options}`"
+    raise TensileError(f"{ref.namespace}/{ref.name}: changes all the time: approve again")
+
+
+def pending_digest(records: TopologyRecords, digits: str, where: TopologyLocation) -> str:
+    """Return the SHA-256 of the edit that waits. Raises TensileError, with what waits, if the digits are another's."""
+    waiting = part_in(records.status, records.owner, APPROVAL)
+    if not waiting:
+        active = active_in(records)
+        known = f"; in force: {active[:DIGITS]}" if active else ""
+        raise TensileError(f"{where.name}: no edit waits for an approval{known}")
+    digest = str(waiting["sha256"])
+    if not digest.startswith(digits):
+        lines = [f"  {one}" for one in waiting.get("changes") or ()][:_MOST]
+        first = f"{where.name}: {digits} does not wait for an approval. This edit waits, since {waiting.get('time')}:"
+        raise TensileError("\n".join([first, f"  {digest}", *lines]))
+    return digest

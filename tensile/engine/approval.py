@@ -1,0 +1,494 @@
+"""Keeps an edit that affects many running pods waiting, until a user approves exactly that text (guard.approveOver).
+
+The edit is planned in memory, on a copy of the caches, as `tensile plan` does. Pods count that it restarts, moves or
+ends, and that would keep running without it. Maintenance windows and the guard do not count: they only delay. The limit
+that is in force decides, so an edit cannot lift its own.
+
+An edit that waits does so until it is approved, or another text follows, also over a restart and a failover. So nothing
+becomes active at night because a few pods have ended. The leader alone decides: it adds what it accepts to the history,
+and the others follow that instead of the source. An engine that starts on a text that was never accepted runs the last
+one that was.
+
+The approval is an annotation on the status ConfigMap, so that rights to give one can be granted by RBAC. The engine
+removes it when it is used, or names no edit that waits: an old approval must not apply to a later edit.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from tensile.engine.engine import Engine
+from tensile.engine.history import AcceptedText, History, HistoryWriter, TopologyRecords, entries, history_ref
+from tensile.engine.metrics import Metrics
+from tensile.engine.oneshot import KnownClusters, rehearse
+from tensile.engine.status.configmap import (
+    APPROVAL_REFUSED,
+    approval_in,
+    approval_words,
+    in_force,
+    part_in,
+    status_owner,
+    status_ref,
+)
+from tensile.engine.status.report import ACCEPTED, APPROVAL, EngineStatus, PendingApproval, are_known
+from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
+from tensile.engine.transitions import Action, plan_transition, removed_lowers
+from tensile.errors import TensileError
+from tensile.kube.cluster import Cluster
+from tensile.kube.net import cancel_and_wait, supervised
+from tensile.kube.store import Delta, Entry
+from tensile.names import EventReason, Owner
+from tensile.objects import UPPER, Manifest, Ref
+from tensile.policy.descheduler.limits import is_bare
+from tensile.policy.disruption import disruption
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.report import Recorder, observed, preview_of
+from tensile.reconcile.world import LowerWorld, World
+from tensile.topology import Topology
+from tensile.topology.diff import Edit, edit
+
+DIGITS = 12
+"""Digits of a SHA-256 that people are shown, and that an approval needs at least."""
+_WHOLE = 64
+_HEX = frozenset("0123456789abcdef")
+_NAMED = 5
+_LOOK = 0.5
+_PATIENCE = 60.0
+"""Seconds to wait until the lower clusters are known; one that is still not known counts with all of its pods."""
+_log = structlog.get_logger("tensile.run")
+
+Pods = frozenset[tuple[str, str, str]]
+"""Upper pods: virtual node, namespace and name."""
+
+
+class EditSource(Protocol):
+    """The parts of a topology source that are needed here."""
+
+    @property
+    def place(self) -> ConfigMapKey:
+        """What the names of the status and the history are made from."""
+        ...
+
+    @property
+    def options(self) -> str:
+        """The options by which other commands find the topology."""
+        ...
+
+    def parse(self, data: bytes) -> Topology:
+        """Return the topology in a text. Raises TensileError."""
+        ...
+
+    def tell(self, reading: TopologyUpdate) -> None:
+        """Report that a state was processed; the result is in the status."""
+        ...
+
+    def say(self, reason: EventReason, message: str) -> None:
+        """Emit a warning Event about the topology."""
+        ...
+
+
+class Start(NamedTuple):
+    """How an engine starts: the topology to run, the text that counts as accepted, and a warning, "" for none."""
+
+    topology: Topology
+    accepted: TopologyUpdate
+    warning: str = ""
+
+
+class _Edited(NamedTuple):
+    """The clusters as an edit would find them."""
+
+    world: World
+    connections: Mapping[str, Cluster]
+
+
+def is_approval(value: str, digest: str) -> bool:
+    """Report whether a value approves the text with a SHA-256: all of its digits, or at least the first twelve."""
+    return DIGITS <= len(value) <= _WHOLE and digest.startswith(value)
+
+
+def check_digits(given: str) -> str:
+    """Return a SHA-256, or the beginning of one, in lower case. Raises TensileError for anything else."""
+    value = given.strip().lower()
+    if not (DIGITS <= len(value) <= _WHOLE and _HEX.issuperset(value)):
+        raise TensileError(f"{given!r} is not a SHA-256: give at least its first {DIGITS} hex digits")
+    return value
+
+
+def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[bytes], Topology]) -> Start:
+    """Return how to start on the present text of the source.
+
+    A text that was not the last one to be accepted has to be decided first, if the one before says so. Ports and the
+    access to the upper cluster are those of the present text, since they affect no pod.
+    """
+    assert first.topology is not None, "the engine starts on a valid text only"
+    owner = records.owner
+    accepted, newest = in_force(records.status, owner), records.history[-1].sha256 if records.history else ""
+    own = Start(first.topology, first)
+    if not (accepted or newest) or first.text.sha256 in (accepted, newest):
+        return own
+    wanted = accepted or newest
+    entry = next((one for one in reversed(records.history) if one.sha256 == wanted), None)
+    unknown = f"the accepted topology {wanted[:DIGITS]} is not in the history: starting on the present one undecided"
+    if entry is None:
+        return own._replace(warning=unknown)
+    if not entry.content:
+        return own._replace(warning=f"{unknown}: its text was too large to be kept")
+    try:
+        reading = reading_of(entry, records.status, owner, parse)
+    except TensileError as error:
+        return own._replace(warning=f"the accepted topology {wanted[:DIGITS]} is not valid for this version: {error}")
+    topology = reading.topology
+    if topology is None or topology.guard.approve_over is None:
+        return own
+    return Start(edit(first.topology, topology).topology.model_copy(update={"name": topology.name}), reading)
+
+
+def reading_of(
+    entry: AcceptedText, status: Manifest | None, owner: Owner, parse: Callable[[bytes], Topology]
+) -> TopologyUpdate:
+    """Return an entry of the history as a text of the source, with the version that the status has for it.
+
+    Raises TensileError if it is not valid.
+    """
+    data = entry.content.encode()
+    told = part_in(status, owner, ACCEPTED)
+    version = str(told.get("resourceVersion", "")) if told.get("sha256") == entry.sha256 else ""
+    return TopologyUpdate(TopologyText(len(data), entry.sha256, version), parse(data), data=data)
+
+
+def later(history: History, digest: str) -> bool:
+    """Report whether the history ends with another text than this one, which is in it."""
+    return bool(history) and history[-1].sha256 != digest and any(one.sha256 == digest for one in history)
+
+
+def edited(world: World, topology: Topology) -> World:
+    """Return a copy of a world as it is when a topology has become active, with maintenance windows always open.
+
+    Lower clusters that join are left out: no pod is bound to their nodes yet.
+    """
+    copied = world.copy()
+    topology = topology.model_copy(update={"windows": ()})
+    gone = [lower.name for lower in removed_lowers(topology, world)]
+    copied.topology = topology
+    for spec in topology.lowers:
+        found = plan_transition(spec, topology, world)
+        before = None if found.before is None else copied.lowers[found.before.name]
+        if before is not None and found.deed is Action.LEAVE:
+            before.in_topology = False
+        elif before is not None:
+            before.spec = found.spec.model_copy(update={"name": before.name})
+            before.in_topology = True
+    for name in gone:
+        copied.lowers[name].in_topology = False
+    return copied
+
+
+def is_running(pod: Entry) -> bool:
+    """Report whether an upper pod has something to lose: it has run, has not ended, and nobody has deleted it."""
+    return bool(pod.facts.ran and not pod.facts.terminal and not pod.facts.terminating)
+
+
+def lost_at_once(world: World, old: Topology, new: Topology) -> Pods:
+    """Return the running pods that a plan does not show, but that an edit may affect.
+
+    These are all pods, if other objects would be ours or another cluster the upper one; those of a lower cluster that
+    changes while its state is not known; and pods without a controller in one that is newly drained.
+    """
+    change = edit(old, new)
+    ways = [(one.name, one.upper.kubeconfig, one.upper.context) for one in (old, new)]
+    found: set[tuple[str, str, str]] = set()
+    specs = {spec.name: spec for spec in new.lowers}
+    for lower in world.lowers.values():
+        spec = specs.get(lower.name)
+        is_changed = lower.name in change.lowers.changed or lower.name in change.lowers.removed
+        if ways[0] != ways[1] or (is_changed and not lower.settled):
+            found |= _names(lower, is_running)
+        drains = spec is not None and spec.maintenance == "drain" and not lower.is_drained
+        if drains and new.descheduler.recreate_bare_pods:
+            found |= _names(lower, lambda pod: is_running(pod) and is_bare(pod))
+    return frozenset(found)
+
+
+def _names(lower: LowerWorld, counts: Callable[[Entry], bool]) -> Pods:
+    return frozenset((lower.node, pod.namespace, pod.name) for pod in lower.upper_pods if counts(pod))
+
+
+async def affected_pods(clusters: KnownClusters, old: Topology, new: Topology, limit: int) -> Pods:
+    """Return the running pods that an edit restarts, moves or ends; those that end anyway count only within the limit.
+
+    Raises TensileError for a bug in a rule.
+    """
+    before = clusters.world.copy()
+    sure = lost_at_once(before, old, new)
+    found = sure | await _disrupted(clusters, before, new)
+    if len(found) <= limit:
+        return found
+    return found - (await _disrupted(clusters, before, old) - sure)
+
+
+async def _disrupted(clusters: KnownClusters, before: World, topology: Topology) -> Pods:
+    """Return the running pods of a world that a topology restarts, moves or ends."""
+    recorder = Recorder()
+    problems = await rehearse(_Edited(edited(before, topology), clusters.connections), recorder, forced=True)
+    found = preview_of(recorder, problems, observed(before), topology, unreached={})
+    cost = disruption(found.changes, before, {})
+    pods = (*cost.restarted, *cost.moved, *cost.stranded, *cost.evicted, *cost.ended)
+    return frozenset((pod.node, pod.namespace, pod.name) for pod in pods)
+
+
+class EditGate:
+    """Decides about each good text of a source, and makes it active in an engine.
+
+    `accepted` is the text in force. `now` returns the time in UTC.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: EditSource,
+        standing: EngineStatus,
+        metrics: Metrics,
+        accepted: TopologyUpdate,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.accepted = accepted
+        self._engine = engine
+        self._source = source
+        self._standing = standing
+        self._metrics = metrics
+        self._now = now
+        self._undecided: TopologyUpdate | None = None
+        self._lock = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._is_fresh = True
+        self._has_read = False
+        self._world = engine.clusters.world
+        self._owner = status_owner(self._world.owner.upper, source.place)
+        self._refs = (status_ref(source.place), history_ref(source.place))
+        self._history: HistoryWriter | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._world.upper.config_maps.subscribe(self._heard)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What an edit waits for that is not decided yet, as messages."""
+        waiting = self._undecided
+        if waiting is None or self._standing.verdict.approval is not None:
+            return ()
+        why = "waits until the leader accepts it" if self._history is None else "is being planned"
+        return (f"edit {waiting.text.sha256[:DIGITS]}: {why}",)
+
+    def lead(self) -> None:
+        """Decide from now on, and keep the history."""
+        upper = self._engine.clusters.connections[UPPER]
+        say = self._source.say
+        self._history = HistoryWriter(upper, self._source.place, self._owner.upper, tell=say, now=self._now)
+        self._writing = supervised("topology history", self._history.run)
+        self._woken.set()
+
+    async def close(self) -> None:
+        """Stop keeping the history."""
+        await cancel_and_wait(self._writing)
+
+    async def reject(self, reading: TopologyUpdate) -> None:
+        """Report a bad text; one that waits for an approval is no longer there."""
+        async with self._lock:
+            self._has_read, self._undecided = True, None
+            self._standing.take(reading)
+            self._source.tell(reading)
+
+    async def decide(self, reading: TopologyUpdate) -> None:
+        """Decide about the next good text: it becomes active, or waits."""
+        async with self._lock:
+            self._has_read, self._undecided = True, reading
+            await self._settle()
+
+    async def run(self) -> None:
+        """Follow approvals and the history indefinitely."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            async with self._lock:
+                await self._settle()
+                self._refuse_approval()
+
+    def _heard(self, delta: Delta) -> None:
+        place = delta.entry.namespace, delta.entry.name
+        if any(place == (ref.namespace, ref.name) for ref in self._refs):
+            self._woken.set()
+        if self._history is not None and delta.after is None and place[1] == self._refs[1].name:
+            self._history.keep(self.accepted)
+
+    async def _settle(self) -> None:
+        """Decide about the latest text, if that is possible now.
+
+        What another leader has accepted counts first, up to the moment in which this engine leads.
+        """
+        reading = self._undecided
+        if self._is_fresh and reading is not None and self._limit is not None:
+            await self._adopt(reading)
+            reading = self._undecided
+        if self._history is not None and self._is_fresh:
+            self._is_fresh = False
+            self._history.keep(self.accepted)
+        if reading is None:
+            return
+        limit = self._limit
+        if limit is None or reading.topology == self.accepted.topology:
+            await self._accept(reading)
+        elif self._history is not None:
+            await self._judge(reading, limit)
+
+    @property
+    def _limit(self) -> int | None:
+        assert self.accepted.topology is not None, "only a good text is accepted"
+        return self.accepted.topology.guard.approve_over
+
+    async def _adopt(self, reading: TopologyUpdate) -> None:
+        """Follow what a leader has accepted since, which may be the text that is undecided here."""
+        history = entries(self._seen(self._refs[1]), self._owner)
+        if not later(history, self.accepted.text.sha256):
+            return
+        if history[-1].sha256 == reading.text.sha256:
+            await self._accept(reading)
+            return
+        try:
+            found = reading_of(history[-1], self._seen(self._refs[0]), self._owner, self._source.parse)
+        except TensileError as error:
+            _log.warning("the topology that the leader accepted is not valid here", error=str(error))
+            return
+        await self._activate(found)
+        self._standing.take(found, self._refused(found))
+
+    async def _judge(self, reading: TopologyUpdate, limit: int) -> None:
+        """Accept a text, or have it wait, as the leader."""
+        waiting = self._standing.verdict.approval
+        if waiting is None or waiting.text.sha256 != reading.text.sha256:
+            approval = self._noted(reading) or await self._planned(reading, limit)
+            if approval is None:
+                await self._accept(reading)
+                return
+            self._wait(reading, approval)
+        elif waiting.text != reading.text:
+            self._standing.wait(waiting._replace(text=reading.text))
+            self._source.tell(reading)
+        given = self._given()
+        if is_approval(given.strip().lower(), reading.text.sha256):
+            _log.info("topology edit approved", sha256=reading.text.sha256)
+            self._standing.spent = given
+            await self._accept(reading)
+
+    def _wait(self, reading: TopologyUpdate, approval: PendingApproval) -> None:
+        self._standing.spent = ""
+        self._standing.wait(approval)
+        _log.warning("topology edit waits for an approval", reason=approval_words(approval), do=approval.command)
+        for words in approval.changes:
+            _log.info("topology change waits", change=words)
+        self._source.tell(reading)
+
+    def _noted(self, reading: TopologyUpdate) -> PendingApproval | None:
+        """Return what an engine has noted about a text that waits already, None for another text."""
+        noted = part_in(self._seen(self._refs[0]), self._owner, APPROVAL)
+        if noted.get("sha256") != reading.text.sha256:
+            return None
+        try:
+            pods, limit, named = int(noted["pods"]), int(noted["approveOver"]), tuple(map(str, noted["affected"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return self._approval(reading, pods, limit, named)
+
+    async def _planned(self, reading: TopologyUpdate, limit: int) -> PendingApproval | None:
+        """Plan a text; return what it waits for, None if it affects no more pods than the limit."""
+        await self._known()
+        old, new = self.accepted.topology, reading.topology
+        assert old is not None, "only a good text is in force"
+        assert new is not None, "only a good text is planned"
+        try:
+            found = await affected_pods(self._engine.clusters, old, new, limit)
+        except TensileError as error:
+            _log.error("cannot plan the edit (bug, please report); it counts as one that affects all pods", error=error)
+            found = frozenset(pod for lower in self._world.lowers.values() for pod in _names(lower, is_running))
+        if len(found) <= limit:
+            return None
+        named = tuple(f"{namespace}/{name} ({node})" for node, namespace, name in sorted(found)[:_NAMED])
+        return self._approval(reading, len(found), limit, named)
+
+    def _approval(self, reading: TopologyUpdate, pods: int, limit: int, named: tuple[str, ...]) -> PendingApproval:
+        digest = reading.text.sha256
+        command = f"tensile approve {digest[:DIGITS]} {self._source.options}"
+        return PendingApproval(reading.text, self._now(), pods, limit, tuple(self._words(reading)), named, command)
+
+    def _words(self, reading: TopologyUpdate) -> Iterator[str]:
+        assert reading.topology is not None, "only a good text is compared"
+        change = edit(self._engine.topology, reading.topology)
+        yield from change.words
+        yield from change.refused
+
+    async def _known(self) -> None:
+        """Wait until the pods of all virtual nodes are known, and the lower clusters too if that is soon."""
+        clusters, end = self._engine.clusters, asyncio.get_running_loop().time() + _PATIENCE
+        while True:
+            joined = [one.lower for one in clusters.joined.values()]
+            bound = (
+                self._engine.is_leader
+                and self._world.upper.nodes.synced
+                and all(one.upper_pods.synced for one in joined)
+            )
+            if bound and (are_known(self._world) or asyncio.get_running_loop().time() > end):
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _accept(self, reading: TopologyUpdate) -> None:
+        """Put a text in force, and report it."""
+        if reading.topology != self.accepted.topology:
+            self._metrics.reload(accepted=True)
+        await self._activate(reading)
+        self._undecided = None
+        self._standing.take(reading, self._refused(reading))
+        self._source.tell(reading)
+
+    async def _activate(self, reading: TopologyUpdate) -> None:
+        before, self.accepted = self.accepted, reading
+        if self._history is not None:
+            self._history.keep(reading)
+        if reading.topology is not None and reading.topology != before.topology:
+            change = edit(self._engine.topology, reading.topology)
+            _say(change)
+            await self._engine.reload(change.topology)
+
+    def _refused(self, reading: TopologyUpdate) -> tuple[str, ...]:
+        assert reading.topology is not None, "only a good text is in force"
+        return edit(self._engine.topology, reading.topology).refused
+
+    def _refuse_approval(self) -> None:
+        """Have an approval removed that applies to no edit that waits, once it is known which one does."""
+        given, waiting = self._given(), self._standing.verdict.approval
+        is_decided = self._has_read and (waiting is not None or self._undecided is None)
+        if self._history is None or not is_decided or not given or given == self._standing.spent:
+            return
+        self._standing.spent = given
+        pending = f"edit {waiting.text.sha256} waits: {waiting.command}" if waiting else "no edit waits"
+        words = f"the approval of {given[:_WHOLE]} was removed without effect: {pending}"
+        _log.warning("topology approval refused", reason=words)
+        self._source.say(APPROVAL_REFUSED, words)
+
+    def _given(self) -> str:
+        """Return the approval that a user wrote, "" for none."""
+        seen = self._seen(self._refs[0])
+        return approval_in(seen) if seen is not None and is_ours(seen, self._owner) else ""
+
+    def _seen(self, ref: Ref) -> Manifest | None:
+        entry = self._world.upper.config_maps.get(ref.namespace, ref.name)
+        return None if entry is None else entry.manifest()
+
+
+def _say(change: Edit) -> None:
+    for words in change.refused:
+        _log.warning("change needs a restart", change=words)
+    for words in change.words:
+        _log.info("topology changed", change=words)

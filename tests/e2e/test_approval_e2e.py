@@ -1,0 +1,359 @@
+"""Edits that affect many pods wait for an approval by hash, and earlier topologies are put back, on real clusters."""
+
+import signal
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
+from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read
+from programkit import Program, served
+from sitekit import Manifest, is_ready
+
+from tensile.engine.history import file_place, history_ref
+from tensile.engine.status.configmap import status_ref
+from tensile.engine.topology_reader import ConfigMapKey
+from tensile.names import APPROVED
+from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+TIMES = 10
+REPLICAS = 3
+MOVING = 120.0
+"""Seconds for pods to move, on a machine that is busy."""
+LIMITED = with_fields(guard={"approveOver": 1})
+CORDONED = edit_lower(B, maintenance="cordon")
+NOWHERE = "0" * 64
+
+
+def drained(lower: str) -> Edit:
+    """Make an edit that drains a lower."""
+    return edit_lower(lower, maintenance="drain")
+
+
+def noted(number: int) -> Edit:
+    """Make an edit of an annotation of a node, which affects no pod."""
+    return edit_lower(B, node={"annotations": {"edit": str(number)}})
+
+
+class Approved(MapProgram):
+    """A program on a ConfigMap with a limit of one pod, and the commands that decide about its edits."""
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Start it with the limit, and with the second lower drained."""
+        await super().start(LIMITED, *(edits or (drained(B),)), await_nodes=await_nodes)
+
+    async def edit(self, *edits: Edit) -> str:
+        """Write the ConfigMap with the limit, and give its text."""
+        text = self.text(LIMITED, *edits)
+        await self.put(text)
+        return text
+
+    async def decide(self, word: str, *arguments: str) -> Done:
+        """Run approve or rollback on the ConfigMap as an administrator: the engine may not write its own topology."""
+        file = self.directory / "administrator.kubeconfig"
+        file.write_text(self.kubeconfig(UPPER, "administrator"))
+        options = ["--configmap", f"{self.namespace}/{NAME}", "--kubeconfig", str(file), "--log-format", "json"]
+        return await ran([sys.executable, "-m", "tensile", word, *options, *arguments])
+
+    async def waits(self, text: str) -> Manifest:
+        """Wait until the status says that a text waits, and give what it says of it."""
+        path = self.path("configmaps", STATUS)
+        found = await self.upper.until(
+            path, lambda one: read(one).get("pendingApproval", {}).get("sha256") == digest(text), RIGHT
+        )
+        assert found["data"]["state"] == "Pending"
+        waiting: Manifest = read(found)["pendingApproval"]
+        return waiting
+
+    async def schedulable(self, lower: str) -> bool:
+        """Report whether the node of a lower takes pods."""
+        node = await self.upper.read(f"/api/v1/nodes/{self.nodes[lower]}")
+        return not node["spec"].get("unschedulable")
+
+
+async def deploy(ground: Ground) -> None:
+    """Make a Deployment whose pods may run in any lower."""
+    labels = {"app": "web"}
+    template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
+    spec = {"replicas": REPLICAS, "selector": {"matchLabels": labels}, "template": template}
+    path = ground.path("deployments", api="apis/apps/v1")
+    await ground.upper.create(path, {"metadata": {"name": "web"}, "spec": spec})
+
+
+async def moved_to(ground: Ground, lower: str) -> None:
+    """Wait until all pods of the Deployment are ready in a lower, and no others are left."""
+
+    def moved(pods: dict[str, Manifest]) -> bool:
+        places = {pod["spec"].get("nodeName") for pod in pods.values()}
+        return len(pods) == REPLICAS and places == {ground.nodes[lower]} and all(map(is_ready, pods.values()))
+
+    await ground.upper.until_all(f"{ground.path('pods')}?labelSelector=app%3Dweb", moved, MOVING)
+
+
+async def on(ground: Ground, lower: str) -> int:
+    """Return how many pods of the Deployment are ready on the node of a lower."""
+    found = await ground.upper.read(f"{ground.path('pods')}?labelSelector=app%3Dweb")
+    return sum(pod["spec"].get("nodeName") == ground.nodes[lower] and is_ready(pod) for pod in found["items"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Approved]:
+    """The program, with a Deployment that runs in the first lower."""
+    async with served(sandbox, tmp_path_factory.mktemp("approved"), Approved) as made:
+        await deploy(made)
+        await moved_to(made, A)
+        yield made
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+async def test_a_large_edit_waits_until_its_hash_is_approved(program: Approved, number: int) -> None:
+    """By the command and by kubectl in turns; before that nothing changes, and no other hash is taken for it."""
+    source, target = (A, B) if number % 2 == 0 else (B, A)
+    text = await program.edit(drained(source), noted(number))
+    waiting = await program.waits(text)
+    assert (waiting["pods"], waiting["approveOver"]) == (REPLICAS, 1)
+    assert f"lowers[{source}].maintenance: none -> drain" in waiting["changes"]
+    refused = await program.decide("approve", NOWHERE)
+    assert refused.code == 1
+    assert digest(text) in refused.err
+    assert await program.schedulable(source)
+    if number % 2 == 0:
+        done = await program.decide("approve", digest(text)[:12])
+        assert (done.code, done.err) == (0, "")
+    else:
+        await program.kubectl("annotate", "configmap", STATUS, f"{APPROVED}={digest(text)}")
+    await program.right(text)
+    await moved_to(program, target)
+    found = await program.upper.until(
+        program.path("configmaps", STATUS), lambda one: APPROVED not in one["metadata"].get("annotations", {})
+    )
+    assert "pendingApproval" not in found["data"]
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+async def test_the_topology_before_is_put_back(program: Approved, number: int) -> None:
+    """To the byte; the engine follows it as any edit, and what it changes is said before."""
+    first, second = [await _accepted(program, edit) for edit in (1000 + number, 2000 + number)]
+    done = await program.decide("rollback", "--yes")
+    assert (done.code, done.err) == (0, ""), done
+    assert f"lowers[{B}].node.annotations.edit: {_quoted(2000 + number)} -> {_quoted(1000 + number)}" in done.out
+    kept = await program.upper.read(program.path("configmaps", NAME))
+    assert kept["data"][KEY] == first
+    await program.right(first)
+    node = f"/api/v1/nodes/{program.nodes[B]}"
+    await program.upper.until(node, lambda one: one["metadata"]["annotations"].get("edit") == str(1000 + number), RIGHT)
+    done = await program.decide("rollback", "--to", digest(second)[:12], "--yes")
+    assert done.code == 0, done
+    await program.right(second)
+
+
+def _quoted(number: int) -> str:
+    return f'"{number}"'
+
+
+async def _accepted(program: Approved, number: int) -> str:
+    """Edit an annotation, and wait until that is accepted and in the history."""
+    drains = A if not await program.schedulable(A) else B
+    text = await program.edit(drained(drains), noted(number))
+    await program.right(text)
+    path = history_path(program)
+    await program.upper.until(path, lambda one: index(one)[-1] == digest(text), RIGHT)
+    return text
+
+
+def history_path(program: Program) -> str:
+    """Return the path of the history of the ConfigMap."""
+    return program.path("configmaps", f"{NAME}-history")
+
+
+def index(history: Manifest) -> list[str]:
+    """Return the SHA-256 of the texts in a history."""
+    return [one["sha256"] for one in orjson.loads(history["data"]["index"])]
+
+
+async def test_the_history_has_ten_topologies_and_is_listed(program: Approved) -> None:
+    """The latest first; each text has the hash that is said of it."""
+    history = await program.upper.read(history_path(program))
+    assert len(index(history)) == 10
+    texts = {key: value for key, value in history["data"].items() if key.endswith(".yaml")}
+    assert all(key == f"{digest(value)}.yaml" for key, value in texts.items())
+    done = await program.decide("rollback", "--list")
+    rows = done.out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == [one[:12] for one in reversed(index(history))]
+    assert "in force" in rows[0]
+
+
+async def test_a_rollback_over_the_limit_waits_too(program: Approved) -> None:
+    """It is an edit like any other, which the command says before."""
+    now, before = (A, B) if not await program.schedulable(A) else (B, A)
+    text = await program.edit(drained(before), noted(1))
+    await program.waits(text)
+    assert (await program.decide("approve", digest(text))).code == 0
+    await program.right(text)
+    await moved_to(program, now)
+    await program.upper.until(history_path(program), lambda one: index(one)[-1] == digest(text), RIGHT)
+    done = await program.decide("rollback", "--yes")
+    assert "it waits for `tensile approve`" in done.out
+    kept = (await program.upper.read(program.path("configmaps", NAME)))["data"][KEY]
+    await program.waits(kept)
+    assert (await program.decide("approve", digest(kept))).code == 0
+    await program.right(kept)
+    await moved_to(program, before)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+async def test_an_edit_waits_over_a_restart(program: Approved, how: signal.Signals) -> None:
+    """The engine runs what was accepted, whether the edit came before its end or while none ran."""
+    drains, other = (A, B) if not await program.schedulable(A) else (B, A)
+    accepted = await _accepted(program, 3000 + how)
+    text = program.text(LIMITED, drained(other), noted(4000 + how))
+    if how == signal.SIGTERM:
+        await program.put(text)
+        await program.waits(text)
+    program.process.send_signal(how)
+    await program.process.wait()
+    await program.put(text)
+    await program.begin()
+    await program.waits(text)
+    found = read(await program.upper.read(program.path("configmaps", STATUS)))
+    assert found["accepted"]["sha256"] == digest(accepted)
+    assert await program.schedulable(other)
+    await moved_to(program, other)
+    assert (await program.decide("approve", digest(text))).code == 0
+    await program.right(text)
+    await moved_to(program, drains)
+
+
+async def test_anothers_history_is_left_alone(program: Approved) -> None:
+    """That is an Event of the topology's ConfigMap, and the engine goes on without one."""
+    path = history_path(program)
+    await program.upper.delete(path)
+    await program.upper.until(path, bool, RIGHT)
+    await program.upper.patch(path, {"metadata": {"labels": {"tensile-kube.io/owner": "somebody"}}, "data": {"x": "y"}})
+    before = (await program.upper.read(path))["data"]
+    drains = A if not await program.schedulable(A) else B
+    text = await program.edit(drained(drains), noted(9000))
+    await program.right(text)
+    await program.event("HistoryNameConflict", "belongs to another owner")
+    assert (await program.upper.read(path))["data"] == before
+    done = await program.decide("rollback", "--list")
+    assert done.code == 1
+    assert "is not an engine's" in done.err
+    await program.upper.delete(path)
+
+
+# A topology file.
+
+
+class Filed(Program):
+    """A program on a file; its user may keep status and history in kube-system, as an administrator's may."""
+
+    async def allow(self) -> None:
+        """Grant that right besides."""
+        await super().allow()
+        self.kept = [ref.path() for ref in (status_ref(self.at), history_ref(self.at))]
+        names = [path.rpartition("/")[2] for path in self.kept]
+        role = {
+            "metadata": {"name": self.user},
+            "rules": [
+                {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+                {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"], "resourceNames": names},
+            ],
+        }
+        binding = {
+            "metadata": {"name": self.user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": self.user}],
+        }
+        base = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
+        self.granted = [f"{base}/roles/{self.user}", f"{base}/rolebindings/{self.user}"]
+        for path, one in zip(self.granted, (role, binding), strict=True):
+            await self.upper.create(path.rpartition("/")[0], one)
+
+    @property
+    def at(self) -> ConfigMapKey:
+        """The place of status and history."""
+        return file_place(self.namespace)
+
+    async def command(self, word: str, *arguments: str) -> Done:
+        """Run a command on the file."""
+        return await ran([sys.executable, "-m", "tensile", word, "-f", str(self.source), *arguments])
+
+    @property
+    def source(self) -> Path:
+        """The file."""
+        return self.directory / "topology.yaml"
+
+
+@asynccontextmanager
+async def filed(sandbox: Sandbox, directory: Path) -> AsyncIterator[Filed]:
+    """Run the program on a file."""
+    program = Filed(sandbox, directory)
+    try:
+        await program.open()
+        await program.start(LIMITED, CORDONED)
+        yield program
+        await program.clear()
+    finally:
+        for path in (*program.kept, *program.granted):
+            await program.upper.delete(path)
+        await program.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def file(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Filed]:
+    """The program on a file, with a Deployment that runs in the first lower, and the second one cordoned."""
+    async with filed(sandbox, tmp_path_factory.mktemp("filed")) as made:
+        await deploy(made)
+        await moved_to(made, A)
+        yield made
+
+
+async def test_an_edit_of_a_file_waits_until_it_is_approved(file: Filed) -> None:
+    """What is told of it is in kube-system, with an Event; the log and `tensile status` have the command."""
+    status, history = file.kept
+    before = file.source.read_text()
+    await file.upper.until(history, lambda one: index(one) == [digest(before)], RIGHT)
+    file.save(LIMITED, drained(A))
+    edited = digest(file.source.read_text())
+    found = await file.upper.until(status, lambda one: "pendingApproval" in one["data"], RIGHT)
+    assert (read(found)["pendingApproval"]["sha256"], found["data"]["state"]) == (edited, "Pending")
+    shown = await file.command("status")
+    assert f"to approve it: tensile approve {edited[:12]} -f {file.source}" in shown.out
+    events = f"/api/v1/namespaces/kube-system/events?fieldSelector=involvedObject.uid={found['metadata']['uid']}"
+    await file.upper.until_all(events, lambda found: _has(found, "ApprovalPending"))
+    await file.logged("topology edit waits for an approval")
+    assert await on(file, A) == REPLICAS
+    done = await file.command("approve", edited)
+    assert (done.code, done.err) == (0, "")
+    await file.upper.until(status, lambda one: read(one)["accepted"]["sha256"] == edited, RIGHT)
+    await file.upper.until(history, lambda one: index(one) == [digest(before), edited], RIGHT)
+
+
+def _has(events: dict[str, Manifest], reason: str) -> bool:
+    return any(one["reason"] == reason for one in events.values())
+
+
+async def test_a_file_is_put_back_and_keeps_its_mode(file: Filed) -> None:
+    """Also one that cannot be read any more, which the engine has rejected."""
+    history, before = file.kept[1], file.source.read_text()
+    file.save(LIMITED, drained(A), noted(1))
+    small = file.source.read_text()
+    await file.upper.until(history, lambda one: index(one)[-1] == digest(small), RIGHT)
+    file.source.chmod(0o640)
+    done = await file.command("rollback", "--yes")
+    assert (done.code, file.source.read_text()) == (0, before), done
+    assert stat.S_IMODE(file.source.stat().st_mode) == 0o640
+    await file.upper.until(history, lambda one: index(one)[-1] == digest(before), RIGHT)
+    file.source.write_text(f"name: {file.namespace}\nupper: {{kubeconfig: upper.kubeconfig}}\nlowerz: []\n")
+    await file.logged("topology rejected")
+    done = await file.command("rollback", "--to", digest(small)[:12], "--yes")
+    assert (done.code, file.source.read_text()) == (0, small), done
+    await file.upper.until(history, lambda one: index(one)[-1] == digest(small), RIGHT)

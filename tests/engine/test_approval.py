@@ -1,0 +1,526 @@
+"""Edits that affect many running pods wait: how they are counted, approved, and what an engine starts with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from openkit import MemoryClusters
+from statuskit import NOW, OWNER, PLACE
+from structlog.testing import capture_logs
+from tasks import background
+from virtualtime import in_virtual_time
+from worldkit import A, B, home, put, raised, twin, upper_pod, world, written
+
+from tensile.engine.approval import EditGate, affected_pods, check_digits, is_approval, start_of
+from tensile.engine.history import AcceptedText, TopologyRecords, history_ref
+from tensile.engine.metrics import Metrics
+from tensile.engine.status.configmap import StatusWriter, marked_manifest, status_ref
+from tensile.engine.status.report import EngineStatus
+from tensile.engine.topology_reader import TopologyText, TopologyUpdate
+from tensile.errors import TensileError
+from tensile.kube.cluster import Patch
+from tensile.names import APPROVED, EventReason
+from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest
+from tensile.reconcile.world import World
+from tensile.topology import Topology, parse
+
+RUNNING = {"phase": "Running", "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}]}
+OWNED = {
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}]
+}
+PODS = ("web-1", "web-2", "web-3")
+DRAIN = "maintenance: drain"
+
+
+def text(limit: int | None = 1, *, a: str = "", b: str = "", more: str = "", name: str = "demo") -> str:
+    """Write a topology of two lowers; `a` and `b` are further fields of them, `more` is further text."""
+    guard = "" if limit is None else f"guard: {{approveOver: {limit}}}\n"
+    lowers = "".join(
+        f"- {{kubeconfig: k/{place}, name: {lower}{f', {fields}' if fields else ''}}}\n"
+        for place, (lower, fields) in enumerate(((A, a), (B, b)))
+    )
+    return f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {name}\nlowers:\n{lowers}{guard}{more}"
+
+
+def digest(content: str) -> str:
+    """Return the SHA-256 of a text."""
+    return sha256(content.encode()).hexdigest()
+
+
+def reading(content: str, version: str = "7") -> TopologyUpdate:
+    """Return the result of a good text."""
+    data = content.encode()
+    return TopologyUpdate(TopologyText(len(data), digest(content), version, "map-1"), parse(content), data=data)
+
+
+def populated(content: str, pods: tuple[str, ...] = PODS, **meta: Any) -> World:
+    """Return a world under a topology, with pods of a ReplicaSet that run in lower-a."""
+    here = world()
+    here.topology = parse(content)
+    for spec in here.topology.lowers:
+        here.lowers[spec.name].spec = spec
+    for lower in (A, B):
+        home(here, lower)
+        raised(here, lower)
+    for name in pods:
+        pod = upper_pod(name, status=RUNNING, **{**OWNED, **meta})
+        put(here.lowers[A].upper_pods, pod)
+        put(here.lowers[A].pods, twin(pod, RUNNING))
+    return here
+
+
+async def affected(here: World, after: str, limit: int = 0) -> list[str]:
+    """Return the names of the pods that an edit affects."""
+    found = await affected_pods(MemoryClusters(here), here.topology, parse(after), limit)
+    return sorted(name for _, _, name in found)
+
+
+async def test_the_pods_of_a_lower_that_is_drained_count() -> None:
+    """They are evicted; those of another lower stay."""
+    assert await affected(populated(text()), text(a=DRAIN)) == list(PODS)
+    assert await affected(populated(text()), text(b=DRAIN)) == []
+
+
+async def test_an_edit_that_moves_nothing_counts_nothing() -> None:
+    """A label of a node, a reserve, and a lower that is removed: its pods stay where they are."""
+    for edit in (
+        text(a="node: {labels: {x: y}}"),
+        text(a="capacity: {reserve: {cpu: '1'}}"),
+        text(a="maintenance: cordon"),
+    ):
+        assert await affected(populated(text()), edit) == []
+    assert await affected(populated(text()), text().replace(f"- {{kubeconfig: k/0, name: {A}}}\n", "")) == []
+
+
+async def test_all_pods_count_however_few_leave_at_once() -> None:
+    """A disruption budget, or a descheduler that moves ten in a pass, only delays."""
+    many = tuple(f"web-{number:02}" for number in range(30))
+    assert await affected(populated(text(), many), text(a=DRAIN)) == list(many)
+    more = "descheduler: {enabled: true, maxEvictionsPerNode: 1}\n"
+    assert await affected(populated(text(), many), text(a=DRAIN, more=more)) == list(many)
+
+
+async def test_pods_that_leave_anyway_do_not_count() -> None:
+    """A drain that is in progress is no reason to hold another edit; one that has no pod is not either."""
+    here = populated(text(a=DRAIN))
+    assert await affected(here, text(a=f"{DRAIN}, node: {{labels: {{x: y}}}}")) == []
+
+
+async def test_a_maintenance_window_only_delays() -> None:
+    """The edit would move the pods when it opens, without anybody who looks."""
+    windows = 'windows: [{schedule: "0 2 1 1 *", duration: 1h}]\n'
+    assert await affected(populated(text(more=windows)), text(a=DRAIN, more=windows)) == list(PODS)
+
+
+async def test_pods_without_a_controller_count_where_they_are_made_again() -> None:
+    """Where they fit is not known yet; without that setting a drain leaves them where they are."""
+    more = "descheduler: {recreateBarePods: true}\n"
+    bare = {"ownerReferences": []}
+    assert await affected(populated(text(more=more), **bare), text(a=DRAIN, more=more)) == list(PODS)
+    assert await affected(populated(text(), **bare), text(a=DRAIN)) == []
+
+
+async def test_a_changed_lower_that_nobody_knows_counts_with_all_its_pods() -> None:
+    """Nothing can be planned in it; a change of another lower costs it nothing."""
+    here = populated(text())
+    here.lowers[A].pods.synced = False
+    assert await affected(here, text(a="node: {labels: {x: y}}")) == list(PODS)
+    assert await affected(here, text(b="node: {labels: {x: y}}")) == []
+
+
+@pytest.mark.parametrize("after", [text(name="other"), text(more="upper: {kubeconfig: other}\n")])
+async def test_another_name_or_upper_cluster_counts_with_all_pods(after: str) -> None:
+    """Nothing would be ours any more."""
+    assert await affected(populated(text()), after) == list(PODS)
+
+
+async def test_pods_that_have_not_run_or_have_ended_have_nothing_to_lose() -> None:
+    """As in a plan."""
+    here = populated(text(), ())
+    put(here.lowers[A].upper_pods, upper_pod("new", **OWNED), upper_pod("done", status={"phase": "Succeeded"}, **OWNED))
+    assert await affected(here, text(a=DRAIN)) == []
+
+
+def test_twelve_digits_approve_and_fewer_do_not() -> None:
+    """Nor do those of another text."""
+    whole = digest("a")
+    assert [is_approval(whole[:count], whole) for count in (0, 11, 12, 63, 64)] == [False, False, True, True, True]
+    assert not is_approval(digest("b")[:12], whole)
+    assert not is_approval(whole + "0", whole)
+    assert check_digits(f" {whole[:12].upper()}\n") == whole[:12]
+
+
+@pytest.mark.parametrize("given", ["", "abc", "0123456789a", "0123456789ag", "0" * 65])
+def test_what_is_no_hash_is_refused(given: str) -> None:
+    """With what is expected."""
+    with pytest.raises(TensileError, match=r"is not a SHA-256: give at least its first 12 hex digits"):
+        check_digits(given)
+
+
+# What an engine starts with.
+
+
+def records(*accepted: str, status: str = "") -> TopologyRecords:
+    """Return a history of texts, and a status that says which one was accepted ("": there is none)."""
+    history = tuple(AcceptedText(digest(one), "2026-03-01T12:00:00Z", one) for one in accepted)
+    data = {
+        "accepted": orjson.dumps({"sha256": status, "resourceVersion": "5", "time": "2026-03-01T12:00:00Z"}).decode()
+    }
+    found = written(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if status else None
+    return TopologyRecords(OWNER, found, history)
+
+
+def parsed(data: bytes) -> Topology:
+    """Parse a text."""
+    return parse(data.decode())
+
+
+def started(present: str, found: TopologyRecords) -> tuple[str, str]:
+    """Return the SHA-256 of the text that counts as accepted, and the warning."""
+    start = start_of(reading(present), found, parsed)
+    return start.accepted.text.sha256, start.warning
+
+
+def test_an_engine_starts_on_what_was_accepted() -> None:
+    """The present text, if it was the last one; with an edit that nobody has decided, the one before."""
+    before, edit = text(), text(a=DRAIN)
+    assert started(before, records(before, status=digest(before))) == (digest(before), "")
+    assert started(edit, records(before, status=digest(before))) == (digest(before), "")
+    assert started(edit, records(before)) == (digest(before), "")
+    assert started(edit, records(before, edit)) == (digest(edit), "")
+    assert start_of(reading(edit), records(before, status=digest(before)), parsed).accepted.text.version == "5"
+
+
+def test_the_status_counts_where_the_history_lags_behind() -> None:
+    """And the history where the status does: either was written when the text was accepted."""
+    first, second = text(), text(b="maintenance: cordon")
+    assert started(second, records(first, status=digest(second))) == (digest(second), "")
+    assert started(second, records(first, second, status=digest(first))) == (digest(second), "")
+
+
+def test_without_a_limit_an_engine_starts_on_the_present_text() -> None:
+    """As without any history."""
+    before, edit = text(None), text(1, a=DRAIN)
+    assert started(edit, records(before, status=digest(before))) == (digest(edit), "")
+    assert started(edit, records()) == (digest(edit), "")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (records(status="f" * 64), "the accepted topology ffffffffffff is not in the history"),
+        (TopologyRecords(OWNER, None, (AcceptedText("f" * 64, "t", ""),)), "too large to be kept"),
+        (records("lowers: 1\n"), "is not valid for this version: "),
+    ],
+)
+def test_a_text_that_is_not_available_is_told(found: TopologyRecords, words: str) -> None:
+    """The engine starts on the present one, since it has to start."""
+    edit = text(a=DRAIN)
+    accepted, warning = started(edit, found)
+    assert accepted == digest(edit)
+    assert words in warning
+
+
+def test_what_affects_no_pod_is_that_of_the_present_text() -> None:
+    """Ports and the way to the upper cluster need a restart, and this is one; the name does affect pods."""
+    before = text(more="telemetry: {port: 9095}\n")
+    edit = text(a=DRAIN, more="telemetry: {port: 9999}\nupper: {kubeconfig: other}\n", name="other")
+    found = start_of(reading(edit), records(before), parsed).topology
+    assert (found.telemetry.port, found.upper.kubeconfig, found.name) == (9999, "other", "demo")
+    assert found.lowers[0].maintenance == "none"
+
+
+# An engine that runs.
+
+
+class Running:
+    """An engine in memory: it has clusters, and topologies become active in it. What it tells is written for real."""
+
+    def __init__(self, content: str, here: World | None = None, clusters: MemoryClusters | None = None) -> None:
+        self.memory = clusters or MemoryClusters(here or populated(content))
+        self.upper = self.memory.connections[UPPER]
+        if clusters is None:
+            self.upper.place(NAMESPACE, {"metadata": {"name": PLACE.namespace}})
+        self.topology = parse(content)
+        self.world = self.memory.world
+        self.connections = self.memory.connections
+        self.joined = {name: SimpleNamespace(lower=lower) for name, lower in self.world.lowers.items()}
+        self.clusters = self
+        self.is_leader = False
+        self.reloads: list[Topology] = []
+        self.place, self.options = PLACE, "--configmap ops/topo"
+        self.standing = EngineStatus(lambda: NOW)
+        self.keeper = StatusWriter(
+            self.upper, PLACE, OWNER, self.world.upper.config_maps, self.standing, now=lambda: NOW
+        )
+        self.metrics = Metrics()
+        self.standing.take(reading(content))
+        self.gate = EditGate(self, self, self.standing, self.metrics, reading(content), now=lambda: NOW)  # type: ignore[arg-type]
+
+    async def reload(self, topology: Topology) -> None:
+        """Make a topology active."""
+        self.topology = topology
+        self.reloads.append(topology)
+
+    def parse(self, data: bytes) -> Topology:
+        """Parse a text of the source."""
+        return parsed(data)
+
+    def tell(self, update: TopologyUpdate) -> None:
+        """Have the result written."""
+        self.keeper.tell(update)
+
+    def say(self, reason: EventReason, message: str) -> None:
+        """Have an Event written."""
+        self.keeper.say(reason, message)
+
+    def lead(self) -> None:
+        """Begin to lead."""
+        self.is_leader = True
+        self.gate.lead()
+
+    async def edit(self, content: str, version: str = "8") -> None:
+        """Decide about a text, and write what came of it."""
+        await self.gate.decide(reading(content, version))
+        await self.told()
+
+    async def told(self) -> None:
+        """Let everything be written and heard."""
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            assert await self.keeper.write()
+
+    async def annotate(self, value: str | None) -> None:
+        """Approve, as `kubectl annotate` does."""
+        meta = {"uid": self.status["metadata"]["uid"], "annotations": {APPROVED: value}}
+        await self.upper.patch(status_ref(PLACE), Patch("merge-patch", {"metadata": meta}))
+        await self.told()
+
+    @property
+    def status(self) -> Manifest:
+        """The status ConfigMap."""
+        return self.upper.find(CONFIG_MAP, PLACE.namespace, status_ref(PLACE).name) or {}
+
+    @property
+    def state(self) -> tuple[str, str, str]:
+        """The state in one word, and the first digits of the accepted text, and of the one that waits."""
+        data = self.status["data"]
+        parts = [orjson.loads(data[part])["sha256"] if part in data else "" for part in ("accepted", "pendingApproval")]
+        return data["state"], parts[0], parts[1]
+
+    @property
+    def history(self) -> list[str]:
+        """The SHA-256 of the texts in the history."""
+        found = self.upper.find(CONFIG_MAP, PLACE.namespace, history_ref(PLACE).name) or {"data": {"index": "[]"}}
+        return [one["sha256"] for one in orjson.loads(found["data"]["index"])]
+
+    @property
+    def events(self) -> list[str]:
+        """The reasons of the Events that there are."""
+        return sorted((self.upper.find(EVENT, *name) or {})["reason"] for name in self.upper._held[EVENT])
+
+
+BEFORE, LARGE = text(), text(a=DRAIN)
+
+
+@asynccontextmanager
+async def running(content: str = BEFORE, *, leads: bool = True, **given: Any) -> AsyncIterator[Running]:
+    """Run an engine on a text, as `tensile run` does: the first text that its source has is that one."""
+    made = Running(content, **given)
+    is_known = bool(made.status)
+    async with background(made.gate.run()):
+        if leads:
+            made.lead()
+        if not is_known:
+            await made.edit(content, "7")
+        try:
+            yield made
+        finally:
+            await made.gate.close()
+
+
+@in_virtual_time
+async def test_an_edit_over_the_limit_waits_until_it_is_approved() -> None:
+    """Meanwhile nothing changes; the status and an Event say what waits, and by which command it is approved."""
+    with capture_logs() as logs:
+        async with running() as engine:
+            await engine.edit(LARGE)
+            assert engine.state == ("Pending", digest(BEFORE), digest(LARGE))
+            assert engine.reloads == []
+            waiting = orjson.loads(engine.status["data"]["pendingApproval"])
+            assert waiting["command"] == f"tensile approve {digest(LARGE)[:12]} --configmap ops/topo"
+            assert (waiting["pods"], waiting["approveOver"]) == (3, 1)
+            assert waiting["changes"] == [f"lowers[{A}].maintenance: none -> drain"]
+            assert waiting["affected"] == [f"default/{name} ({A})" for name in PODS]
+            assert "ApprovalPending" in engine.events
+            assert engine.history == [digest(BEFORE)]
+            await engine.annotate(digest(LARGE)[:12])
+            assert engine.state == ("Accepted", digest(LARGE), "")
+            assert [one.lowers[0].maintenance for one in engine.reloads] == ["drain"]
+            assert engine.history == [digest(BEFORE), digest(LARGE)]
+            assert APPROVED not in engine.status["metadata"]["annotations"]
+    said = [entry["event"] for entry in logs]
+    assert "topology edit waits for an approval" in said
+    assert "topology edit approved" in said
+
+
+@in_virtual_time
+async def test_an_edit_within_the_limit_is_active_at_once() -> None:
+    """And is in the history."""
+    async with running() as engine:
+        small = text(a="node: {labels: {x: y}}")
+        await engine.edit(small)
+        assert engine.state == ("Accepted", digest(small), "")
+        assert (len(engine.reloads), engine.history) == (1, [digest(BEFORE), digest(small)])
+
+
+@in_virtual_time
+async def test_the_limit_in_force_counts_and_not_that_of_the_edit() -> None:
+    """An edit cannot lift its own limit, and one that sets a lower limit is not held by it."""
+    async with running() as engine:
+        await engine.edit(text(None, a=DRAIN))
+        assert engine.state[0] == "Pending"
+    async with running(text(None)) as engine:
+        await engine.edit(text(0, a=DRAIN))
+        assert engine.state[0] == "Accepted"
+
+
+@in_virtual_time
+async def test_an_approval_is_for_one_text() -> None:
+    """Another edit waits for its own; so does the same one, once it was undone."""
+    async with running() as engine:
+        other = text(a=f"{DRAIN}, node: {{labels: {{x: y}}}}")
+        await engine.edit(LARGE)
+        await engine.edit(other)
+        assert engine.state == ("Pending", digest(BEFORE), digest(other))
+        await engine.annotate(digest(LARGE))
+        assert engine.state == ("Pending", digest(BEFORE), digest(other))
+        assert APPROVED not in engine.status["metadata"]["annotations"]
+        assert "ApprovalRefused" in engine.events
+        await engine.annotate(digest(other))
+        await engine.edit(BEFORE)
+        assert engine.state == ("Accepted", digest(BEFORE), "")
+        await engine.edit(other)
+        assert engine.state == ("Pending", digest(BEFORE), digest(other))
+        await engine.annotate(digest(other))
+        assert engine.state == ("Accepted", digest(other), "")
+
+
+@in_virtual_time
+async def test_an_approval_while_nothing_waits_is_removed() -> None:
+    """It would approve an edit that nobody has seen."""
+    async with running() as engine:
+        await engine.annotate(digest(LARGE))
+        assert APPROVED not in engine.status["metadata"]["annotations"]
+        await engine.edit(LARGE)
+        assert engine.state[0] == "Pending"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("later", [BEFORE, f"{BEFORE}# a comment\n"])
+async def test_an_edit_that_is_undone_no_longer_waits(later: str) -> None:
+    """By the same text, or by one that means the same."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        await engine.edit(later)
+        assert (engine.state, engine.reloads) == (("Accepted", digest(later), ""), [])
+
+
+@in_virtual_time
+async def test_a_bad_text_takes_the_place_of_one_that_waits() -> None:
+    """What waited is no longer there, so it cannot be approved."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        error = TensileError("topo:1:1: wrong")
+        await engine.gate.reject(TopologyUpdate(TopologyText(1, "bb", "9", "map-1"), error=error))
+        await engine.told()
+        assert engine.state == ("Rejected", digest(BEFORE), "")
+        await engine.annotate(digest(LARGE))
+        assert (engine.reloads, "ApprovalRefused" in engine.events) == ([], True)
+
+
+@in_virtual_time
+async def test_an_edit_goes_on_waiting_although_its_pods_have_gone() -> None:
+    """Over a restart too: nothing becomes active while nobody looks."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        for name in PODS:
+            entry = engine.world.lowers[A].upper_pods.get("default", name)
+            assert entry is not None
+            engine.world.lowers[A].upper_pods.remove(entry.raw)
+        memory = engine.memory
+    async with running(clusters=memory) as again:
+        await again.edit(LARGE)
+        assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
+        assert orjson.loads(again.status["data"]["pendingApproval"])["pods"] == 3
+
+
+@in_virtual_time
+async def test_an_approval_that_was_given_while_no_engine_ran_counts() -> None:
+    """The engine that starts reads it before it has read the edit."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        memory = engine.memory
+    status = status_ref(PLACE)
+    meta = {"uid": engine.status["metadata"]["uid"], "annotations": {APPROVED: digest(LARGE)}}
+    await engine.upper.patch(status, Patch("merge-patch", {"metadata": meta}))
+    made = Running(BEFORE, clusters=memory)
+    async with background(made.gate.run()):
+        made.lead()
+        await asyncio.sleep(1)
+        await made.edit(LARGE)
+        assert made.state == ("Accepted", digest(LARGE), "")
+        await made.gate.close()
+
+
+@in_virtual_time
+async def test_a_standby_follows_what_the_leader_accepts() -> None:
+    """It decides nothing itself; what it waits for is told."""
+    async with running() as leader, running(leads=False, clusters=leader.memory) as standby:
+        await standby.gate.decide(reading(LARGE))
+        assert standby.reloads == []
+        assert standby.gate.pending == (f"edit {digest(LARGE)[:12]}: waits until the leader accepts it",)
+        await leader.edit(LARGE)
+        await leader.annotate(digest(LARGE))
+        assert standby.gate.accepted.text.sha256 == digest(LARGE)
+        assert (len(standby.reloads), standby.gate.pending) == (1, ())
+
+
+@in_virtual_time
+async def test_an_engine_that_takes_over_keeps_what_was_accepted() -> None:
+    """Also a text that it never saw itself; the next edit is compared with that, and waits."""
+    async with running() as leader, running(leads=False, clusters=leader.memory) as standby:
+        seen = text(b="node: {labels: {x: y}}")
+        unseen = text(b="node: {labels: {x: z}}")
+        await standby.gate.decide(reading(LARGE))
+        for small in (seen, unseen):
+            await leader.edit(small)
+        assert standby.gate.accepted.text.sha256 == digest(unseen)
+        standby.lead()
+        await standby.told()
+        assert standby.state == ("Pending", digest(unseen), digest(LARGE))
+
+
+@in_virtual_time
+async def test_a_rollback_is_not_undone_by_the_history() -> None:
+    """The text that is accepted again is older in the history than the one after it."""
+    async with running() as engine:
+        small = text(b="node: {labels: {x: y}}")
+        for content in (small, BEFORE, small):
+            await engine.edit(content)
+        assert engine.state == ("Accepted", digest(small), "")
+        assert engine.history == [digest(one) for one in (BEFORE, small, BEFORE, small)]
+
+
+@in_virtual_time
+async def test_a_history_that_is_deleted_is_written_again() -> None:
+    """At once, with what is in force."""
+    async with running() as engine:
+        engine.upper.vanish(history_ref(PLACE))
+        await engine.told()
+        assert engine.history == [digest(BEFORE)]
