@@ -14,10 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from tensile.cli.plan import Planned, previewed
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver, LoggingRecorder
-from tensile.engine.oneshot import OpenedClusters, converge, rehearse
+from tensile.engine.oneshot import OpenedClusters, Planned, converge, previewed, rehearse
 from tensile.errors import TensileError
 from tensile.objects import Ref
 from tensile.policy.disruption import as_sections

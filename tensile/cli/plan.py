@@ -1,48 +1,38 @@
-"""`tensile plan`: plan once and return the output. `tensile.cli.apply` shares the way from clusters to a preview."""
+"""`tensile plan`: plan once and return the output."""
 
 import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
-from tensile.cli.options import STANDARD_INPUT
 from tensile.engine.clusters import Clusters
+from tensile.cli.options import STANDARD_INPUT
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import Problems, Progress, opened, rehearse
-from tensile.errors import ClusterError, TensileError
-from tensile.kube.cluster import Selection
-from tensile.objects import CONFIG_MAP, DISRUPTION_BUDGET, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
+from tensile.engine.oneshot import Planned, Problems, Progress, opened, previewed, rehearse
+from tensile.errors import TensileError
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
 from tensile.policy.descheduler.plan import Eviction, evictions
 from tensile.policy.descheduler.plan import as_document as as_drain_document
 from tensile.policy.descheduler.plan import as_text as as_drain_text
-from tensile.policy.disruption import Disruption, as_sections, disruption, leaving, planned_moves
 from tensile.policy.disruption import as_document as as_cost_document
-from tensile.reconcile.guard import namespace_of
+from tensile.policy.disruption import as_sections
 from tensile.reconcile.report import (
     WHOLE_PLAN,
     Lines,
     PlanScope,
-    Preview,
     Recorder,
     SavedTopology,
     as_file,
     as_json,
     as_markdown,
     as_text,
-    identities,
-    observed,
-    preview_of,
     saved,
 )
 from tensile.reconcile.watches import FOLLOWS
-from tensile.reconcile.world import World
 from tensile.topology import Topology
 
 
@@ -55,14 +45,6 @@ class PlanText(NamedTuple):
     text: str
     changes: bool
     unreached: str
-
-
-class Planned(NamedTuple):
-    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods."""
-
-    preview: Preview
-    clusters: dict[str, str]
-    cost: Disruption = Disruption()
 
 
 class PlanOptions(NamedTuple):
@@ -188,45 +170,6 @@ def _with_room(topology: Topology) -> Topology:
     """Return the topology with the descheduler, whose informers show where pods fit."""
     watching = topology.descheduler.model_copy(update={"enabled": True})
     return topology.model_copy(update={"descheduler": watching})
-
-
-async def previewed(
-    clusters: Clusters,
-    unreached: Mapping[str, str],
-    recorder: Recorder,
-    work: Callable[[Clusters], Awaitable[Problems]],
-    only: PlanScope = WHOLE_PLAN,
-) -> Planned:
-    """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
-
-    Raises TensileError for a bug in a rule.
-    """
-    topology, then = clusters.world.topology, clusters.world.copy()
-    moves = planned_moves(then)
-    problems = await work(clusters)
-    found = preview_of(
-        recorder, problems, observed(then), topology, unreached=unreached, only=only, home=partial(_home, then)
-    )
-    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
-    return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
-
-
-async def _budgets(clusters: Clusters, namespaces: Iterable[str]) -> tuple[list[Manifest], str]:
-    """Return the PodDisruptionBudgets of some namespaces of the upper cluster, and why they cannot be read, or ""."""
-    found: list[Manifest] = []
-    try:
-        for namespace in sorted(namespaces):
-            listing = await clusters.connections[UPPER].list(DISRUPTION_BUDGET, Selection(namespace), orjson.loads)
-            found += listing.items
-    except ClusterError as error:
-        return [], str(error)
-    return found, ""
-
-
-def _home(world: World, ref: Ref) -> str:
-    """Return the upper namespace of an object of either cluster, "" for none."""
-    lower = world.lowers.get(ref.cluster)
-    return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace
 
 
 def kinds_named(given: Iterable[str]) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from tensile.objects import (
     metadata,
 )
 from tensile.policy.descheduler.drain import is_drained
-from tensile.policy.descheduler.plan import evictions
+from tensile.policy.descheduler.plan import departures
+from tensile.policy.placement.reader import is_known
 from tensile.policy.placement.selectors import label_test
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report import Change
@@ -101,22 +102,21 @@ class Disruption(NamedTuple):
     streams: tuple[CutStreams, ...] = ()
 
 
-def planned_moves(world: World) -> dict[Ref, PodMove | None]:
-    """Return where the pods of drained lowers would go, None for a pod that fits nowhere.
+def planned_moves(world: World) -> Iterator[tuple[Ref, PodMove | None]]:
+    """Yield where each pod of drained lowers would go, None for a pod that fits nowhere.
 
-    Empty unless the real nodes of all lowers are watched: only then is it known.
+    Nothing unless the real nodes of all lowers are known: only then is it certain. A pod may take a millisecond, so a
+    caller on an event loop can pause.
     """
-    specs = world.topology.lowers
-    if not world.topology.places or not all(spec.name in world.lowers for spec in specs):
-        return {}
-    found: dict[Ref, PodMove | None] = {}
+    lowers = [world.lowers.get(spec.name) for spec in world.topology.lowers]
+    if not world.topology.places or not all(lower is not None and is_known(lower) for lower in lowers):
+        return
     for lower in [one for one in world.lowers.values() if is_drained(one)]:
-        for pod in evictions(world, lower.name):
+        for pod in departures(world, lower.name):
             targets = (pod.target, *pod.others) if pod.target else ()
             if targets or pod.is_lost:
                 move = PodMove(lower.node, targets, pod.node) if targets else None
-                found[Ref(UPPER, POD, pod.namespace, pod.name)] = move
-    return found
+                yield Ref(UPPER, POD, pod.namespace, pod.name), move
 
 
 def leaving(changes: Iterable[Change], world: World) -> list[Ref]:
@@ -134,7 +134,7 @@ def disruption(
 ) -> Disruption:
     """Return what planned changes cost the pods of a world, which is the state before them.
 
-    `moves` is the result of `planned_moves`, `budgets` the PodDisruptionBudgets of the upper cluster.
+    `moves` is from `planned_moves`, `budgets` the PodDisruptionBudgets of the upper cluster.
     """
     planned = tuple(changes)
     away = {ref: _pod(ref, world) for ref in leaving(planned, world)}
