@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensile.engine.clusters import Clusters
-from tensile.cli.options import STANDARD_INPUT
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.oneshot import Planned, Problems, Progress, opened, previewed, rehearse
 from tensile.errors import TensileError
@@ -66,12 +65,11 @@ _KINDS = (POD, NODE, NAMESPACE, CONFIG_MAP, SECRET)
 
 def plan(
     topology: Topology,
-    directory: Path,
+    ways: ClusterAccess,
     output: str,
     options: PlanOptions = _WHOLE,
     *,
     colour: bool,
-    allow_exec_plugins: bool,
     progress: Progress | None = None,
 ) -> PlanText:
     """Return what would change, as "text", "json" or "markdown", and for a drain where each pod would go.
@@ -82,7 +80,7 @@ def plan(
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
     _check(topology, options)
-    planned, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    planned, drains = asyncio.run(_plan(topology, ways, options, progress))
     found = options.lines(planned.preview)
     if options.out is not None:
         write_plan(planned, *options.out)
@@ -103,9 +101,8 @@ def plan(
     return PlanText(text, bool(found.changes), away)
 
 
-def described(topology: Topology, name: str, data: bytes) -> SavedTopology:
-    """Return what a saved plan records of a topology, by its display name and content."""
-    file = "" if name == STANDARD_INPUT else str(Path(name).absolute())
+def described(topology: Topology, file: str, data: bytes) -> SavedTopology:
+    """Return what a saved plan records of a topology, by its path ("": it is in no file) and content."""
     return SavedTopology(topology.name, file, sha256(data).hexdigest())
 
 

@@ -150,7 +150,7 @@ def test_a_topology_from_standard_input_has_to_be_named() -> None:
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
     assert topology_file(plan, "given.yaml") == "given.yaml"
-    with pytest.raises(TensileError, match="standard input: name it with -f"):
+    with pytest.raises(TensileError, match="standard input or a ConfigMap: name it with -f"):
         topology_file(plan, None)
 
 
