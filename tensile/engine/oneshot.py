@@ -135,7 +135,9 @@ async def previewed(
 
     Raises TensileError for a bug in a rule.
     """
+    await asyncio.sleep(0)
     topology, then = clusters.world.topology, clusters.world.copy()
+    await asyncio.sleep(0)
     moves = dict(await _in_slices(planned_moves(then)))
     problems = await work(clusters)
     if broken := defects(recorder.broken):
@@ -198,13 +200,16 @@ async def rehearse(
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
     loop = _loop(world, rehearsals, observer, chosen, forced=forced, pace=pace)
     try:
+        for name in world.lowers:
+            loop.open(name)
+            await asyncio.sleep(0)
         while True:
             await loop.wait_idle()
             if not loop.expedite(_SOON):
                 break
         return dict(world.problems)
     finally:
-        await _close(loop, world)
+        await _close(loop)
 
 
 async def converge(
@@ -222,6 +227,8 @@ async def converge(
     world = clusters.world
     loop = _loop(world, dict(clusters.connections), observer, chosen, forced=forced, permits=permits)
     try:
+        for name in world.lowers:
+            loop.open(name)
         async with asyncio.timeout(_LONGEST):
             await _until_calm(loop)
         return dict(world.problems)
@@ -230,7 +237,7 @@ async def converge(
             f"the changes were not complete after {_LONGEST:g} s; keys that wait, by lower: {loop.depth}"
         ) from None
     finally:
-        await _close(loop, world)
+        await _close(loop)
 
 
 async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> dict[str, str]:
@@ -378,14 +385,11 @@ def _loop(
     pace: Pace = FULL_PACE,
 ) -> Loop:
     timing = Timing(utc_now, random.random)
-    loop = Loop(world, chosen or rules(), clusters, observer, timing, forced=forced, permits=permits, pace=pace)
-    for name in world.lowers:
-        loop.open(name)
-    return loop
+    return Loop(world, chosen or rules(), clusters, observer, timing, forced=forced, permits=permits, pace=pace)
 
 
-async def _close(loop: Loop, world: World) -> None:
-    for name in world.lowers:
+async def _close(loop: Loop) -> None:
+    for name in loop.depth:
         await loop.close(name)
 
 
