@@ -39,6 +39,10 @@ LOWER_VOLUME_SOURCE = PREFIX + "lower-volume-source"
 
 STATUS_SUFFIX = "-status"
 """Appended to the name of a topology's ConfigMap, it is the name of the ConfigMap with its status."""
+CANDIDATE_SUFFIX = "-candidate"
+"""The same for the ConfigMap with a topology that the engine only plans."""
+PLAN_SUFFIX = "-plan"
+"""The same for the ConfigMap with the plan of that candidate."""
 
 VIRTUAL_POD = "virtual-pod"
 LEGACY = "global"

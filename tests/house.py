@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_FOLDERS, MOST_LOOSE, MOST_FILES = 10, 7, 252
+MOST_FOLDERS, MOST_LOOSE, MOST_FILES = 10, 7, 253
 """How many folders and modules stand directly in tensile/, and how many files are in it: more, and nobody finds one."""
 OTHER_TESTS = {"bench", "docs", "e2e", "faults", "kit", "packaging", "scenarios"}
 """Folders of tests/ that have no namesake in tensile/."""

@@ -1,5 +1,7 @@
 """The engine's ServiceAccounts and their roles: the rights that tensile/engine/permissions.py lists, and no others.
 
+And the roles of a CI account that lets the engine plan candidates: rights on two ConfigMaps, by their names.
+
 Roles are named after the account's namespace and the topology. So several topologies can have roles in one lower
 cluster, even topologies of one name from different upper clusters, as long as each has its own namespace there.
 """
@@ -8,11 +10,14 @@ from collections.abc import Iterable, Iterator
 
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
+from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX
 from tensile.objects import Manifest
 from tensile.topology import Lower, Topology
 
 ACCOUNT = "tensile"
 """The name of the engine's ServiceAccount in each cluster."""
+CI_ACCOUNT = f"{ACCOUNT}-ci"
+"""The name of the ServiceAccount, and its Role, that may have candidates planned."""
 CONFIGMAP = "topology"
 """The default name of the ConfigMap that holds the topology."""
 _GROUP = "rbac.authorization.k8s.io"
@@ -42,6 +47,32 @@ def lower_roles(lower: Lower, *, topology: str, namespace: str) -> list[Manifest
     """
     account = {**_account(topology, namespace), "automountServiceAccountToken": False}
     return [account, *_roles(lower_rights(lower), topology, namespace)]
+
+
+def candidate_roles(topology: str, *, namespace: str, configmap: str = CONFIGMAP) -> list[Manifest]:
+    """Return a ServiceAccount for CI in the upper cluster, and a Role with what it needs to have a candidate planned.
+
+    A server-side apply creates an object under a name that is known, so even `create` is limited to one name.
+
+    Args:
+        topology: the name of the topology.
+        namespace: the namespace of the engine and of the topology's ConfigMap.
+        configmap: the name of that ConfigMap.
+    """
+    meta = {"name": CI_ACCOUNT, "namespace": namespace, "labels": _labels(topology)}
+    written = _rule("", ("create", "patch", "delete"), configmap + CANDIDATE_SUFFIX, ["configmaps"])
+    read = _rule("", ("get",), configmap + PLAN_SUFFIX, ["configmaps"])
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": meta, "rules": [written, read]},
+        {
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": CI_ACCOUNT},
+            "subjects": [{"kind": "ServiceAccount", "name": CI_ACCOUNT, "namespace": namespace}],
+        },
+    ]
 
 
 def role_name(topology: str, namespace: str) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tensile.engine.leader_election import lease_ref
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
-from tensile.names import LEASE_NAMESPACE, STATUS_SUFFIX
+from tensile.names import LEASE_NAMESPACE, PLAN_SUFFIX, STATUS_SUFFIX
 from tensile.objects import (
     ACCESS_REVIEW,
     CLAIM,
@@ -49,6 +49,7 @@ _AT_CREATION = "tolerations of pods, added at their creation"
 _AT_CREATION_LOST = (
     "the MutatingAdmissionPolicy: instead, the engine patches the tolerations of each pod after it is bound"
 )
+_UNPLANNED = "plans of candidate topologies"
 _PREEMPTED = "preemption for pods that fit a virtual node, but none of its real nodes"
 _EVICTED = "evictions by descheduler and maintenance: drain"
 """Always granted: it is less than deleting pods, and a user who must drain a cluster has no time to change roles."""
@@ -148,6 +149,8 @@ def upper_rights(
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
         found += _one(status, ("create", "patch"), "the status ConfigMap of the topology")
+        plan = status._replace(name=place.name + PLAN_SUFFIX)
+        found += _one(plan, ("create", "patch", "delete"), "the plan of a candidate topology", lost=_UNPLANNED)
     if takes_turns:
         found += _one(lease_ref(topology.name), ("get", "create", "patch"), "leader election")
     return _joined(found)

@@ -9,7 +9,7 @@ from rightstable import topology as whole
 
 from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
-from tensile.objects import CLAIM, POD, STORAGE_CLASS, Kind
+from tensile.objects import CLAIM, CONFIG_MAP, POD, STORAGE_CLASS, Kind
 from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology, parse
 
@@ -181,14 +181,20 @@ def test_nobody_may_do_everything() -> None:
 
 
 def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
-    """Leases of nodes, and the status beside the topology's ConfigMap."""
+    """Leases of nodes, and the status and a plan beside the topology's ConfigMap."""
     rights = upper_rights(topology(), place=ConfigMapKey("ops", "mine"))
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
     taking_turns = upper_rights(topology(), place=ConfigMapKey("ops", "mine"), takes_turns=True)
     assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "kube-system"}
     maps = {(one.namespace, one.name): set(one.verbs) for one in rights if one.resource == "configmaps"}
-    assert maps == {("", ""): set(READ), ("ops", ""): {"create"}, ("ops", "mine-status"): {"patch"}}
+    assert maps == {
+        ("", ""): set(READ),
+        ("ops", ""): {"create"},
+        ("ops", "mine-status"): {"patch"},
+        ("ops", "mine-plan"): {"patch", "delete"},
+    }
+    assert {one.name for one in rights if one.kind == CONFIG_MAP and one.lost} == {"mine-plan"}
 
 
 def test_what_is_for_one_object_is_for_no_other() -> None:

@@ -73,7 +73,7 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
     not start does not know the active topology.
     """
     if seen is None:
-        return StatusWrite(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
+        return StatusWrite(create=marked_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
     if not is_ours(seen, owner):
         raise NameTaken(
             f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so the status cannot be written: "
@@ -134,7 +134,8 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, A
     return {key: value for key, value in after.items() if before.get(key) != value} | gone
 
 
-def _manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Manifest:
+def marked_manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Manifest:
+    """Return a new ConfigMap with our marks; `uid` is that of the ConfigMap that it is about."""
     return {
         "apiVersion": CONFIG_MAP.api,
         "kind": CONFIG_MAP.name,
