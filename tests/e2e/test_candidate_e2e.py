@@ -60,9 +60,14 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
         yield made
 
 
-async def commanded(program: CandidateProgram, *words: str, name: str = NAME) -> Done:
-    """Run a command on a ConfigMap of the namespace."""
-    where = ["--configmap", f"{program.namespace}/{name}", "--kubeconfig", str(program.directory / "upper.kubeconfig")]
+async def commanded(program: CandidateProgram, *words: str, name: str = NAME, user: str = "upper") -> Done:
+    """Run a command on a ConfigMap of the namespace, with the kubeconfig of the engine or another one."""
+    where = [
+        "--configmap",
+        f"{program.namespace}/{name}",
+        "--kubeconfig",
+        str(program.directory / f"{user}.kubeconfig"),
+    ]
     command = program.command("plan")[:3]
     return await ran([*command, *words, *where])
 
@@ -290,14 +295,15 @@ async def test_the_account_for_ci_may_do_nothing_else(program: CandidateProgram)
 
 
 async def test_commands_read_the_topology_of_the_config_map(program: CandidateProgram) -> None:
-    """With the rights of the engine, and the lowers by their Secrets."""
+    """And the kubeconfigs of the lowers from their Secrets; `explain` also lists events, as a person may."""
+    (program.directory / "person.kubeconfig").write_text(program.kubeconfig("upper", "person"))
     await program.reload()
     await program.right(program.text())
     planned, listed, node, pod, removal = await asyncio.gather(
         commanded(program, "plan", "-o", "json"),
         commanded(program, "list", "-o", "json"),
-        commanded(program, "explain", "node", program.nodes[A], "-o", "json"),
-        commanded(program, "explain", "pod", f"{program.namespace}/web", "-o", "json"),
+        commanded(program, "explain", "node", program.nodes[A], "-o", "json", user="person"),
+        commanded(program, "explain", "pod", f"{program.namespace}/web", "-o", "json", user="person"),
         commanded(program, "uninstall", "--plan", "-o", "json"),
     )
     assert apart_from_room(orjson.loads(planned.out)["changes"]) == []
