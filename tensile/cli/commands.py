@@ -259,9 +259,6 @@ def plan(
     Examples:
         tensile plan -f topology.yaml
 
-        # With the topology in a ConfigMap of the upper cluster
-        tensile plan --configmap tensile/topology --kubeconfig upper.kubeconfig
-
         # A comment for a pull request
         tensile plan -o markdown > comment.md
 

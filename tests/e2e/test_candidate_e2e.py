@@ -224,7 +224,7 @@ class Account(NamedTuple):
 async def account(
     program: CandidateProgram, name: str, missing: tuple[str, str] | None = None
 ) -> AsyncIterator[Account]:
-    """Give a user the Role that is rendered, without one verb on one ConfigMap if `missing` names it."""
+    """Grant a user the Role that is rendered, without one verb on one ConfigMap if `missing` names it."""
     user = f"{program.namespace}-{name}"
     objects = candidate_roles(program.namespace, namespace=program.namespace, configmap=NAME)[1:]
     for one in objects:
