@@ -210,9 +210,12 @@ def _changes_image(change: Change) -> bool:
 
 
 def _touched(away: Mapping[Ref, DisruptedPod], world: World, budgets: Iterable[Manifest]) -> Iterator[TouchedBudget]:
-    """Yield the budgets that cover an evicted pod."""
+    """Yield the budgets that cover an evicted pod. Pods are only decoded if there are budgets."""
+    budgets = sorted(budgets, key=lambda one: (metadata(one)["namespace"], metadata(one)["name"]))
+    if not budgets:
+        return
     found = [(ref.namespace, labels(pair[1].manifest())) for ref in away if (pair := _running_above(ref, world))]
-    for budget in sorted(budgets, key=lambda one: (metadata(one)["namespace"], metadata(one)["name"])):
+    for budget in budgets:
         covers, meta = label_test((budget.get("spec") or {}).get("selector")), metadata(budget)
         pods = sum(namespace == meta["namespace"] and covers(marks) for namespace, marks in found)
         if pods:
@@ -232,7 +235,7 @@ def _lost(planned: Iterable[Change], kind: str, world: World) -> Iterator[LostOb
 def _endpoints(hit: set[tuple[str, str]], world: World) -> Iterator[LostEndpoints]:
     """Yield the Services that lose ready endpoints with these pods. Without the Service controller none is known."""
     slices = world.upper.cache(ENDPOINT_SLICE)
-    if slices is None or not hit:
+    if slices is None or not len(slices) or not hit:
         return
     addresses = set(_addresses(hit, world))
     counts: dict[tuple[str, str], list[int]] = {}
