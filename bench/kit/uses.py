@@ -16,6 +16,7 @@ from bench.kit.granting import OWN, Thing, named, side_of
 from tensile.sandbox.state import UPPER
 
 _DECISION = "authorization.k8s.io/decision"
+_WRITES = ("create", "patch", "delete")
 _SCOPED = {"leases.coordination.k8s.io", "configmaps", "secrets"}
 """Resources on which there are rights in one namespace."""
 _CERTIFICATE = "tensile-webhook-"
@@ -86,7 +87,7 @@ def _scope(cluster: str, resource: str, verb: str, ref: dict[str, Any], own: str
     """
     namespace, name = ref.get("namespace", ""), ref.get("name", "")
     is_certificate = name.startswith(_CERTIFICATE) or (not name and verb == "create" and namespace == own)
-    if cluster != UPPER or resource not in _SCOPED or (resource == "configmaps" and verb not in ("create", "patch")):
+    if cluster != UPPER or resource not in _SCOPED or (resource == "configmaps" and verb not in _WRITES):
         return ""
     if resource == "secrets" and (verb in ("list", "watch") or not is_certificate):
         return ""

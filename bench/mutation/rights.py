@@ -46,6 +46,7 @@ TESTS = tuple(
         "writes.py::test_a_pods_life_takes_few_writes",
         "waiting_e2e.py::test_a_pod_without_tolerations_comes_to_run",
         "main_job.py",
+        "candidate_e2e.py::test_the_plan_goes_with_its_candidate",
         "changes.py::test_a_resize_travels_and_its_result_comes_back",
         "changes.py::test_a_debug_container_is_added_below",
         "drift.py::test_an_edited_copy_is_put_back",

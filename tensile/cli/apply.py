@@ -14,10 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from tensile.cli.plan import Planned, previewed
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver, LoggingRecorder
-from tensile.engine.oneshot import OpenedClusters, converge, rehearse
+from tensile.engine.oneshot import OpenedClusters, Planned, converge, previewed, rehearse
 from tensile.errors import TensileError
 from tensile.objects import Ref
 from tensile.policy.disruption import as_sections
@@ -114,10 +113,12 @@ def read_plan(name: str) -> SavedPlan:
 def topology_file(plan: SavedPlan, given: str | None) -> str:
     """Return the file to read the topology of a saved plan from: the `given` one, else the one that it was made from.
 
-    Raises TensileError if that was standard input.
+    Raises TensileError if it was made from no file.
     """
     if given is None and not plan.topology.file:
-        raise TensileError("the topology of this plan came from standard input: name it with -f")
+        raise TensileError(
+            "the topology of this plan came from standard input or a ConfigMap: name it with -f or --configmap"
+        )
     return plan.topology.file if given is None else given
 
 

@@ -61,7 +61,7 @@ def _commands(
 
     def planned() -> str:
         """Return the plan as JSON."""
-        return plan(topology, directory, "json", colour=False, allow_exec_plugins=allow_exec_plugins).text
+        return plan(topology, ways, "json", colour=False).text
 
     return {
         "doctor.json": lambda: examine(topology, ways, "json", colour=False)[0],

@@ -43,6 +43,7 @@ from tensile.cli.options import (
     directory_of,
     file_name,
     followed,
+    given_topology,
     map_of,
     one_of,
     pod_in,
@@ -247,6 +248,10 @@ def plan(
     drift: Annotated[
         bool, typer.Option("--drift", help="Show only what other clients changed in objects of this topology.")
     ] = False,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -275,8 +280,7 @@ def plan(
     """
     from tensile.cli import drift as drifting  # noqa: PLC0415 - see the module's docstring
     from tensile.cli import plan as planning  # noqa: PLC0415
-    from tensile.reconcile.report import PlanScope, lines_of  # noqa: PLC0415
-    from tensile.topology import decode, parse  # noqa: PLC0415
+    from tensile.reconcile.report import PlanScope  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
     only = PlanScope(tuple(lower or ()), tuple(namespace or ()), planning.kinds_named(kind or ()))
@@ -284,19 +288,15 @@ def plan(
         raise TensileError("--out and --drain exclude each other: save a plan of a topology with `maintenance: drain`")
     if drift and (out is not None or drain):
         raise TensileError("--drift excludes --out and --drain: it shows what was changed, and plans nothing")
-    name, data = read(file)
-    text = decode(data, name=name)
-    topology = parse(text, name=name)
-    target = None if out is None else (out, planning.described(topology, name, data))
-    options = planning.PlanOptions(tuple(drain or ()), only, target, lines_of(Path(name).name, text, topology))
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    target = None if out is None else (out, planning.described(given.topology, given.file, given.data))
     command = drifting.drift if drift else planning.plan
     found = command(
-        topology,
-        directory_of(name),
+        given.topology,
+        given.ways,
         output,
-        options,
+        planning.PlanOptions(tuple(drain or ()), only, target, given.lines()),
         colour=takes_colour(sys.stdout),
-        allow_exec_plugins=allow_exec_plugins,
         progress=_progress(),
     )
     typer.echo(found.text)
@@ -319,6 +319,10 @@ def apply(
     *,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard blocks.")] = False,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -343,23 +347,19 @@ def apply(
     """
     from tensile.cli import apply as applying  # noqa: PLC0415 - see the module's docstring
     from tensile.engine import oneshot  # noqa: PLC0415
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
-    from tensile.reconcile.report import lines_of  # noqa: PLC0415
-    from tensile.topology import decode, parse  # noqa: PLC0415
 
     _configure_logs(log_level or "info", log_format)
     if plan is not None and force:
         raise TensileError("--force and a saved plan exclude each other: a saved plan has exactly its steps")
     reviewed = None if plan is None else applying.read_plan(plan)
-    name, data = read(file if reviewed is None else applying.topology_file(reviewed, file))
+    if reviewed is not None and configmap is None:
+        file = applying.topology_file(reviewed, file)
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     if reviewed is not None:
-        applying.check_topology(reviewed, name, data)
-    text = decode(data, name=name)
-    topology = parse(text, name=name)
+        applying.check_topology(reviewed, given.name, given.data)
     ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
-    lines = lines_of(Path(name).name, text, topology)
-    options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=lines)
-    opening = partial(oneshot.opened, topology, ClusterAccess(directory_of(name), allow_exec_plugins), _progress())
+    options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=given.lines())
+    opening = partial(oneshot.opened, given.topology, given.ways, _progress())
     typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
 
 
@@ -468,6 +468,10 @@ def uninstall(
     *,
     show_plan: Annotated[bool, typer.Option("--plan", help="Show what would be deleted, and delete nothing.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before deleting.")] = False,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -486,12 +490,12 @@ def uninstall(
     from tensile.cli import uninstall as removal  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or ("error" if show_plan else "info"), log_format)
-    topology, directory = topology_of(file)
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     if not (show_plan or yes or sys.stdin.isatty()):
         raise TensileError(
             "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes"
         )
-    found = removal.plan(topology, directory, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    found = removal.plan(given.topology, given.ways, progress=_progress())
     typer.echo(
         removal.plan_json(found) if output == "json" else removal.plan_text(found, colour=takes_colour(sys.stdout))
     )
@@ -504,7 +508,7 @@ def uninstall(
         return
     if not yes and not typer.confirm("Delete these objects?", err=True):
         raise TensileError("not uninstalled: nothing was deleted")
-    closing = removal.uninstall(topology, directory, found, allow_exec_plugins=allow_exec_plugins, progress=_progress())
+    closing = removal.uninstall(given.topology, given.ways, found, progress=_progress())
     typer.echo(closing)
 
 
@@ -595,6 +599,10 @@ def explain_pod(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Show when each step happened, in both clusters, and what took longest.")
     ] = False,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -612,13 +620,12 @@ def explain_pod(
         tensile explain pod shop/web-0 --timeline
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     explained = commands.explain_timeline if timeline else commands.explain
     with _waiting(_READING):
-        text = explained(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+        text = explained(given.topology, given.ways, name, namespace, output)
     typer.echo(text)
 
 
@@ -630,6 +637,10 @@ def explain_node(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -642,12 +653,11 @@ def explain_node(
         tensile explain node lower-a -f topology.yaml -o json
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     with _waiting(_READING):
-        text = commands.explain_node(topology, ClusterAccess(directory, allow_exec_plugins), name, output)
+        text = commands.explain_node(given.topology, given.ways, name, output)
     typer.echo(text)
 
 
@@ -676,6 +686,10 @@ def explain_claim(
             show_default=False,
         ),
     ] = None,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -689,12 +703,11 @@ def explain_claim(
         tensile explain claim shop/data-db-0 -f topology.yaml -o json
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     with _waiting(_READING):
-        text = commands.explain_claim(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+        text = commands.explain_claim(given.topology, given.ways, name, namespace, output)
     typer.echo(text)
 
 
@@ -721,6 +734,10 @@ def explain_service(
             show_default=False,
         ),
     ] = None,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -733,12 +750,11 @@ def explain_service(
         tensile explain service shop/web -f topology.yaml -o json
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     with _waiting(_READING):
-        text = commands.explain_service(topology, ClusterAccess(directory, allow_exec_plugins), name, namespace, output)
+        text = commands.explain_service(given.topology, given.ways, name, namespace, output)
     typer.echo(text)
 
 
@@ -924,6 +940,10 @@ def list_objects(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -939,11 +959,10 @@ def list_objects(
         tensile list lower-a -f topology.yaml
     """
     from tensile.diagnostics import inventory  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
-    found = inventory.inventory(topology, ClusterAccess(directory, allow_exec_plugins), lowers or ())
+    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    found = inventory.inventory(given.topology, given.ways, lowers or ())
     typer.echo(inventory.as_json(found) if output == "json" else inventory.as_text(found))
     if found.unread:
         raise TensileError("\n".join(f"not listed: {words}" for words in found.unread))

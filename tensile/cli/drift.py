@@ -9,14 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import orjson
 
-from tensile.cli.plan import PlanOptions, PlanText, check_lowers, home_of
+from tensile.cli.plan import PlanOptions, PlanText, check_lowers
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import KnownClusters, Progress, opened, rehearse
+from tensile.engine.oneshot import KnownClusters, Progress, home_of, opened, rehearse
 from tensile.errors import AlreadyExists, ClusterError, NotFound, TensileError
 from tensile.kube.store import Entry, keep_all
 from tensile.kubelet.pods.sync import irreversible
@@ -94,12 +93,11 @@ class _Recorder(Recorder):
 
 def drift(
     topology: Topology,
-    directory: Path,
+    ways: ClusterAccess,
     output: str,
     options: PlanOptions = _WHOLE,
     *,
     colour: bool,
-    allow_exec_plugins: bool,
     progress: Progress | None = None,
 ) -> PlanText:
     """Return what other clients changed, as "text", "json" or "markdown". Of the options, only the scope applies.
@@ -109,7 +107,7 @@ def drift(
     if output not in _FORMS:
         raise TensileError(f"output {output!r}: take one of {', '.join(_FORMS)}")
     check_lowers(topology, options)
-    report = asyncio.run(_report(topology, ClusterAccess(directory, allow_exec_plugins), options.only, progress))
+    report = asyncio.run(_report(topology, ways, options.only, progress))
     if output == "json":
         causes = "\n".join(f"{name}: {why}" for name, why in report.unreached.items())
         return PlanText(drift_json(report), bool(report.objects), causes)

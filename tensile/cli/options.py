@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tensile.deploy.tensile_kube_input import Source
     from tensile.engine.lower import ClusterAccess
     from tensile.engine.topology_reader import ConfigMapKey
+    from tensile.reconcile.report import Lines
     from tensile.topology import Topology
 
 STANDARD_INPUT = "standard input"
@@ -256,6 +257,61 @@ def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]"
     name, data = read(file, option)
     topology = parse(decode(data, name=name), name=name)
     return topology, directory_of(name)
+
+
+class GivenTopology(NamedTuple):
+    """The topology that a command is about: its text, where that is from, and the access to its clusters.
+
+    `name` is the display name of the file or the ConfigMap. `file` is the file's absolute path, "" for standard input
+    and a ConfigMap.
+    """
+
+    topology: "Topology"
+    name: str
+    file: str
+    data: bytes
+    ways: "ClusterAccess"
+
+    def lines(self) -> "Lines":
+        """Return what adds the lines of the text to the changes that they cause."""
+        from tensile.reconcile.report import lines_of  # noqa: PLC0415 - see the module's docstring
+
+        return lines_of(Path(self.name).name, self.data.decode(), self.topology)
+
+
+def given_topology(
+    file: str | None,
+    configmap: str | None,
+    key: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    allow_exec_plugins: bool,
+) -> GivenTopology:
+    """Return the topology in a file, or in a ConfigMap of the upper cluster.
+
+    Raises TensileError for options that do not go together, and if the topology cannot be read or is not valid.
+    """
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if found is not None:
+        return _in_map(*found)
+    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
+    from tensile.topology import decode, parse  # noqa: PLC0415
+
+    name, data = read(file)
+    topology = parse(decode(data, name=name), name=name)
+    path = "" if name == STANDARD_INPUT else str(Path(name).absolute())
+    return GivenTopology(topology, name, path, data, ClusterAccess(directory_of(name), allow_exec_plugins))
+
+
+def _in_map(place: "ConfigMapKey", ways: "ClusterAccess") -> GivenTopology:
+    import asyncio  # noqa: PLC0415 - see the module's docstring
+
+    from tensile.engine.sources import text_at  # noqa: PLC0415
+    from tensile.engine.topology_reader import read_configmap  # noqa: PLC0415
+
+    found = asyncio.run(text_at(place, ways))
+    return GivenTopology(read_configmap(found, place), place.file, "", found.data, ways)
 
 
 def directory_of(name: str) -> Path:

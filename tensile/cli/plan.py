@@ -1,48 +1,37 @@
-"""`tensile plan`: plan once and return the output. `tensile.cli.apply` shares the way from clusters to a preview."""
+"""`tensile plan`: plan once and return the output."""
 
 import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
-from tensile.cli.options import STANDARD_INPUT
 from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import Problems, Progress, opened, rehearse
-from tensile.errors import ClusterError, TensileError
-from tensile.kube.cluster import Selection
-from tensile.objects import CONFIG_MAP, DISRUPTION_BUDGET, NAMESPACE, NODE, POD, SECRET, UPPER, Manifest, Ref
+from tensile.engine.oneshot import Planned, Problems, Progress, opened, previewed, rehearse
+from tensile.errors import TensileError
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
 from tensile.policy.descheduler.plan import Eviction, evictions
 from tensile.policy.descheduler.plan import as_document as as_drain_document
 from tensile.policy.descheduler.plan import as_text as as_drain_text
-from tensile.policy.disruption import Disruption, as_sections, disruption, leaving, planned_moves
 from tensile.policy.disruption import as_document as as_cost_document
-from tensile.reconcile.guard import namespace_of
+from tensile.policy.disruption import as_sections
 from tensile.reconcile.report import (
     WHOLE_PLAN,
     Lines,
     PlanScope,
-    Preview,
     Recorder,
     SavedTopology,
     as_file,
     as_json,
     as_markdown,
     as_text,
-    identities,
-    observed,
-    preview_of,
     saved,
 )
 from tensile.reconcile.watches import FOLLOWS
-from tensile.reconcile.world import World
 from tensile.topology import Topology
 
 
@@ -55,14 +44,6 @@ class PlanText(NamedTuple):
     text: str
     changes: bool
     unreached: str
-
-
-class Planned(NamedTuple):
-    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods."""
-
-    preview: Preview
-    clusters: dict[str, str]
-    cost: Disruption = Disruption()
 
 
 class PlanOptions(NamedTuple):
@@ -84,12 +65,11 @@ _KINDS = (POD, NODE, NAMESPACE, CONFIG_MAP, SECRET)
 
 def plan(
     topology: Topology,
-    directory: Path,
+    ways: ClusterAccess,
     output: str,
     options: PlanOptions = _WHOLE,
     *,
     colour: bool,
-    allow_exec_plugins: bool,
     progress: Progress | None = None,
 ) -> PlanText:
     """Return what would change, as "text", "json" or "markdown", and for a drain where each pod would go.
@@ -100,7 +80,7 @@ def plan(
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
     check_lowers(topology, options)
-    planned, drains = asyncio.run(_plan(topology, ClusterAccess(directory, allow_exec_plugins), options, progress))
+    planned, drains = asyncio.run(_plan(topology, ways, options, progress))
     found = options.lines(planned.preview)
     if options.out is not None:
         write_plan(planned, *options.out)
@@ -121,9 +101,8 @@ def plan(
     return PlanText(text, bool(found.changes), away)
 
 
-def described(topology: Topology, name: str, data: bytes) -> SavedTopology:
-    """Return what a saved plan records of a topology, by its display name and content."""
-    file = "" if name == STANDARD_INPUT else str(Path(name).absolute())
+def described(topology: Topology, file: str, data: bytes) -> SavedTopology:
+    """Return what a saved plan records of a topology, by its path ("": it is in no file) and content."""
     return SavedTopology(topology.name, file, sha256(data).hexdigest())
 
 
@@ -188,45 +167,6 @@ def _with_room(topology: Topology) -> Topology:
     """Return the topology with the descheduler, whose informers show where pods fit."""
     watching = topology.descheduler.model_copy(update={"enabled": True})
     return topology.model_copy(update={"descheduler": watching})
-
-
-async def previewed(
-    clusters: Clusters,
-    unreached: Mapping[str, str],
-    recorder: Recorder,
-    work: Callable[[Clusters], Awaitable[Problems]],
-    only: PlanScope = WHOLE_PLAN,
-) -> Planned:
-    """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
-
-    Raises TensileError for a bug in a rule.
-    """
-    topology, then = clusters.world.topology, clusters.world.copy()
-    moves = planned_moves(then)
-    problems = await work(clusters)
-    found = preview_of(
-        recorder, problems, observed(then), topology, unreached=unreached, only=only, home=partial(home_of, then)
-    )
-    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
-    return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
-
-
-async def _budgets(clusters: Clusters, namespaces: Iterable[str]) -> tuple[list[Manifest], str]:
-    """Return the PodDisruptionBudgets of some namespaces of the upper cluster, and why they cannot be read, or ""."""
-    found: list[Manifest] = []
-    try:
-        for namespace in sorted(namespaces):
-            listing = await clusters.connections[UPPER].list(DISRUPTION_BUDGET, Selection(namespace), orjson.loads)
-            found += listing.items
-    except ClusterError as error:
-        return [], str(error)
-    return found, ""
-
-
-def home_of(world: World, ref: Ref) -> str:
-    """Return the upper namespace of an object of either cluster, "" for none."""
-    lower = world.lowers.get(ref.cluster)
-    return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace
 
 
 def kinds_named(given: Iterable[str]) -> tuple[str, ...]:

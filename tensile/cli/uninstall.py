@@ -6,7 +6,6 @@ The clusters are read again after the question: what is deleted then must have b
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import orjson
@@ -71,28 +70,19 @@ class UninstallPlan(NamedTuple):
         return "\n".join([*away, *(f"not listed: {words}" for words in self.stays.unread)])
 
 
-def plan(
-    topology: Topology, directory: Path, *, allow_exec_plugins: bool, progress: Progress | None = None
-) -> UninstallPlan:
+def plan(topology: Topology, ways: ClusterAccess, *, progress: Progress | None = None) -> UninstallPlan:
     """Return what `uninstall` would delete. Raises TensileError if the upper cluster is unreachable."""
-    ways = ClusterAccess(directory, allow_exec_plugins)
     return asyncio.run(_plan(topology, ways, progress))
 
 
 def uninstall(
-    topology: Topology,
-    directory: Path,
-    shown: UninstallPlan,
-    *,
-    allow_exec_plugins: bool,
-    progress: Progress | None = None,
+    topology: Topology, ways: ClusterAccess, shown: UninstallPlan, *, progress: Progress | None = None
 ) -> str:
     """Delete what was shown, and return the closing line.
 
     Raises TensileError if it must not be done, if other objects than those shown would be deleted now, and if some
     could not be deleted.
     """
-    ways = ClusterAccess(directory, allow_exec_plugins)
     return asyncio.run(_uninstall(topology, ways, shown, progress))
 
 

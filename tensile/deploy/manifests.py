@@ -57,9 +57,10 @@ TOPOLOGY = CONFIGMAP_KEY
 SCHEDULER = "scheduler-extender.yaml"
 STORAGE = "storageclass.yaml"
 ADMISSION = "admission.yaml"
+CANDIDATE = "candidate.yaml"
 KUSTOMIZATION = "kustomization.yaml"
 ACCESS = "access.yaml"
-OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, ADMISSION, TOPOLOGY)
+OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, ADMISSION, CANDIDATE, TOPOLOGY)
 """Every file name that a rendering for the upper cluster may contain."""
 OF_LOWER = (KUSTOMIZATION, ACCESS)
 """Every file name that a rendering may contain in `lowers/NAME`."""
@@ -260,15 +261,17 @@ def lower_stream(setup: Setup, name: str, command: str) -> str:
 def manifest_files(setup: Setup) -> dict[str, str]:
     """Return a kustomization for the upper cluster, and one for each lower cluster in `lowers`: text by path.
 
-    The topology is included as it is applied. Two files are not resources of the kustomization. The scheduler's
+    The topology is included as it is applied. Three files are not resources of the kustomization. The scheduler's
     configuration is no API object; it is written even while the extender is disabled, so that people can read it first,
-    and it contains the extender's port. The admission policy is registered by the engine itself.
+    and it contains the extender's port. The admission policy is registered by the engine itself. The account for CI is
+    optional.
     """
     sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
     if storage := upper.storage(setup):
         sheets[STORAGE] = storage
     found = {KUSTOMIZATION: _upper_kustomization(setup, sheets), **sheets, SCHEDULER: scheduler(setup)}
     found[ADMISSION] = stream(upper.admission(setup))
+    found[CANDIDATE] = stream(upper.candidate(setup))
     for lower in setup.topology.lowers:
         place = f"{LOWERS}/{lower.name}"
         found[f"{place}/{KUSTOMIZATION}"] = _kustomization([ACCESS])

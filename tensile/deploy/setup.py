@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import tensile
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
+from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX
 from tensile.objects import Manifest
 from tensile.topology import Lower, SecretRef, Topology, TopologyErrors, TopologyProblem, parse
 from tensile.topology.models import SecretEntry, Section
@@ -30,6 +31,8 @@ from tensile.yaml_document import Path, compose, document, flow, plain
 
 ACCOUNT = "tensile"
 """The name of the engine's ServiceAccount in each cluster."""
+CI_ACCOUNT = f"{ACCOUNT}-ci"
+"""The name of the ServiceAccount, and its Role, that may have candidates planned."""
 CONFIGMAP = "topology"
 """The default name of the ConfigMap that holds the topology."""
 _GROUP = "rbac.authorization.k8s.io"
@@ -69,6 +72,32 @@ def lower_roles(lower: Lower, *, topology: str, namespace: str) -> list[Manifest
     """
     account = {**_account(topology, namespace), "automountServiceAccountToken": False}
     return [account, *_roles(lower_rights(lower), topology, namespace)]
+
+
+def candidate_roles(topology: str, *, namespace: str, configmap: str = CONFIGMAP) -> list[Manifest]:
+    """Return a ServiceAccount for CI in the upper cluster, and a Role with what it needs to have a candidate planned.
+
+    A server-side apply creates an object under a name that is known, so even `create` is limited to one name.
+
+    Args:
+        topology: the name of the topology.
+        namespace: the namespace of the engine and of the topology's ConfigMap.
+        configmap: the name of that ConfigMap.
+    """
+    meta = {"name": CI_ACCOUNT, "namespace": namespace, "labels": _labels(topology)}
+    written = _rule("", ("create", "patch", "delete"), configmap + CANDIDATE_SUFFIX, ["configmaps"])
+    read = _rule("", ("get",), configmap + PLAN_SUFFIX, ["configmaps"])
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": meta, "rules": [written, read]},
+        {
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": CI_ACCOUNT},
+            "subjects": [{"kind": "ServiceAccount", "name": CI_ACCOUNT, "namespace": namespace}],
+        },
+    ]
 
 
 def role_name(topology: str, namespace: str) -> str:

@@ -12,7 +12,7 @@ The storage class and the scheduler's configuration are text, not data, because 
 
 from typing import Any
 
-from tensile.deploy.setup import CONFIGMAP, EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup, upper_roles
+from tensile.deploy.setup import CONFIGMAP, EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup, candidate_roles, upper_roles
 from tensile.engine.topology_reader import CONFIGMAP_KEY
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
@@ -51,6 +51,12 @@ _ADMISSION = (
     "Not part of this kustomization: the engine registers both objects itself and keeps them up to date. Apply them "
     "only if the engine must not do this, to an upper cluster of Kubernetes 1.36 or later. Render and apply them again "
     "when names or taints of virtual nodes, or the excluded namespaces, change."
+)
+_CANDIDATE = (
+    "Not part of this kustomization: an account for CI, which has the engine plan a topology before it is merged "
+    "(docs/howto/plans-in-ci.md). It may write one ConfigMap and read another, and nothing else. The plan shows the "
+    "names of all mirrored objects, and the content of pods and ConfigMaps that would change: bind the Role only to "
+    "accounts that may read those."
 )
 STORAGE_CLASS = """\
 # A StorageClass whose volumes are provisioned in the lower cluster of the pod that uses them.
@@ -139,6 +145,12 @@ def admission(setup: Setup) -> list[Piece]:
     topology = setup.topology
     made = policy(topology, None, all_virtual=has_untainted_node(topology), own_namespace=setup.namespace)
     return [Piece(made, _ADMISSION), Piece(binding(topology, None), "")]
+
+
+def candidate(setup: Setup) -> list[Piece]:
+    """Return the account and the Role for CI that has candidates planned."""
+    account, *roles = candidate_roles(setup.topology.name, namespace=setup.namespace)
+    return [Piece(account, _CANDIDATE), *map(Piece, roles)]
 
 
 def head(setup: Setup, command: str | None = None) -> str:

@@ -3,30 +3,49 @@
 `plan` runs it on dry-run clusters over copies of the caches, so its result cannot differ from what `run` would do;
 `apply` runs it on the clusters themselves. An unreachable lower cluster is skipped and named. Its upper Node is not
 changed either, because the running engine may well reach that cluster.
+
+A running engine plans too, on copies of its own caches: so what takes long lets others run in between.
 """
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import orjson
 
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.engine.clusters import Clusters, address_in_use, node_address, utc_now
 from tensile.engine.lower import ClusterAccess
-from tensile.errors import TensileError
+from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
-from tensile.kube.cluster import Cluster
+from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE, NOT_CONTACTED
 from tensile.kube.store import Cache
-from tensile.objects import UPPER
+from tensile.objects import DISRUPTION_BUDGET, NAMESPACE, UPPER, Manifest, Ref
+from tensile.policy.disruption import Disruption, disruption, leaving, planned_moves
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
+from tensile.reconcile.guard import namespace_of
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.plan import Step
+from tensile.reconcile.report import (
+    WHOLE_PLAN,
+    PlanScope,
+    Preview,
+    Recorder,
+    arranged,
+    defects,
+    folded,
+    identities,
+    observed,
+)
+from tensile.reconcile.workqueue import FULL_PACE, Pace
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 
@@ -41,6 +60,9 @@ _LONG = 1.0
 _LONGEST = 120.0
 _SOON = 1.0
 _PAUSE = 0.2
+_SLICE = 0.005
+"""Seconds of work after which others on the event loop run."""
+Made = TypeVar("Made")
 Progress = Callable[[str], None]
 """Receives a line for a user who waits."""
 Problems = dict[Key, Problem]
@@ -62,6 +84,17 @@ class KnownClusters(Protocol):
     def connections(self) -> Mapping[str, Cluster]:
         """The open connections, by cluster name."""
         ...
+
+
+Known = TypeVar("Known", bound=KnownClusters)
+
+
+class Planned(NamedTuple):
+    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods."""
+
+    preview: Preview
+    clusters: dict[str, str]
+    cost: Disruption = Disruption()
 
 
 class OpenedClusters(NamedTuple):
@@ -91,25 +124,92 @@ async def opened(
         await clusters.close()
 
 
+async def previewed(
+    clusters: Known,
+    unreached: Mapping[str, str],
+    recorder: Recorder,
+    work: Callable[[Known], Awaitable[Problems]],
+    only: PlanScope = WHOLE_PLAN,
+) -> Planned:
+    """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
+
+    Raises TensileError for a bug in a rule.
+    """
+    await asyncio.sleep(0)
+    topology, then = clusters.world.topology, clusters.world.copy()
+    await asyncio.sleep(0)
+    moves = dict(await _in_slices(planned_moves(then)))
+    problems = await work(clusters)
+    if broken := defects(recorder.broken):
+        raise TensileError(broken)
+    home, lowers = partial(home_of, then), [spec.name for spec in topology.lowers]
+    made = await _in_slices(folded(recorder.recorded, observed(then), only=only, home=home))
+    changes = [change for change in made if change is not None]
+    found = arranged(changes, problems, topology=topology.name, lowers=lowers, unreached=unreached, only=only)
+    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
+    return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
+
+
+async def _in_slices(making: Iterable[Made]) -> list[Made]:
+    """Return what takes long to make, one after the other; others run in between."""
+    made, end = [], time.monotonic() + _SLICE
+    for one in making:
+        made.append(one)
+        if time.monotonic() > end:
+            await asyncio.sleep(0)
+            end = time.monotonic() + _SLICE
+    return made
+
+
+async def _budgets(clusters: KnownClusters, namespaces: Iterable[str]) -> tuple[list[Manifest], str]:
+    """Return the PodDisruptionBudgets of some namespaces of the upper cluster, and why they cannot be read, or ""."""
+    found: list[Manifest] = []
+    try:
+        for namespace in sorted(namespaces):
+            listing = await clusters.connections[UPPER].list(DISRUPTION_BUDGET, Selection(namespace), orjson.loads)
+            found += listing.items
+    except ClusterError as error:
+        return [], str(error)
+    return found, ""
+
+
+def home_of(world: World, ref: Ref) -> str:
+    """Return the upper namespace of an object of either cluster, "" for none."""
+    lower = world.lowers.get(ref.cluster)
+    return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace
+
+
 async def rehearse(
-    clusters: KnownClusters, observer: Observer, chosen: tuple[Rule, ...] = (), *, forced: bool = False
+    clusters: KnownClusters,
+    observer: Observer,
+    chosen: tuple[Rule, ...] = (),
+    *,
+    forced: bool = False,
+    pace: Pace = FULL_PACE,
 ) -> Problems:
     """Run the loop in memory; return the problems that would remain.
 
-    `chosen` are its rules, () for the engine's. With `forced` the guard blocks nothing.
+    `chosen` are its rules, () for the engine's. With `forced` the guard blocks nothing. `pace` is that of the loop.
     """
     world = clusters.world.copy()
-    rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
+    rehearsals = {}
+    for name in (UPPER, *world.lowers):
+        await asyncio.sleep(0)
+        rehearsals[name] = _rehearsal(name, world, clusters.connections)
     for feed in feeds(world):
         rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
-    loop = _loop(world, rehearsals, observer, chosen, forced=forced)
-    while True:
-        await loop.wait_idle()
-        if not loop.expedite(_SOON):
-            break
-    problems = dict(world.problems)
-    await _close(loop, world)
-    return problems
+    loop = _loop(world, rehearsals, observer, chosen, forced=forced, pace=pace)
+    try:
+        for name in world.lowers:
+            loop.open(name)
+            await asyncio.sleep(0)
+        while True:
+            await loop.wait_idle()
+            if not loop.expedite(_SOON):
+                break
+        return dict(world.problems)
+    finally:
+        await _close(loop)
 
 
 async def converge(
@@ -127,6 +227,8 @@ async def converge(
     world = clusters.world
     loop = _loop(world, dict(clusters.connections), observer, chosen, forced=forced, permits=permits)
     try:
+        for name in world.lowers:
+            loop.open(name)
         async with asyncio.timeout(_LONGEST):
             await _until_calm(loop)
         return dict(world.problems)
@@ -135,7 +237,7 @@ async def converge(
             f"the changes were not complete after {_LONGEST:g} s; keys that wait, by lower: {loop.depth}"
         ) from None
     finally:
-        await _close(loop, world)
+        await _close(loop)
 
 
 async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> dict[str, str]:
@@ -280,16 +382,14 @@ def _loop(
     *,
     forced: bool = False,
     permits: Callable[[Step], bool] | None = None,
+    pace: Pace = FULL_PACE,
 ) -> Loop:
     timing = Timing(utc_now, random.random)
-    loop = Loop(world, chosen or rules(), clusters, observer, timing, forced=forced, permits=permits)
-    for name in world.lowers:
-        loop.open(name)
-    return loop
+    return Loop(world, chosen or rules(), clusters, observer, timing, forced=forced, permits=permits, pace=pace)
 
 
-async def _close(loop: Loop, world: World) -> None:
-    for name in world.lowers:
+async def _close(loop: Loop) -> None:
+    for name in loop.depth:
         await loop.close(name)
 
 

@@ -12,7 +12,7 @@ from tensile.engine.history import file_place
 from tensile.engine.leader_election import lease_ref
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
-from tensile.names import HISTORY_SUFFIX, LEASE_NAMESPACE, STATUS_SUFFIX
+from tensile.names import HISTORY_SUFFIX, LEASE_NAMESPACE, PLAN_SUFFIX, STATUS_SUFFIX
 from tensile.objects import (
     ACCESS_REVIEW,
     CLAIM,
@@ -50,6 +50,7 @@ _AT_CREATION = "tolerations of pods, added at their creation"
 _AT_CREATION_LOST = (
     "the MutatingAdmissionPolicy: instead, the engine patches the tolerations of each pod after it is bound"
 )
+_UNPLANNED = "plans of candidate topologies"
 _PREEMPTED = "preemption for pods that fit a virtual node, but none of its real nodes"
 _RECORDED = "approvals of edits (guard.approveOver), and tensile rollback"
 _EVICTED = "evictions by descheduler and maintenance: drain"
@@ -149,6 +150,8 @@ def upper_rights(
     found += _admission(topology, namespace)
     if place is not None:
         found += _records(place, "the status ConfigMap of the topology", "its last accepted topologies")
+        plan = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + PLAN_SUFFIX)
+        found += _one(plan, ("create", "patch", "delete"), "the plan of a candidate topology", lost=_UNPLANNED)
     else:
         found += _records(file_place(topology.name), _RECORDED, _RECORDED, _RECORDED)
     if takes_turns:

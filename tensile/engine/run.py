@@ -29,6 +29,7 @@ import structlog
 import uvloop
 
 from tensile.engine.approval import EditGate, Start, start_of
+from tensile.engine.candidate_plans import plans_beside
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.engine import Engine
 from tensile.engine.health import ProbeServer, TelemetryServer
@@ -335,7 +336,10 @@ async def _until_lost(election: Election, mark: LeaderLabel) -> None:
 
 
 async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel, gate: EditGate) -> None:
-    """Lead, and log that; return when the engine is ready and the memory has been settled."""
+    """Lead, and log that; return when the engine is ready and the memory has been settled.
+
+    With a topology in a ConfigMap, it continues to plan candidates.
+    """
     if not engine.is_leader:
         await engine.lead()
     mark.lead()
@@ -343,7 +347,14 @@ async def _drive(engine: Engine, around: _RunContext, mark: LeaderLabel, gate: E
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
     around.followed.lead()
     gate.lead()
-    await _side_by_side(_settled(engine), _announce(engine, around.followed.name))
+    jobs = [_settled(engine), _announce(engine, around.followed.name)]
+    if isinstance(around.followed, ConfigMapSource):
+        jobs.append(_plan_candidates(engine, around.followed, around.standing))
+    await _side_by_side(*jobs)
+
+
+async def _plan_candidates(engine: Engine, followed: ConfigMapSource, standing: EngineStatus) -> None:
+    await supervised("plans of candidates", plans_beside(followed.place, engine, standing).run)
 
 
 async def _announce(engine: Engine, watching: str) -> None:

@@ -23,6 +23,7 @@ from tensile.engine.status.configmap import StatusWriter, status_owner, status_r
 from tensile.engine.status.report import EngineStatus
 from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText, TopologyText, TopologyUpdate, parsed
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
+from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet, InformerSpec
@@ -37,6 +38,24 @@ _CONNECTIONS = 4
 _RETRY = 2.0
 _PATIENCE = 5.0
 _log = structlog.get_logger("tensile.run")
+
+
+async def text_at(place: ConfigMapKey, ways: ClusterAccess) -> ConfigMapText:
+    """Return the text in a ConfigMap of the upper cluster, or why there is none, for a command that runs once.
+
+    Raises TensileError if the upper cluster is unreachable.
+    """
+    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            raw = await cluster.read(Ref(UPPER, CONFIG_MAP, place.namespace, place.name))
+    except NotFound:
+        return topology_reader.document(None, place)
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await cluster.close()
+    return topology_reader.document(orjson.loads(raw), place)
 
 
 class TopologySource(Protocol):

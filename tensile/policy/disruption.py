@@ -24,8 +24,9 @@ from tensile.objects import (
     metadata,
     tolerates,
 )
-from tensile.policy.descheduler.plan import evictions
+from tensile.policy.descheduler.plan import departures
 from tensile.policy.placement.selectors import label_test
+from tensile.policy.placement.snapshot import is_known
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report import Change
 from tensile.reconcile.report.values import listed
@@ -103,22 +104,21 @@ class Disruption(NamedTuple):
     streams: tuple[CutStreams, ...] = ()
 
 
-def planned_moves(world: World) -> dict[Ref, PodMove | None]:
-    """Return where the pods of drained lowers would go, None for a pod that fits nowhere.
+def planned_moves(world: World) -> Iterator[tuple[Ref, PodMove | None]]:
+    """Yield where each pod of drained lowers would go, None for a pod that fits nowhere.
 
-    Empty unless the real nodes of all lowers are watched: only then is it known.
+    Nothing unless the real nodes of all lowers are known: only then is it certain. A pod may take a millisecond, so a
+    caller on an event loop can pause.
     """
-    specs = world.topology.lowers
-    if not world.topology.places or not all(spec.name in world.lowers for spec in specs):
-        return {}
-    found: dict[Ref, PodMove | None] = {}
+    lowers = [world.lowers.get(spec.name) for spec in world.topology.lowers]
+    if not world.topology.places or not all(lower is not None and is_known(lower) for lower in lowers):
+        return
     for lower in [one for one in world.lowers.values() if one.is_drained]:
-        for pod in evictions(world, lower.name):
+        for pod in departures(world, lower.name):
             targets = (pod.target, *pod.others) if pod.target else ()
             if targets or pod.is_lost:
                 move = PodMove(lower.node, targets, pod.node) if targets else None
-                found[Ref(UPPER, POD, pod.namespace, pod.name)] = move
-    return found
+                yield Ref(UPPER, POD, pod.namespace, pod.name), move
 
 
 def leaving(changes: Iterable[Change], world: World) -> list[Ref]:
@@ -136,7 +136,7 @@ def disruption(
 ) -> Disruption:
     """Return what planned changes cost the pods of a world, which is the state before them.
 
-    `moves` is the result of `planned_moves`, `budgets` the PodDisruptionBudgets of the upper cluster.
+    `moves` is from `planned_moves`, `budgets` the PodDisruptionBudgets of the upper cluster.
     """
     planned = tuple(changes)
     away = {ref: _pod(ref, world) for ref in leaving(planned, world)}
@@ -252,9 +252,12 @@ def _changes_image(change: Change) -> bool:
 
 
 def _touched(away: Mapping[Ref, DisruptedPod], world: World, budgets: Iterable[Manifest]) -> Iterator[TouchedBudget]:
-    """Yield the budgets that cover an evicted pod."""
+    """Yield the budgets that cover an evicted pod. Pods are only decoded if there are budgets."""
+    budgets = sorted(budgets, key=lambda one: (metadata(one)["namespace"], metadata(one)["name"]))
+    if not budgets:
+        return
     found = [(ref.namespace, labels(pair[1].manifest())) for ref in away if (pair := _running_above(ref, world))]
-    for budget in sorted(budgets, key=lambda one: (metadata(one)["namespace"], metadata(one)["name"])):
+    for budget in budgets:
         covers, meta = label_test((budget.get("spec") or {}).get("selector")), metadata(budget)
         pods = sum(namespace == meta["namespace"] and covers(marks) for namespace, marks in found)
         if pods:
@@ -274,7 +277,7 @@ def _lost(planned: Iterable[Change], kind: str, world: World) -> Iterator[LostOb
 def _endpoints(hit: set[tuple[str, str]], world: World) -> Iterator[LostEndpoints]:
     """Yield the Services that lose ready endpoints with these pods. Without the Service controller none is known."""
     slices = world.upper.cache(ENDPOINT_SLICE)
-    if slices is None or not hit:
+    if slices is None or not len(slices) or not hit:
         return
     addresses = set(_addresses(hit, world))
     counts: dict[tuple[str, str], list[int]] = {}

@@ -39,7 +39,7 @@ from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.ownership import adoption_problem, conflict
 from tensile.reconcile.plan import EVICTION, Plan, Step, event, plan
 from tensile.reconcile.redaction import redact_error
-from tensile.reconcile.workqueue import QueueReading, Work, WorkQueue
+from tensile.reconcile.workqueue import FULL_PACE, Pace, QueueReading, Work, WorkQueue
 from tensile.reconcile.world import Key, Problem, World
 
 DENIED: ProblemReason = "Denied"
@@ -83,8 +83,8 @@ class Loop:
     """Reconciles a world by rules. `clusters` holds the connections by cluster name, including UPPER.
 
     With `forced` the guard blocks nothing. Steps that a person decides about are only carried out if `permits` allows
-    them, None for all. `held` are the steps that the guard blocks now, by key. `durations` is how long keys were
-    processed, by rule. `drift` has the changes of other clients that were put back.
+    them, None for all. `pace` is that of its queues. `held` are the steps that the guard blocks now, by key.
+    `durations` is how long keys were processed, by rule. `drift` has the changes of other clients that were put back.
     """
 
     def __init__(
@@ -97,8 +97,10 @@ class Loop:
         *,
         forced: bool = False,
         permits: Callable[[Step], bool] | None = None,
+        pace: Pace = FULL_PACE,
     ) -> None:
         self._permits = permits
+        self._pace = pace
         self._world = world
         self._rules = {rule.name: rule for rule in rules}
         self._clusters = clusters
@@ -125,7 +127,7 @@ class Loop:
 
     def open(self, lower: str) -> None:
         """Start reconciling a lower: subscribe to its changes, and enqueue all its keys."""
-        self._queues[lower] = WorkQueue(self._start, durations=self.durations, clock=self._timing.clock)
+        self._queues[lower] = WorkQueue(self._start, self._pace, durations=self.durations, clock=self._timing.clock)
         for name, routes in self._routes(upper=False).items():
             cache = find_cache(self._world, lower, name)
             cache.subscribe(partial(self._changed, routes, lower, cache))

@@ -13,10 +13,21 @@ from typing import NamedTuple
 from tensile.kube.measures import Histogram
 from tensile.reconcile.world import Key
 
-_TURN = 200
-"""Decisions per turn of the event loop: about 10 ms of work."""
-
 Work = Coroutine[None, None, float | None]
+
+
+class Pace(NamedTuple):
+    """How much of the event loop a queue takes.
+
+    `turn` is the number of decisions per turn of the event loop: 200 are about 10 ms of work. `limit` is the maximum of
+    keys in progress.
+    """
+
+    turn: int = 200
+    limit: int = 96
+
+
+FULL_PACE = Pace()
 
 
 class QueueReading(NamedTuple):
@@ -48,13 +59,13 @@ class WorkQueue:
     def __init__(
         self,
         start: Callable[[Key], Work | None],
-        limit: int = 96,
+        pace: Pace = FULL_PACE,
         *,
         durations: defaultdict[str, Histogram] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._start = start
-        self._limit = limit
+        self._pace = pace
         self._durations = durations if durations is not None else defaultdict(Histogram)
         self._clock = clock
         self._adds = self._retries = 0
@@ -154,8 +165,8 @@ class WorkQueue:
     def _turn(self) -> None:
         self._pump = None
         try:
-            for _ in range(_TURN):
-                if not self._ready or len(self._busy) >= self._limit:
+            for _ in range(self._pace.turn):
+                if not self._ready or len(self._busy) >= self._pace.limit:
                     break
                 self._take(next(iter(self._ready)))
         finally:
@@ -205,7 +216,7 @@ class WorkQueue:
             self._settle()
 
     def _settle(self) -> None:
-        if self._ready and self._pump is None and len(self._busy) < self._limit and not self._closed:
+        if self._ready and self._pump is None and len(self._busy) < self._pace.limit and not self._closed:
             self._pump = asyncio.get_running_loop().call_soon(self._turn)
         if not self._ready and not self._busy:
             self._quiet.set()

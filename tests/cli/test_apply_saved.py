@@ -11,7 +11,8 @@ from openkit import MemoryClusters, busy_world, planned
 from worldkit import A, config_map, upper_pod
 
 from tensile.cli.apply import ApplyOptions, apply, check_topology, read_plan, topology_file
-from tensile.cli.plan import Planned, described, write_plan
+from tensile.cli.plan import described, write_plan
+from tensile.engine.oneshot import Planned
 from tensile.errors import TensileError
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
 from tensile.reconcile.report import PlanScope, Preview, SavedPlan
@@ -149,7 +150,7 @@ def test_a_topology_from_standard_input_has_to_be_named() -> None:
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
     assert topology_file(plan, "given.yaml") == "given.yaml"
-    with pytest.raises(TensileError, match="standard input: name it with -f"):
+    with pytest.raises(TensileError, match="standard input or a ConfigMap: name it with -f"):
         topology_file(plan, None)
 
 

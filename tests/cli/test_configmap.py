@@ -9,6 +9,11 @@ import pytest
 from clikit import Files, ended, is_alive, lines, listening, port_of, refused, started, tensile
 from sandbox_waiting import until
 
+from tensile.cli.plan import described, write_plan
+from tensile.engine.oneshot import Planned
+from tensile.reconcile.report import Preview
+from tensile.topology import parse
+
 
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -28,19 +33,44 @@ def test_options_that_do_not_go_together_are_refused(options: list[str], words: 
     assert refused("status", *options).startswith(words)
 
 
-@pytest.mark.parametrize("command", ["run", "doctor"])
+OTHERS = [
+    "run",
+    "doctor",
+    "plan",
+    "apply",
+    "uninstall --plan",
+    "list",
+    "explain pod shop/web",
+    "explain node lower-a",
+    "explain claim shop/data",
+    "explain service shop/web",
+]
+
+
+@pytest.mark.parametrize("command", OTHERS)
 def test_others_take_the_same_options(command: str) -> None:
     """And refuse the same."""
-    assert refused(command, "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
+    words = command.split()
+    assert refused(*words, "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
+    assert refused(*words, "--configmap", "a/b", "-f", "t.yaml").startswith("--configmap and -f exclude each other")
 
 
-@pytest.mark.parametrize("command", ["run", "status", "doctor"])
+@pytest.mark.parametrize("command", [*OTHERS, "status"])
 def test_without_credentials_for_the_upper_cluster_it_ends(command: str, files: Files) -> None:
     """The kubeconfig that is missing is named, or that there is no cluster around it."""
-    missing = files.directory / "none"
-    told = refused(command, "--configmap", "a/b", "--kubeconfig", missing)
+    words, missing = command.split(), files.directory / "none"
+    told = refused(*words, "--configmap", "a/b", "--kubeconfig", missing)
     assert told.startswith(f"upper: {missing}: ")
-    assert refused(command, "--configmap", "a/b").startswith("upper: not in a pod")
+    assert refused(*words, "--configmap", "a/b").startswith("upper: not in a pod")
+
+
+def test_a_saved_plan_of_a_topology_without_a_file_needs_it_named(files: Files) -> None:
+    """It records no place, so the ConfigMap, or a file with the same text, is named again."""
+    saved = files.directory / "x.plan"
+    topology = described(parse(files.save().read_text()), "", b"text")
+    write_plan(Planned(Preview("files", {}), {}), saved, topology)
+    told = refused("apply", saved)
+    assert told.startswith("the topology of this plan came from standard input or a ConfigMap: name it with -f or --c")
 
 
 @pytest.mark.process

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from rightstable import topology as whole
 
-from tensile.deploy.setup import lower_roles, role_name, rules, upper_roles
+from tensile.deploy.setup import ACCOUNT, candidate_roles, lower_roles, role_name, rules, upper_roles
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.objects import CONFIG_MAP, LEASE, POD, SECRET, Manifest
@@ -130,15 +130,30 @@ def test_rules_join_what_reads_alike() -> None:
     ]
 
 
-def test_another_name_of_the_topologys_configmap_is_that_of_what_is_told_of_it() -> None:
-    """Its own text is never the engine's to write."""
+def test_another_name_of_the_topologys_configmap_is_that_of_its_status_and_plan_too() -> None:
+    """Its own text is never the engine's to write, nor a candidate."""
     roles = upper_roles(whole(), namespace="ops", configmap="mine")
-    status = {one for one in granted(roles) if one[2] == "configmaps" and one[4] in {"create", "patch", "delete"}}
-    assert status == {
+    written = {one for one in granted(roles) if one[2] == "configmaps" and one[4] in {"create", "patch", "delete"}}
+    assert written == {
         ("ops", "", "configmaps", "", "create"),
         ("ops", "", "configmaps", "mine-status", "patch"),
         ("ops", "", "configmaps", "mine-history", "patch"),
+        ("ops", "", "configmaps", "mine-plan", "patch"),
+        ("ops", "", "configmaps", "mine-plan", "delete"),
     }
+
+
+def test_the_account_for_ci_writes_one_config_map_and_reads_another() -> None:
+    """By name, in the namespace of the topology; its account is not the engine's."""
+    account, role, binding = candidate_roles("demo", namespace="ops", configmap="mine")
+    assert granted([role]) == {
+        *(("ops", "", "configmaps", "mine-candidate", verb) for verb in ("create", "patch", "delete")),
+        ("ops", "", "configmaps", "mine-plan", "get"),
+    }
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert (subject["kind"], subject["name"]) == (account["kind"], account["metadata"]["name"])
+    assert subject["name"] != ACCOUNT
 
 
 def test_the_lease_is_the_same_wherever_an_engine_runs() -> None:

@@ -187,14 +187,7 @@ async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_po
     pod = await running(ground)
     await ground.reload(renamed(ground))
     await refused(ground)
-    planned = await asyncio.to_thread(
-        plan.plan,
-        ground.topology(renamed(ground)),
-        ground.directory,
-        "text",
-        colour=False,
-        allow_exec_plugins=False,
-    )
+    planned = await asyncio.to_thread(plan.plan, ground.topology(renamed(ground)), ground.ways, "text", colour=False)
     assert planned.unreached == "not planned: lower-x: the plan says why"
     assert "! lower-x: out of reach: " in planned.text
     assert way_out(ground) in planned.text

@@ -33,9 +33,7 @@ async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
     """
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
-    text, _, _ = await asyncio.to_thread(
-        plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
-    )
+    text, _, _ = await asyncio.to_thread(plan.plan, topology, ground.ways, "json", colour=False)
     changes = apart_from_room(orjson.loads(text)["changes"])
     return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes}
 

@@ -1,5 +1,6 @@
 """What would be done is found out in memory: by the whole loop, on copies, without a request to any cluster."""
 
+import asyncio
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,7 +11,9 @@ from worldkit import A, B, account, config_map, home, put, raised, upper_pod, wo
 from tensile.engine.oneshot import rehearse
 from tensile.errors import NotFound
 from tensile.kube.cluster import Cluster
+from tensile.kube.net import cancel_and_wait
 from tensile.objects import CONFIG_MAP, SERVICE_ACCOUNT, Ref
+from tensile.reconcile.workqueue import FULL_PACE, Pace
 from tensile.reconcile.world import World
 
 
@@ -84,3 +87,45 @@ async def test_a_world_at_rest_has_nothing_to_rehearse() -> None:
     raised(here)
     script, problems = await rehearsed(here)
     assert (done(script), problems) == ([], {})
+
+
+async def test_others_run_while_a_plan_is_made_at_a_slow_pace() -> None:
+    """A plan of fifty pods takes few turns of the event loop as a command, and many beside an engine."""
+    here = busy_world(f"name: {A}", f"name: {B}")
+    put(here.lowers[A].upper_pods, *(upper_pod(f"web-{number}") for number in range(50)))
+    below: Any = ReadOnly()
+
+    async def turns(pace: Pace) -> int:
+        """Count the turns that others get."""
+        count = 0
+        plan = asyncio.ensure_future(rehearse(Standing(here, {A: below}), Script(), pace=pace))
+        while not plan.done():
+            await asyncio.sleep(0)
+            count += 1
+        return count
+
+    assert await turns(Pace(turn=1, limit=1)) > 50 > await turns(FULL_PACE)
+
+
+async def test_a_rehearsal_that_is_given_up_leaves_no_task() -> None:
+    """A plan beside an engine has a limit, and ends with the engine."""
+    here = busy_world(f"name: {A}", f"name: {B}")
+    others = asyncio.all_tasks()
+    below: Any = Hanging()
+    rehearsal = asyncio.ensure_future(rehearse(Standing(here, {A: below}), Script()))
+    await below.asked.wait()
+    await cancel_and_wait(rehearsal)
+    assert asyncio.all_tasks() == others
+
+
+class Hanging:
+    """A real lower-a that does not answer when it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def read(self, _ref: Ref) -> bytes:
+        """Wait for ever."""
+        self.asked.set()
+        never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        return await never

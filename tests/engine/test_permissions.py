@@ -9,7 +9,7 @@ from rightstable import topology as whole
 
 from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
-from tensile.objects import CLAIM, POD, STORAGE_CLASS, Kind
+from tensile.objects import CLAIM, CONFIG_MAP, POD, STORAGE_CLASS, Kind
 from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology, parse
 
@@ -181,7 +181,7 @@ def test_nobody_may_do_everything() -> None:
 
 
 def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
-    """Leases of nodes, and the status beside the topology's ConfigMap."""
+    """Leases of nodes, and the status and a plan beside the topology's ConfigMap."""
     rights = upper_rights(topology(), place=ConfigMapKey("ops", "mine"))
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
@@ -193,7 +193,9 @@ def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
         ("ops", ""): {"create"},
         ("ops", "mine-status"): {"patch"},
         ("ops", "mine-history"): {"patch"},
+        ("ops", "mine-plan"): {"patch", "delete"},
     }
+    assert {one.name for one in rights if one.kind == CONFIG_MAP and one.lost} == {"mine-plan"}
 
 
 def test_a_topology_file_is_told_of_in_kube_system() -> None:

@@ -7,10 +7,9 @@ from functools import partial
 from stagekit import FaultyCluster
 from worldkit import A, account, home, put, raised, space, twin, upper_pod, world
 
-from tensile.cli.plan import previewed
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.engine.clusters import utc_now
-from tensile.engine.oneshot import OpenedClusters, rehearse
+from tensile.engine.oneshot import OpenedClusters, previewed, rehearse
 from tensile.kube.fleet import InformerSpec
 from tensile.objects import SERVICE_ACCOUNT, UPPER, Ref
 from tensile.reconcile.dryrun.patch import is_selected

@@ -45,9 +45,7 @@ async def planned(ground: Ground, *edits: Edit, room_of: str = "") -> Manifest:
     """
     await ground.note()
     topology = ground.topology(*edits)
-    text, changed, unreached = await asyncio.to_thread(
-        plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
-    )
+    text, changed, unreached = await asyncio.to_thread(plan.plan, topology, ground.ways, "json", colour=False)
     tried = await ground.attempts(without=("leases", "events"))
     assert [one for one, _ in tried if one[2:] != _heartbeat(one)] == []
     found: Manifest = orjson.loads(text)

@@ -160,13 +160,21 @@ def test_where_the_pods_of_a_drain_go_is_known_with_the_real_nodes() -> None:
     here = ground(*drained)
     for name in ("one", "two"):
         put(here.lowers[A].upper_pods, {**seeker(name, cpu="3"), "status": {"phase": "Running"}})
-    moves = planned_moves(here)
+    moves = dict(planned_moves(here))
     assert moves == {
         Ref(UPPER, POD, "default", "one"): PodMove(A, (B,), f"{B}-n1"),
         Ref(UPPER, POD, "default", "two"): None,
     }
-    assert planned_moves(ground(*drained, more="")) == {}
-    assert planned_moves(ground()) == {}
+    assert not any(planned_moves(ground(*drained, more="")))
+    assert not any(planned_moves(ground()))
+
+
+def test_without_all_lists_of_real_nodes_nothing_is_said() -> None:
+    """A drain that begins with the watch of real nodes must not look as if no node had room."""
+    here = ground(f"name: {A}, maintenance: drain", f"name: {B}")
+    put(here.lowers[A].upper_pods, {**seeker("one", cpu="3"), "status": {"phase": "Running"}})
+    here.lowers[B].place_nodes.mark_stale()
+    assert not any(planned_moves(here))
 
 
 REPAIR = {"key": "repair", "value": "now", "effect": "NoExecute"}

@@ -49,10 +49,10 @@ from tensile.diagnostics.doctor.queries import (
 from tensile.engine.clusters import node_address, own_namespace
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
-from tensile.engine.topology_reader import ConfigMapKey, document, read_configmap
-from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
+from tensile.engine.sources import text_at
+from tensile.engine.topology_reader import ConfigMapKey, read_configmap
+from tensile.errors import AccessError, ClusterError, described
 from tensile.kube import net
-from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import Access, keep_secret
 from tensile.kube.files import read_regular
@@ -60,7 +60,7 @@ from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
 from tensile.kubelet.api.certificates import CALLERS
 from tensile.names import LEASE_NAMESPACE
-from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
+from tensile.objects import ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.webhook.registration import address_of, bundle_in, call, proxied, ref_of
 from tensile.reconcile.rules.endpoint_slices import SERVICE_NAME
 from tensile.reconcile.rules.services import server_of
@@ -74,17 +74,7 @@ _UNREAD = "let the account that asks list that Secret; the engine has to, and ma
 
 async def topology_at(place: ConfigMapKey, ways: ClusterAccess) -> Topology:
     """Return the topology in a ConfigMap of the upper cluster; raises TensileError if it is unreadable or invalid."""
-    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            raw = await cluster.read(Ref(UPPER, CONFIG_MAP, place.namespace, place.name))
-    except NotFound:
-        raise TensileError(document(None, place).trouble) from None
-    except TimeoutError:
-        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
-    finally:
-        await cluster.close()
-    return read_configmap(document(orjson.loads(raw), place), place)
+    return read_configmap(await text_at(place, ways), place)
 
 
 async def gathered(topology: Topology, ways: ClusterAccess, now: Now, place: ConfigMapKey | None = None) -> Facts:

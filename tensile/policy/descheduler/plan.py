@@ -224,6 +224,11 @@ def evictions(world: World, name: str) -> list[Eviction]:
 
     Raises KeyError for an unknown lower.
     """
+    return sorted(departures(world, name), key=lambda one: (one.namespace, one.name))
+
+
+def departures(world: World, name: str) -> Iterator[Eviction]:
+    """Yield the same, one pod after the other in the order in which they leave, so that a caller can pause."""
     lower = world.lowers[name]
     ground, start = Targets(world, without=lower.node), Targets(world, without=lower.node)
     for going in in_flight(world):
@@ -231,8 +236,7 @@ def evictions(world: World, name: str) -> list[Eviction]:
             settle(going, world, ground)
     pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
     is_asked = world.topology.extender.enabled
-    found = [_departure(one, lower, world, ground, start, is_asked=is_asked) for one in pods]
-    return sorted(found, key=lambda one: (one.namespace, one.name))
+    yield from (_departure(one, lower, world, ground, start, is_asked=is_asked) for one in pods)
 
 
 def _goes_alone(upper: Entry) -> bool:

@@ -235,6 +235,7 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
     assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
         "create",
         "patch",
+        "delete",
     }
 
 

@@ -1,0 +1,283 @@
+"""What a candidate would change: a topology that is not in force yet, in ConfigMap NAME-candidate.
+
+The plan is that of `tensile plan`, made on copies of the engine's caches, so it takes no list and no credential: the
+transitions of the lowers are those of a reload, and the rest is the one pipeline. What the caches do not have is named,
+and the rest is planned. No Secret that only the candidate names is read: the author of a candidate may be anybody who
+may write that one ConfigMap.
+
+The result goes into ConfigMap NAME-plan. A ConfigMap holds 1 MiB, and a comment of a code forge less, so a longer plan
+is cut, and says so.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensile.engine.clusters import node_address
+from tensile.engine.oneshot import Planned, Problems
+from tensile.engine.status.configmap import NameTaken, StatusWrite, marked_manifest
+from tensile.engine.topology_reader import ConfigMapKey
+from tensile.engine.transitions import Action, Transition, plan_transition, removed_lowers, requested_mapping
+from tensile.kube.cluster import Patch
+from tensile.kubelet.node.status import SILENT_AFTER
+from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, ProblemReason
+from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read
+from tensile.policy.disruption import as_document, as_sections
+from tensile.policy.placement.snapshot import is_known
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.report import Lines, Preview, as_json, as_markdown
+from tensile.reconcile.watches import FOLLOWS
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
+from tensile.topology.diff import Edit
+
+NOT_WATCHED: ProblemReason = "NotWatched"
+"""The plan of a candidate lacks what depends on a controller, or on placement: the engine watches the objects only once
+the topology that needs them is in force. Remedy: run `tensile plan`, which lists them."""
+MARKDOWN, DOCUMENT = "plan.md", "plan.json"
+CANDIDATE_HASH, TOPOLOGY_HASH, TIME, ERROR = "candidateHash", "topologyHash", "time", "error"
+RESTART, PENDING = "restartNeeded", "pending"
+KEYS = (MARKDOWN, DOCUMENT, CANDIDATE_HASH, TOPOLOGY_HASH, TIME, ERROR, RESTART, PENDING)
+"""The keys of NAME-plan."""
+MOST_MARKDOWN = 60_000
+"""The most bytes of Markdown: a comment on GitHub has at most 65,536 characters."""
+MOST_JSON = 900_000
+"""The most bytes of JSON: with the other keys, less than the 1 MiB of a ConfigMap."""
+_MOST_WORDS = 16 * 1024
+_SPARE = 64
+"""Bytes for the numbers and line breaks around a plan that is cut."""
+_LENGTHS = (10_000, 3_000, 1_000, 300, 100, 30, 10, 0)
+"""How long the lists of a plan that is too large may be, one after the other."""
+_NEW = (
+    "not connected yet: the engine connects to it when the topology is in force; to plan it now, run `tensile plan` "
+    "where its kubeconfig is"
+)
+_OTHER_WAY = (
+    "the candidate changes its kubeconfigSecret or context, which the engine uses when the topology is in force; to "
+    "plan it now, run `tensile plan` where that kubeconfig is"
+)
+
+
+def candidate_key(place: ConfigMapKey) -> ConfigMapKey:
+    """Return the location of the candidate for a topology: the same key of ConfigMap NAME-candidate."""
+    return place._replace(name=place.name + CANDIDATE_SUFFIX)
+
+
+def plan_ref(place: ConfigMapKey) -> Ref:
+    """Return the ref of the ConfigMap with the plan of the candidate for a topology."""
+    return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + PLAN_SUFFIX)
+
+
+class Foreseen(NamedTuple):
+    """The clusters as they would be known just after another topology came into force.
+
+    `unreached` maps the lowers that are not planned to the reason, and `problems` are what is not watched of the
+    others. `connections` maps a lower's name to its name now. `waits` are messages about what becomes active later, and
+    `refused` about what needs a restart.
+    """
+
+    world: World
+    unreached: dict[str, str]
+    problems: Problems
+    connections: dict[str, str]
+    waits: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def foresee(world: World, change: Edit, upper: tuple[str, int], troubles: Mapping[str, str]) -> Foreseen:
+    """Return what the world would be after an edit; the present world is only copied.
+
+    `upper` are host and port of the upper apiserver, `troubles` what is wrong with connections, by lower.
+    """
+    topology = change.topology
+    found = [plan_transition(spec, topology, world) for spec in topology.lowers]
+    left = {lower.name for lower in removed_lowers(topology, world)}
+    made = world.copy()
+    made.topology = topology
+    if topology.kubelet != world.topology.kubelet:
+        made.node_address = node_address(topology, upper)
+    for lower in made.lowers.values():
+        lower.in_topology = lower.in_topology and lower.name not in left
+        lower.port = None  # chosen when it is served, and noted on the Node
+    unreached: dict[str, str] = {}
+    connections: dict[str, str] = {}
+    for one in found:
+        why = _applied(one, made, connections) or _away(one, made, troubles)
+        if why:
+            unreached[one.spec.name] = why
+            made.lowers.pop(one.spec.name, None)
+    waits = tuple(words for one in found for words in one.waits)
+    return Foreseen(made, unreached, dict(_unwatched(made)), connections, waits, change.refused)
+
+
+def _applied(found: Transition, made: World, connections: dict[str, str]) -> str:
+    """Apply the transition of one lower to the copy of the world; return why it cannot be planned, "" if it can."""
+    spec, before = found.spec, made.lowers.get(found.before.name) if found.before is not None else None
+    if found.deed is Action.WAIT:
+        return "; ".join(found.waits)
+    if before is None:
+        return _NEW
+    if found.deed is Action.LEAVE:
+        before.in_topology = False
+        return ""
+    if not before.connected or spec.way != before.spec.way:
+        del made.lowers[before.name]
+        return _OTHER_WAY if before.connected else _NEW
+    _continue(before, found, made, connections)
+    return ""
+
+
+def _continue(before: LowerWorld, found: Transition, made: World, connections: dict[str, str]) -> None:
+    """Let a lower continue with other fields, perhaps under another name or with another namespace mapping."""
+    if found.spec.name != before.name:
+        del made.lowers[before.name]
+        connections[found.spec.name] = before.name
+    before.spec, before.in_topology = found.spec, True
+    made.lowers[found.spec.name] = before
+    if found.remaps:
+        before.naming, before.spaces = requested_mapping(found.spec, made), {}
+
+
+def _away(found: Transition, made: World, troubles: Mapping[str, str]) -> str:
+    """Return why a lower cannot be planned although the engine has its credentials, "" if it can."""
+    lower = made.lowers[found.spec.name]
+    if not lower.in_topology:
+        return ""
+    trouble = troubles.get(found.before.name if found.before is not None else lower.name, "")
+    if lower.refusal:
+        return lower.refusal
+    if lower.is_wrong or lower.is_shared or lower.is_excessive or lower.unreachable_seconds > SILENT_AFTER:
+        return f"out of reach: {trouble or f'no response for {lower.unreachable_seconds:.0f} s'}"
+    return "" if lower.settled else lower.denied or trouble or "its objects are not all listed yet"
+
+
+def _unwatched(made: World) -> Iterator[tuple[Key, Problem]]:
+    """Yield what the engine does not watch of the lowers, although the topology of the world needs it."""
+    for lower in [one for one in made.lowers.values() if one.in_topology]:
+        for controller in lower.spec.controllers:
+            kinds = [
+                follow.kind.plural
+                for follow in FOLLOWS[controller]
+                if not (made.upper.more if follow.above else lower.more)[follow.kind].synced
+            ]
+            if kinds:
+                words = f"the engine does not watch {', '.join(kinds)} yet, so changes that depend on them are missing"
+                yield Key("controller", lower.name, "", controller), Problem(NOT_WATCHED, words)
+        if made.topology.places and not is_known(lower):
+            words = "the engine does not watch the real nodes yet, so it is not known where pods have room"
+            yield Key("placement", lower.name, "", ""), Problem(NOT_WATCHED, words)
+
+
+def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, str]:
+    """Return a plan as the data of NAME-plan. `lines` adds the lines of the candidate that cause changes."""
+    found = lines(planned.preview)
+    more = [*_later(foreseen), *as_sections(planned.cost)]
+    document = as_json(found, cost=as_document(planned.cost), drains=[])
+    data = {MARKDOWN: cut_markdown(found, more, MOST_MARKDOWN), DOCUMENT: cut_json(document, MOST_JSON).decode()}
+    words = {RESTART: foreseen.refused, PENDING: foreseen.waits}
+    return data | {key: orjson.dumps(said).decode() for key, said in words.items() if said}
+
+
+def _later(foreseen: Foreseen) -> Iterator[str]:
+    """Yield sections of text about what the candidate has, and the plan does not."""
+    for title, said in (("Needs a restart of the engine", foreseen.refused), ("Takes effect later", foreseen.waits)):
+        if said:
+            yield "\n".join([f"{title}:", *(f"  {words}" for words in said)])
+
+
+def cut_markdown(found: Preview, more: Sequence[str], most: int) -> str:
+    """Return a plan as Markdown of at most so many bytes; `more` are sections that stay, if they are not too long.
+
+    A plan that is cut has the first changes, a notice in their place, and the summary.
+    """
+    whole = as_markdown(found, more)
+    if len(whole.encode()) <= most:
+        return whole
+    body, _, last = whole.rpartition("\n\n")
+    first, *lines, fence = body.split("\n")
+    kept = sum(section.count("\n") + 2 for section in more)
+    head, tail = (lines[:-kept], lines[-kept:]) if kept else (lines, [])
+    notice = "... this plan is cut: {} of its {} lines are missing; run `tensile plan` for all of them"
+    room = most - len(f"{first}{notice}{fence}{last}".encode()) - _SPARE
+    tail = _first(tail, room // 2)
+    head = _first(head, room - len("\n".join(tail).encode()))
+    missing = len(lines) - len(head) - len(tail)
+    return "\n".join([first, *head, notice.format(missing, len(lines)), *tail, fence, "", last])
+
+
+def _first(lines: Sequence[str], most: int) -> list[str]:
+    """Return the first lines that together have at most so many bytes."""
+    size, kept = 0, []
+    for line in lines:
+        size += len(line.encode()) + 1
+        if size > most:
+            break
+        kept.append(line)
+    return kept
+
+
+def cut_json(document: bytes, most: int) -> bytes:
+    """Return a plan as JSON of at most so many bytes: without line breaks, then without operations and ends of lists.
+
+    `truncated` then says in words what is missing. The summary counts everything.
+    """
+    if len(document) <= most:
+        return document
+    plan = orjson.loads(document)
+    made = orjson.dumps(plan)
+    if len(made) <= most:
+        return made
+    count = len(plan["changes"])
+    slim = [{**change, "operations": []} for change in plan["changes"]]
+    for length in _LENGTHS:
+        words = f"the plan is larger than {most} bytes: operations are left out, and lists end after {length} items"
+        notice = {"truncated": f"{words} ({min(length, count)} of {count} changes); run `tensile plan -o json` for all"}
+        made = orjson.dumps(_shortened({**plan, "changes": slim}, length) | notice)
+        if len(made) <= most:
+            break
+    return made
+
+
+def _shortened(value: Any, length: int) -> Any:
+    """Return JSON data whose lists have at most so many items."""
+    if isinstance(value, dict):
+        return {key: _shortened(inner, length) for key, inner in value.items()}
+    return [_shortened(inner, length) for inner in value[:length]] if isinstance(value, list) else value
+
+
+def error_data(words: str) -> dict[str, str]:
+    """Return why there is no plan as the data of NAME-plan."""
+    return {ERROR: words if len(words) <= _MOST_WORDS else words[: _MOST_WORDS - 4] + "\n..."}
+
+
+def is_planned(seen: Manifest | None, candidate_uid: str, data: Mapping[str, str]) -> bool:
+    """Report whether NAME-plan has the plan of a candidate for a topology in force.
+
+    `data` has the hashes of both; where a candidate has no text, also the error.
+    """
+    if seen is None or annotations(seen).get(UPPER_UID) != candidate_uid:
+        return False
+    told = seen.get("data") or {}
+    return all(told.get(key) == value for key, value in data.items())
+
+
+def plan_write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> StatusWrite:
+    """Return the write after which NAME-plan has `data`; keys of others stay.
+
+    `seen` is the present ConfigMap, `uid` that of the candidate's. Raises NameTaken if it is not ours.
+    """
+    if seen is None:
+        return StatusWrite(create=marked_manifest(data, ref, owner, uid))
+    check_ours(seen, ref, owner)
+    gone = {key: None for key in KEYS if key in (seen.get("data") or {}) and key not in data}
+    meta = {**as_read(seen), "annotations": {UPPER_UID: uid}}
+    return StatusWrite(patch=Patch("merge-patch", {"metadata": meta, "data": {**data, **gone}}))
+
+
+def check_ours(seen: Manifest, ref: Ref, owner: Owner) -> None:
+    """Raise NameTaken if a ConfigMap with the name of the plan is not ours."""
+    if not is_ours(seen, owner):
+        raise NameTaken(
+            f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so the plan cannot be written: "
+            "delete or rename it"
+        )

@@ -1,0 +1,320 @@
+"""Candidates on real clusters: planned by the running engine as `tensile plan` does, for an account that may do little.
+
+The account has the Role that `tensile manifests` writes, and uses kubectl as docs/howto/plans-in-ci.md does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import A, B, Done, edit_lower, ran, without_lower
+from mapkit import KEY, NAME, STATUS, MapProgram, digest
+from plankit import apart_from_room, said
+from programkit import served
+from sitekit import LIMIT, Manifest
+
+from bench.kit.granting import grant, path_of, singles
+from tensile.deploy.setup import candidate_roles
+from tensile.sandbox.sandbox import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+CANDIDATE, PLAN = f"{NAME}-candidate", f"{NAME}-plan"
+CONTENT = "cGxhbm5lZC1zZWNyZXQ="
+
+
+class CandidateProgram(MapProgram):
+    """A program on a ConfigMap, to which candidates are proposed."""
+
+    async def propose(self, text: str) -> Manifest:
+        """Write the candidate, whether it is there or not."""
+        return await self.lay("configmaps", CANDIDATE, {"data": {KEY: text}})
+
+    async def plan_of(self, text: str, in_force: str = "") -> dict[str, str]:
+        """Wait for the plan of a candidate, for a topology in force, and return what NAME-plan says."""
+        wanted = {"candidateHash": digest(text), "topologyHash": digest(in_force or self.text())}
+        found = await self.upper.until(self.path("configmaps", PLAN), lambda one: bool(one) and _has(one, wanted))
+        return dict(found["data"])
+
+    async def withdraw(self) -> None:
+        """Delete the candidate, and wait until its plan is gone."""
+        await self.upper.delete(self.path("configmaps", CANDIDATE))
+        await self.upper.gone(self.path("configmaps", PLAN))
+
+
+def _has(found: Manifest, wanted: dict[str, str]) -> bool:
+    return all((found.get("data") or {}).get(key) == value for key, value in wanted.items())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CandidateProgram]:
+    """The program on a ConfigMap, with a pod in the first lower that uses a Secret."""
+    async with served(sandbox, tmp_path_factory.mktemp("candidate"), CandidateProgram) as made:
+        await made.upper.create(made.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+        await made.run_pod("web", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+        yield made
+
+
+async def commanded(program: CandidateProgram, *words: str, name: str = NAME, user: str = "upper") -> Done:
+    """Run a command on a ConfigMap of the namespace, with the kubeconfig of the engine or another one."""
+    where = [
+        "--configmap",
+        f"{program.namespace}/{name}",
+        "--kubeconfig",
+        str(program.directory / f"{user}.kubeconfig"),
+    ]
+    command = program.command("plan")[:3]
+    return await ran([*command, *words, *where])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        edit_lower(B, node={"labels": {"candidate": "1"}}),
+        edit_lower(A, maintenance="drain"),
+        edit_lower(A, node={"taints": [{"key": "only", "value": "some", "effect": "NoSchedule"}]}),
+    ],
+    ids=["label", "drain", "taint"],
+)
+async def test_the_engine_plans_what_the_command_plans(program: CandidateProgram, edit: Any) -> None:
+    """The same changes, from its own caches; no cluster gets a write for it, but the plan itself."""
+    text = program.text(edit)
+    await program.note()
+    await program.propose(text)
+    data = await program.plan_of(text)
+    assert [one for one in await program.writes() if one.name not in (PLAN, STATUS)] == []
+    done = await commanded(program, "plan", "-o", "json", name=CANDIDATE)
+    assert done.code == 2, done.err
+    plan, other = orjson.loads(data["plan.json"]), orjson.loads(done.out)
+    assert plan.keys() == other.keys()
+    for one in (plan, other):
+        one["changes"] = apart_from_room(one["changes"])
+    assert said(plan) == said(other) != set()
+    assert plan["cost"] == other["cost"]
+    assert data["plan.md"].startswith("```diff\n")
+    assert CONTENT not in str(data)
+    await program.withdraw()
+
+
+async def test_a_removed_lower_is_planned_as_the_engine_removes_it(program: CandidateProgram) -> None:
+    """Its empty node goes; a command without its kubeconfig could not tell what becomes of its objects."""
+    text = program.text(without_lower(B))
+    await program.propose(text)
+    plan = orjson.loads((await program.plan_of(text))["plan.json"])
+    assert ("delete", "Node", program.nodes[B]) in {
+        (one["action"], one["kind"], one["name"]) for one in plan["changes"]
+    }
+    await program.withdraw()
+
+
+async def test_a_new_lower_is_named_and_the_rest_is_planned(program: CandidateProgram) -> None:
+    """No Secret of the candidate is read."""
+    secret = {"namespace": program.namespace, "name": "secret-of-nobody"}
+    new = {"name": "new", "kubeconfigSecret": secret, "node": {"name": f"{program.namespace}-new"}}
+    text = program.text(lambda file: file["lowers"].append(new), edit_lower(B, node={"labels": {"candidate": "2"}}))
+    await program.propose(text)
+    data = await program.plan_of(text)
+    plan = orjson.loads(data["plan.json"])
+    assert [one["lower"] for one in plan["unreached"]] == ["new"]
+    assert "secret-of-nobody" not in str(data)
+    assert program.nodes[B] in {one["name"] for one in plan["changes"]}
+    assert data["plan.md"].endswith("; not planned: new)")
+    await program.withdraw()
+
+
+async def test_a_bad_candidate_is_answered_with_its_place(program: CandidateProgram) -> None:
+    """The topology in force stays, and the next good candidate is planned."""
+    bad = program.text().replace('"lowers"', '"lowerz"')
+    await program.propose(bad)
+    data = await program.plan_of(bad)
+    assert f"configmap/{program.namespace}/{CANDIDATE}/{KEY}:" in data["error"]
+    assert "lowerz: unknown key; did you mean lowers?" in data["error"]
+    assert "plan.json" not in data
+    text = program.text(edit_lower(B, node={"labels": {"candidate": "3"}}))
+    await program.propose(text)
+    assert "error" not in await program.plan_of(text)
+    await program.withdraw()
+
+
+async def test_what_is_merged_is_planned_again(program: CandidateProgram) -> None:
+    """Then nothing of it is left to do."""
+    text = program.text(edit_lower(B, node={"labels": {"candidate": "4"}}))
+    await program.propose(text)
+    before = orjson.loads((await program.plan_of(text))["plan.json"])
+    assert apart_from_room(before["changes"])
+    await program.put(text)
+    after = orjson.loads((await program.plan_of(text, in_force=text))["plan.json"])
+    assert apart_from_room(after["changes"]) == []
+    await program.reload()
+    await program.right(program.text())
+    await program.withdraw()
+
+
+async def test_the_plan_goes_with_its_candidate(program: CandidateProgram) -> None:
+    """A plan that somebody deletes before comes back."""
+    text = program.text(edit_lower(B, node={"labels": {"candidate": "5"}}))
+    await program.propose(text)
+    await program.plan_of(text)
+    first = await program.upper.read(program.path("configmaps", PLAN))
+    await program.upper.delete(program.path("configmaps", PLAN))
+    await program.upper.until(
+        program.path("configmaps", PLAN), lambda one: one and one["metadata"]["uid"] != first["metadata"]["uid"]
+    )
+    await program.withdraw()
+
+
+async def test_a_config_map_of_another_is_told_and_left_alone(program: CandidateProgram) -> None:
+    """With an Event on the candidate; when it is gone, the plan comes."""
+    theirs = await program.lay("configmaps", PLAN, {"data": {"mine": "yes"}})
+    text = program.text(edit_lower(B, node={"labels": {"candidate": "6"}}))
+    await program.propose(text)
+    event = await program.event("PlanNameConflict", f"ConfigMap {program.namespace}/{PLAN} belongs", CANDIDATE)
+    assert event["type"] == "Warning"
+    assert await program.upper.read(program.path("configmaps", PLAN)) == theirs
+    await program.upper.delete(program.path("configmaps", PLAN))
+    await program.plan_of(text)
+    await program.withdraw()
+
+
+class Account(NamedTuple):
+    """A user with the Role of the CI account, and its kubeconfig."""
+
+    program: CandidateProgram
+    kubeconfig: Path
+
+    async def kubectl(self, *words: str, stdin: str = "") -> Done:
+        """Run kubectl as that user in the namespace."""
+        (kubectl, *_) = self.program.sandbox.kubectl_command()
+        where = (f"--kubeconfig={self.kubeconfig}", "-n", self.program.namespace)
+        return await ran([kubectl, *where, *words], stdin=stdin)
+
+    async def propose(self, text: str) -> Done:
+        """Write the candidate."""
+        candidate = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CANDIDATE}, "data": {KEY: text}}
+        return await self.kubectl("apply", "--server-side", "-f", "-", stdin=orjson.dumps(candidate).decode())
+
+    async def planned(self, text: str) -> Done:
+        """Read the plan as soon as it is that of a candidate; stop at another error than that it is not there yet."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                done = await self.kubectl("get", "configmap", PLAN, "-o", "json")
+                if done.code and "NotFound" not in done.err:
+                    return done
+                if not done.code and _has(orjson.loads(done.out), {"candidateHash": digest(text)}):
+                    return done
+
+    async def withdraw(self) -> Done:
+        """Delete the candidate."""
+        return await self.kubectl("delete", "configmap", CANDIDATE, "--wait=false")
+
+    async def proposal(self, text: str, change: str) -> Done:
+        """Propose, change, read and withdraw; return the first step that fails, else the last one."""
+        done = await self.propose(text)
+        done = done if done.code else await self.propose(change)
+        done = done if done.code else await self.planned(change)
+        return done if done.code else await self.withdraw()
+
+
+@asynccontextmanager
+async def account(
+    program: CandidateProgram, name: str, missing: tuple[str, str] | None = None
+) -> AsyncIterator[Account]:
+    """Grant a user the Role that is rendered, without one verb on one ConfigMap if `missing` names it."""
+    user = f"{program.namespace}-{name}"
+    objects = candidate_roles(program.namespace, namespace=program.namespace, configmap=NAME)[1:]
+    for one in objects:
+        one["metadata"] = {**one["metadata"], "name": name}
+        if "rules" in one:
+            rules = [single for rule in one["rules"] for single in singles(rule)]
+            one["rules"] = [single for single in rules if (single["resourceNames"][0], single["verbs"][0]) != missing]
+        else:
+            one["roleRef"] = {**one["roleRef"], "name": name}
+    path = program.directory / f"{name}.kubeconfig"
+    path.write_text(program.kubeconfig("upper", user, ()))
+    await grant(program.upper, objects, user)
+    try:
+        yield Account(program, path)
+    finally:
+        for one in objects:
+            await program.upper.delete(path_of(one))
+
+
+async def test_the_account_for_ci_has_a_candidate_planned(program: CandidateProgram) -> None:
+    """With kubectl alone; it reads the plan, and leaves nothing."""
+    first, second = (program.text(edit_lower(B, node={"labels": {"candidate": one}})) for one in ("7", "7b"))
+    async with account(program, "ci") as ci:
+        assert (await ci.propose(first)).code == 0
+        assert (await ci.propose(second)).code == 0
+        read = await ci.planned(second)
+        assert orjson.loads(read.out)["data"]["plan.md"].startswith("```diff\n")
+        assert (await ci.withdraw()).code == 0
+    await program.upper.gone(program.path("configmaps", PLAN))
+
+
+def verbs() -> Iterator[tuple[str, str]]:
+    """Yield each verb on each ConfigMap that the Role of the CI account has."""
+    _, role, _ = candidate_roles("any", namespace="any", configmap=NAME)
+    for rule in role["rules"]:
+        for single in singles(rule):
+            yield single["resourceNames"][0], single["verbs"][0]
+
+
+@pytest.mark.parametrize("missing", [*verbs()], ids="-".join)
+async def test_the_account_for_ci_needs_each_of_its_rights(program: CandidateProgram, missing: tuple[str, str]) -> None:
+    """Without any single one the pipeline fails, because the apiserver refuses that very thing."""
+    name, verb = missing
+    texts = (program.text(edit_lower(B, node={"labels": {"candidate": f"8-{verb}-{one}"}})) for one in ("a", "b"))
+    async with account(program, f"less-{verb}", missing) as ci:
+        failed = await ci.proposal(*texts)
+    assert failed.code == 1, failed
+    assert f'"{name}" is forbidden' in failed.err
+    assert f'cannot {verb} resource "configmaps"' in failed.err
+    if await program.upper.read(program.path("configmaps", CANDIDATE)):
+        await program.withdraw()
+
+
+async def test_the_account_for_ci_may_do_nothing_else(program: CandidateProgram) -> None:
+    """Neither read what it proposes, nor write the plan, the topology or its status, nor see any Secret or pod."""
+    async with account(program, "ci-only") as ci:
+        refused = [
+            *((verb, "configmaps") for verb in ("get", "list", "watch", "create")),
+            *((verb, f"configmaps/{CANDIDATE}") for verb in ("get", "list", "watch", "update")),
+            *((verb, f"configmaps/{PLAN}") for verb in ("list", "watch", "create", "update", "patch", "delete")),
+            *((verb, f"configmaps/{name}") for verb in ("get", "patch", "delete") for name in (NAME, f"{NAME}-status")),
+            *((verb, kind) for verb in ("get", "list", "create") for kind in ("secrets", "pods", "nodes", "events")),
+        ]
+        answers = await asyncio.gather(*(ci.kubectl("auth", "can-i", verb, what) for verb, what in refused))
+        assert {what: done.out.split()[0] for what, done in zip(refused, answers, strict=True)} == dict.fromkeys(
+            refused, "no"
+        )
+
+
+async def test_commands_read_the_topology_of_the_config_map(program: CandidateProgram) -> None:
+    """And the kubeconfigs of the lowers from their Secrets; `explain` also lists events, as a person may."""
+    (program.directory / "person.kubeconfig").write_text(program.kubeconfig("upper", "person"))
+    await program.reload()
+    await program.right(program.text())
+    planned, listed, node, pod, removal = await asyncio.gather(
+        commanded(program, "plan", "-o", "json"),
+        commanded(program, "list", "-o", "json"),
+        commanded(program, "explain", "node", program.nodes[A], "-o", "json", user="person"),
+        commanded(program, "explain", "pod", f"{program.namespace}/web", "-o", "json", user="person"),
+        commanded(program, "uninstall", "--plan", "-o", "json"),
+    )
+    assert apart_from_room(orjson.loads(planned.out)["changes"]) == []
+    assert ("lower-a", "Pod", "web") in {
+        (one["cluster"], one["kind"], one["name"]) for one in orjson.loads(listed.out)["items"]
+    }
+    assert (node.code, pod.code) == (0, 0), (node, pod)
+    assert removal.code in (0, 2), removal
+    assert any("is bound to node" in words for words in orjson.loads(removal.out)["obstacles"])
+    await program.put(program.text(edit_lower(B, node={"labels": {"candidate": "9"}})))
+    applied = await commanded(program, "apply", "--yes")
+    assert applied.code == 0, applied
+    assert applied.out.splitlines()[-1].startswith("Applied: ")
+    await program.reload()

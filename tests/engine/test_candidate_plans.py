@@ -1,0 +1,408 @@
+"""The plans of candidates beside an engine, on clusters in memory: what is written when, and that nothing else is."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from openkit import MemoryClusters, busy_world
+from structlog.testing import capture_logs
+from tasks import background
+from virtualtime import in_virtual_time
+from worldkit import NOW, A, changed, lower_node, put, referring, secret, upper_pod
+
+from tensile.engine.candidate import CANDIDATE_HASH, DOCUMENT, ERROR, MARKDOWN, PENDING, TIME, TOPOLOGY_HASH
+from tensile.engine.candidate_plans import MOST_TEXT, PLAN_NAME_CONFLICT, SELDOM, CandidatePlans, Surroundings
+from tensile.engine.oneshot import previewed, rehearse
+from tensile.engine.topology_reader import ConfigMapKey
+from tensile.errors import Unreachable
+from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
+from tensile.reconcile.report import Recorder, as_json
+from tensile.topology import Topology, parse
+
+PLACE = ConfigMapKey("ops", "topo")
+PLAN = Ref(UPPER, CONFIG_MAP, "ops", "topo-plan")
+HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:\n"
+LOWER = "- {{name: {}, kubeconfigSecret: {{namespace: ops, name: {}}}{}}}\n"
+
+
+def lower(name: str = A, more: str = "") -> str:
+    """Write a lower cluster of a topology in a ConfigMap."""
+    return LOWER.format(name, name, f", {more}" if more else "")
+
+
+def text(*lowers: str, more: str = "") -> str:
+    """Write a topology in a ConfigMap."""
+    return HEAD + "".join(lowers or (lower(),)) + more
+
+
+def digest(content: str) -> str:
+    """Return the hash of a text."""
+    return sha256(content.encode()).hexdigest()
+
+
+def read(content: str) -> Topology:
+    """Parse a topology of a ConfigMap."""
+    return parse(content, configmap_mode=True)
+
+
+class Beside:
+    """Plans beside an engine in memory, whose lower-a has a pod to create and one to delete."""
+
+    def __init__(self) -> None:
+        here = busy_world()
+        here.topology = read(text())
+        here.lowers[A].spec = here.topology.lowers[0]
+        put(here.lowers[A].nodes, lower_node())
+        put(here.upper.secrets, secret())
+        put(here.lowers[A].upper_pods, upper_pod("keyed", referring(secrets=["password"])))
+        self.clusters = MemoryClusters(here)
+        self.upper = self.clusters.connections[UPPER]
+        self.upper.place(NAMESPACE, {"metadata": {"name": "ops"}})
+        self.in_force = digest(text())
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.troubles: Callable[[], dict[str, str]] = dict
+        self.plans = self.leader()
+
+    def leader(self) -> CandidatePlans:
+        """Return what plans in another engine that leads now."""
+        where = ("10.0.0.9", 6443)
+        around = Surroundings(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
+        return CandidatePlans(PLACE, around)
+
+    async def calm(self) -> None:
+        """Do what a test wants to happen while a plan is made."""
+        self.meanwhile()
+
+    def propose(self, content: str, key: str = "topology.yaml") -> None:
+        """Write the candidate."""
+        self.upper.place(
+            CONFIG_MAP, {"metadata": {"name": "topo-candidate", "namespace": "ops"}, "data": {key: content}}
+        )
+
+    def withdraw(self) -> None:
+        """Delete the candidate."""
+        self.upper.vanish(PLAN._replace(name="topo-candidate"))
+
+    @property
+    def found(self) -> Manifest:
+        """NAME-plan, {} for none."""
+        return self.upper.find(CONFIG_MAP, "ops", "topo-plan") or {}
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What NAME-plan says."""
+        return dict(self.found.get("data") or {})
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The plan as programs read it."""
+        found: dict[str, Any] = orjson.loads(self.data[DOCUMENT])
+        return found
+
+    def enforce(self, content: str) -> None:
+        """Put a topology in force, as a reload does."""
+        world = self.clusters.world
+        world.topology, self.in_force = read(content), digest(content)
+        for spec in world.topology.lowers:
+            world.lowers[spec.name].spec = spec
+
+
+@in_virtual_time
+async def test_a_candidate_is_planned() -> None:
+    """In both forms, with the hashes of what it is about; no other object of any cluster is written."""
+    beside = Beside()
+    candidate = text(lower(more="maintenance: cordon"))
+    beside.propose(candidate)
+    await beside.plans.look()
+    assert beside.data[CANDIDATE_HASH] == digest(candidate)
+    assert beside.data[TOPOLOGY_HASH] == digest(text())
+    assert beside.data[TIME] == "2026-03-01T12:00:00Z"
+    assert ERROR not in beside.data
+    assert "\n+ Pod default/new: bound to node lower-a\n" in beside.data[MARKDOWN]
+    (node,) = (one for one in beside.document["changes"] if one["kind"] == "Node")
+    assert "spec.unschedulable" in node["fields"]
+    assert node["line"] == 5
+    assert beside.clusters.writes == [("create", PLAN)]
+
+
+@in_virtual_time
+async def test_the_plan_is_that_of_tensile_plan() -> None:
+    """The candidate in force, and planned by the command's pipeline on the same clusters."""
+    beside = Beside()
+    candidate = text(lower(more="maintenance: cordon"))
+    beside.propose(candidate)
+    await beside.plans.look()
+    beside.enforce(candidate)
+    recorder = Recorder()
+    async with beside.clusters.opening() as found:
+        other = await previewed(*found, recorder, partial(rehearse, observer=recorder))
+    document = orjson.loads(as_json(other.preview))
+    assert _told(beside.document) == _told(document) != []
+    assert beside.document["summary"] == document["summary"]
+
+
+def _told(document: dict[str, Any]) -> list[list[Any]]:
+    """Return what is equal in two plans of one state: all but times."""
+    fields = ("cluster", "action", "kind", "namespace", "name", "reason", "fields")
+    return [[one[field] for field in fields] for one in document["changes"]]
+
+
+@in_virtual_time
+async def test_no_value_of_a_secret_is_in_a_plan() -> None:
+    """The Secret is copied with the pod that needs it; the plan has the name of its key."""
+    beside = Beside()
+    beside.propose(text(lower(more="maintenance: cordon")))
+    await beside.plans.look()
+    assert any(one["kind"] == "Secret" for one in beside.document["changes"])
+    assert "dmFsdWU" not in str(beside.data)
+
+
+@in_virtual_time
+async def test_it_is_planned_again_only_when_a_text_changes() -> None:
+    """Neither at the next look, nor by the next leader; a change of the clusters alone is no reason."""
+    beside = Beside()
+    beside.propose(text(lower(more="maintenance: cordon")))
+    await beside.plans.look()
+    put(beside.clusters.world.lowers[A].upper_pods, upper_pod("later"))
+    for plans in (beside.plans, beside.leader()):
+        await plans.look()
+    assert beside.clusters.writes == [("create", PLAN)]
+    beside.propose(text(lower(more="node: {labels: {other: label}}")))
+    await beside.plans.look()
+    assert beside.clusters.writes[1:] == [("patch", PLAN)]
+    assert "Pod default/later" in beside.data[MARKDOWN]
+
+
+@in_virtual_time
+async def test_another_topology_in_force_is_another_plan() -> None:
+    """What was merged is not planned any more."""
+    beside = Beside()
+    candidate = text(lower(more="maintenance: cordon"))
+    beside.propose(candidate)
+    await beside.plans.look()
+    beside.enforce(candidate)
+    changed(beside.clusters.world.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
+    await beside.plans.look()
+    assert beside.data[TOPOLOGY_HASH] == beside.data[CANDIDATE_HASH] == digest(candidate)
+    assert not any("spec.unschedulable" in one["fields"] for one in beside.document["changes"])
+
+
+@in_virtual_time
+async def test_a_bad_candidate_is_answered_with_all_its_errors() -> None:
+    """With the place of each; the plan of the last one goes."""
+    beside = Beside()
+    beside.propose(text())
+    await beside.plans.look()
+    bad = text(lower(more="qqps: 1, burst: no")) + "lowerz: []\n"
+    beside.propose(bad)
+    await beside.plans.look()
+    lines = beside.data[ERROR].splitlines()
+    assert [line.partition(": ")[0].rpartition(":")[0] for line in lines] == [
+        f"configmap/ops/topo-candidate/topology.yaml:{line}" for line in (5, 5, 6)
+    ]
+    assert "topology.yaml:6:1: lowerz: unknown key; did you mean lowers?" in lines[2]
+    assert set(beside.data) == {ERROR, CANDIDATE_HASH, TOPOLOGY_HASH, TIME}
+    assert beside.data[CANDIDATE_HASH] == digest(bad)
+
+
+@in_virtual_time
+async def test_a_candidate_under_another_key_is_answered() -> None:
+    """The keys that it has are named; the answer is given once."""
+    beside = Beside()
+    beside.propose(text(), key="other.yaml")
+    for _ in range(2):
+        await beside.plans.look()
+    assert "has no key topology.yaml (keys: other.yaml)" in beside.data[ERROR]
+    assert beside.clusters.writes == [("create", PLAN)]
+
+
+@in_virtual_time
+async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
+    """Its author may be anybody, and parsing takes long."""
+    beside = Beside()
+    beside.propose("# {}\n" * (MOST_TEXT // 5 + 1))
+    await beside.plans.look()
+    words = "configmap/ops/topo-candidate/topology.yaml: larger than 256 KiB, which the engine does not plan"
+    assert beside.data[ERROR] == f"{words}: run `tensile plan`"
+
+
+@in_virtual_time
+async def test_a_new_lower_is_left_out_and_named() -> None:
+    """A partial plan says so in each form."""
+    beside = Beside()
+    beside.propose(text(lower(more="maintenance: cordon"), lower("lower-b")))
+    await beside.plans.look()
+    assert [one["lower"] for one in beside.document["unreached"]] == ["lower-b"]
+    assert "\nNot planned\n! lower-b: not connected yet: " in beside.data[MARKDOWN]
+    assert beside.data[MARKDOWN].endswith("; not planned: lower-b)")
+    assert any(one["kind"] == "Node" for one in beside.document["changes"])
+
+
+@in_virtual_time
+async def test_what_has_to_wait_is_said() -> None:
+    """As a reload would say it."""
+    beside = Beside()
+    beside.propose(text(lower(more="node: {name: other}")))
+    await beside.plans.look()
+    words = f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored"
+    assert orjson.loads(beside.data[PENDING]) == [words]
+    assert f"Takes effect later:\n  {words}\n" in beside.data[MARKDOWN]
+
+
+@in_virtual_time
+async def test_the_plan_goes_with_its_candidate() -> None:
+    """Exactly the object that was read; a second look has nothing to do."""
+    beside = Beside()
+    beside.propose(text())
+    await beside.plans.look()
+    beside.withdraw()
+    for _ in range(2):
+        await beside.plans.look()
+    assert beside.found == {}
+    assert beside.clusters.writes == [("create", PLAN), ("delete", PLAN)]
+
+
+@in_virtual_time
+async def test_a_deleted_plan_is_made_again() -> None:
+    """From the clusters as they are then."""
+    beside = Beside()
+    beside.propose(text())
+    await beside.plans.look()
+    beside.upper.vanish(PLAN)
+    put(beside.clusters.world.lowers[A].upper_pods, upper_pod("later"))
+    await beside.plans.look()
+    assert "Pod default/later" in beside.data[MARKDOWN]
+
+
+@in_virtual_time
+async def test_a_config_map_of_another_is_told_and_left_alone() -> None:
+    """Once, on the candidate; it stays also when the candidate goes. When it is gone, the plan is written."""
+    beside = Beside()
+    theirs = {"metadata": {"name": "topo-plan", "namespace": "ops"}, "data": {"mine": "yes"}}
+    beside.upper.place(CONFIG_MAP, theirs)
+    beside.propose(text())
+    with capture_logs() as lines:
+        for _ in range(3):
+            await beside.plans.look()
+    assert [line["error"].partition(",")[0] for line in lines] == ["ConfigMap ops/topo-plan belongs to another owner"]
+    ((verb, ref),) = beside.clusters.writes
+    assert (verb, ref.kind) == ("create", EVENT)
+    told = beside.upper.find(EVENT, ref.namespace, ref.name) or {}
+    assert (told["reason"], told["involvedObject"]["name"]) == (PLAN_NAME_CONFLICT, "topo-candidate")
+    assert beside.data == {"mine": "yes"}
+    beside.withdraw()
+    await beside.plans.look()
+    assert beside.data == {"mine": "yes"}
+    beside.upper.vanish(PLAN)
+    beside.propose(text())
+    await beside.plans.look()
+    assert beside.data[CANDIDATE_HASH] == digest(text())
+
+
+@in_virtual_time
+async def test_a_plan_that_is_overtaken_is_not_written() -> None:
+    """By another candidate, or another topology in force: the next look plans that."""
+    beside = Beside()
+    later = text(lower(more="maintenance: cordon"))
+    beside.propose(text())
+    beside.meanwhile = lambda: beside.propose(later)
+    await beside.plans.look()
+    assert beside.found == {}
+    beside.meanwhile = lambda: None
+    await beside.plans.look()
+    assert beside.data[CANDIDATE_HASH] == digest(later)
+
+
+@in_virtual_time
+async def test_a_candidate_that_goes_meanwhile_leaves_nothing() -> None:
+    """No plan is written for it."""
+    beside = Beside()
+    beside.propose(text())
+    beside.meanwhile = beside.withdraw
+    await beside.plans.look()
+    assert (beside.found, beside.clusters.writes) == ({}, [])
+
+
+class Refusing:
+    """The upper cluster of an engine, which does not answer to the first writes."""
+
+    def __init__(self, behind: Any, times: int) -> None:
+        self.behind, self.left = behind, times
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create an object, or fail."""
+        if self.left:
+            self.left -= 1
+            raise Unreachable("no answer", cluster=UPPER, doing="create")
+        made: bytes = await self.behind.create(ref, body)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+
+@in_virtual_time
+async def test_a_write_that_fails_is_tried_again_without_another_plan() -> None:
+    """The failure is logged once."""
+    beside = Beside()
+    beside.clusters.connections[UPPER] = Refusing(beside.upper, 2)  # type: ignore[assignment]
+    calls = _counted(beside)
+    beside.propose(text())
+    with capture_logs() as lines:
+        async with background(beside.plans.run()):
+            await asyncio.sleep(3 * SELDOM)
+    assert beside.data[CANDIDATE_HASH] == digest(text())
+    assert len(calls) == 1
+    warnings = [one["event"] for one in lines if one["log_level"] == "warning"]
+    assert warnings == ["cannot report the plan of the candidate"]
+
+
+def _counted(beside: Beside) -> list[None]:
+    """Count the plans that are made."""
+    calls: list[None] = []
+    beside.meanwhile = lambda: calls.append(None)
+    return calls
+
+
+@in_virtual_time
+async def test_it_follows_candidates_and_the_topology_in_force() -> None:
+    """By events, and now and then for what no event tells; when it has ended, it writes nothing more."""
+    beside = Beside()
+    candidates = [text(lower(more=f"qps: {number}")) for number in range(3)]
+    async with background(beside.plans.run()):
+        for candidate in candidates:
+            beside.propose(candidate)
+            await _until(lambda: beside.data.get(CANDIDATE_HASH) == digest(candidate))  # noqa: B023
+        beside.enforce(candidates[-1])
+        await _until(lambda: beside.data[TOPOLOGY_HASH] == digest(candidates[-1]))
+        beside.withdraw()
+        await _until(lambda: not beside.found)
+    before = len(beside.clusters.writes)
+    beside.propose(text())
+    await asyncio.sleep(3 * SELDOM)
+    assert len(beside.clusters.writes) == before
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 - the clock is virtual
+            await asyncio.sleep(0.5)
+
+
+@in_virtual_time
+async def test_a_bug_is_answered_and_logged() -> None:
+    """The author of the candidate has to know that there will be no plan; the engine goes on."""
+    beside = Beside()
+
+    def broken() -> dict[str, str]:
+        raise ZeroDivisionError("no such thing")
+
+    beside.troubles = broken
+    beside.propose(text())
+    with capture_logs() as lines:
+        await beside.leader().look()
+    assert beside.data[ERROR] == "not planned: ZeroDivisionError: this is a bug in tensile: see the engine's log"
+    assert "no such thing" in lines[0]["error"]
