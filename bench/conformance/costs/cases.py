@@ -273,7 +273,7 @@ CASES: Mapping[str, Case] = {
         before=(lower(A, namespaces={"mapping": "prefix"}),),
     ),
     "controllers-no-service": Case(
-        "controllers", (WEB,), (top(controllers=["PV", "ServiceAccount"]),), {"services": 2}
+        "controllers", (WEB,), (top(controllers=["PV", "ServiceAccount"]),), {"services": 1}
     ),
     "controllers-no-service-in-one": Case(
         "controllers", (WEB, deployed("api", B)), (lower(A, controllers=["PV", "ServiceAccount"]),), {"services": 1}
