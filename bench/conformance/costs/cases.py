@@ -276,7 +276,7 @@ CASES: Mapping[str, Case] = {
         "controllers", (WEB,), (top(controllers=["PV", "ServiceAccount"]),), {"services": 1}
     ),
     "controllers-no-service-in-one": Case(
-        "controllers", (WEB, deployed("api", B)), (lower(A, controllers=["PV", "ServiceAccount"]),), {"services": 1}
+        "controllers", (WEB, deployed("api", B)), (lower(A, controllers=["PV", "ServiceAccount"]),), {"services": 2}
     ),
     "controllers-no-volume": Case("controllers", (claimed,), (top(controllers=["Service", "ServiceAccount"]),)),
     "controllers-no-account": Case("controllers", (with_account,), (top(controllers=["PV", "Service"]),)),
