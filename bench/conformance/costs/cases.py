@@ -1,4 +1,4 @@
-"""Sixty edits of a topology, each with the workload that it is made over and how much its plan has to say.
+"""Sixty-two edits of a topology, each with the workload that it is made over and how much its plan has to say.
 
 Nothing is right by accident: beside the comparison with what happens, a case names how many entries each part of the
 plan's cost has, none where the edit costs nothing.
