@@ -2,7 +2,7 @@
 
     .venv/bin/python -m bench.conformance.costs [--only drain-web cordon-web] [--kind drain]
 
-Sixty edits of fifteen kinds. Each puts a workload on two real lower clusters, asks for the plan of the edited file,
+Sixty-two edits of sixteen kinds. Each puts a workload on two real lower clusters, asks for the plan of the edited file,
 puts the file in force, and waits until nothing changes more. Compared are the pods that restarted, were evicted or
 ended, where their successors run, the budgets that cover them, lost claims, Services and endpoints, and log streams.
 """
