@@ -17,8 +17,7 @@ from typing import Annotated
 import typer
 
 import tensile
-from tensile.cli import completion as completing
-from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup
+from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, SHELLS, TRY, TensileCommand, TensileGroup, print_script, whole
 from tensile.cli.options import (
     AskExtender,
     BareSandbox,
@@ -51,7 +50,6 @@ from tensile.cli.options import (
     sources,
     topology_of,
 )
-from tensile.cli.usage import whole
 from tensile.errors import TensileError
 from tensile.text import harmless, takes_colour
 
@@ -1277,8 +1275,8 @@ def completion(
         str,
         typer.Argument(
             metavar="SHELL",
-            callback=one_of(*completing.SHELLS),
-            autocompletion=lambda: completing.SHELLS,
+            callback=one_of(*SHELLS),
+            autocompletion=lambda: SHELLS,
             help="bash, zsh or fish.",
             show_default=False,
         ),
@@ -1301,7 +1299,7 @@ def completion(
         tensile completion zsh > "${fpath[1]}/_tensile"
         tensile completion fish > ~/.config/fish/completions/tensile.fish
     """
-    raise typer.Exit(completing.print_script(context.find_root().command, shell))
+    raise typer.Exit(print_script(context.find_root().command, shell))
 
 
 @_command(SET_UP)

@@ -1,19 +1,36 @@
-"""The layout of `--help`, as users of kubectl and gh know it: groups of commands, global options, examples.
+"""What users see of the command line itself: the layout of `--help`, usage errors, and shell completion.
 
-A command's docstring is its help: the first line is the summary in lists of commands, and a section `Examples:` at the
-end holds commands to copy. The layout of typer would cut summaries at the width of the terminal, show Python types, and
-reflow examples.
+The layout is the one that users of kubectl and gh know: groups of commands, global options, examples. A command's
+docstring is its help: the first line is the summary in lists of commands, and a section `Examples:` at the end holds
+commands to copy. The layout of typer would cut summaries at the width of the terminal, show Python types, and reflow
+examples.
+
+A usage error names what was typed, what was probably meant, and the help of the command. typer tells a wrong value in
+the words of pydantic, and points to no command. Its error classes are private, so they are known here by their names.
+
+Completion is the script that a shell loads, and the answers that it then asks the program for. typer has both, but
+registers the shells only together with completion options of its own, which this program has not. kubectl completes the
+words of a plugin by a program of its own, in the protocol of Cobra.
 """
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from difflib import get_close_matches
 from inspect import cleandoc
+from io import StringIO
+from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import typer
+from typer.completion import get_completion_inspect_parameters, shell_complete
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from tensile.cli import usage
+from tensile.errors import TensileError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -48,10 +65,10 @@ class TensileCommand(TyperCommand):
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         """Parse the command line. Raises TensileError for a word that is no option and no argument."""
-        with usage.placed(ctx):
+        with placed(ctx):
             given, left, _ = self.make_parser(ctx).parse_args(list(args))
             if left and not ctx.resilient_parsing and not {"help", "version"} & given.keys():
-                raise usage.unexpected(left[0], ctx, given)
+                raise unexpected(left[0], ctx, given)
             return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: "Context") -> list[str]:  # noqa: ARG002 - the form that typer calls
@@ -68,13 +85,13 @@ class TensileGroup(TyperGroup):
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         """Parse the options before the command."""
-        with usage.placed(ctx):
+        with placed(ctx):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
         """Return the command that the first word names. Raises TensileError if there is none."""
         if args[0] not in self.commands and not ctx.resilient_parsing:
-            raise usage.unknown_command(args[0], ctx, [name for name, one in self.commands.items() if not one.hidden])
+            raise unknown_command(args[0], ctx, [name for name, one in self.commands.items() if not one.hidden])
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
@@ -130,14 +147,14 @@ def _section(title: str, found: Iterable[TyperArgument | TyperOption]) -> Iterat
 
 def _argument(one: TyperArgument) -> str:
     more = "..." if one.nargs != 1 else ""
-    return f"{usage.placeholder(one)}{more}" if one.required else f"[{usage.placeholder(one)}{more}]"
+    return f"{placeholder(one)}{more}" if one.required else f"[{placeholder(one)}{more}]"
 
 
 def _spelling(one: TyperArgument | TyperOption) -> str:
     """Return how a parameter is written: "-f, --file FILE"."""
     if isinstance(one, TyperArgument):
-        return usage.placeholder(one)
-    value = "" if one.is_flag else f" {usage.placeholder(one)}"
+        return placeholder(one)
+    value = "" if one.is_flag else f" {placeholder(one)}"
     return ", ".join(sorted([*one.opts, *one.secondary_opts], key=_dashes)) + value
 
 
@@ -160,3 +177,136 @@ def _examples(text: str, ctx: "Context") -> Iterator[str]:
     program = ctx.find_root().command_path
     for line in text.splitlines():
         yield line if line.startswith("#") else _CALL.sub(f"{program} ", line)
+
+
+_FILES = (".yaml", ".yml", ".json")
+
+
+@contextmanager
+def placed(ctx: "Context") -> Iterator[None]:
+    """Note the command in an error of typer that does not have it."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "ctx", ctx) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]
+        raise
+
+
+def unexpected(word: str, ctx: "Context", given: Collection[str]) -> TensileError:
+    """Return the error for a word that the command does not take; `given` are the names of the options used."""
+    takes_file = any("-f" in one.opts and one.name not in given for one in ctx.command.params)
+    is_file = word == "-" or word.endswith(_FILES) or Path(word).is_file()
+    hint = f"did you mean -f {word}?" if takes_file and is_file else "the command takes no such argument"
+    return _error(f"unexpected {word!r}: {hint}", ctx)
+
+
+def unknown_command(word: str, ctx: "Context", names: Iterable[str]) -> TensileError:
+    """Return the error for a word that is none of the commands with these names."""
+    return _error(f"unknown command {word!r}{_meant(get_close_matches(word, names, n=1))}", ctx)
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range."""
+
+    def parsed(value: str) -> int:
+        """Return the number. Raises BadParameter for another text, and outside the range."""
+        if not value.removeprefix("-").isdecimal():
+            raise typer.BadParameter(f"{value!r} is not a whole number")
+        number = int(value)
+        if number < least:
+            raise typer.BadParameter(f"{number} is too small: {least} is the least")
+        if most is not None and number > most:
+            raise typer.BadParameter(f"{number} is too large: {most} is the most")
+        return number
+
+    return parsed
+
+
+def placeholder(one: TyperArgument | TyperOption) -> str:
+    """Return what stands for the value of a parameter: "FILE"."""
+    return one.metavar or str(one.name).strip("_").upper()
+
+
+def is_help(error: Exception) -> bool:
+    """Report whether an error of typer is a group that was called without a command; its message is the help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def explained(error: Any) -> str:
+    """Return the message of a usage error of typer: what is wrong, and where to read on."""
+    return str(_error(_wrong(error), getattr(error, "ctx", None)))
+
+
+def _wrong(error: Any) -> str:
+    match type(error).__name__:
+        case "NoSuchOption":
+            return f"unknown option {error.option_name}{_meant(error.possibilities or ())}"
+        case "MissingParameter":
+            return f"{_named(error.param)} is missing"
+        case "BadOptionUsage":
+            option = next((one for one in error.ctx.command.params if error.option_name in one.opts), None)
+            if isinstance(option, TyperOption) and not option.is_flag:
+                return f"{error.option_name}: give a value: {error.option_name} {placeholder(option)}"
+            return f"{error.option_name} takes no value"
+        case "BadParameter" if error.param is not None:
+            return f"{_label(error.param)}: {error.message}"
+    return str(error.message).rstrip(".")
+
+
+def _label(param: TyperArgument | TyperOption) -> str:
+    return placeholder(param) if isinstance(param, TyperArgument) else param.opts[-1]
+
+
+def _named(param: TyperArgument | TyperOption) -> str:
+    return placeholder(param) if isinstance(param, TyperArgument) else f"{param.opts[0]} {placeholder(param)}"
+
+
+def _meant(likely: Iterable[str]) -> str:
+    names = " or ".join(sorted(likely))
+    return f": did you mean {names}?" if names else ""
+
+
+def _error(what: str, ctx: "Context | None") -> TensileError:
+    return TensileError(f"{what} (see: {ctx.command_path if ctx else 'tensile'} --help)")
+
+
+VARIABLE = "_TENSILE_COMPLETE"
+"""The environment variable by which a script asks for completions."""
+SHELLS = ("bash", "zsh", "fish")
+_COBRA_FILES, _COBRA_NO_FILES = ":0", ":4"
+"""Cobra's last line: whether the shell completes names of files."""
+
+
+def prepare() -> None:
+    """Register the shells with typer if one of them asks for completions."""
+    if VARIABLE in os.environ:
+        get_completion_inspect_parameters()
+
+
+def print_script(command: "Command", shell: str) -> int:
+    """Print the script with which a shell completes the commands and options of `tensile`; return the exit code."""
+    get_completion_inspect_parameters()
+    return shell_complete(command, {}, "tensile", VARIABLE, f"source_{shell}")
+
+
+def answer_kubectl() -> None:
+    """Print the completions of the last word after `kubectl tensile`: the program `kubectl_complete-tensile`.
+
+    Its arguments are these words. Each line is a completion; without any, the last line allows names of files.
+    """
+    from typer.main import get_command  # noqa: PLC0415 - the commands import this module
+
+    from tensile.cli.commands import app  # noqa: PLC0415
+
+    found = _completions(get_command(app), sys.argv[1:])
+    sys.stdout.write("".join(f"{line}\n" for line in [*found, _COBRA_NO_FILES if found else _COBRA_FILES]))
+
+
+def _completions(command: "Command", words: Sequence[str]) -> list[str]:
+    """Return what bash would offer for the last of some words."""
+    get_completion_inspect_parameters()
+    os.environ |= {"COMP_WORDS": shlex.join(["tensile", *(words or [""])]), "COMP_CWORD": str(len(words) or 1)}
+    with redirect_stdout(StringIO()) as out:
+        shell_complete(command, {}, "tensile", VARIABLE, "complete_bash")
+    return out.getvalue().split()

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tensile import text
-from tensile.cli import completion, usage
+from tensile.cli import help as helping
 from tensile.cli.commands import app
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.text import joined
@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     text.prepare()
     try:
-        completion.prepare()
-        code = app(arguments, prog_name=_program(), complete_var=completion.VARIABLE, standalone_mode=False)
+        helping.prepare()
+        code = app(arguments, prog_name=_program(), complete_var=helping.VARIABLE, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except TensileError as error:
@@ -57,7 +57,7 @@ def _refused(error: OSError) -> str:
 def _words(error: Exception) -> str:
     """Return the message of a usage error; for any other exception, a message that reports a bug in tensile."""
     if hasattr(error, "format_message"):
-        return str(error.format_message()) if usage.is_help(error) else usage.explained(error)
+        return str(error.format_message()) if helping.is_help(error) else helping.explained(error)
     from tensile.errors import described  # noqa: PLC0415 - only what goes wrong needs it
 
     return f"unexpected error, a defect of tensile: please report this line: {described(error)}"

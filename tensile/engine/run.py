@@ -37,8 +37,7 @@ from tensile.engine.history import TopologyRecords, read_records
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics, lowers, missing, readings
-from tensile.engine.observe import observe
-from tensile.engine.observer import LoggingObserver
+from tensile.engine.observer import LoggingObserver, observe
 from tensile.engine.sources import ConfigMapSource, FileSource, TopologySource
 from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, stamp
 from tensile.engine.status.query import engine_at

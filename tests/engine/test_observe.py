@@ -4,7 +4,7 @@ from copy import deepcopy
 
 from worldkit import A, put, raised, world
 
-from tensile.engine.observe import LogLine, news, report_of, stopped
+from tensile.engine.observer import LogLine, news, report_of, stopped
 from tensile.names import OWNER
 from tensile.objects import CONFIG_MAP, POD, Manifest, Ref, labels
 from tensile.reconcile.ownership import is_kept_alive

@@ -12,8 +12,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from tensile.cli import commands as cli
-from tensile.cli.help import help_text
-from tensile.cli.usage import placeholder
+from tensile.cli.help import help_text, placeholder
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"
