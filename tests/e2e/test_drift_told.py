@@ -16,6 +16,7 @@ from sitekit import Manifest, is_ready
 from tensile.cli import drift
 from tensile.cli.plan import PlanOptions
 from tensile.engine.clusters import utc_now
+from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import lowers
 from tensile.engine.run import page_source
 from tensile.engine.status.page import RecentChanges, ResourceUsage, content
@@ -199,11 +200,10 @@ async def told(ground: Ground, output: str = "json") -> str:
     found = await asyncio.to_thread(
         drift.drift,
         ground.topology(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"])),
-        ground.directory,
+        ClusterAccess(ground.directory),
         output,
         PlanOptions(),
         colour=False,
-        allow_exec_plugins=False,
     )
     assert await ground.attempts(without=("leases", "events")) == []
     assert found.unreached == ""
