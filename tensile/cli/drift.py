@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import orjson
 
-from tensile.cli.plan import PlanOptions, PlanText, check_lowers
+from tensile.cli.plan import PlanOptions, PlanText, check_options, unreached_lines
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.oneshot import KnownClusters, Progress, home_of, opened, rehearse
 from tensile.errors import AlreadyExists, ClusterError, NotFound, TensileError
@@ -71,7 +71,6 @@ from tensile.topology import Topology
 _AT_ONCE = 20
 """Maximum of objects that are read at the same time."""
 _WHOLE = PlanOptions()
-_FORMS = ("text", "json", "markdown")
 _OF_NAMESPACE = ((SERVICE, ENDPOINT_SLICE), (ROLE, ROLE_BINDING))
 """Kinds that no pod refers to by name, by their controller."""
 Job = Callable[[], Awaitable[DriftedObject | None]]
@@ -104,13 +103,10 @@ def drift(
 
     Raises TensileError when the upper cluster is unreachable, for another output format, and for a bug in a rule.
     """
-    if output not in _FORMS:
-        raise TensileError(f"output {output!r}: take one of {', '.join(_FORMS)}")
-    check_lowers(topology, options)
+    check_options(topology, output, options)
     report = asyncio.run(_report(topology, ways, options.only, progress))
     if output == "json":
-        causes = "\n".join(f"{name}: {why}" for name, why in report.unreached.items())
-        return PlanText(drift_json(report), bool(report.objects), causes)
+        return PlanText(drift_json(report), bool(report.objects), unreached_lines(report.unreached))
     text = drift_markdown(report) if output == "markdown" else drift_text(report, colour=colour)
     away = f"not examined: {', '.join(report.unreached)}: the output says why" if report.unreached else ""
     return PlanText(text, bool(report.objects), away)

@@ -252,11 +252,16 @@ def _bytes_of(file: str | int) -> bytes:
 
 def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]":
     """Return the topology that an option stands for, and the directory that its relative paths start from."""
+    name, _, topology = _parsed(file, option)
+    return topology, directory_of(name)
+
+
+def _parsed(file: str | None, option: str = "-f") -> "tuple[str, bytes, Topology]":
+    """Return the display name, the content and the topology of the file that an option stands for."""
     from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file, option)
-    topology = parse(decode(data, name=name), name=name)
-    return topology, directory_of(name)
+    return name, data, parse(decode(data, name=name), name=name)
 
 
 class GivenTopology(NamedTuple):
@@ -296,10 +301,8 @@ def given_topology(
     if found is not None:
         return _in_map(*found)
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
-    from tensile.topology import decode, parse  # noqa: PLC0415
 
-    name, data = read(file)
-    topology = parse(decode(data, name=name), name=name)
+    name, data, topology = _parsed(file)
     path = "" if name == STANDARD_INPUT else str(Path(name).absolute())
     return GivenTopology(topology, name, path, data, ClusterAccess(directory_of(name), allow_exec_plugins))
 

@@ -59,6 +59,7 @@ class PlanOptions(NamedTuple):
 
 
 _WHOLE = PlanOptions()
+_FORMATS = ("text", "json", "markdown")
 _KINDS = (POD, NODE, NAMESPACE, CONFIG_MAP, SECRET)
 """The kinds of every topology, besides those of its controllers."""
 
@@ -77,9 +78,7 @@ def plan(
     Raises TensileError when the upper cluster is unreachable, for another output format, for a lower that is not in the
     topology, and for a bug in a rule.
     """
-    if output not in ("text", "json", "markdown"):
-        raise TensileError(f"output {output!r}: take one of text, json, markdown")
-    check_lowers(topology, options)
+    check_options(topology, output, options)
     planned, drains = asyncio.run(_plan(topology, ways, options, progress))
     found = options.lines(planned.preview)
     if options.out is not None:
@@ -89,7 +88,7 @@ def plan(
         return PlanText(
             as_json(found, cost=as_cost_document(planned.cost), drains=documents).decode(),
             bool(found.changes),
-            _unreached(found.unreached),
+            unreached_lines(found.unreached),
         )
     more = [*(as_drain_text(*drain) for drain in drains.items())]
     more += [
@@ -122,8 +121,10 @@ def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
         raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
 
 
-def check_lowers(topology: Topology, options: PlanOptions) -> None:
-    """Raise TensileError for a lower that is not in the topology."""
+def check_options(topology: Topology, output: str, options: PlanOptions) -> None:
+    """Raise TensileError for another output format, and for a lower that is not in the topology."""
+    if output not in _FORMATS:
+        raise TensileError(f"output {output!r}: take one of {', '.join(_FORMATS)}")
     names = [spec.name for spec in topology.lowers]
     for option, given in (("--drain", options.drain), ("--lower", options.only.lowers)):
         for name in given:
@@ -182,5 +183,6 @@ def kinds_named(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names[word.lower()] for word in given))
 
 
-def _unreached(found: Mapping[str, str]) -> str:
+def unreached_lines(found: Mapping[str, str]) -> str:
+    """Return why lowers were left out, a line each."""
     return "\n".join(f"{name}: {why}" for name, why in found.items())

@@ -25,7 +25,7 @@ from tensile.cli.options import STANDARD_INPUT, directory_of, read
 from tensile.engine.approval import DIGITS, check_digits
 from tensile.engine.history import AcceptedText, TopologyRecords, file_place, history_ref, read_records
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.status.configmap import in_force, part_in, status_ref
+from tensile.engine.status.configmap import part_in, status_ref
 from tensile.engine.status.report import APPROVAL
 from tensile.engine.topology_reader import ConfigMapKey, document
 from tensile.errors import Conflict, NotFound, TensileError
@@ -157,7 +157,7 @@ def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> s
 
 def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation) -> AcceptedText:
     """Return the text to put back. Raises TensileError if there is none."""
-    active, kept = active_in(records), [one for one in records.history if one.content]
+    active, kept = records.active, [one for one in records.history if one.content]
     if wanted is None:
         found = [one for one in kept if one.sha256 != active]
         advice = "there is no other one in the history"
@@ -169,15 +169,9 @@ def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation
     return found[-1]
 
 
-def active_in(records: TopologyRecords) -> str:
-    """Return the SHA-256 of the text in force, "" if none is known."""
-    newest = records.history[-1].sha256 if records.history else ""
-    return in_force(records.status, records.owner) or newest
-
-
 def table(records: TopologyRecords, parse: Callable[[bytes], Topology]) -> str:
     """Return the accepted topologies as a table, the latest first, each with its changes from the one before."""
-    active, rows, before = active_in(records), [], None
+    active, rows, before = records.active, [], None
     for number, entry in enumerate(records.history):
         topology = _parsed(entry, parse)
         is_active = entry.sha256 == active and active not in {one.sha256 for one in records.history[number + 1 :]}
@@ -208,7 +202,7 @@ def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, wh
     """Yield a rollback for people. Raises TensileError if its text is not valid for this version."""
     after = where.parse(target.content.encode())
     yield f"Roll back {where.name} to {target.sha256[:DIGITS]}, accepted at {target.time}:"
-    active = next((one for one in reversed(records.history) if one.sha256 == active_in(records)), None)
+    active = next((one for one in reversed(records.history) if one.sha256 == records.active), None)
     before = None if active is None else _parsed(active, where.parse)
     if before is None:
         with suppress(TensileError):
@@ -342,7 +336,7 @@ def pending_digest(records: TopologyRecords, digits: str, where: TopologyLocatio
     """Return the SHA-256 of the edit that waits. Raises TensileError, with what waits, if the digits are another's."""
     waiting = part_in(records.status, records.owner, APPROVAL)
     if not waiting:
-        active = active_in(records)
+        active = records.active
         known = f"; in force: {active[:DIGITS]}" if active else ""
         raise TensileError(f"{where.name}: no edit waits for an approval{known}")
     digest = str(waiting["sha256"])

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tensile.engine.tracing import trace_id_of
-from tensile.kubelet.pods.conditions import INITIALIZED, READY, SCHEDULED, conditions_of
+from tensile.kubelet.pods.conditions import INITIALIZED, READY, SCHEDULED, conditions_of, is_ready
 from tensile.names import FIELD_MANAGER, LOWER, LOWER_SCHEDULED
 from tensile.objects import Manifest, annotations, deleted_at, metadata, uid
 from tensile.reconcile.pods.index import TERMINAL
@@ -210,11 +210,10 @@ def _first_start(status: Manifest) -> datetime | None:
 
 def _ready_above(pod: Manifest) -> Iterator[Moment]:
     """Yield until when the upper pod became Ready: when the engine last changed its status."""
-    said = conditions_of(pod).get(READY) or {}
     books = metadata(pod).get("managedFields") or ()
     times = [_time(one.get("time")) for one in books if _is_status_of_engine(one)]
     known = [one for one in times if one]
-    if said.get("status") == "True" and known:
+    if is_ready(pod) and known:
         source = f"managedFields, last status of {FIELD_MANAGER}"
         yield Moment(max(known), "upper", _TITLES["ready"], source, "ready", at_most=True)
 
@@ -263,8 +262,7 @@ def _steps(moments: Iterable[Moment], traced: Traced, now: datetime) -> Iterator
     for before, after in pairwise(done):
         yield _step(before.step, after.step, _seconds(before.time, after.time), at_most=after.at_most)
     is_over = (traced.pod.get("status") or {}).get("phase") in TERMINAL or metadata(traced.pod).get("deletionTimestamp")
-    is_ready = (conditions_of(traced.pod).get(READY) or {}).get("status") == "True"
-    if done and not is_ready and not is_over:
+    if done and not is_ready(traced.pod) and not is_over:
         yield _step(done[-1].step, None, _seconds(done[-1].time, now), at_most=False)
 
 

@@ -14,7 +14,7 @@ removes it when it is used, or names no edit that waits: an old approval must no
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -23,12 +23,11 @@ import structlog
 from tensile.engine.engine import Engine
 from tensile.engine.history import AcceptedText, History, HistoryWriter, TopologyRecords, entries, history_ref
 from tensile.engine.metrics import Metrics
-from tensile.engine.oneshot import KnownClusters, rehearse
+from tensile.engine.oneshot import AssumedClusters, KnownClusters, rehearse
 from tensile.engine.status.configmap import (
     APPROVAL_REFUSED,
     approval_in,
     approval_words,
-    in_force,
     part_in,
     status_owner,
     status_ref,
@@ -37,7 +36,6 @@ from tensile.engine.status.report import ACCEPTED, APPROVAL, EngineStatus, Pendi
 from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
 from tensile.engine.transitions import Action, plan_transition, removed_lowers
 from tensile.errors import TensileError
-from tensile.kube.cluster import Cluster
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Delta, Entry
 from tensile.names import EventReason, Owner
@@ -98,13 +96,6 @@ class Start(NamedTuple):
     warning: str = ""
 
 
-class _Edited(NamedTuple):
-    """The clusters as an edit would find them."""
-
-    world: World
-    connections: Mapping[str, Cluster]
-
-
 def is_approval(value: str, digest: str) -> bool:
     """Report whether a value approves the text with a SHA-256: all of its digits, or at least the first twelve."""
     return DIGITS <= len(value) <= _WHOLE and digest.startswith(value)
@@ -126,11 +117,9 @@ def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[b
     """
     assert first.topology is not None, "the engine starts on a valid text only"
     owner = records.owner
-    accepted, newest = in_force(records.status, owner), records.history[-1].sha256 if records.history else ""
-    own = Start(first.topology, first)
-    if not (accepted or newest) or first.text.sha256 in (accepted, newest):
+    wanted, own = records.active, Start(first.topology, first)
+    if not wanted or first.text.sha256 in (wanted, records.newest):
         return own
-    wanted = accepted or newest
     entry = next((one for one in reversed(records.history) if one.sha256 == wanted), None)
     unknown = f"the accepted topology {wanted[:DIGITS]} is not in the history: starting on the present one undecided"
     if entry is None:
@@ -233,7 +222,7 @@ async def affected_pods(clusters: KnownClusters, old: Topology, new: Topology, l
 async def _disrupted(clusters: KnownClusters, before: World, topology: Topology) -> Pods:
     """Return the running pods of a world that a topology restarts, moves or ends."""
     recorder = Recorder()
-    problems = await rehearse(_Edited(edited(before, topology), clusters.connections), recorder, forced=True)
+    problems = await rehearse(AssumedClusters(edited(before, topology), clusters.connections), recorder, forced=True)
     found = preview_of(recorder, problems, observed(before), topology, unreached={})
     cost = disruption(found.changes, before, {})
     pods = (*cost.restarted, *cost.moved, *cost.stranded, *cost.evicted, *cost.ended)

@@ -16,7 +16,7 @@ import orjson
 
 from tensile.engine.clusters import node_address
 from tensile.engine.oneshot import Planned, Problems
-from tensile.engine.status.configmap import NameTaken, StatusWrite, marked_manifest
+from tensile.engine.status.configmap import StatusWrite, check_ours, marked_manifest
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.engine.transitions import Action, Transition, plan_transition, removed_lowers, requested_mapping
 from tensile.kube.cluster import Patch
@@ -25,7 +25,6 @@ from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, Probl
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
-from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.report import Lines, Preview, as_json, as_markdown
 from tensile.reconcile.watches import FOLLOWS
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -43,6 +42,8 @@ MOST_MARKDOWN = 60_000
 """The most bytes of Markdown: a comment on GitHub has at most 65,536 characters."""
 MOST_JSON = 900_000
 """The most bytes of JSON: with the other keys, less than the 1 MiB of a ConfigMap."""
+TAKEN = "the plan cannot be written: delete or rename it"
+"""What follows if the ConfigMap for the plan is not ours."""
 _MOST_WORDS = 16 * 1024
 _SPARE = 64
 """Bytes for the numbers and line breaks around a plan that is cut."""
@@ -268,16 +269,7 @@ def plan_write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: 
     """
     if seen is None:
         return StatusWrite(create=marked_manifest(data, ref, owner, uid))
-    check_ours(seen, ref, owner)
+    check_ours(seen, ref, owner, TAKEN)
     gone = {key: None for key in KEYS if key in (seen.get("data") or {}) and key not in data}
     meta = {**as_read(seen), "annotations": {UPPER_UID: uid}}
     return StatusWrite(patch=Patch("merge-patch", {"metadata": meta, "data": {**data, **gone}}))
-
-
-def check_ours(seen: Manifest, ref: Ref, owner: Owner) -> None:
-    """Raise NameTaken if a ConfigMap with the name of the plan is not ours."""
-    if not is_ours(seen, owner):
-        raise NameTaken(
-            f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so the plan cannot be written: "
-            "delete or rename it"
-        )

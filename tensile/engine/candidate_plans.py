@@ -20,11 +20,11 @@ import structlog
 from tensile.engine import topology_reader
 from tensile.engine.candidate import (
     CANDIDATE_HASH,
+    TAKEN,
     TIME,
     TOPOLOGY_HASH,
     Foreseen,
     candidate_key,
-    check_ours,
     error_data,
     foresee,
     is_planned,
@@ -34,8 +34,8 @@ from tensile.engine.candidate import (
 )
 from tensile.engine.clusters import utc_now
 from tensile.engine.engine import Engine
-from tensile.engine.oneshot import KnownClusters, Planned, Problems, previewed, rehearse
-from tensile.engine.status.configmap import NameTaken, status_owner, status_ref
+from tensile.engine.oneshot import AssumedClusters, KnownClusters, Planned, Problems, previewed, rehearse
+from tensile.engine.status.configmap import NameTaken, check_ours, status_owner, status_ref
 from tensile.engine.status.report import EngineStatus, are_known
 from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, TensileError, described
@@ -48,7 +48,6 @@ from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import event
 from tensile.reconcile.report import Lines, Recorder, lines_of, summary_line
 from tensile.reconcile.workqueue import Pace
-from tensile.reconcile.world import World
 from tensile.topology import Topology
 from tensile.topology.diff import Edit, edit
 
@@ -120,13 +119,6 @@ def plans_beside(place: ConfigMapKey, engine: Engine, standing: EngineStatus) ->
     return CandidatePlans(place, Surroundings(engine.clusters, address, in_force, troubles, calm, utc_now))
 
 
-class _Clusters(NamedTuple):
-    """The clusters as a candidate would leave them, with the connections of today."""
-
-    world: World
-    connections: Mapping[str, Cluster]
-
-
 class CandidatePlans:
     """Plans each candidate beside the topology at `place`, and writes the result."""
 
@@ -184,7 +176,7 @@ class CandidatePlans:
             await self._remove(seen)
         else:
             if seen is not None:
-                check_ours(seen, self._ref, self._owner)
+                check_ours(seen, self._ref, self._owner, TAKEN)
             if await self._keep(candidate, seen):
                 self._settled = stamp
 
@@ -225,10 +217,7 @@ class CandidatePlans:
 
     async def _write(self, data: Mapping[str, str], candidate_uid: str) -> None:
         wanted = plan_write(self._entry(self._ref.name), data, self._ref, self._owner, candidate_uid)
-        if wanted.patch is not None:
-            raw = await self._upper.patch(self._ref, wanted.patch)
-        else:
-            raw = await self._upper.create(self._ref, wanted.create or {})
+        raw = await wanted.send(self._upper, self._ref)
         self._around.clusters.world.upper.config_maps.apply_response(raw)
 
     def _is_current(self, asked: tuple[str, ...]) -> bool:
@@ -276,11 +265,11 @@ class CandidatePlans:
         }
         recorder = Recorder()
 
-        async def work(standing: _Clusters) -> Problems:
+        async def work(standing: AssumedClusters) -> Problems:
             """Rehearse at a slow pace, and add what is not watched."""
             return {**await rehearse(standing, recorder, pace=BESIDE_ENGINE), **foreseen.problems}
 
-        planned = await previewed(_Clusters(foreseen.world, open_now), foreseen.unreached, recorder, work)
+        planned = await previewed(AssumedClusters(foreseen.world, open_now), foreseen.unreached, recorder, work)
         return planned, foreseen
 
     async def _report_conflict(self, words: str) -> None:

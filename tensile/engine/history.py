@@ -20,7 +20,16 @@ import orjson
 import structlog
 
 from tensile.engine.leader_election import NAMESPACE
-from tensile.engine.status.configmap import NameTaken, StatusWrite, marked_manifest, status_owner, status_ref
+from tensile.engine.status.configmap import (
+    RENAME,
+    NameTaken,
+    StatusWrite,
+    check_ours,
+    in_force,
+    marked_manifest,
+    status_owner,
+    status_ref,
+)
 from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
 from tensile.kube.cluster import Cluster, Patch
@@ -64,6 +73,16 @@ class TopologyRecords(NamedTuple):
     owner: Owner
     status: Manifest | None = None
     history: History = ()
+
+    @property
+    def newest(self) -> str:
+        """The SHA-256 of the last text of the history, "" for none."""
+        return self.history[-1].sha256 if self.history else ""
+
+    @property
+    def active(self) -> str:
+        """The SHA-256 of the text in force, "" if none is known."""
+        return in_force(self.status, self.owner) or self.newest
 
 
 def file_place(topology: str) -> ConfigMapKey:
@@ -134,11 +153,7 @@ def write(seen: Manifest | None, entry: AcceptedText, ref: Ref, owner: Owner) ->
     """
     if seen is None:
         return StatusWrite(create=marked_manifest(data_of(added((), entry)), ref, owner, owner.upper))
-    if not is_ours(seen, owner):
-        raise NameTaken(
-            f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so accepted topologies cannot be kept: "
-            "delete or rename it, or rename the topology's ConfigMap"
-        )
+    check_ours(seen, ref, owner, f"accepted topologies cannot be kept: {RENAME}")
     before: Mapping[str, Any] = seen.get("data") or {}
     history = entries(seen, owner)
     after = added(history, entry)
@@ -220,10 +235,8 @@ class HistoryWriter:
             return None
         try:
             found = write(await self._seen(), self._wanted, self._ref, self._owner)
-            if found is not None and found.patch is not None:
-                await self._cluster.patch(self._ref, found.patch)
-            elif found is not None:
-                await self._cluster.create(self._ref, found.create or {})
+            if found is not None:
+                await found.send(self._cluster, self._ref)
         except (AlreadyExists, Conflict):
             return 0.0
         except NameTaken as error:

@@ -20,9 +20,8 @@ import structlog
 
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
-from tensile.engine.oneshot import KnownClusters, feeds, opened, rehearse
+from tensile.engine.oneshot import AssumedClusters, KnownClusters, feeds, opened, rehearse
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, raised_at
-from tensile.kube.cluster import Cluster
 from tensile.kube.limits import LogThrottle
 from tensile.kube.store import Cache, Delta
 from tensile.objects import Manifest, Ref
@@ -162,13 +161,6 @@ Report = Mapping[Ref | Key, LogLine]
 content of an object is no part of it, as it can have the time of the plan in it."""
 
 
-class _Stopped(NamedTuple):
-    """The clusters, with what would be known of them if other engines stopped."""
-
-    world: World
-    connections: Mapping[str, Cluster]
-
-
 async def observe(topology: Topology, ways: ClusterAccess) -> None:
     """Report until cancelled. Raises ClusterTimeout if the upper cluster does not respond."""
     log = structlog.get_logger("tensile.observe")
@@ -204,7 +196,7 @@ async def planned(clusters: KnownClusters, topology: Topology, unreached: Mappin
     """
     world, recorder = stopped(clusters.world), Recorder()
     before = observed(world)
-    problems = await rehearse(_Stopped(world, clusters.connections), recorder)
+    problems = await rehearse(AssumedClusters(world, clusters.connections), recorder)
     return preview_of(recorder, problems, before, topology, unreached=unreached)
 
 

@@ -86,6 +86,13 @@ class KnownClusters(Protocol):
         ...
 
 
+class AssumedClusters(NamedTuple):
+    """Clusters as a plan assumes them, with the connections of today."""
+
+    world: World
+    connections: Mapping[str, Cluster]
+
+
 Known = TypeVar("Known", bound=KnownClusters)
 
 

@@ -29,7 +29,7 @@ import structlog
 from tensile import __version__
 from tensile.kube.limits import LogThrottle
 from tensile.kube.store import Delta, Entry
-from tensile.kubelet.pods.conditions import READY, SCHEDULED, conditions_of
+from tensile.kubelet.pods.conditions import SCHEDULED, conditions_of, is_ready
 from tensile.objects import Manifest, metadata, moment_of
 from tensile.reconcile.world import LowerWorld
 
@@ -174,12 +174,12 @@ class _Ways:
 
     def _look_below(self, way: _Way, lower_pod: Entry) -> None:
         """Complete the steps that the lower pod shows."""
-        is_ready = _is_ready(lower_pod.manifest())
-        self._complete(way, 3 if is_ready else 2, self._clock(), sends=self._is_listed)
+        place = 3 if is_ready(lower_pod.manifest()) else 2
+        self._complete(way, place, self._clock(), sends=self._is_listed)
 
     def _look(self, name: _Name, way: _Way, upper: Entry) -> None:
         """Complete the trace of a pod that is Ready or has ended."""
-        if _is_ready(upper.manifest()):
+        if is_ready(upper.manifest()):
             self._complete(way, len(STEPS), self._clock())
             self._end(name, way)
         elif upper.facts.terminal:
@@ -225,10 +225,6 @@ def _has_started(pod: Manifest) -> bool:
     """Report whether a container of a pod has run: such a pod may have been Ready before."""
     statuses: Iterable[Manifest] = (pod.get("status") or {}).get("containerStatuses") or ()
     return any(one.get("restartCount") or (one.get("state") or {}).keys() - {"waiting"} for one in statuses)
-
-
-def _is_ready(pod: Manifest) -> bool:
-    return (conditions_of(pod).get(READY) or {}).get("status") == "True"
 
 
 def _bound(pod: Manifest) -> int:

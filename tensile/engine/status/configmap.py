@@ -59,12 +59,14 @@ OFTEN = 1.0
 _OFTEN_FOR = 5
 _REST = 2.0
 _MOST_EVENTS = 20
+RENAME = "delete or rename it, or rename the topology's ConfigMap"
+"""The remedy for a name that is taken."""
 _NOTHING_YET = {TOPOLOGY: "", LOWERS: "[]"}
 _log = structlog.get_logger("tensile.engine.status")
 
 
 class NameTaken(TensileError):
-    """The name of the status belongs to a ConfigMap that is not ours."""
+    """The name of a ConfigMap that the engine writes belongs to one that is not ours."""
 
 
 class StatusWrite(NamedTuple):
@@ -72,6 +74,12 @@ class StatusWrite(NamedTuple):
 
     create: Manifest | None = None
     patch: Patch | None = None
+
+    async def send(self, cluster: Cluster, ref: Ref) -> bytes:
+        """Send it, and return the response."""
+        if self.patch is not None:
+            return await cluster.patch(ref, self.patch)
+        return await cluster.create(ref, self.create or {})
 
 
 def status_ref(place: ConfigMapKey) -> Ref:
@@ -95,11 +103,7 @@ def write(
     """
     if seen is None:
         return StatusWrite(create=marked_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
-    if not is_ours(seen, owner):
-        raise NameTaken(
-            f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so the status cannot be written: "
-            "delete or rename it, or rename the topology's ConfigMap"
-        )
+    check_ours(seen, ref, owner, f"the status cannot be written: {RENAME}")
     changes = _changes(seen.get("data") or {}, data)
     noted: dict[str, str | None] = {} if annotations(seen).get(UPPER_UID) == uid else {UPPER_UID: uid}
     if spent and approval_in(seen) == spent:
@@ -108,6 +112,12 @@ def write(
         return None
     marks = {"annotations": noted} if noted else {}
     return StatusWrite(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
+
+
+def check_ours(seen: Manifest, ref: Ref, owner: Owner, consequence: str) -> None:
+    """Raise NameTaken, with the consequence and the remedy, for a ConfigMap that is not ours."""
+    if not is_ours(seen, owner):
+        raise NameTaken(f"ConfigMap {ref.namespace}/{ref.name} belongs to another owner, so {consequence}")
 
 
 def approval_in(seen: Manifest | None) -> str:
@@ -132,24 +142,28 @@ def resumed(verdict: TopologyStatus, seen: Manifest | None, owner: Owner) -> Top
 
 def _time(seen: Manifest | None, owner: Owner, part: str, text: TopologyText) -> datetime | None:
     """Return the time that a status of ours has for a text, None if it does not describe that text."""
-    if seen is None or not is_ours(seen, owner):
-        return None
+    told = _part(seen, owner, part)
     try:
-        told = orjson.loads(seen["data"][part])
         return moment_of(told["time"]) if told.get("sha256", "") == text.sha256 else None
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 
 def part_in(seen: Manifest | None, owner: Owner, part: str) -> dict[str, Any]:
     """Return a part of a status of ours about a text with a SHA-256, as JSON, {} for none."""
+    found = _part(seen, owner, part)
+    return found if str(found.get("sha256", "")) else {}
+
+
+def _part(seen: Manifest | None, owner: Owner, part: str) -> dict[str, Any]:
+    """Return a part of a status of ours, {} if there is none, or it is no JSON object."""
     if seen is None or not is_ours(seen, owner):
         return {}
     try:
-        found: dict[str, Any] = orjson.loads(seen["data"][part])
-        return found if str(found["sha256"]) else {}
+        found = orjson.loads(seen["data"][part])
     except (KeyError, TypeError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def in_force(seen: Manifest | None, owner: Owner) -> str:
@@ -284,7 +298,7 @@ class StatusWriter:
         wanted = write(seen, report.data(), self._ref, self._owner, self._uid, spent=self._standing.spent)
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):
-                self._cache.apply_response(await self._send(wanted))
+                self._cache.apply_response(await wanted.send(self._cluster, self._ref))
 
     async def _write_events(self) -> None:
         while self._events:
@@ -296,11 +310,6 @@ class StatusWriter:
                 self._events = []
                 raise
             self._events = self._events[1:]
-
-    async def _send(self, wanted: StatusWrite) -> bytes:
-        if wanted.patch is not None:
-            return await self._cluster.patch(self._ref, wanted.patch)
-        return await self._cluster.create(self._ref, wanted.create or {})
 
     async def _write_event(self, told: EmitEvent) -> None:
         seen = self._seen() if self._of_file else None

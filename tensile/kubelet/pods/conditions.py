@@ -82,6 +82,11 @@ def conditions_of(pod: Manifest) -> Conditions:
     return view_of(pod).conditions
 
 
+def is_ready(pod: Manifest) -> bool:
+    """Report whether a pod has the condition Ready=True."""
+    return (conditions_of(pod).get(READY) or {}).get("status") == "True"
+
+
 def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
     """Return the condition by which a scheduler found no node for a pod, for one of these reasons; else None."""
     said = conditions_of(pod).get(SCHEDULED) or {}
