@@ -11,13 +11,14 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.conformance.stale.harmless import HARMLESS
 from bench.conformance.stale.harmless import prepare as prepare_harmless
-from bench.conformance.stale.others import OTHERS, converge
+from bench.conformance.stale.others import OTHERS, Other, converge
 from bench.conformance.stale.stage import GROUND, Done, Stage
 from bench.conformance.stale.subjects import WORDS, Change, Subject, subjects
 from bench.conformance.stale.subjects import prepare as prepare_subjects
@@ -51,65 +52,69 @@ def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[
     yield from (f"it wrote: {one}" for one in wrote)
 
 
+Attempt = Callable[[], Awaitable[list[str]]]
+
+
+async def tried(name: str, attempt: Attempt) -> list[str]:
+    """Return how a case differs from what it has to be; one that cannot be set up differs too."""
+    begin = time.monotonic()
+    try:
+        found = await attempt()
+    except (NotInTime, Refused, AssertionError) as error:
+        found = [str(error)]
+    print(f"{name}: {found or 'right'} ({time.monotonic() - begin:.1f} s)", flush=True)
+    return found
+
+
 async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
     """Try the cases about a kind, with plans of its namespace: one that is applied spoils no other kind."""
-    found: dict[str, list[str]] = {}
     await prepare_subjects(stage, [one for one, _ in cases.values()])
-    for name, (subject, change) in cases.items():
-        begin = time.monotonic()
+
+    async def attempt(subject: Subject, change: Change) -> list[str]:
+        """Save a plan of the subject's namespace, change the subject, and apply the plan."""
         says = rf"{subject.lower}: {subject.sort.kind} {subject.namespace}/{subject.name}: "
         says += f"({'|'.join(WORDS[one] for one in change.reasons)})"
-        try:
-            await stage.save("--namespace", subject.namespace)
-            await change.way(stage, subject)
-            found[name] = [*wrong(*await stage.apply(), says, subject.namespace)]
-        except (NotInTime, Refused, AssertionError) as error:
-            found[name] = [str(error)]
-        _tell(name, found[name], begin)
-    return found
+        await stage.save("--namespace", subject.namespace)
+        await change.way(stage, subject)
+        return [*wrong(*await stage.apply(), says, subject.namespace)]
+
+    return {name: await tried(name, partial(attempt, *case)) for name, case in cases.items()}
 
 
 async def about_others(stage: Stage, names: list[str]) -> dict[str, list[str]]:
     """Try the other cases."""
-    found: dict[str, list[str]] = {}
     await converge(stage)
-    for name in names:
-        begin, case = time.monotonic(), OTHERS[name]
-        try:
-            if case.before is not None:
-                await case.before(stage)
-            await stage.save()
-            async with case.changed(stage):
-                found[name] = [*wrong(*await stage.apply(), case.says)]
-        except (NotInTime, Refused, AssertionError) as error:
-            found[name] = [str(error)]
-        _tell(name, found[name], begin)
-    return found
+
+    async def attempt(case: Other) -> list[str]:
+        """Save a plan, make the change of the case, and apply the plan."""
+        if case.before is not None:
+            await case.before(stage)
+        await stage.save()
+        async with case.changed(stage):
+            return [*wrong(*await stage.apply(), case.says)]
+
+    return {name: await tried(name, partial(attempt, OTHERS[name])) for name in names}
 
 
 async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
     """Try what has to leave a plan as it is."""
-    found: dict[str, list[str]] = {}
     await prepare_harmless(stage)
+
+    async def attempt(name: str) -> list[str]:
+        """Save a plan, make the change, and apply the plan, which has to make its step."""
+        await HARMLESS[name](stage)
+        done, wrote = await stage.apply()
+        found = [] if "Applied" in done.out + done.err else [f"refused: {done.err}"]
+        if not any("/nodes/" in one for one in wrote):
+            found.append("the label of the Node was not written")
+        return found
+
+    found: dict[str, list[str]] = {}
     for name in names:
-        begin = time.monotonic()
         await converge(stage)
         await stage.save()
-        try:
-            await HARMLESS[name](stage)
-        except (NotInTime, Refused, AssertionError) as error:
-            found[name] = [str(error)]
-            continue
-        done, wrote = await stage.apply()
-        found[name] = [] if "Applied" in done.out + done.err else [f"refused: {done.err}"]
-        if not any("/nodes/" in one for one in wrote):
-            found[name].append("the label of the Node was not written")
-        _tell(name, found[name], begin)
+        found[name] = await tried(name, partial(attempt, name))
     return found
-
-
-def _tell(name: str, differences: list[str], begin: float) -> None:
-    print(f"{name}: {differences or 'right'} ({time.monotonic() - begin:.1f} s)", flush=True)
 
 
 async def scenario(sandbox: Sandbox, match: str) -> dict[str, Any]:
