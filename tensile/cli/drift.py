@@ -300,7 +300,7 @@ class _Examiner:
         return ""
 
     def _unmarked(self, ref: Ref, seen: Manifest | None, upper_uid: str) -> DriftedObject | None:
-        """Return an object from which one of our two marks was removed, None for one of somebody else."""
+        """Return an object from which one of our two marks was removed, None for one of another owner."""
         if seen is None or not upper_uid:
             return None
         marks = (

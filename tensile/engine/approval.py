@@ -177,7 +177,7 @@ def edited(world: World, topology: Topology) -> World:
 
 
 def is_running(pod: Entry) -> bool:
-    """Report whether an upper pod has something to lose: it has run, has not ended, and nobody has deleted it."""
+    """Report whether an upper pod has something to lose: it has run, has not ended, and is not deleted."""
     return bool(pod.facts.ran and not pod.facts.terminal and not pod.facts.terminating)
 
 

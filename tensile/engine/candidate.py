@@ -2,8 +2,8 @@
 
 The plan is that of `tensile plan`, made on copies of the engine's caches, so it takes no list and no credential: the
 transitions of the lowers are those of a reload, and the rest is the one pipeline. What the caches do not have is named,
-and the rest is planned. No Secret that only the candidate names is read: the author of a candidate may be anybody who
-may write that one ConfigMap.
+and the rest is planned. No Secret that only the candidate names is read: the author of a candidate may be any client
+that may write that one ConfigMap.
 
 The result goes into ConfigMap NAME-plan. A ConfigMap holds 1 MiB, and a comment of a code forge less, so a longer plan
 is cut, and says so.

@@ -1,7 +1,7 @@
 """Keeps ConfigMap NAME-plan in line with ConfigMap NAME-candidate, while this engine leads.
 
 It is level-based: both ConfigMaps are in the engine's cache of all ConfigMaps, and the hashes in the plan say which
-candidate was planned for which topology in force. So a new leader does not plan again, and a plan that somebody deletes
+candidate was planned for which topology in force. So a new leader does not plan again, and a plan that a user deletes
 comes back. Without a candidate the plan is deleted.
 
 Planning must not delay what the engine is for. It waits for a moment in which the engine has nothing to do, takes small

@@ -237,7 +237,7 @@ def _new_taints(lower: LowerWorld, world: World) -> list[Manifest]:
 
 
 def _stays(pod: Manifest, taints: Iterable[Manifest]) -> bool:
-    """Report whether a pod tolerates all of these taints, and for ever: one toleration with seconds limits all."""
+    """Report whether a pod tolerates all of these taints without a limit: one toleration with seconds limits all."""
     tolerations = pod["spec"].get("tolerations") or ()
     for taint in taints:
         found = [one for one in tolerations if tolerates(one, taint)]

@@ -156,7 +156,7 @@ async def test_what_is_merged_is_planned_again(program: CandidateProgram) -> Non
 
 
 async def test_the_plan_goes_with_its_candidate(program: CandidateProgram) -> None:
-    """A plan that somebody deletes before comes back."""
+    """A plan that was deleted before comes back."""
     text = program.text(edit_lower(B, node={"labels": {"candidate": "5"}}))
     await program.propose(text)
     await program.plan_of(text)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 RBAC = "apis/rbac.authorization.k8s.io/v1"
 HIDDEN = ("b3JpZ2luYWw=", "dGFtcGVyZWQ=")
-"""The value of a Secret above, and the one that somebody wrote below."""
+"""The value of a Secret above, and the one that another client wrote below."""
 WARN = "pod-security.kubernetes.io/warn"
 OWNER_NAME = "tensile-kube.io/owner-name"
 CONFIGS = ("edited", "added", "emptied", "labelled", "unnamed", "frozen", "gone", "unmarked", "above", "same")
@@ -38,7 +38,7 @@ PODS = ("labels", "removed", "image", "limited", "lost")
 
 
 class Tampering(NamedTuple):
-    """What somebody does to an object, with a field manager of that name; a body of None deletes it.
+    """What another client does to an object, with a field manager of that name; a body of None deletes it.
 
     `fields` are the paths that are told, () if the object is gone; `by` is whether managedFields tell the client.
     """

@@ -112,7 +112,7 @@ async def test_pods_that_leave_anyway_do_not_count() -> None:
 
 
 async def test_a_maintenance_window_only_delays() -> None:
-    """The edit would move the pods when it opens, without anybody who looks."""
+    """The edit would move the pods when it opens, unattended."""
     windows = 'windows: [{schedule: "0 2 1 1 *", duration: 1h}]\n'
     assert await affected(populated(text(more=windows)), text(a=DRAIN, more=windows)) == list(PODS)
 
@@ -187,7 +187,7 @@ def started(present: str, found: TopologyRecords) -> tuple[str, str]:
 
 
 def test_an_engine_starts_on_what_was_accepted() -> None:
-    """The present text, if it was the last one; with an edit that nobody has decided, the one before."""
+    """The present text, if it was the last one; with an edit that is not decided, the one before."""
     before, edit = text(), text(a=DRAIN)
     assert started(before, records(before, status=digest(before))) == (digest(before), "")
     assert started(edit, records(before, status=digest(before))) == (digest(before), "")
@@ -413,7 +413,7 @@ async def test_an_approval_is_for_one_text() -> None:
 
 @in_virtual_time
 async def test_an_approval_while_nothing_waits_is_removed() -> None:
-    """It would approve an edit that nobody has seen."""
+    """It would approve an edit that was never shown."""
     async with running() as engine:
         await engine.annotate(digest(LARGE))
         assert APPROVED not in engine.status["metadata"]["annotations"]
@@ -446,7 +446,7 @@ async def test_a_bad_text_takes_the_place_of_one_that_waits() -> None:
 
 @in_virtual_time
 async def test_an_edit_goes_on_waiting_although_its_pods_have_gone() -> None:
-    """Over a restart too: nothing becomes active while nobody looks."""
+    """Over a restart too: nothing becomes active unattended."""
     async with running() as engine:
         await engine.edit(LARGE)
         for name in PODS:

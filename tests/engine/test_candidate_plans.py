@@ -221,7 +221,7 @@ async def test_a_candidate_under_another_key_is_answered() -> None:
 
 @in_virtual_time
 async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
-    """Its author may be anybody, and parsing takes long."""
+    """Its author may be any client, and parsing takes long."""
     beside = Beside()
     beside.propose("# {}\n" * (MOST_TEXT // 5 + 1))
     await beside.plans.look()

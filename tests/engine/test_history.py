@@ -101,7 +101,7 @@ def test_what_somebody_else_wrote_into_it_is_no_history(index: str | None) -> No
 
 
 def test_a_text_that_was_changed_is_left_out() -> None:
-    """Its SHA-256 is what somebody approved."""
+    """Its SHA-256 is what a user approved."""
     kept, changed = entry("a: 1\n"), entry("b: 1\n")
     found = stored(kept, changed)
     found["data"][f"{changed.sha256}.yaml"] = "b: 2\n"

@@ -125,7 +125,7 @@ class Hanging:
         self.asked = asyncio.Event()
 
     async def read(self, _ref: Ref) -> bytes:
-        """Wait for ever."""
+        """Wait without end."""
         self.asked.set()
         never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         return await never

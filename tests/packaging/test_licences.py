@@ -1,4 +1,4 @@
-"""The page of licences has every package that is shipped, and only licences that somebody has looked at."""
+"""The page of licences has every package that is shipped, and only licences that were reviewed."""
 
 import re
 from importlib.metadata import distribution
@@ -21,7 +21,7 @@ def parts(package: Package) -> set[str]:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_a_package_has_licences_that_are_known_and_their_text(package: Package) -> None:
-    """One under another licence is not shipped before somebody has read it; the text has to go along with a copy."""
+    """One under another licence is not shipped before it was reviewed; the text has to go along with a copy."""
     assert parts(package) <= PERMISSIVE | COPYLEFT
     assert texts(distribution(package.name)) != []
 

@@ -226,7 +226,7 @@ def at_another_port(name: str) -> Edit:
 
 
 def tolerant(seconds: int | None = None) -> dict[str, Any]:
-    """Return what lets a pod stay on a node with TAINT, for ever or for so many seconds."""
+    """Return the toleration of TAINT for a pod, without a limit or for some seconds."""
     limit = {} if seconds is None else {"tolerationSeconds": seconds}
     return {"tolerations": [{"key": TAINT["key"], "operator": "Exists", "effect": "NoExecute", **limit}]}
 

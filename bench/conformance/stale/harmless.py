@@ -96,8 +96,8 @@ HARMLESS: Mapping[str, Change] = {
     "waiting-pod": create(
         UPPER, f"{SPACES}/{SHOP}/pods", "unbound", {"spec": {"containers": [{"name": "a", "image": "b"}]}}
     ),
-    "config-of-nobody": create(UPPER, f"{SPACES}/{SHOP}/configmaps", "unused", {"data": {"a": "b"}}),
-    "secret-of-nobody": create(UPPER, f"{SPACES}/{SHOP}/secrets", "unused", {"data": {"a": "Yg=="}}),
+    "unreferenced-config-map": create(UPPER, f"{SPACES}/{SHOP}/configmaps", "unused", {"data": {"a": "b"}}),
+    "unreferenced-secret": create(UPPER, f"{SPACES}/{SHOP}/secrets", "unused", {"data": {"a": "Yg=="}}),
     "other-namespace": create(UPPER, SPACES, "harmless-other", {}),
     "excluded-pod": create(
         UPPER,

@@ -126,7 +126,7 @@ async def _lost_node(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _stranger(stage: Stage) -> AsyncIterator[None]:
-    """Let a pod of nobody use half of lower-b."""
+    """Let a pod that is not mirrored use half of lower-b."""
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "30"}}}
     await stage.create(B, f"{SPACES}/default/pods", "large", {"spec": {"containers": [container]}})
     path = f"{SPACES}/default/pods/large"
@@ -184,7 +184,7 @@ def bound(namespace: str, name: str, lower: str) -> Callable[[Stage], Any]:
 
 
 async def _orphan(stage: Stage) -> None:
-    """Let a copy of a pod be in lower-a whose upper pod nobody knows."""
+    """Create a lower pod with our marks in lower-a whose upper pod does not exist."""
     path = f"{SPACES}/space-kept/pods/first"
     found = await stage.lowers[A].call("GET", path)
     meta = {field: found["metadata"][field] for field in ("labels", "annotations", "ownerReferences")}
@@ -265,7 +265,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def forged(change: Callable[[Document], None]) -> Callable[[Stage], Any]:
-    """Return the context of a saved plan that somebody has edited."""
+    """Return the context of a saved plan that was edited by hand."""
 
     async def edit(stage: Stage) -> None:
         """Edit it."""
@@ -290,7 +290,7 @@ def _removed(document: Document) -> None:
 
 
 def _added(document: Document) -> None:
-    document["steps"].append({**_step(document), "name": "of-nobody"})
+    document["steps"].append({**_step(document), "name": "forged"})
 
 
 def _bare_text(text: str) -> str:
@@ -411,7 +411,7 @@ OTHERS: Mapping[str, Other] = {
     "file-guard": Other(file(lambda text: text.replace("maxDeletes: 1000", "maxDeletes: 1001")), FILE),
     "file-bad": Other(file(lambda text: text.replace("lowers:", "lowerz:")), FILE),
     "forged-removed": Other(forged(_removed), _object(UPPER, NODE, ACTION)),
-    "forged-added": Other(forged(_added), _object(UPPER, "Node of-nobody", ACTION)),
+    "forged-added": Other(forged(_added), _object(UPPER, "Node forged", ACTION)),
     "forged-action": Other(forged(_set("action", "delete")), _object(UPPER, NODE, ACTION)),
     "forged-uid": Other(forged(_set("uid", FORGED_UID)), _object(UPPER, NODE, IDENTITY)),
     "forged-before": Other(forged(_set("before", "0" * 64)), _object(UPPER, NODE, STATE)),

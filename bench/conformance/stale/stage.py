@@ -164,7 +164,7 @@ class Stage:
         await self.create(UPPER, f"/api/v1/namespaces/{namespace}/pods", name, body)
 
     async def below(self, lower: str, namespace: str) -> None:
-        """Let somebody create a namespace in a lower, if there is none, and wait until it takes pods."""
+        """Create a namespace in a lower as another client, if there is none, and wait until it takes pods."""
         with suppress(Refused):
             await self.create(lower, "/api/v1/namespaces", namespace, {})
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts"

@@ -204,7 +204,7 @@ async def recreated(stage: Stage, subject: Subject) -> None:
 
 
 async def taken(stage: Stage, subject: Subject) -> None:
-    """Let somebody create an object of that name below."""
+    """Create a lower object of that name as another client."""
     body = {**subject.sort.body, **({"spec": {"containers": [_CONTAINER]}} if subject.sort.kind == "Pod" else {})}
     await stage.below(subject.lower, subject.namespace)
     await stage.create(subject.lower, subject.sort.collection.format(subject.namespace), subject.name, body)
@@ -241,7 +241,7 @@ async def copy_recreated(stage: Stage, subject: Subject) -> None:
 
 
 async def copy_taken(stage: Stage, subject: Subject) -> None:
-    """Delete the copy, and create an object of that name that is nobody's."""
+    """Delete the copy, and create an object of that name without our marks."""
     await stage.recreate(subject.lower, subject.path, marked=False)
 
 

@@ -45,7 +45,7 @@ def test_what_is_kept_takes_no_more_room_than_it_has_bytes() -> None:
 
 
 def test_of_the_book_keeping_only_what_is_asked_is_kept() -> None:
-    """Above nothing; below which metadata we wrote, and which metadata and parts of the spec somebody else did."""
+    """Above nothing; below which metadata we wrote, and which metadata and parts of the spec other clients did."""
     both = {"f:metadata": {"f:labels": {}}, "f:spec": {"f:containers": {}}}
     books = [
         {"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": both},
