@@ -98,6 +98,11 @@ def engine(sandbox: Sandbox, log: Path) -> Child:
     return Child(["tensile", "run", "-f", topology, "--log-format", "json"], sandbox, log)
 
 
-def ceiling(sandbox: Sandbox, log: Path) -> Child:
+def ceiling(sandbox: Sandbox, log: Path, *options: str) -> Child:
     """Start the bare loop."""
-    return Child(["bench.speed.ceiling", "--sandbox", str(sandbox.directory)], sandbox, log)
+    return Child(["bench.speed.ceiling", "--sandbox", str(sandbox.directory), *options], sandbox, log)
+
+
+def spread_ceiling(sandbox: Sandbox, log: Path) -> Child:
+    """Start the bare loop with nodes over which the scheduler spreads pods, as over the engine's."""
+    return ceiling(sandbox, log, "--hostname")

@@ -1,9 +1,12 @@
 """The ceiling: a bare loop with the fewest writes that a mirrored pod can do with, to measure the engine against.
 
-    .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY
+    .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY [--hostname]
 
 It registers a virtual node per lower and mirrors until it is ended. Nothing is owned, checked, retried or recovered,
 and what a pod refers to is left out: it bounds what any mirror could reach here, and is no way to build one.
+
+The scheduler spreads a Deployment's pods over nodes with the label `kubernetes.io/hostname`, which each kubelet and the
+engine set. It computes less for nodes without it. `--hostname` gives the loop's nodes that label.
 """
 
 import argparse
@@ -37,11 +40,12 @@ def room(nodes: Iterable[Manifest]) -> Manifest:
     return render_all({name: total[name] for name in RESOURCES})
 
 
-def node(name: str, offer: Manifest) -> Manifest:
-    """Return a virtual node that is Ready from the start."""
+def node(name: str, offer: Manifest, *, hostname: bool) -> Manifest:
+    """Return a virtual node that is Ready from the start, with its name as the label of that name if wanted."""
+    labels = {"type": "virtual-kubelet"} | ({"kubernetes.io/hostname": name} if hostname else {})
     ready = {"type": "Ready", "status": "True", "reason": "Up", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"capacity": offer, "allocatable": offer, "conditions": [ready]}
-    return {"metadata": {"name": name, "labels": {"type": "virtual-kubelet"}}, "status": status}
+    return {"metadata": {"name": name, "labels": labels}, "status": status}
 
 
 def lease(name: str, now: datetime) -> Manifest:
@@ -72,9 +76,10 @@ def itself(pod: Manifest) -> str:
 class Ceiling:
     """The loop, over an upper site and the lower sites by the name of their node."""
 
-    def __init__(self, upper: Site, lowers: dict[str, Site]) -> None:
+    def __init__(self, upper: Site, lowers: dict[str, Site], *, hostname: bool) -> None:
         self._upper = upper
         self._lowers = lowers
+        self._hostname = hostname
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._running: set[asyncio.Task[Any]] = set()
@@ -82,7 +87,8 @@ class Ceiling:
     async def run(self) -> None:
         """Register the nodes and mirror, until it is cancelled."""
         for name, lower in self._lowers.items():
-            await self._upper.call("POST", NODES, node(name, room(await lower.items(NODES))))
+            offer = room(await lower.items(NODES))
+            await self._upper.call("POST", NODES, node(name, offer, hostname=self._hostname))
         followed = (self._follow_lower(lower) for lower in self._lowers.values())
         await asyncio.gather(self._beat(), self._follow_upper(), *followed)
 
@@ -129,18 +135,20 @@ class Ceiling:
             task.exception()
 
 
-async def mirror(directory: Path) -> None:
+async def mirror(directory: Path, *, hostname: bool) -> None:
     """Mirror between the clusters of a sandbox, until it is ended."""
     clusters = Sandbox.attach(directory).clusters
     lowers = {f"{PREFIX}{name}": Site(found) for name, found in clusters.items() if name != UPPER}
-    await Ceiling(Site(clusters[UPPER]), lowers).run()
+    await Ceiling(Site(clusters[UPPER]), lowers, hostname=hostname).run()
 
 
 def main() -> None:
     """Read the arguments and mirror."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sandbox", type=Path, required=True, help="the directory of a running sandbox")
-    uvloop.run(mirror(parser.parse_args().sandbox))
+    parser.add_argument("--hostname", action="store_true", help="label the nodes kubernetes.io/hostname")
+    given = parser.parse_args()
+    uvloop.run(mirror(given.sandbox, hostname=given.hostname))
 
 
 if __name__ == "__main__":

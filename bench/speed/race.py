@@ -25,7 +25,7 @@ class Race(NamedTuple):
     """What is measured: `run` gives one turn's numbers for so many pods, of which `fields` are compared.
 
     `result` is the name of the file of results, in which {pods} stands for their number. The engine's median of
-    `deciding` may be up to `bar` times the ceiling's.
+    `deciding` may be up to `bar` times the ceiling's. `parties` are those that take part.
     """
 
     result: str
@@ -33,15 +33,14 @@ class Race(NamedTuple):
     fields: Sequence[str]
     deciding: str
     bar: float
+    parties: Sequence[Party] = PARTIES
 
 
-async def take_turns(
-    race: Race, sandbox: Sandbox, pods: int, rounds: int, parties: Sequence[Party] = PARTIES
-) -> list[dict[str, Any]]:
+async def take_turns(race: Race, sandbox: Sandbox, pods: int, rounds: int) -> list[dict[str, Any]]:
     """Run every party once a round, and return the runs in the order in which they were."""
     runs: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
-        for party in parties:
+        for party in race.parties:
             async with taking_part(party, sandbox) as turn:
                 run = {"round": number, "party": party.name, "load": turn.load, **await race.run(turn, pods)}
                 await emptied(sandbox, NAMESPACE, LIMIT)
@@ -55,14 +54,14 @@ async def measure(race: Race, sandbox: Sandbox, pods: int, rounds: int, results:
     runs = await take_turns(race, sandbox, pods, rounds)
     async with Site(sandbox.clusters[UPPER]) as site:
         kubernetes = await site.version()
-    found = {party.name: medians(runs, party.name, race.fields) for party in PARTIES}
+    found = {party.name: medians(runs, party.name, race.fields) for party in race.parties}
     against = ratios(found, race.fields)
     result = {"pods": pods, "rounds": rounds, "medians": found, "ratios": against, "bar": race.bar, "runs": runs}
     path = keep(results, race.result.format(pods=pods), kubernetes, result)
     ratio = against["ceiling"][race.deciding]
     print(table(found, race.fields))
-    alone = against["alone"][race.deciding]
-    print(f"{race.deciding}: {ratio:g} x the ceiling (bar {race.bar:g}), {alone:g} x alone ({path})")
+    others = ", ".join(f"{row[race.deciding]:g} x {name}" for name, row in against.items() if name != "ceiling")
+    print(f"{race.deciding}: {ratio:g} x the ceiling (bar {race.bar:g}), {others} ({path})")
     return 0 if ratio <= race.bar else 1
 
 

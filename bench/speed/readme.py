@@ -167,6 +167,14 @@ def _about(found: Results) -> Iterator[str]:
         rounds, machine = min(result["rounds"] for result in races), races[0]["machine"]
         yield f"Medians of {rounds} rounds or more in turns, on {machine['processors']} processors of kind"
         yield f"{machine['processor']} that ran all control planes too; elsewhere only the ratios mean something."
+    medians = found.get("makespan-1000", {}).get("medians", {})
+    if "spread" in medians:
+        engine, spread = medians["engine"], medians["spread"]
+        yield "As nodes with a kubelet do, those of tensile have the label `kubernetes.io/hostname`, so the scheduler"
+        yield "computes how to spread the pods over them. It does not for the nodes of the bare loop. If they have that"
+        yield f"label too, the last pod is Ready after {spread['last_ready_s']:.3g} s (tensile / bare loop:"
+        yield f"{engine['last_ready_s'] / spread['last_ready_s']:.2f}), for {spread['cpu_ms_pod']:.3g} ms of CPU time"
+        yield f"for each pod ({engine['cpu_ms_pod'] / spread['cpu_ms_pod']:.2f})."
     if "streams" in found:
         ratios = [ratio for node in found["streams"]["medians_mb_s"].values() for ratio in node["ratio"].values()]
         yield f"Streams (exec, cp, port-forward of 100 MB) had {min(ratios):.2f} to {max(ratios):.2f} times the"
