@@ -30,6 +30,8 @@ _SCHEME = re.compile(r"(?i)(?:bearer|basic)\s").search
 _CUT = "..."
 _MOST_ITEMS = 100
 _DEEPEST = 6
+_PRECISE_MINUTES, _PRECISE = 10, 8
+"""Below so many minutes, or hours and days, a time span has a second unit."""
 _WORD = re.compile("[A-Za-z-]{1,40}")
 _BEGIN = re.compile("[A-Za-z-]{0,8}")
 
@@ -51,6 +53,22 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[harmless(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def human_duration(seconds: int) -> str:
+    """Return a time span of zero or more seconds as kubectl prints an age: 110s, 2m10s, 15m, 3h5m, 26h, 6d4h, 300d."""
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
+    if seconds < 2 * 60:
+        return f"{seconds}s"
+    if minutes < 3 * 60:
+        return _two_units(minutes, "m", seconds % 60 if minutes < _PRECISE_MINUTES else 0, "s")
+    if hours < 2 * 24:
+        return _two_units(hours, "h", minutes % 60 if hours < _PRECISE else 0, "m")
+    return _two_units(days, "d", hours % 24 if days < _PRECISE else 0, "h")
+
+
+def _two_units(number: int, unit: str, rest: int, smaller: str) -> str:
+    return f"{number}{unit}{rest}{smaller}" if rest else f"{number}{unit}"
 
 
 def prepare() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.text import HIDDEN, LONGEST_PRINTED, clean, cut, printable
+from tensile.text import HIDDEN, LONGEST_PRINTED, clean, cut, human_duration, printable
 
 MARKER = "aHVudGVyMg=="
 
@@ -101,3 +101,25 @@ def test_the_lines_of_a_text_for_an_event_stay() -> None:
     assert cut("a\tb\n\x1b[2Jc\r\n", 100) == "a\tb\n\\x1b[2Jc\\r\n"
     assert cut("x" * 20, 10) == "xxxxxxx..."
     assert cut("\ud800", 100) == "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (130, "2m10s"),
+        (10 * 60 + 30, "10m"),
+        (179 * 60, "179m"),
+        (180 * 60, "3h"),
+        (185 * 60, "3h5m"),
+        (8 * 3600 + 60, "8h"),
+        (47 * 3600, "47h"),
+        (52 * 3600, "2d4h"),
+        (8 * 86_400 + 3600, "8d"),
+    ],
+)
+def test_a_time_span_is_printed_as_kubectl_does(seconds: int, words: str) -> None:
+    """A second unit only where the first is small."""
+    assert human_duration(seconds) == words

@@ -21,14 +21,13 @@ from tensile.engine.status.query import StatusAnswer, StatusUpdates
 from tensile.errors import TensileError
 from tensile.objects import timestamp
 from tensile.resources import readable
-from tensile.text import aligned, joined, takes_colour
+from tensile.text import aligned, human_duration, joined, takes_colour
 
 _HEAD = ("LOWER", "NODE", "STATE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
 _WIDE = ("NODES", "VERSION", "MESSAGE")
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _CLEAR, _TOP = "\x1b[J", "\x1b[H"
 """Clear from the cursor to the end of the screen; move the cursor to its top left corner."""
-_MINUTE, _HOUR = 60, 3600
 _HASH = 12
 
 
@@ -64,7 +63,7 @@ def _block(lines: Sequence[str]) -> list[str]:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     amounts = (_pair(row, name) for name in ("cpu", "memory", "pods"))
-    return (row["name"], row["node"], _state(row), str(row["pods"]), *amounts, _seconds(row["lag"]))
+    return (row["name"], row["node"], _state(row), str(row["pods"]), *amounts, human_duration(row["lag"]))
 
 
 def _wide_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -86,13 +85,6 @@ def _drift(count: int) -> str:
     """Return how many changes of other clients were put back; an engine of an earlier version does not tell it."""
     what = "1 change" if count == 1 else f"{count} changes"
     return f"{what} by other clients put back since the engine started: see the status page, or Events DriftReverted"
-
-
-def _seconds(lag: int) -> str:
-    """Render seconds as kubectl renders an age."""
-    if lag < 2 * _MINUTE:
-        return f"{lag}s"
-    return f"{lag // _MINUTE}m" if lag < 2 * _HOUR else f"{lag // _HOUR}h"
 
 
 def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:

@@ -16,7 +16,7 @@ from tensile.kubelet.pods.conditions import INITIALIZED, READY, SCHEDULED, condi
 from tensile.names import FIELD_MANAGER, LOWER, LOWER_SCHEDULED
 from tensile.objects import Manifest, annotations, deleted_at, metadata, uid
 from tensile.reconcile.pods.index import TERMINAL
-from tensile.text import aligned, clean, joined
+from tensile.text import aligned, clean, human_duration, joined
 
 FORMAT = 1
 RESOLUTION = 1
@@ -33,7 +33,7 @@ _TITLES = {
     "ready": "upper pod Ready",
 }
 """The steps of a start in their order, by their names in JSON."""
-_DAY, _HOUR, _MINUTE = 86400, 3600, 60
+_MINUTE = 60
 Document = dict[str, Any]
 Cells = tuple[str, ...]
 
@@ -330,15 +330,10 @@ def _cells(row: Document) -> Cells:
 
 
 def _length(seconds: float) -> str:
-    """Return a duration in the two largest units that it needs, such as "3m12s"."""
+    """Return a duration, with fractions of a second where it is short; an event may be from before the pod."""
     if abs(seconds) < _MINUTE:
         return f"{round(seconds, 3):g}s"
-    sign, whole = "-" if seconds < 0 else "", round(abs(seconds))
-    if whole < _HOUR:
-        return f"{sign}{whole // _MINUTE}m{whole % _MINUTE:02d}s"
-    if whole < _DAY:
-        return f"{sign}{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
-    return f"{sign}{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
+    return f"{'-' if seconds < 0 else ''}{human_duration(round(abs(seconds)))}"
 
 
 def _seconds(start: datetime, end: datetime) -> float:

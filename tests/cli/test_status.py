@@ -129,7 +129,7 @@ def test_memory_is_told_so_that_two_amounts_can_be_compared(memory: str, told: s
     assert f"768Gi/{told} " in line
 
 
-@pytest.mark.parametrize(("lag", "told"), [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h")])
+@pytest.mark.parametrize(("lag", "told"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "120m"), (10800, "3h")])
 def test_lag_is_told_as_an_age(lag: int, told: str) -> None:
     """As kubectl tells one."""
     line = shown(StatusReport("demo", accepted(), (row(lag=lag),))).splitlines()[1]

@@ -26,7 +26,6 @@ _WORD = 40
 """Maximum characters of a cell that is not broken within a word."""
 _FEW = 10_000
 """Milli-units below which an amount has two decimals."""
-_MINUTE, _HOUR = 60, 3600
 _PARTS = ("ours", "others", "reserved")
 LEGEND = {"ours": "our pods", "others": "other pods", "reserved": "held back", "free": "free"}
 
@@ -205,12 +204,3 @@ def bar(resource: str, share: ResourceShare) -> Markup:
         f'<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" aria-label="{text(label)}">'
         f"{''.join(drawn)}</svg>"
     )
-
-
-def age(seconds: int) -> str:
-    """Return a time span in its two largest units: 2m10s."""
-    if seconds < _MINUTE:
-        return f"{seconds}s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE}m{seconds % _MINUTE}s"
-    return f"{seconds // _HOUR}h{seconds % _HOUR // _MINUTE}m"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from tensile.engine.status.html import Markup, age, amount, bar, code, document, legend, link, table, text
+from tensile.engine.status.html import Markup, amount, bar, code, document, legend, link, table, text
 from tensile.engine.status.report import LowerRow, StatusReport
 from tensile.kube.store import Cache
 from tensile.kubelet.node.capacity import ResourceShare, shares
@@ -21,6 +21,7 @@ from tensile.reconcile.drift import RecentDrift
 from tensile.reconcile.plan import Step
 from tensile.reconcile.pods.demand import PodDemand, pod_demand
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
+from tensile.text import human_duration
 
 _MOST = 50
 """Maximum of problems and of changes on the page; the log and `tensile plan` have all of them."""
@@ -267,7 +268,8 @@ def _card(row: LowerRow, used: ResourceShares) -> Iterator[str]:
 def state_of(row: LowerRow) -> Markup:
     """Return the state of a lower cluster in one word, and since when it has not answered."""
     tone = "good" if row.state in _WELL else "bad"
-    return Markup(f'<strong class="{tone}">{text(row.state)}{f" {age(row.lag)}" if row.lag else ""}</strong>')
+    since = f" {human_duration(row.lag)}" if row.lag else ""
+    return Markup(f'<strong class="{tone}">{text(row.state)}{since}</strong>')
 
 
 def _changes(changes: Iterable[RecentChange]) -> Iterator[str]:

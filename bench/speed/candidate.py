@@ -1,0 +1,184 @@
+"""How long the engine takes to plan a candidate beside many pods, and what that costs it, against `tensile plan`.
+
+    .venv/bin/python -m bench.speed.candidate --pods 5000 --rounds 3
+
+The engine reads its topology from a ConfigMap of the upper cluster, and mirrors the pods into two lower clusters. In
+each round, a candidate is written for each of four edits. Counted are the seconds until ConfigMap NAME-plan has its
+plan, and the CPU time of the engine meanwhile; `tensile plan` then plans the same text in a process of its own.
+"""
+
+import asyncio
+import resource
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import orjson
+import yaml
+
+from bench.kit.children import Child
+from bench.kit.parties import calm, nodes_usable
+from bench.kit.sites import MERGE, Manifest, NotInTime, Refused, Site, until
+from bench.kit.trial import NAMESPACE, Trial, run
+from bench.speed.race import roomy
+from bench.speed.steady import at_rest, filled, usage
+from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import UPPER
+
+MAPS, SECRETS = (f"/api/v1/namespaces/{NAMESPACE}/{plural}" for plural in ("configmaps", "secrets"))
+NAME, KEY = "topo", "topology.yaml"
+SECONDS_AT_MOST, CPU_AT_MOST = 5.0, 0.5
+"""Seconds to a plan, and seconds of CPU beyond those of `tensile plan`."""
+LIMIT = 60.0
+Document = dict[str, Any]
+
+
+def _relabel(lower: Document) -> None:
+    lower["node"] = {"labels": {"edit": "yes"}}
+
+
+def _drain(lower: Document) -> None:
+    lower["maintenance"] = "drain"
+
+
+def _retaint(lower: Document) -> None:
+    lower["node"] = {"taints": [{"key": "edit", "value": "yes", "effect": "NoExecute"}]}
+
+
+def _without_services(lower: Document) -> None:
+    lower["controllers"] = ["PV", "ServiceAccount"]
+
+
+EDITS: dict[str, Callable[[Document], None]] = {
+    "label": _relabel,
+    "drain": _drain,
+    "taint": _retaint,
+    "controllers": _without_services,
+}
+"""Edits of the first lower, by name."""
+
+
+def edited(topology: Document, edit: Callable[[Document], None], number: int) -> str:
+    """Return the text of a topology after an edit; `number` makes each round's another one."""
+    first, *others = topology["lowers"]
+    first = dict(first)
+    edit(first)
+    return f"# round {number}\n{yaml.safe_dump({**topology, 'lowers': [first, *others]}, sort_keys=False)}"
+
+
+async def write(site: Site, collection: str, name: str, data: dict[str, str]) -> None:
+    """Create an object with some data, or change it."""
+    try:
+        await site.call("PATCH", f"{collection}/{name}", {"data": data}, MERGE)
+    except Refused:
+        await site.call("POST", collection, {"metadata": {"name": name}, "data": data})
+
+
+async def planned(trial: Trial, text: str) -> tuple[float, float, Manifest]:
+    """Write a candidate. Return the seconds to its plan, the engine's CPU seconds, and the data of NAME-plan."""
+    digest, found = sha256(text.encode()).hexdigest(), dict[str, Any]()
+
+    async def is_there() -> bool:
+        """Read the plan, and look whose it is."""
+        try:
+            found.update((await trial.upper.call("GET", f"{MAPS}/{NAME}{PLAN_SUFFIX}")).get("data") or {})
+        except Refused:
+            return False
+        return bool(found.get("candidateHash") == digest)
+
+    cpu, begin = usage(trial).cpu, time.monotonic()
+    await write(trial.upper, MAPS, NAME + CANDIDATE_SUFFIX, {KEY: text})
+    await until(is_there, "the candidate is planned", LIMIT)
+    return time.monotonic() - begin, usage(trial).cpu - cpu, found
+
+
+async def planned_apart(path: Path) -> tuple[float, Document]:
+    """Return the CPU seconds of `tensile plan`, and what it prints."""
+    before, command = _children(), [sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
+    if done.returncode not in (0, 2):
+        raise NotInTime(f"tensile plan: exit code {done.returncode}: {done.stderr.decode()}")
+    return _children() - before, orjson.loads(done.stdout)
+
+
+def _children() -> float:
+    """Return the CPU seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+async def compared(trial: Trial, name: str, text: str, by_file: str) -> dict[str, Any]:
+    """Plan one edit as a candidate and by `tensile plan`; `by_file` is the text with paths of kubeconfigs."""
+    await calm()
+    await at_rest(trial)
+    seconds, cpu, data = await planned(trial, text)
+    path = trial.sandbox.directory / "candidate.yaml"
+    path.write_text(by_file)
+    apart, document = await planned_apart(path)
+    if "error" in data:
+        raise NotInTime(f"{name}: not planned: {data['error']}")
+    summary = orjson.loads(data["plan.json"])["summary"]
+    found = {"edit": name, "seconds": round(seconds, 2), "cpu_s": round(cpu, 2), "apart_cpu_s": round(apart, 2)}
+    return {
+        **found,
+        "changes": sum(summary[part] for part in ("add", "change", "delete")),
+        "same": summary == document["summary"],
+    }
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Plan each edit in each round."""
+    topology = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
+    files = {name: sandbox.directory / f"{name}.kubeconfig" for name in sandbox.clusters}
+    kubelet = {**topology["kubelet"], "tlsCertFile": None, "tlsKeyFile": None}
+    common = {field: value for field, value in topology.items() if field != "upper"} | {"kubelet": kubelet}
+    of_map, of_file = dict(common), {**common, "upper": {"kubeconfig": str(files[UPPER])}}
+    runs: list[dict[str, Any]] = []
+    async with Trial(sandbox) as trial:
+        secrets = {name: {"namespace": NAMESPACE, "name": name} for name in trial.lowers}
+        of_map["lowers"] = [{"name": name, "kubeconfigSecret": secrets[name]} for name in trial.lowers]
+        of_file["lowers"] = [{"name": name, "kubeconfig": str(files[name])} for name in trial.lowers]
+        for name in trial.lowers:
+            await write(trial.upper, SECRETS, name, {"kubeconfig": b64encode(files[name].read_bytes()).decode()})
+        await write(trial.upper, MAPS, NAME, {KEY: yaml.safe_dump(of_map, sort_keys=False)})
+        options = ["--configmap", f"{NAMESPACE}/{NAME}", "--kubeconfig", str(files[UPPER]), "--log-format", "json"]
+        trial.engine = Child(["tensile", "run", *options], trial.sandbox, trial.log)
+        await nodes_usable(trial.upper, len(trial.lowers))
+        await filled(trial, given.pods)
+        for number in range(given.rounds):
+            for name, edit in EDITS.items():
+                texts = (edited(one, edit, number) for one in (of_map, of_file))
+                runs.append(await compared(trial, name, *texts))
+                print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
+    return {"runs": runs, "medians": medians(runs), "broken": [words for one in runs for words in _broken(one)]}
+
+
+def medians(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the medians of each edit."""
+    fields = ("seconds", "cpu_s", "apart_cpu_s")
+    return {
+        name: {field: round(median(one[field] for one in runs if one["edit"] == name), 2) for field in fields}
+        for name in EDITS
+    }
+
+
+def _broken(one: dict[str, Any]) -> Iterator[str]:
+    """Yield what one plan broke."""
+    if one["seconds"] > SECONDS_AT_MOST:
+        yield f"{one['edit']}: planned after {one['seconds']} s, at most {SECONDS_AT_MOST:g} s"
+    if one["cpu_s"] > one["apart_cpu_s"] + CPU_AT_MOST:
+        yield f"{one['edit']}: {one['cpu_s']} s of CPU, {one['apart_cpu_s']} s in a process of its own"
+    if not one["same"]:
+        yield f"{one['edit']}: the plans do not count the same changes"
+
+
+if __name__ == "__main__":
+    sys.exit(run("candidate", scenario, roomy(5000), pods=5000, rounds=3, words=__doc__ or ""))
