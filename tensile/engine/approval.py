@@ -166,7 +166,7 @@ def edited(world: World, topology: Topology) -> World:
     for spec in topology.lowers:
         found = plan_transition(spec, topology, world)
         before = None if found.before is None else copied.lowers[found.before.name]
-        if before is not None and found.deed is Action.LEAVE:
+        if before is not None and found.action is Action.LEAVE:
             before.in_topology = False
         elif before is not None:
             before.spec = found.spec.model_copy(update={"name": before.name})

@@ -114,11 +114,11 @@ def foresee(world: World, change: Edit, upper: tuple[str, int], troubles: Mappin
 def _applied(found: Transition, made: World, connections: dict[str, str]) -> str:
     """Apply the transition of one lower to the copy of the world; return why it cannot be planned, "" if it can."""
     spec, before = found.spec, made.lowers.get(found.before.name) if found.before is not None else None
-    if found.deed is Action.WAIT:
+    if found.action is Action.WAIT:
         return "; ".join(found.waits)
     if before is None:
         return _NEW
-    if found.deed is Action.LEAVE:
+    if found.action is Action.LEAVE:
         before.in_topology = False
         return ""
     if not before.connected or spec.way != before.spec.way:

@@ -17,9 +17,8 @@ from tensile.engine.caches import rules
 from tensile.engine.clusters import Clusters, CredentialChecks, node_address, own_namespace, utc_now
 from tensile.engine.extender_server import ExtenderServer
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
-from tensile.engine.latency import SyncLatency
 from tensile.engine.lower import ClusterAccess, LowerConnection
-from tensile.engine.tracing import PodTraces
+from tensile.engine.tracing import PodTraces, SyncLatency
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.errors import Denied, TensileError
 from tensile.kube.cluster import Selection
@@ -270,11 +269,11 @@ class Engine:
 
     def _cuts(self, found: Transition) -> bool:
         """Report whether an open connection would be closed and replaced by another one to the same lower."""
-        return found.deed is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet
+        return found.action is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet
 
     async def _take(self, found: Transition) -> None:
         before = self.clusters.joined[found.before.name] if found.before is not None else None
-        match found.deed, before:
+        match found.action, before:
             case Action.JOIN, _:
                 if found.remaps and before is not None and self._is_busy(before.lower.name):
                     return  # objects in flight would be looked up under other names: the next look tries again

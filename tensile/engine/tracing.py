@@ -1,8 +1,9 @@
-"""OpenTelemetry traces of the start of pods: one trace a pod, one span for each step between the clusters.
+"""How long pods take: OpenTelemetry traces of their start, and latencies for the metrics.
 
-They are sent where the standard variables of the environment name an endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`), and are
-no part of the topology: where to send telemetry is a property of a process, as for other programs. Without an endpoint
-nothing is imported and no cache has a further listener.
+A trace is the start of one pod, and its spans are the steps between the clusters. Traces are sent where the standard
+variables of the environment name an endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`). They are no part of the topology: where
+to send telemetry is a property of a process, as for other programs. Without an endpoint nothing is imported and no
+cache has a further listener.
 
 The ids follow from the UID of the upper pod and the name of the step. So an engine that takes over continues the trace
 of the one before. A step that was complete before an engine has listed the pod is left to the engine before.
@@ -12,12 +13,17 @@ two clocks. Only what happened before the engine could see it has the time of th
 
 Spans are sent by a thread of the SDK, from a queue that drops the oldest when it is full. So a collector that is away
 costs a warning, not the pods.
+
+Latencies for the metrics are measured at the same caches, whether there are traces or not: until a lower pod exists,
+and until the status of a lower pod stands on the upper one. They include the time in the work queue, waiting for other
+objects, and every retry. What was there before the engine listed it is not counted, since it is not known since when.
 """
 
 import asyncio
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,9 +34,11 @@ import structlog
 
 from tensile import __version__
 from tensile.kube.limits import LogThrottle
+from tensile.kube.measures import Histogram
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.conditions import SCHEDULED, conditions_of, is_ready
 from tensile.objects import Manifest, metadata, moment_of
+from tensile.reconcile.pods.index import differ
 from tensile.reconcile.world import LowerWorld
 
 if TYPE_CHECKING:
@@ -364,3 +372,71 @@ def _adopt_logs(log: Any) -> None:
     logger = logging.getLogger(_LIBRARY)
     logger.handlers = [_Complaints(log)]
     logger.propagate = False
+
+
+class SyncLatency:
+    """The latencies of all lowers by name: `created` until lower pods exist, `reported` until upper statuses do.
+
+    They stay when a lower leaves, as it may come back. `clock` returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.created: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.reported: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._clock = clock
+
+    def follow(self, lower: LowerWorld) -> None:
+        """Measure a lower from now on, for as long as its caches exist."""
+        found = _PodTimes(lower, self.created[lower.name], self.reported[lower.name], self._clock)
+        lower.upper_pods.on_sync(found.list)
+        lower.upper_pods.subscribe(found.hear_upper)
+        lower.pods.subscribe(found.hear_lower)
+
+
+class _PodTimes:
+    """Since when each pod of one lower waits, by its upper name: to be created, or to have its status reported."""
+
+    def __init__(self, lower: LowerWorld, created: Histogram, reported: Histogram, clock: Callable[[], float]) -> None:
+        self._lower = lower
+        self._created = created
+        self._reported = reported
+        self._clock = clock
+        self._bound: dict[_Name, float] = {}
+        self._changed: dict[_Name, float] = {}
+        self._is_listed = lower.upper_pods.synced
+
+    def list(self) -> None:
+        """Record that the first list is complete: pods that appear from now on were bound a moment ago."""
+        self._is_listed = True
+
+    def hear_upper(self, delta: Delta) -> None:
+        """Note a pod that was bound, and one whose status has arrived."""
+        before, after = delta
+        name = (delta.entry.namespace, delta.entry.name)
+        if after is None:
+            self._bound.pop(name, None)
+            self._changed.pop(name, None)
+        elif before is None or before.uid != after.uid:
+            self._changed.pop(name, None)
+            if self._is_listed:
+                self._bound[name] = self._clock()
+        elif name in self._changed:
+            below = self._lower.pods.get(self._lower.namespace(after.namespace), after.name)
+            if not differ(after, below):
+                self._reported.observe(self._clock() - self._changed.pop(name))
+
+    def hear_lower(self, delta: Delta) -> None:
+        """Note a lower pod that was created, and one whose status differs from that of its upper pod."""
+        before, after = delta
+        if after is None or (before is not None and before.facts.shown == after.facts.shown):
+            return
+        name = (self._lower.upper_namespace(after.namespace), after.name)
+        upper = self._lower.upper_pods.get(*name)
+        if upper is None or upper.uid != after.facts.upper_uid:
+            return
+        if name in self._bound:
+            self._created.observe(self._clock() - self._bound.pop(name))
+        if differ(upper, after):
+            self._changed.setdefault(name, self._clock())
+        else:
+            self._changed.pop(name, None)

@@ -50,7 +50,7 @@ class Transition(NamedTuple):
     `remaps` is whether its namespaces are mapped to other names from now on.
     """
 
-    deed: Action
+    action: Action
     spec: Lower
     before: LowerWorld | None = None
     waits: tuple[str, ...] = ()

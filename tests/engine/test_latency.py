@@ -2,7 +2,7 @@
 
 from worldkit import A, changed, drop, put, twin, upper_pod, world
 
-from tensile.engine.latency import SyncLatency
+from tensile.engine.tracing import SyncLatency
 from tensile.kube.measures import Histogram
 from tensile.objects import Manifest
 

@@ -30,7 +30,7 @@ def said(of: World, *lowers: str) -> list[Transition]:
 
 def deeds(of: World, *lowers: str) -> list[str]:
     """Return it in a word each, with the node that the lower has then."""
-    return [f"{one.deed.name} {one.spec.node.name}" for one in said(of, *lowers)]
+    return [f"{one.action.name} {one.spec.node.name}" for one in said(of, *lowers)]
 
 
 def waits(of: World, *lowers: str) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_lower_that_is_in_the_file_no_more_has_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "deed"),
+    ("fields", "action"),
     [
         ("maintenance: drain", "KEEP"),
         ("node: {taints: []}", "KEEP"),
@@ -100,10 +100,10 @@ def test_a_lower_that_is_in_the_file_no_more_has_left() -> None:
         ("namespaces: {mapping: prefix}", "JOIN"),
     ],
 )
-def test_a_lower_is_joined_anew_only_for_what_its_connection_is_made_of(fields: str, deed: str) -> None:
+def test_a_lower_is_joined_anew_only_for_what_its_connection_is_made_of(fields: str, action: str) -> None:
     """Everything else changes under it."""
     (found, _) = said(here := world(), f"{FIRST}, {fields}", SECOND)
-    assert (found.deed.name, found.before, found.waits) == (deed, here.lowers[A], ())
+    assert (found.action.name, found.before, found.waits) == (action, here.lowers[A], ())
     assert found.spec == edited(f"{FIRST}, {fields}").lowers[0]
 
 
@@ -114,7 +114,7 @@ def test_a_lower_that_is_renamed_goes_on_under_its_new_name() -> None:
     """With its node and the pods on it: it is the same cluster."""
     here = busy(world())
     (found, _) = said(here, RENAMED, SECOND)
-    assert (found.deed, found.before, found.spec.name) == (Action.JOIN, here.lowers[A], "lower-z")
+    assert (found.action, found.before, found.spec.name) == (Action.JOIN, here.lowers[A], "lower-z")
     assert (waits(here, RENAMED, SECOND), leaving(here, RENAMED, SECOND)) == ([], [])
 
 
@@ -198,7 +198,7 @@ def test_a_lower_takes_the_place_of_what_was_left_behind() -> None:
     here = world()
     found = stray(here, "pool")
     (_, _, pool) = said(here, FIRST, SECOND, "name: pool, kubeconfig: p")
-    assert (pool.deed, pool.before, pool.waits) == (Action.JOIN, found, ())
+    assert (pool.action, pool.before, pool.waits) == (Action.JOIN, found, ())
     assert leaving(here, FIRST, SECOND) == ["(pool)"]
 
 
@@ -226,7 +226,7 @@ def test_a_node_with_pods_keeps_its_name_and_gets_the_other_fields() -> None:
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north, taints: []}}, maintenance: drain, qps: 7"
     (found, _) = said(here, edit, SECOND)
-    assert (found.deed, found.spec.node.name, found.spec.node.taints) == (Action.JOIN, A, ())
+    assert (found.action, found.spec.node.name, found.spec.node.taints) == (Action.JOIN, A, ())
     assert (found.spec.maintenance, found.spec.qps) == ("drain", 7)
     assert found.waits == (f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",)
 
@@ -236,7 +236,7 @@ def test_a_mapping_waits_for_the_last_pod_too() -> None:
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north}}, maintenance: cordon, namespaces: {{mapping: prefix}}"
     (found, _) = said(here, edit, SECOND)
-    assert (found.deed, found.spec.maintenance) == (Action.KEEP, "cordon")
+    assert (found.action, found.spec.maintenance) == (Action.KEEP, "cordon")
     assert found.waits == (
         f"lowers[{A}].namespaces.mapping: same -> prefix: {MIRRORED}",
         f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",
@@ -327,7 +327,7 @@ def test_a_connection_that_is_kept_keeps_what_it_was_made_of() -> None:
     edit = f"{FIRST.replace('k/0', 'typo')}, qps: 7, maintenance: cordon, node: {{name: north, labels: {{x: y}}}}"
     (found, _) = said(here, edit, SECOND)
     kept = defer(found, "typo: no such file")
-    assert (kept.deed, kept.before) == (Action.KEEP, here.lowers[A])
+    assert (kept.action, kept.before) == (Action.KEEP, here.lowers[A])
     assert (kept.spec.kubeconfig, kept.spec.qps, kept.spec.maintenance) == ("k/0", 500, "cordon")
     assert (kept.spec.node.name, kept.spec.node.labels["x"]) == (A, "y")
     words = "typo: no such file; the last good connection is kept"
@@ -351,5 +351,5 @@ def test_a_renamed_lower_keeps_its_name_with_its_connection() -> None:
     here = busy(world())
     (found, _) = said(here, f"{RENAMED}, maintenance: cordon", SECOND)
     kept = defer(found, "k/0: no such file")
-    assert (kept.spec.name, kept.spec.maintenance, kept.deed) == (A, "cordon", Action.KEEP)
+    assert (kept.spec.name, kept.spec.maintenance, kept.action) == (A, "cordon", Action.KEEP)
     assert kept.waits == ("lowers[lower-z].name: k/0: no such file; the last good connection is kept",)

@@ -8,15 +8,10 @@ A request to a lower apiserver (logs, exec, attach, port-forward) has the lower'
 given. Redirects are not followed. The size of what comes before a response, and of error bodies, is limited here, that
 of other bodies by their readers. Connections are not opened in advance, which would save two milliseconds: such a
 connection could lead to a cluster that has been replaced since.
-
-Upgraded streams are spliced without being parsed. Before the lower's 101, nothing of the caller is passed on, and only
-an error is returned (a tunnel that opened before the other side agreed was CVE-2018-1002105). After it, bytes are
-copied both ways; SPDY or WebSocket is between kubectl and the container's kubelet.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,7 +23,7 @@ from tensile.errors import ClusterError
 from tensile.kube.cluster import Cluster, Endpoint
 from tensile.kube.net import cancel_and_wait
 from tensile.kubelet.api.connection import ConnectionLimits, TLSConnection, dial
-from tensile.kubelet.api.requests import Headers, LowerRequest, answered
+from tensile.kubelet.api.requests import Headers, LowerRequest
 from tensile.kubelet.api.routes import HTTPError, from_lower
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -218,22 +213,6 @@ async def while_present(wire: TLSConnection, work: Coroutine[Any, Any, Result], 
     return working.result()
 
 
-class ActivityClock:
-    """The time at which bytes last passed, in either direction."""
-
-    def __init__(self) -> None:
-        self.beat()
-
-    def beat(self) -> None:
-        """Record that bytes pass now."""
-        self._last = asyncio.get_running_loop().time()
-
-    async def still(self, seconds: float) -> None:
-        """Wait until no bytes have passed for this long."""
-        while (rest := self._last + seconds - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110 - the clock
-            await asyncio.sleep(rest)
-
-
 class LowerExchange:
     """A request to a lower and its response; to be used within `aclosing`, which closes the connection at the end."""
 
@@ -332,66 +311,3 @@ def _head(endpoint: Endpoint, ask: LowerRequest) -> h11.Request:
     own = [("host", f"{name}:{endpoint.port}"), ("user-agent", f"tensile/{__version__}"), *endpoint.headers.items()]
     target = f"{endpoint.prefix}{ask.path}" + (f"?{ask.query}" if ask.query else "")
     return h11.Request(method=ask.method, target=target, headers=[*own, *ask.headers])
-
-
-async def tunnel(caller: ServerExchange, call: LowerExchange, limits: ConnectionLimits) -> None:
-    """Carry an upgraded stream to its end; raise HTTPError when the lower does not agree to it."""
-    async with aclosing(call):
-        headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
-        await caller.switch(answered(headers))
-        await splice(caller.release(), call.release(), limits)
-
-
-async def splice(upper: TLSConnection, lower: TLSConnection, limits: ConnectionLimits) -> None:
-    """Copy both ways until one side ends, then end the other within `leaving` seconds once it has received all.
-
-    What the lower sent before its end reaches the caller, however slowly that reads. What the caller sent before it
-    left is offered to the lower for half of `leaving`. A stream without traffic for `idle` seconds ends too. A lower
-    that reads nothing keeps no connection open, since its caller is gone.
-    """
-    pulse = ActivityClock()
-    down = asyncio.create_task(_copy(upper, lower, pulse))
-    up = asyncio.create_task(_copy(lower, upper, pulse))
-    over = {asyncio.create_task(upper.hung_up()), asyncio.create_task(pulse.still(limits.idle))}
-    tasks = {down, up, *over}
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if _failed(down):
-            await asyncio.wait({up, *over}, return_when=asyncio.FIRST_COMPLETED)
-        if not up.done() or _failed(up):
-            await asyncio.wait({down}, timeout=limits.leaving / 2)
-    finally:
-        await cancel_and_wait(*tasks)
-    await asyncio.gather(upper.close(), _close(lower, limits.leaving))
-
-
-async def _close(wire: TLSConnection, seconds: float) -> None:
-    """Close a connection within so many seconds, whatever its peer does."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await wire.close()
-    wire.abort()
-
-
-def _failed(task: asyncio.Task[None]) -> bool:
-    return task.done() and task.exception() is not None
-
-
-async def _copy(source: TLSConnection, sink: TLSConnection, pulse: ActivityClock) -> None:
-    while data := await source.read():
-        pulse.beat()
-        await sink.write(data)
-
-
-async def follow(caller: ServerExchange, call: LowerExchange) -> None:
-    """Answer with the lower's log; raise HTTPError if there is none, an error of the connection if it breaks off."""
-    async with aclosing(call):
-        await while_present(caller.wire, _relay(caller, call), dropping=True)
-
-
-async def _relay(caller: ServerExchange, call: LowerExchange) -> None:
-    await call.answer(HTTPStatus.OK)
-    await caller.begin(HTTPStatus.OK, (("content-type", PLAIN), ("transfer-encoding", "chunked")))
-    async for piece in call.pieces():
-        await caller.piece(piece)
-    await caller.end()

@@ -24,9 +24,10 @@ from tensile.kubelet.api import routes
 from tensile.kubelet.api.auth import Authenticator, Authorizer, TTLCache, User
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.api.connection import ConnectionLimits, StreamShares, TLSConnection, accept
-from tensile.kubelet.api.http import ClientDisconnected, LowerExchange, RequestHead, ServerExchange, follow, tunnel
+from tensile.kubelet.api.http import ClientDisconnected, LowerExchange, RequestHead, ServerExchange
 from tensile.kubelet.api.requests import PodLister, ask_for, command_of
 from tensile.kubelet.api.routes import APICall, HTTPError
+from tensile.kubelet.api.streaming import follow, tunnel
 from tensile.kubelet.stats.collector import MEDIA, StatsCollector, census, running_list, show
 
 _KEPT = 20

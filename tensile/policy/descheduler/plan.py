@@ -92,9 +92,9 @@ def one_pass(world: World) -> PassPlan:
     found = [one for lower in lowers for one in candidates(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
-    ground, start = Targets(world), cache(partial(Targets, world))
+    targets, start = Targets(world), cache(partial(Targets, world))
     for going in in_flight(world):
-        settle(going, world, ground)
+        settle(going, world, targets)
     moves: list[Move] = []
     stays: list[Skip] = []
     waiting = 0
@@ -105,7 +105,7 @@ def one_pass(world: World) -> PassPlan:
         if turn.left <= 0:
             waiting += 1
             continue
-        result = _judged(one, world, ground, start)
+        result = _judged(one, world, targets, start)
         if isinstance(result, Move):
             turn.left -= is_ready(result, world)
             moves.append(result)
@@ -153,7 +153,7 @@ class _Turn:
         self.left = min(most - len(lately), MOST - len(notes))
 
 
-def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Targets]) -> Move | Skip:
+def _judged(one: StuckPod, world: World, targets: Targets, start: Callable[[], Targets]) -> Move | Skip:
     """Return where a pod goes, or why it stays; `start` returns the targets as they were before this pass.
 
     Nodes that only this pass has filled are not avoided: the upper scheduler chooses among them, so one pod may get the
@@ -166,16 +166,16 @@ def _judged(one: StuckPod, world: World, ground: Targets, start: Callable[[], Ta
     if problem is not None:
         return Skip(one.upper, one.lower, *problem)
     going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
-    targets, refused = ground.others(going, source.node, left)
-    if not targets:
+    fitting, refused = targets.others(going, source.node, left)
+    if not fitting:
         return Skip(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
-    could, never = start().others(going, source.node, left) if refused else (targets, {})
-    node = ground.move(going, source.node, targets[0])
-    others = sorted({*targets, *could} - {targets[0]})
+    could, never = start().others(going, source.node, left) if refused else (fitting, {})
+    node = targets.move(going, source.node, fitting[0])
+    others = sorted({*fitting, *could} - {fitting[0]})
     avoided = (source.node, *sorted(refused.keys() & never.keys()))
     if not owner:
-        avoided = _as_backed_up(one.upper, source.node, targets[0], world) or avoided
-    return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
+        avoided = _as_backed_up(one.upper, source.node, fitting[0], world) or avoided
+    return Move(one.upper, one.lower, fitting[0], node, owner, avoided, tuple(others))
 
 
 def _as_backed_up(pod: Entry, source: str, target: str, world: World) -> tuple[str, ...]:
@@ -230,13 +230,13 @@ def evictions(world: World, name: str) -> list[Eviction]:
 def departures(world: World, name: str) -> Iterator[Eviction]:
     """Yield the same, one pod after the other in the order in which they leave, so that a caller can pause."""
     lower = world.lowers[name]
-    ground, start = Targets(world, without=lower.node), Targets(world, without=lower.node)
+    targets, start = Targets(world, without=lower.node), Targets(world, without=lower.node)
     for going in in_flight(world):
         if going.node != lower.node:
-            settle(going, world, ground)
+            settle(going, world, targets)
     pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
     is_asked = world.topology.extender.enabled
-    yield from (_departure(one, lower, world, ground, start, is_asked=is_asked) for one in pods)
+    yield from (_departure(one, lower, world, targets, start, is_asked=is_asked) for one in pods)
 
 
 def _goes_alone(upper: Entry) -> bool:
@@ -250,7 +250,7 @@ def _full(upper: Entry, lower: LowerWorld, start: Targets, could: list[str], *, 
 
 
 def _departure(
-    upper: Entry, lower: LowerWorld, world: World, ground: Targets, start: Targets, *, is_asked: bool
+    upper: Entry, lower: LowerWorld, world: World, targets: Targets, start: Targets, *, is_asked: bool
 ) -> Eviction:
     """Return the preview for one pod; `start` are the targets before any pod left.
 
@@ -266,7 +266,7 @@ def _departure(
     if uses_claims(upper.manifest()):
         return Eviction(*whose, leaves=True, why=f"its volumes are in {lower.name}: it would stay Pending")
     going = loosed(upper, world) if is_alone else upper
-    found, refused = ground.others(going, lower.node, _NOBODY)
+    found, refused = targets.others(going, lower.node, _NOBODY)
     could = start.others(going, lower.node, _NOBODY)[0] if refused else found
     if not found and is_alone:
         return Eviction(*whose, leaves=False, why=f"it fits in no other lower cluster: {said_of(refused)}")
@@ -274,7 +274,7 @@ def _departure(
     if not found:
         why = f"it would stay Pending: {said_of(refused)}"
         return Eviction(*whose, leaves=True, why=why, others=tuple(could), full=full)
-    target, node = found[0], ground.move(going, lower.node, found[0])
+    target, node = found[0], targets.move(going, lower.node, found[0])
     others = tuple(sorted({*found, *could}.difference((target,))))
     return Eviction(*whose, leaves=True, target=target, node=node, others=others, full=full)
 

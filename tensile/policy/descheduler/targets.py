@@ -215,7 +215,7 @@ class Targets:
 
 
 def said_of(refused: Mapping[str, str]) -> str:
-    """Return the message for the refusals of `Ground.others`: why no other virtual node takes a pod."""
+    """Return the message for the refusals of `Targets.others`: why no other virtual node takes a pod."""
     return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other virtual node"
 
 
@@ -280,11 +280,11 @@ def in_flight(world: World) -> Iterator[InFlight]:
     yield from _unbound_since(world)
 
 
-def settle(one: InFlight, world: World, ground: Targets) -> None:
+def settle(one: InFlight, world: World, targets: Targets) -> None:
     """Take the room for a pod that is on its way."""
-    targets, _ = ground.others(one.pod, one.node, left_by(one.owner, world))
-    if targets:
-        ground.move(one.pod, one.node, targets[0])
+    fitting, _ = targets.others(one.pod, one.node, left_by(one.owner, world))
+    if fitting:
+        targets.move(one.pod, one.node, fitting[0])
 
 
 def left_by(owner: str, world: World) -> frozenset[str]:

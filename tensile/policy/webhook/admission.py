@@ -127,7 +127,7 @@ def is_prepared_for(pod: Manifest, namespace: str, terms: MutationTerms) -> bool
 
 
 def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST) -> None:
-    """Raise Unprepared if fields of a pod exceed `most` bytes of JSON together; called before they are decoded."""
+    """Raise CannotMutate if fields of a pod exceed `most` bytes of JSON together; called before they are decoded."""
     size = sum(map(len, fields.values()))
     if size > most:
         raise CannotMutate(f"{', '.join(fields)} are {size:,} bytes of JSON; the limit is {most:,}")
@@ -144,7 +144,7 @@ def prepared(
     """Return the pod as it is to be created; the same object if nothing changes.
 
     `namespace` is where the pod is created, "" for the namespace that it names itself. Preparing a prepared pod changes
-    nothing. Raises Unprepared for a pod whose requirements are too large or malformed.
+    nothing. Raises CannotMutate for a pod whose requirements are too large or malformed.
     """
     where = namespace or metadata(pod).get("namespace") or "default"
     if not is_prepared_for(pod, where, terms):
@@ -171,7 +171,7 @@ def prepared(
 def encoded(selector: Manifest) -> str:
     """Return the annotation's text, byte for byte as tensile-kube writes it: Go escapes HTML characters.
 
-    Raises Unprepared if it is longer than readers accept.
+    Raises CannotMutate if it is longer than readers accept.
     """
     text = orjson.dumps(selector).decode()
     for character, escape in _ESCAPES:
@@ -304,7 +304,7 @@ def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Spli
 def merged(first: Manifest, second: Manifest) -> Manifest:
     """Return a selector that requires what both require; `first` itself if `second` is empty.
 
-    Raises Unprepared if the result would be too large.
+    Raises CannotMutate if the result would be too large.
     """
     if not second:
         return first
@@ -376,7 +376,7 @@ def _required(selector: Manifest) -> _Terms:
 
 
 def _crossed(first: _Terms, second: _Terms) -> _Terms:
-    """Return terms of which one holds if one term of each list holds; raises Unprepared beyond the bounds.
+    """Return terms of which one holds if one term of each list holds; raises CannotMutate beyond the bounds.
 
     Each term of one list is combined with each of the other, so a few kilobytes could expand to gigabytes: the size is
     computed before the terms are built.

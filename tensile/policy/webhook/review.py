@@ -191,7 +191,7 @@ def _warning(words: str) -> Manifest:
 
 
 def _pod(found: _Pod, namespace: str, terms: MutationTerms) -> Manifest | None:
-    """Decode the relevant fields of a pod, None for a pod that is not to be prepared; raises Unprepared beyond a bound.
+    """Decode the relevant fields of a pod, None if it is not to be prepared; raises CannotMutate beyond a bound.
 
     Raises DecodeError or JSONDecodeError for fields that do not have a pod's schema.
     """

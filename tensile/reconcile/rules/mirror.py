@@ -7,8 +7,10 @@
 | needed by nothing | delete | delete | delete |
 
 Each mirrored kind is one file, which states what is particular to it in a `MirroredKind`: what needs an object, and
-what its copy contains. A `MirrorRule` has the watches and keys that they share. `reconcile/watches.py` lists the rules;
-CONTRIBUTING.md tells how to add one.
+what its copy contains. A `MirrorRule` has the watches and keys that they share. `reconcile/watches.py` lists the rules.
+
+To add a kind, begin with a copy of `services.py` if pods use it by their namespace, or of `service_accounts.py` if they
+refer to it by name. CONTRIBUTING.md has the other steps.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

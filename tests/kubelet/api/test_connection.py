@@ -17,7 +17,8 @@ from kubelet_pki import Pki
 from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.certificates import tls_context
 from tensile.kubelet.api.connection import Connection, ConnectionLimits, TLSConnection, accept
-from tensile.kubelet.api.http import ClientDisconnected, splice, while_present
+from tensile.kubelet.api.http import ClientDisconnected, while_present
+from tensile.kubelet.api.streaming import splice
 
 Peer = Callable[[ssl.SSLSocket], None]
 CONTENT = bytes(range(256)) * 4096
