@@ -81,7 +81,7 @@ def up(
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
-        _say("interrupted: everything was removed")
+        _say("interrupted: the sandbox was removed")
         return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)
