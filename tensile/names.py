@@ -37,6 +37,8 @@ LOWER_CLAIM_UID = PREFIX + "lower-claim-uid"
 LOWER_VOLUME = PREFIX + "lower-volume"
 LOWER_VOLUME_SOURCE = PREFIX + "lower-volume-source"
 
+SANDBOX_DIRECTORY = ".tensile-sandbox"
+"""The folder of `tensile sandbox up` without --dir."""
 STATUS_SUFFIX = "-status"
 """Appended to the name of a topology's ConfigMap, it is the name of the ConfigMap with its status."""
 HISTORY_SUFFIX = "-history"

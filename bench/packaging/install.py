@@ -218,15 +218,14 @@ def tried(place: Place, case: Case) -> dict[str, Any]:
 
 
 def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
-    """Return what is wrong with how a demo ended."""
+    """Return what is wrong with how a demo ended; lines before the last one are progress."""
     wrong = ["a traceback"] if "Traceback" in errors + output else []
     if not case.words:
         is_whole = code == 0 and "files of the demo were removed" in output
         return wrong + ([] if is_whole else [f"it ended with {code}: {errors.strip()[-300:]}"])
-    lines = errors.strip().splitlines()
+    error = errors.strip().rpartition("\n")[2].lower()
     wrong += [] if code == 1 else [f"it ended with {code}"]
-    wrong += [] if len(lines) == 1 else [f"{len(lines)} lines instead of one"]
-    return wrong + [f"nothing is said of {words!r}" for words in case.words if words.lower() not in errors.lower()]
+    return wrong + [f"nothing is said of {words!r}" for words in case.words if words.lower() not in error]
 
 
 def _settled(place: Place) -> list[str]:

@@ -51,6 +51,7 @@ from tensile.cli.options import (
     topology_of,
 )
 from tensile.errors import TensileError
+from tensile.names import SANDBOX_DIRECTORY
 from tensile.text import harmless, takes_colour
 
 app = typer.Typer(
@@ -68,7 +69,7 @@ app.add_typer(sandbox, name="sandbox", rich_help_panel=TRY)
 _LONG = 1.0
 """Seconds after which a command on a terminal prints what it waits for."""
 _READING = "reading the clusters of the topology, 20 s at most"
-_SANDBOX = Path(".tensile-sandbox")
+_SANDBOX = Path(SANDBOX_DIRECTORY)
 
 
 Command = Callable[..., None]

@@ -16,10 +16,12 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from tensile.errors import AccessError
+from tensile.names import SANDBOX_DIRECTORY
 from tensile.text import shown
 
 LARGEST = 1 << 20
@@ -77,7 +79,18 @@ def read_small(path: str | Path, most: int) -> bytes:
     except UnreadableFile as error:
         raise AccessError(f"{name}: {error.strerror}", error.advice) from None
     except OSError as error:
-        raise AccessError(f"{name}: cannot be read ({error.strerror})", "check the path and its permissions") from None
+        raise AccessError(f"{name}: cannot be read ({error.strerror})", _advice(Path(path).parent)) from None
+
+
+def _advice(folder: Path) -> str:
+    """Return what to do about a file of a folder that cannot be read.
+
+    A sandbox that was stopped has removed its folder, so kubeconfigs in it are missing.
+    """
+    place = shown(folder, _LONGEST_PATH)
+    if folder.name == SANDBOX_DIRECTORY and not folder.exists() and place == str(folder):
+        return f"no sandbox runs there: start one with `tensile sandbox up --dir {quote(place)}`"
+    return "check the path and its permissions"
 
 
 def read_regular(path: str | Path, most: int = LARGEST) -> bytes:

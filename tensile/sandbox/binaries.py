@@ -43,6 +43,7 @@ KUBERNETES = "v1.36.3"
 VERSION_VARIABLE = "TENSILE_KUBERNETES_VERSION"
 _RELEASE = re.compile(r"v1\.[0-9]+\.[0-9]+")
 HASH_LENGTH = 12
+LOCK = "lock"
 
 
 def version_flags(version: str) -> str:
@@ -84,10 +85,10 @@ CONTROL_PLANE = ProgramSet(
     ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
     ".",
     VERSION_FLAGS,
-    "about 5 minutes on 2 cores",
+    "about 4 minutes on 2 cores",
     control_plane,
 )
-KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute", kwok)
+KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "up to a minute", kwok)
 KUBELET = ProgramSet("kubelet", KUBERNETES, ("kubelet",), ".", VERSION_FLAGS, "about a minute", kubelet)
 METRICS = ProgramSet(
     "metrics-server",
@@ -98,7 +99,7 @@ METRICS = ProgramSet(
     "about 2 minutes on 2 cores",
 )
 NODE = ProgramSet("node", "v1", ("tensile-node",), ".", "-s -w", "a few seconds")
-ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "up to a minute on 2 cores")
+ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "up to a minute")
 OF_KUBERNETES = (CONTROL_PLANE.name, KUBELET.name)
 """The sets that exist in other releases of Kubernetes."""
 PROGRAM_OF = {
@@ -124,6 +125,7 @@ class Finder:
     progress: Progress
     extra: Mapping[str, str] = field(default_factory=dict)
     sources: Path = SOURCES
+    _reported: set[str] = field(default_factory=set)
 
     def find(self, wanted: ProgramSet) -> Path:
         """Return the folder that contains a set; downloads or builds the set if none does.
@@ -144,14 +146,14 @@ class Finder:
         """
         cache = cache_directory(self.environ)
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "lock"):
+        with self._locked(cache):
             return real_node.find_runtime(cache, self.environ, self.progress)
 
     def clear(self) -> None:
         """Delete what is kept between two builds, once all wanted sets exist."""
         cache = cache_directory(self.environ)
         if (cache / go_build.WORK).exists():
-            with _locked(cache / "lock"):
+            with self._locked(cache):
                 go_build.clear(cache)
 
     def _cached(self, wanted: ProgramSet) -> Path:
@@ -165,11 +167,25 @@ class Finder:
             if found := _first_folder(built, downloaded):
                 return found
             cache.mkdir(parents=True, exist_ok=True)
-            with _locked(cache / "lock"):
+            with self._locked(cache):
                 return _first_folder(built, downloaded) or self._made(wanted, built, downloaded)
         except OSError as error:
             where = error.filename or cache
             raise SandboxError(f"{where}: {error.strerror}; set $XDG_CACHE_HOME to use another cache") from error
+
+    @contextmanager
+    def _locked(self, cache: Path) -> Iterator[None]:
+        """Hold the lock of the cache inside the block; report once that another process holds it."""
+        with (cache / LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waits = waiting(cache, holder(_kernel_locks(), os.fstat(lock.fileno())))
+                if waits not in self._reported:
+                    self._reported.add(waits)
+                    self.progress(waits)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _made(self, wanted: ProgramSet, built: Path, downloaded: Path) -> Path:
         """Download a set, or build it if that fails, and return its folder."""
@@ -359,9 +375,29 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     new.rename(folder)
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the cache inside the block."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def waiting(cache: Path, pid: int) -> str:
+    """Return that another process holds the lock of the cache; pid 0: it is not known which one."""
+    which = f" (pid {pid})" if pid else ""
+    return f"another process{which} downloads or builds programs in {cache}: waiting until it is done"
+
+
+def _kernel_locks() -> str:
+    """Return the text of /proc/locks, "" if this machine has none."""
+    try:
+        return Path("/proc/locks").read_text()
+    except OSError:
+        return ""
+
+
+def holder(locks: str, file: os.stat_result) -> int:
+    """Return the pid of the process that holds the lock of a file, 0 if it is not known.
+
+    A process of another pid namespace has no pid here. On some filesystems the kernel names another device.
+
+    Args:
+        locks: the text of /proc/locks, with lines such as "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF".
+        file: the status of the file.
+    """
+    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    rows = (line.split() for line in locks.splitlines())
+    return next((int(row[4]) for row in rows if row[1:2] == ["FLOCK"] and row[5] == name and int(row[4]) > 0), 0)

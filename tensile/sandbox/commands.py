@@ -17,6 +17,7 @@ from types import FrameType
 import msgspec
 
 from tensile.errors import INTERRUPTED
+from tensile.names import SANDBOX_DIRECTORY
 from tensile.sandbox import binaries, start, stop
 from tensile.sandbox.credentials import ADDONS
 from tensile.sandbox.processes import running
@@ -25,7 +26,7 @@ from tensile.sandbox.real_node import IMAGE
 from tensile.sandbox.state import Options, SandboxError, State, cluster_names, load
 
 REAL_LOWER = cluster_names(1)[start.REAL]
-DEFAULT_DIRECTORY = Path(".tensile-sandbox")
+DEFAULT_DIRECTORY = Path(SANDBOX_DIRECTORY)
 FLAGS = {"addons": "bare"}
 """The flags of options that have another name on the command line."""
 
@@ -80,7 +81,7 @@ def up(
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
-        _say("interrupted: everything was removed")
+        _say("interrupted: the sandbox was removed")
         return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)

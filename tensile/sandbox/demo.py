@@ -53,7 +53,7 @@ from tensile.sandbox.demo_script import (
     SideBySide,
     edited,
 )
-from tensile.sandbox.progress import Progress, progress_to
+from tensile.sandbox.progress import progress_to
 from tensile.sandbox.sandbox import Sandbox
 from tensile.text import takes_colour
 
@@ -335,7 +335,7 @@ def _visit(screen: DemoScreen, directory: Path, wishes: DemoOptions) -> None:
         screen.words(
             "Starting an upper cluster and two lower clusters: real control planes, as processes on this machine."
         )
-        sandbox = Sandbox.start(directory, progress=_progress())
+        sandbox = Sandbox.start(directory, progress=progress_to(sys.stderr))
         ending.callback(sandbox.stop)
         _write_files(sandbox)
         variables = _variables(sandbox)
@@ -434,14 +434,9 @@ def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
 def _end_in_peace() -> None:
     """Ignore further interrupts, and print that the demo ends."""
     ignore()
-    _progress()("stopping the engine and the clusters")
+    progress_to(sys.stderr)("stopping the engine and the clusters")
 
 
 def _show_log(screen: DemoScreen, engine: DemoEngine) -> None:
     screen.title("The engine's log")
     screen.words(engine.log.read_text(errors="replace").rstrip())
-
-
-def _progress() -> Progress:
-    """Return the progress that prints on a terminal only."""
-    return progress_to(sys.stderr) if sys.stderr.isatty() else lambda _line: None

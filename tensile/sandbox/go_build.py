@@ -13,12 +13,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +37,8 @@ WORK = "go-work"
 _KUBERNETES = "k8s.io/kubernetes"
 OLDEST = (1, 21)
 LAST_LINES = 15
+STOP_LIMIT = 10.0
+"""The seconds that an interrupted `go` gets to end its compilers, before it is killed."""
 NEWLINE = b"\n"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -115,11 +118,13 @@ def build(
     """Run `go build` in the source folder, and report how many packages are done.
 
     The packages are listed first, which also fetches their modules: it takes seconds, and gives the reports a total.
+    Temporary files of `go` are in the folder of the binary: a killed `go` leaves them, and the caller deletes this
+    folder if the build fails.
 
     Args:
         go: the path of `go`, and the arguments of its `build`.
         source: the folder of the module.
-        output: the binary to create.
+        output: the binary to create; its folder also holds temporary files during the build.
         progress: called with lines for a person.
         extra: variables to add to this process's own.
 
@@ -127,9 +132,13 @@ def build(
         SandboxError: the build failed; the message has the reason, or the last lines of output.
     """
     program, *arguments = go
-    variables = {**os.environ, **extra, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    fixed = {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
     listing = output.with_suffix(".packages")
-    with Updates(progress) as updates:
+    with (
+        tempfile.TemporaryDirectory(dir=output.parent, ignore_cleanup_errors=True) as work,
+        Updates(progress) as updates,
+    ):
+        variables = {**os.environ, **extra, **fixed, "GOTMPDIR": work}
         run = _GoRun(source, variables, output.with_suffix(".log"), updates)
         run.run([program, "list", "-deps", *arguments], lambda done: f"{done} modules fetched", listing)
         total = f"{listing.read_bytes().count(NEWLINE):,}"
@@ -169,8 +178,21 @@ class _GoRun:
                     done = self.log.read_bytes().count(NEWLINE)
                     self.updates.show(f"building {self.source.name}  {report(done)}, {time.monotonic() - begun:.0f} s")
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process if it still runs.
+
+    An interrupted `go` waits for its compilers; if it is killed, they go on and write files.
+    """
+    try:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_LIMIT)
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextmanager

@@ -171,11 +171,12 @@ def inotify_shortage(clusters: int, used: int, limit: int) -> str:
     needed = clusters * INOTIFY_OF_A_CLUSTER
     if used + needed <= limit:
         return ""
-    possible = max(0, (limit - used) // INOTIFY_OF_A_CLUSTER - 1)
+    possible = (limit - used) // INOTIFY_OF_A_CLUSTER - 1
+    other = f"use --lowers {possible} or less" if possible > 0 else "stop other sandboxes and programs that watch files"
     return (
         f"{clusters} clusters need {needed} inotify instances, and {used} of the {limit} of this user are used: "
         f"raise the limit with `sudo sysctl fs.inotify.max_user_instances={2 * (used + needed)}`, "
-        f"or use --lowers {possible} or less"
+        f"or {other}"
     )
 
 

@@ -18,6 +18,7 @@ NOT_RUN = {
     "docs/deploy.md": 2,
     "docs/first-topology.md": 1,
     "docs/howto/approve-edits.md": 1,
+    "docs/howto/drift.md": 1,
     "docs/howto/kind.md": 1,
     "docs/howto/kube-prometheus.md": 2,
     "docs/howto/migrate-from-tensile-kube.md": 5,

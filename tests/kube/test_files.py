@@ -25,6 +25,17 @@ def test_a_file_that_may_not_be_read_is_told(home: Path) -> None:
         read_small(home.joinpath("f", "x") if (home / "f").write_bytes(b"") == 0 else home, 9)
 
 
+def test_a_kubeconfig_of_a_stopped_sandbox_is_missing_with_the_command_that_starts_one(home: Path) -> None:
+    """Only if the whole folder of the sandbox is gone; otherwise the path is wrong."""
+    folder = home / "my files" / ".tensile-sandbox"
+    command = f"tensile sandbox up --dir '{folder}'"
+    with pytest.raises(AccessError, match=f"No such file or directory.*: no sandbox runs there: .*`{command}`"):
+        read_small(folder / "upper.kubeconfig", 9)
+    folder.mkdir(parents=True)
+    with pytest.raises(AccessError, match=r"No such file or directory.*: check the path"):
+        read_small(folder / "upper.kubeconfig", 9)
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [

@@ -57,10 +57,11 @@ WHOLE = "Finished after 20 s. All processes and files of the demo were removed.\
     ("case", "code", "errors", "output", "wrong"),
     [
         (MISSING, 1, "no Go here: install it\n", "", []),
-        (MISSING, 1, "no Go here: install it\nand more\n", "", ["2 lines instead of one"]),
+        (MISSING, 1, "building x\nno Go here: install it\n", "", []),
+        (MISSING, 1, "no Go here:\ninstall it\n", "", ["nothing is said of 'no Go'"]),
         (MISSING, 1, "something else: install it\n", "", ["nothing is said of 'no Go'"]),
         (MISSING, 0, "no Go here: install it\n", "", ["it ended with 0"]),
-        (MISSING, 1, "", "", ["0 lines instead of one", "nothing is said of 'no Go'", "nothing is said of 'install'"]),
+        (MISSING, 1, "", "", ["nothing is said of 'no Go'", "nothing is said of 'install'"]),
         (MISSING, 1, "Traceback: no Go, install\n", "", ["a traceback"]),
         (Case("x"), 0, "", WHOLE, []),
         (Case("x"), 1, "broken\n", "", ["it ended with 1: broken"]),

@@ -1,9 +1,11 @@
 """Where the programs come from."""
 
+import fcntl
 import os
 import subprocess
 import sys
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -177,8 +179,82 @@ def test_two_searches_at_once_build_once(tmp_path: Path, sources: Path) -> None:
     )
     both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate()[0].splitlines() for process in both]
-    assert sorted(map(len, said)) == [1, 3]
+    assert [line.startswith("building ") for lines in said for line in lines].count(True) == 1
     assert said[0][-1] == said[1][-1]
+
+
+def test_a_search_that_waits_for_another_process_reports_it_once(tmp_path: Path, sources: Path) -> None:
+    """At once, with the process and the cache, and uses what that process has built."""
+    said: list[str] = []
+    cache = tmp_path / "cache" / "tensile-kube"
+    cache.mkdir(parents=True)
+    folder = cache / binaries.cache_name(PAIR, sources)
+    with ExitStack() as holding:
+
+        def report(line: str) -> None:
+            """Finish the other process's build as soon as this one waits for it."""
+            said.append(line)
+            whole(folder)
+            holding.close()
+
+        def hold() -> None:
+            fcntl.flock(holding.enter_context((cache / "lock").open("w")), fcntl.LOCK_EX)
+
+        environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        waiting = Finder(environ, report, sources=sources)
+        hold()
+        assert waiting.find(PAIR) == folder
+        (cache / go_build.WORK).mkdir()
+        hold()
+        holding.pop_all().close()
+        waiting.clear()
+    assert said == [binaries.waiting(cache, os.getpid())]
+    assert said[0].startswith(f"another process (pid {os.getpid()}) downloads or builds programs in {cache}")
+
+
+def test_the_process_that_holds_a_lock_is_the_one_that_the_kernel_names(tmp_path: Path) -> None:
+    """Neither one that waits for the lock, nor one with a lock of another kind, nor that of another file."""
+    file = tmp_path.stat()
+    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    others = [
+        f"1: OFDLCK ADVISORY  WRITE -1 {name} 0 EOF",
+        f"2: FLOCK  ADVISORY  WRITE 12 {name}1 0 EOF",
+        f"3: -> FLOCK  ADVISORY  WRITE 13 {name} 0 EOF",
+        f"4: POSIX  ADVISORY  WRITE 14 {name} 0 EOF",
+        f"5: FLOCK  ADVISORY  WRITE 0 {name} 0 EOF",
+    ]
+    assert binaries.holder("\n".join(others), file) == 0
+    assert binaries.holder("\n".join([*others, f"6: FLOCK  ADVISORY  WRITE 15 {name} 0 EOF"]), file) == 15
+    assert "pid" not in binaries.waiting(tmp_path, 0)
+
+
+GO = """\
+import os, pathlib, signal, sys
+if sys.argv[1] == "build":
+    work = pathlib.Path(os.environ["GOTMPDIR"], "go-build1")
+    work.mkdir()
+    (work / "main.a").write_text("half")
+    pathlib.Path(os.environ["NOTES"]).write_text(str(work))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(pathlib.Path(os.environ["NOTES"] + ".end").write_text("asked")))
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+print("go version go1.26.0 linux/amd64")
+"""
+"""A Go whose build interrupts the program that runs it, and then waits to be interrupted itself."""
+
+
+@pytest.mark.process
+def test_an_interrupted_build_leaves_no_temporary_files(tmp_path: Path, sources: Path) -> None:
+    """Go is asked to end before it is killed, and what it has written by then is deleted."""
+    notes, cache = tmp_path / "notes", tmp_path / "cache"
+    program(tmp_path / "bin" / "go", f"exec {sys.executable} -c '{GO}' \"$@\"")
+    environ = {"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(cache)}
+    interrupted = Finder(environ, print, {"NOTES": str(notes)}, sources)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.find(PAIR)
+    assert Path(notes.read_text()).is_relative_to(cache)
+    assert Path(f"{notes}.end").read_text() == "asked"
+    assert [path.name for path in (cache / "tensile-kube").iterdir()] == ["lock"]
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, sources: Path) -> None:

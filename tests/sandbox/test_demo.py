@@ -35,6 +35,7 @@ def test_the_whole_tour_leaves_nothing(place: Place) -> None:
     titles = [line for line in text.splitlines() if line.startswith("# ")]
     assert titles[:2] == [f"# {place}/7 {scene.title}" for place, scene in enumerate(TOUR[:2], 1)]
     assert SUMMARY in text
+    assert "starting 3 control planes" in told
     assert "\x1b" not in text + told
     assert text.splitlines()[-1].endswith("All processes and files of the demo were removed.")
     assert_the_workload_was_on_both(text)

@@ -92,6 +92,7 @@ def test_too_many_clusters_are_told_before_they_start() -> None:
     assert processes.inotify_shortage(8, 20, 128) == ""
     assert processes.inotify_shortage(9, 20, 128) != ""
     assert processes.inotify_shortage(13, 20, 378) == ""
+    assert processes.inotify_shortage(3, 119, 128).endswith(", or stop other sandboxes and programs that watch files")
 
 
 def test_inotify_instances_of_this_user_are_counted() -> None:
