@@ -56,6 +56,8 @@ TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
 _AGAIN = 0.05
+_UNTOLD = 0.5
+"""Seconds after which it is looked again what an engine has not seen, should no watch tell it anything."""
 _SEEING = 20.0
 """Seconds after which an engine counts as one that sees no more: what its cache cannot read, it never does."""
 WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
@@ -260,7 +262,9 @@ class Ground:
                 await loop.wait_idle()
                 while loop.expedite(_SOON):
                     await loop.wait_idle()
-                if not await has_seen_all(fleet, self.sites) and time.monotonic() < end:
+                if not await has_seen_all(fleet, self.upper, self.sites) and time.monotonic() < end:
+                    with suppress(TimeoutError):
+                        await polled(lambda: positions(fleet) != known, _UNTOLD)  # noqa: B023 - ends here
                     known = [-1]
 
     # Commands.
