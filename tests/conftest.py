@@ -17,6 +17,7 @@ from pathlib import Path
 
 import properties
 import pytest
+from forkserver import FORKS
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -158,6 +159,13 @@ def left_open() -> list[str]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
     """Share the work as above."""
     return Sharing(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """End the process that commands were forked from."""
+    yield
+    FORKS.close()
 
 
 @pytest.fixture(scope="session")
