@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
-from clikit import FORKS, Files, Wait, listening, port_of, timed
+from clikit import Files, Wait, listening, port_of, timed
 from enginekit import A, Ground
 from programkit import Program, served
 
@@ -46,13 +46,6 @@ def silent() -> Iterator[socket.socket]:
     """A port that takes connections and never answers."""
     with listening() as server:
         yield server
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forks() -> Iterator[None]:
-    """End the process that commands were forked from."""
-    yield
-    FORKS.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

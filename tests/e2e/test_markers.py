@@ -68,11 +68,11 @@ class Stage:
 
     async def plan(self, moment: str) -> None:
         """Keep what a plan says, in every form."""
-        for form in ("text", "json", "markdown"):
-            path = self.program.directory / "by-secret.yaml"
-            path.write_text(self.program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
-            command = [sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", form, "--log-level", "debug"]
-            done = await ran(command)
+        path = self.program.directory / "by-secret.yaml"
+        path.write_text(self.program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
+        command = [sys.executable, "-m", "tensile", "plan", "-f", str(path), "--log-level", "debug", "-o"]
+        forms = ("text", "json", "markdown")
+        for form, done in zip(forms, await asyncio.gather(*(ran([*command, form]) for form in forms)), strict=True):
             assert done.code == 2, done
             self.said[f"plan {moment} {form}"] = done.out + done.err
 

@@ -173,8 +173,7 @@ async def test_a_secrets_content_is_in_no_plan(ground: Ground) -> None:
     content = "c2VjcmV0LWluLWEtcGxhbg=="
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": content}})
     await ground.bind("needing", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
-    for output in ("text", "json", "markdown"):
-        done = await run_plan(ground, output)
+    for done in await asyncio.gather(*(run_plan(ground, output) for output in ("text", "json", "markdown"))):
         assert done.code == 2, done.err
         assert "key" in done.out
         assert content not in done.out + done.err

@@ -14,34 +14,43 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import Any
 
 _LONGEST = 1 << 20
-_IMPORTED = ("cli.commands", "cli.mutate", "cli.plan", "deploy.manifests", "diagnostics.commands", "engine.run")
+_IMPORTED = (
+    *(f"cli.{name}" for name in ("apply", "bundle", "commands", "drift", "mutate", "plan", "rollback", "status")),
+    *("cli.uninstall", "deploy.manifests", "diagnostics.commands", "diagnostics.doctor.run", "diagnostics.inventory"),
+    *("engine.logging", "engine.run"),
+)
 """What commands import when they run."""
 
 
 class ForkServer:
-    """Starts with the first command; `close` ends it. Commands run one after the other."""
+    """Starts with the first command; `close` ends it. Threads may run commands at the same time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
+        self._opening = Lock()
 
     def run(
         self, arguments: Sequence[str], stdin: bytes, cwd: Path | None, environment: Mapping[str, str], limit: float
     ) -> tuple[int, bytes, bytes]:
         """Run a command to its end, and return its exit code and what it wrote. Raises TimeoutError after `limit` s."""
-        link = self._opened()
-        link.settimeout(limit)
         request = {"arguments": list(arguments), "cwd": str(cwd or Path.cwd()), "environment": dict(environment)}
-        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+        answer, theirs = socket.socketpair()
+        with answer, TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            answer.settimeout(limit)
             given.write(stdin)
             given.seek(0)
-            socket.send_fds(link, [json.dumps(request).encode()], [one.fileno() for one in (given, out, err)])
+            with theirs:
+                descriptors = [one.fileno() for one in (given, out, err, theirs)]
+                socket.send_fds(self._opened(), [json.dumps(request).encode()], descriptors)
             try:
-                code = int(link.recv(16))
+                code = int(answer.recv(16))
             except TimeoutError:
                 self.close()
                 raise
@@ -50,38 +59,69 @@ class ForkServer:
             return code, out.read(), err.read()
 
     def close(self) -> None:
-        """End the process, with a command that it may still run."""
-        if self._process is not None and self._link is not None:
-            self._link.close()
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._process = self._link = None
+        """End the process, with the commands that it may still run."""
+        with self._opening:
+            if self._process is not None and self._link is not None:
+                self._link.close()
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            self._process = self._link = None
 
     def _opened(self) -> socket.socket:
-        if self._link is None:
-            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                command = [sys.executable, __file__, str(theirs.fileno())]
-                self._process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-                )
-        return self._link
+        with self._opening:
+            if self._link is None:
+                self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    command = [sys.executable, __file__, str(theirs.fileno())]
+                    self._process = subprocess.Popen(
+                        command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+                    )
+            return self._link
+
+
+FORKS = ForkServer()
+"""The one of this process; tests/conftest.py ends it."""
 
 
 def serve(link: socket.socket) -> None:
-    """Fork for each request until the other side closes the socket."""
-    while True:
-        message, streams, *_ = socket.recv_fds(link, _LONGEST, 3)
-        if not message:
-            return
-        child = os.fork()
-        if child == 0:
-            link.close()
-            _become(json.loads(message), streams)
-        for stream in streams:
-            os.close(stream)
-        _, status = os.waitpid(child, 0)
-        link.send(str(os.waitstatus_to_exitcode(status)).encode())
+    """Fork for each request, and send the exit code to its last descriptor, until the other side closes the socket."""
+    with DefaultSelector() as ready:
+        ready.register(link, EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is not link:
+                    _told(ready, key.fd, *key.data)
+                elif not _forked(ready, link):
+                    return
+
+
+def _forked(ready: DefaultSelector, link: socket.socket) -> bool:
+    """Fork for the next request; report whether there was one."""
+    message, descriptors, *_ = socket.recv_fds(link, _LONGEST, 4)
+    if not message:
+        return False
+    *streams, answer = descriptors
+    child = os.fork()
+    if child == 0:
+        others = [number for key in ready.get_map().values() if key.data for number in (key.fd, key.data[1])]
+        for number in (*others, answer):
+            os.close(number)
+        ready.close()
+        link.close()
+        _become(json.loads(message), streams)
+    for stream in streams:
+        os.close(stream)
+    ready.register(os.pidfd_open(child), EVENT_READ, (child, answer))
+    return True
+
+
+def _told(ready: DefaultSelector, handle: int, child: int, answer: int) -> None:
+    """Send the exit code of a command that has ended."""
+    ready.unregister(handle)
+    _, status = os.waitpid(child, 0)
+    with socket.socket(fileno=answer) as link:
+        link.send(str(os.waitstatus_to_exitcode(status)).encode(), socket.MSG_NOSIGNAL)
+    os.close(handle)
 
 
 def _become(request: dict[str, Any], streams: Sequence[int]) -> None:

@@ -18,5 +18,7 @@ def _of(case: dict[str, Any]) -> Hostile:
 
 ALL = tuple(
     _of(case)
-    for case in yaml.safe_load(Path(__file__).with_name("hostile_kubeconfigs.yaml").read_text(encoding="utf-8"))
+    for case in yaml.load(
+        Path(__file__).with_name("hostile_kubeconfigs.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+    )
 )

@@ -81,4 +81,4 @@ def kubeconfig(
         "users": [{"name": "me", "user": user}],
         **top,
     }
-    return yaml.safe_dump(config)
+    return str(yaml.dump(config, Dumper=yaml.CSafeDumper))

@@ -11,7 +11,9 @@ from sitekit import Site
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.informer import Informer
 from tensile.kube.requests import query_of, target_of
+from tensile.kube.store import Entry
 from tensile.objects import UPPER
+from tensile.reconcile.dryrun.patch import is_selected
 
 
 def positions(fleet: Fleet) -> list[int]:
@@ -19,9 +21,9 @@ def positions(fleet: Fleet) -> list[int]:
     return [informer.newest for opened in fleet.values() for _, informer in opened.informers]
 
 
-async def has_seen_all(fleet: Fleet, sites: Mapping[str, Site]) -> bool:
-    """Look at each cluster that answers; `sites` are their administrators' connections by name."""
-    by_name = {**sites, UPPER: sites["upper"]}
+async def has_seen_all(fleet: Fleet, upper: Site, lowers: Mapping[str, Site]) -> bool:
+    """Look at each cluster that answers, by administrators' connections; those of lowers by name."""
+    by_name = {**lowers, UPPER: upper}
     looks = [
         _has_seen(by_name[name], feed, informer)
         for name, opened in fleet.items()
@@ -40,8 +42,13 @@ async def _has_seen(site: Site, feed: InformerSpec, informer: Informer) -> bool:
         (one["metadata"].get("namespace", ""), one["metadata"]["name"]): int(one["metadata"]["resourceVersion"])
         for one in there
     }
-    known = {(entry.namespace, entry.name): entry.version for entry in feed.cache}
+    entries = {(entry.namespace, entry.name): entry for entry in feed.cache}
     newest = informer.newest
-    return known.keys() <= versions.keys() and all(
-        known[key] == version if key in known else version <= newest for key, version in versions.items()
+    return not any(_is_told(feed, entry) for key, entry in entries.items() if key not in versions) and all(
+        entries[key].version == version if key in entries else version <= newest for key, version in versions.items()
     )
+
+
+def _is_told(feed: InformerSpec, entry: Entry) -> bool:
+    """Report whether the watch tells what becomes of an object: not of one that was read by name and has no label."""
+    return not entry.raw or is_selected(entry.manifest(), feed.selection)

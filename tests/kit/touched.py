@@ -89,7 +89,10 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
             "tests/kube/test_fleet_real.py",
         ),
     ),
-    (("tensile/kubelet/api/",), ("tests/e2e/test_streams.py", "tests/faults/test_kubectl_real.py")),
+    (
+        ("tensile/kubelet/api/",),
+        ("tests/e2e/test_streams.py", "tests/faults/test_kubectl_real.py", "tests/kubelet/api/test_auth_real.py"),
+    ),
     (
         ("tensile/kubelet/node/", "tensile/kubelet/pods/"),
         ("tests/e2e/test_restored_e2e.py", "tests/faults/test_away_real.py"),
@@ -108,7 +111,10 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
             "tests/faults/test_strangers.py",
         ),
     ),
-    (("tensile/reconcile/dryrun/",), ("tests/faults/test_likeness.py",)),
+    (
+        ("tensile/reconcile/dryrun/",),
+        ("tests/faults/test_likeness.py", "tests/reconcile/dryrun/test_cluster_deletion.py"),
+    ),
 )
 """Beginnings of paths, and the tests that a change there calls for."""
 

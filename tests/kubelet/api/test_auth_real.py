@@ -94,6 +94,7 @@ def altered(token: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow  # the apiserver remembers tokens for ten seconds
 async def test_a_deleted_account_is_known_for_two_minutes_more(ground: ReviewedAccount) -> None:
     """As by a kubelet, and no longer; another token of it that was not shown before is refused at once."""
     first, second = await ground.token(), await ground.token(expirationSeconds=1000)

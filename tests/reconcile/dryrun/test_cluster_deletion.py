@@ -139,8 +139,11 @@ async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Cluster
     assert [(one["status"], one["reason"]) for one in said] == [("True", "EvictionByEvictionAPI")]
 
 
+@pytest.mark.parametrize(
+    "ground", ["rehearsal", pytest.param("real", marks=[pytest.mark.real, pytest.mark.slow])], indirect=True
+)
 async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: ClusterUnderTest) -> None:
-    """The pod stays as it is."""
+    """The pod stays as it is. An apiserver tries it again for ten seconds before it says so."""
     await ground.pod("a")
     ref = ground.at("a", POD)
     with pytest.raises(Conflict):
