@@ -104,7 +104,7 @@ def writes(trial: Trial) -> dict[str, int]:
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     """Run as the command line asks."""
     async with Trial(sandbox) as trial:
-        return await crash(trial, draw(given.seed, given.pods, given.rounds, "crash"), given.wait_idle)
+        return await crash(trial, draw(given.seed, given.pods, given.rounds, "crash"), given.quiet)
 
 
 if __name__ == "__main__":

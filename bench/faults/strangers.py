@@ -158,8 +158,8 @@ class Field(Trial):
         place = self.place(case)
         space = place.collection.partition("/namespaces/")[2].partition("/")[0]
         inside = f"{space}/" if space else ""
-        where = "the upper cluster" if place.cluster == UPPER else place.cluster
-        return f"{case.kind} {inside}{place.name} exists in lower cluster {where} and has another owner"
+        where = "the upper cluster" if place.cluster == UPPER else f"lower cluster {place.cluster}"
+        return f"{case.kind} {inside}{place.name} exists in {where} and has another owner"
 
 
 async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:

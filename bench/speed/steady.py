@@ -167,9 +167,9 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
         runs = [await restart(trial, number + 1, 10.0) for number in range(given.rounds)]
         for one in runs:
             print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
-        share, after = await idle(trial, given.wait_idle)
+        share, after = await idle(trial, given.quiet)
         result = {
-            "idle_s": given.wait_idle,
+            "idle_s": given.quiet,
             "idle_share_of_a_core": round(share, 5),
             "start_without_pods_s": round(start, 3),
             "rss_without_pods_mib": bare >> 20,

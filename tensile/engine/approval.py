@@ -308,10 +308,16 @@ class EditGate:
 
     def _heard(self, delta: Delta) -> None:
         place = delta.entry.namespace, delta.entry.name
-        if any(place == (ref.namespace, ref.name) for ref in self._refs):
+        status, history = ((ref.namespace, ref.name) for ref in self._refs)
+        if place in (status, history):
             self._woken.set()
-        if self._history is not None and delta.after is None and place[1] == self._refs[1].name:
+        if self._history is not None and place == history and not self._is_kept():
             self._history.keep(self.accepted)
+
+    def _is_kept(self) -> bool:
+        """Report whether the history has the text in force: a user may have deleted it, or edited its ConfigMap."""
+        history = entries(self._seen(self._refs[1]), self._owner)
+        return any(one.sha256 == self.accepted.text.sha256 for one in history)
 
     async def _settle(self) -> None:
         """Decide about the latest text, if that is possible now.
@@ -342,6 +348,8 @@ class EditGate:
         """Follow what a leader has accepted since, which may be the text that is undecided here."""
         history = entries(self._seen(self._refs[1]), self._owner)
         if not later(history, self.accepted.text.sha256):
+            if self._is_in_force(reading, history):
+                await self._accept(reading)
             return
         if history[-1].sha256 == reading.text.sha256:
             await self._accept(reading)
@@ -353,6 +361,15 @@ class EditGate:
             return
         await self._activate(found)
         self._standing.take(found, self._refused(found))
+
+    def _is_in_force(self, reading: TopologyUpdate, history: History) -> bool:
+        """Report whether a leader has put a text in force that the history lacks, or cannot keep: the status says so.
+
+        A status that is not newer than the history may be that of an earlier leader, and counts for nothing.
+        """
+        told = part_in(self._seen(self._refs[0]), self._owner, ACCEPTED)
+        is_newer = not history or str(told.get("time", "")) > history[-1].time
+        return is_newer and told.get("sha256") == reading.text.sha256
 
     async def _judge(self, reading: TopologyUpdate, limit: int) -> None:
         """Accept a text, or have it wait, as the leader."""
@@ -385,11 +402,10 @@ class EditGate:
         noted = part_in(self._seen(self._refs[0]), self._owner, APPROVAL)
         if noted.get("sha256") != reading.text.sha256:
             return None
-        try:
-            pods, limit, named = int(noted["pods"]), int(noted["approveOver"]), tuple(map(str, noted["affected"]))
-        except (KeyError, TypeError, ValueError):
+        pods, limit, named = (noted.get(key) for key in ("pods", "approveOver", "affected"))
+        if not (isinstance(pods, int) and isinstance(limit, int) and isinstance(named, list)):
             return None
-        return self._approval(reading, pods, limit, named)
+        return self._approval(reading, pods, limit, tuple(map(str, named[:_NAMED])))
 
     async def _planned(self, reading: TopologyUpdate, limit: int) -> PendingApproval | None:
         """Plan a text; return what it waits for, None if it affects no more pods than the limit."""

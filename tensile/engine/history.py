@@ -101,12 +101,15 @@ def accepted_text(reading: TopologyUpdate, now: datetime) -> AcceptedText:
 
 
 def entries(seen: Manifest | None, owner: Owner) -> History:
-    """Return the history in a ConfigMap, () if there is none of ours. What does not match its SHA-256 is left out."""
+    """Return the history in a ConfigMap, () if there is none of ours. What does not match its SHA-256 is left out.
+
+    Only the last entries count: an index that somebody filled would take seconds to check.
+    """
     if seen is None or not is_ours(seen, owner):
         return ()
     data = seen.get("data") or {}
     try:
-        index = [(str(one["sha256"]), str(one["time"])) for one in orjson.loads(data[_INDEX])]
+        index = [(str(one["sha256"]), str(one["time"])) for one in orjson.loads(data[_INDEX])[-MOST:]]
     except (KeyError, TypeError, ValueError):
         return ()
     found = (AcceptedText(digest, time, str(data.get(digest + _SUFFIX, ""))) for digest, time in index)

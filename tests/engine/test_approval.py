@@ -17,7 +17,7 @@ from virtualtime import in_virtual_time
 from worldkit import A, B, home, put, raised, twin, upper_pod, world, written
 
 from tensile.engine.approval import EditGate, affected_pods, check_digits, is_approval, start_of
-from tensile.engine.history import AcceptedText, TopologyRecords, history_ref
+from tensile.engine.history import AcceptedText, TopologyRecords, data_of, entries, history_ref
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.configmap import StatusWriter, marked_manifest, status_ref
 from tensile.engine.status.report import EngineStatus
@@ -25,7 +25,7 @@ from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kube.cluster import Patch
 from tensile.names import APPROVED, EventReason
-from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest
+from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.world import World
 from tensile.topology import Topology, parse
 
@@ -328,6 +328,20 @@ class Running:
 BEFORE, LARGE = text(), text(a=DRAIN)
 
 
+def anothers(ref: Ref, **meta: Any) -> Manifest:
+    """Return a ConfigMap of another owner, without our marks."""
+    return {"metadata": {"name": ref.name, "namespace": ref.namespace, **meta}, "data": {"theirs": "x"}}
+
+
+def clusters_with(*config_maps: Manifest) -> MemoryClusters:
+    """Return clusters with these ConfigMaps in the upper one, and pods that run in lower-a."""
+    memory = MemoryClusters(populated(BEFORE))
+    memory.connections[UPPER].place(NAMESPACE, {"metadata": {"name": PLACE.namespace}})
+    for one in config_maps:
+        memory.connections[UPPER].place(CONFIG_MAP, one)
+    return memory
+
+
 @asynccontextmanager
 async def running(content: str = BEFORE, *, leads: bool = True, **given: Any) -> AsyncIterator[Running]:
     """Run an engine on a text, as `tensile run` does: the first text that its source has is that one."""
@@ -364,6 +378,7 @@ async def test_an_edit_over_the_limit_waits_until_it_is_approved() -> None:
             assert [one.lowers[0].maintenance for one in engine.reloads] == ["drain"]
             assert engine.history == [digest(BEFORE), digest(LARGE)]
             assert APPROVED not in engine.status["metadata"]["annotations"]
+            assert "ApprovalRefused" not in engine.events
     said = [entry["event"] for entry in logs]
     assert "topology edit waits for an approval" in said
     assert "topology edit approved" in said
@@ -470,12 +485,51 @@ async def test_an_approval_that_was_given_while_no_engine_ran_counts() -> None:
     meta = {"uid": engine.status["metadata"]["uid"], "annotations": {APPROVED: digest(LARGE)}}
     await engine.upper.patch(status, Patch("merge-patch", {"metadata": meta}))
     made = Running(BEFORE, clusters=memory)
-    async with background(made.gate.run()):
-        made.lead()
-        await asyncio.sleep(1)
-        await made.edit(LARGE)
-        assert made.state == ("Accepted", digest(LARGE), "")
-        await made.gate.close()
+    with capture_logs() as logs:
+        async with background(made.gate.run()):
+            made.lead()
+            await asyncio.sleep(1)
+            await made.edit(LARGE)
+            assert made.state == ("Accepted", digest(LARGE), "")
+            await made.gate.close()
+    assert "topology approval refused" not in [entry["event"] for entry in logs]
+
+
+@in_virtual_time
+async def test_an_approval_in_a_config_map_of_another_owner_counts_for_nothing() -> None:
+    """Whoever may create a ConfigMap of that name may not have the right to approve by the engine's."""
+    memory = clusters_with(anothers(status_ref(PLACE), annotations={APPROVED: digest(LARGE)}))
+    async with running(clusters=memory) as engine:
+        await engine.edit(BEFORE, "7")
+        await engine.edit(LARGE)
+        assert engine.reloads == []
+        waiting = engine.standing.verdict.approval
+        assert waiting is not None
+        assert waiting.text.sha256 == digest(LARGE)
+        assert "StatusNameConflict" in engine.events
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    "wrong", [{"pods": 1e30}, {"pods": "9" * 400}, {"approveOver": None}, {"affected": "abc"}, {"affected": None}]
+)
+async def test_a_note_that_no_engine_wrote_is_not_believed(wrong: dict[str, Any]) -> None:
+    """The edit is planned again: a number of that size could be written neither to the status nor to a metric."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        memory = engine.memory
+    noted = orjson.loads(engine.status["data"]["pendingApproval"]) | wrong
+    change = {
+        "metadata": {"uid": engine.status["metadata"]["uid"]},
+        "data": {"pendingApproval": orjson.dumps(noted).decode()},
+    }
+    await engine.upper.patch(status_ref(PLACE), Patch("merge-patch", change))
+    async with running(clusters=memory) as again:
+        await again.edit(LARGE)
+        assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
+        waiting = orjson.loads(again.status["data"]["pendingApproval"])
+        assert (waiting["pods"], waiting["approveOver"]) == (3, 1)
+        assert waiting["affected"] == [f"default/{name} ({A})" for name in PODS]
 
 
 @in_virtual_time
@@ -507,6 +561,38 @@ async def test_an_engine_that_takes_over_keeps_what_was_accepted() -> None:
 
 
 @in_virtual_time
+async def test_a_standby_follows_although_no_history_can_be_kept() -> None:
+    """It would go back to the topology before when it takes over, and restart or move pods, which nobody approved."""
+    memory = clusters_with(anothers(history_ref(PLACE)))
+    async with running(clusters=memory) as leader, running(leads=False, clusters=memory) as standby:
+        await leader.edit(BEFORE, "7")
+        await standby.gate.decide(reading(LARGE))
+        await leader.edit(LARGE)
+        assert standby.reloads == []
+        await leader.annotate(digest(LARGE))
+        assert [one.lowers[0].maintenance for one in standby.reloads] == ["drain"]
+        standby.lead()
+        await standby.told()
+        assert standby.state == ("Accepted", digest(LARGE), "")
+        assert len(standby.reloads) == 1
+
+
+@in_virtual_time
+async def test_a_standby_does_not_follow_a_status_that_is_older_than_the_history() -> None:
+    """The leader ended between the two writes; the text in the status is the one before, and not in force again."""
+    memory = clusters_with()
+    accepted = {"sha256": digest(LARGE), "time": "2025-01-01T00:00:00Z"}
+    status = marked_manifest({"accepted": orjson.dumps(accepted).decode()}, status_ref(PLACE), OWNER, "map-1")
+    memory.connections[UPPER].place(CONFIG_MAP, written(status))
+    async with running(clusters=memory, leads=False) as standby:
+        history = (AcceptedText(digest(BEFORE), "2026-03-01T12:00:00Z", BEFORE),)
+        made = marked_manifest(data_of(history), history_ref(PLACE), OWNER, OWNER.upper)
+        memory.connections[UPPER].place(CONFIG_MAP, written(made))
+        await standby.gate.decide(reading(LARGE))
+        assert (standby.reloads, standby.gate.accepted.text.sha256) == ([], digest(BEFORE))
+
+
+@in_virtual_time
 async def test_a_rollback_is_not_undone_by_the_history() -> None:
     """The text that is accepted again is older in the history than the one after it."""
     async with running() as engine:
@@ -518,9 +604,29 @@ async def test_a_rollback_is_not_undone_by_the_history() -> None:
 
 
 @in_virtual_time
-async def test_a_history_that_is_deleted_is_written_again() -> None:
-    """At once, with what is in force."""
+async def test_a_history_that_is_deleted_or_edited_is_written_again() -> None:
+    """At once, with what is in force: an engine that starts without it runs an edit that nobody approved."""
     async with running() as engine:
         engine.upper.vanish(history_ref(PLACE))
         await engine.told()
         assert engine.history == [digest(BEFORE)]
+        for change in ({"index": None}, {"index": "[]"}, {f"{digest(BEFORE)}.yaml": "lowers: []\n"}):
+            found = engine.upper.find(CONFIG_MAP, PLACE.namespace, history_ref(PLACE).name) or {}
+            body = {"metadata": {"uid": found["metadata"]["uid"]}, "data": change}
+            await engine.upper.patch(history_ref(PLACE), Patch("merge-patch", body))
+            await engine.told()
+            found = engine.upper.find(CONFIG_MAP, PLACE.namespace, history_ref(PLACE).name) or {}
+            assert [one.content for one in entries(found, OWNER)] == [BEFORE]
+
+
+@in_virtual_time
+async def test_a_history_that_was_deleted_while_no_engine_ran_is_written_again() -> None:
+    """With what is in force, although another text waits."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        memory = engine.memory
+    engine.upper.vanish(history_ref(PLACE))
+    async with running(clusters=memory) as again:
+        await again.edit(LARGE)
+        assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
+        assert again.history == [digest(BEFORE)]

@@ -100,6 +100,13 @@ def test_what_somebody_else_wrote_into_it_is_no_history(index: str | None) -> No
     assert entries({**found, "data": None}, OWNER) == ()
 
 
+def test_an_index_that_somebody_filled_costs_no_more_than_ten_texts() -> None:
+    """It may name one large text thousands of times, and each SHA-256 of that takes a millisecond."""
+    large = entry("x" * (MOST_BYTES // 2))
+    found = stored(*[entry("a: 1\n")] * 3000, large)
+    assert entries(found, OWNER) == (*[entry("a: 1\n")] * (MOST - 1), large)
+
+
 def test_a_text_that_was_changed_is_left_out() -> None:
     """Its SHA-256 is what a user approved."""
     kept, changed = entry("a: 1\n"), entry("b: 1\n")

@@ -131,7 +131,8 @@ class Proxy:
     def abandon(self) -> None:
         """Leave every connection that is open half open: nothing is ever said on it again, and nobody ends it."""
         for connection in self._front.connections:
-            self._dead.add(connection.transport)
+            if connection.transport is not None:
+                self._dead.add(connection.transport)
         for stream in self.streams:
             stream.order("silent")
 
