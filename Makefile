@@ -146,10 +146,10 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python -m bench.speed.$$one $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
 	$(call each,speed.bad_files speed.extender); exit $$failed
 
-faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile lowers
+faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile lowers, every alert
 	@failed=0; for trial in crash outage away pause credentials strangers; do \
 	$(BIN)/python -m bench.faults.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
-	$(call each,$(addprefix faults.,everywrite watches denials twins tokens replicas guarded drain replaced hostile)); \
+	$(call each,$(addprefix faults.,everywrite watches denials twins tokens replicas guarded drain replaced hostile alerts)); \
 	exit $$failed
 
 model: setup ## Random sequences of writes, faults and hostile tenants, held against a model, in memory and on real clusters

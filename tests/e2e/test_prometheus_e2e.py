@@ -1,14 +1,10 @@
 """Prometheus itself scrapes virtual nodes, by what manifests/monitoring/kubelet and the documentation say."""
 
-import asyncio
-import shutil
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
@@ -16,18 +12,18 @@ from enginekit import UPPER, Ground
 from fences import ROOT, fences
 
 from bench.kit.granting import path_of
-from bench.kit.sites import until
-from bench.kit.spareports import spare_ports
+from bench.kit.prometheus import program, running
+from bench.kit.sites import Manifest
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 KUBELET = ROOT / "manifests" / "monitoring" / "kubelet"
 PAGE = "docs/howto/kube-prometheus.md"
 PATHS = {"/metrics", "/metrics/cadvisor"}
+SERVICE_MONITOR = ("/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis")
+"""The paths that kube-prometheus' ServiceMonitor scrapes of each kubelet."""
 DISCOVERY = b"prometheus/discovery/kubernetes."
 """What a build has with it: the names of its functions."""
-LIMIT = 60.0
-Manifest = dict[str, Any]
 
 
 class Account(NamedTuple):
@@ -51,7 +47,7 @@ class Account(NamedTuple):
 @pytest.fixture(scope="module")
 def prometheus() -> str:
     """Return the path of a Prometheus that can discover nodes, which that of Debian cannot."""
-    found = shutil.which("prometheus")
+    found = program()
     if found is None or DISCOVERY not in Path(found).read_bytes():
         pytest.skip("no prometheus with the discovery of Kubernetes is installed")
     return found
@@ -100,62 +96,6 @@ def translated(config: Manifest, account: Account, mark: str) -> Manifest:
 
 def _snake(key: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in key)
-
-
-class Running(NamedTuple):
-    """A Prometheus that runs."""
-
-    url: str
-    session: aiohttp.ClientSession
-
-    async def asked(self, path: str, **query: str) -> Any:
-        """Return what its API answers."""
-        async with self.session.get(f"{self.url}/api/v1/{path}", params=query) as answer:
-            return (await answer.json())["data"]
-
-    async def targets(self, count: int) -> list[Manifest]:
-        """Wait until so many targets have been scraped, and return them."""
-        found: list[Manifest] = []
-
-        async def are_scraped() -> bool:
-            found[:] = (await self.asked("targets", state="active"))["activeTargets"]
-            return len(found) == count and all(one["health"] != "unknown" for one in found)
-
-        await until(are_scraped, f"{count} targets", LIMIT)
-        return found
-
-    async def values(self, query: str, holds: Callable[[list[Manifest]], bool]) -> list[Manifest]:
-        """Wait until the result of a query holds, and return it."""
-        found: list[Manifest] = []
-
-        async def is_there() -> bool:
-            found[:] = (await self.asked("query", query=query))["result"]
-            return holds(found)
-
-        await until(is_there, query, LIMIT)
-        return found
-
-
-@asynccontextmanager
-async def running(program: str, directory: Path, scrapes: list[Manifest]) -> AsyncIterator[Running]:
-    """Run Prometheus with this configuration, which scrapes each second."""
-    (port,) = spare_ports(1)
-    config = directory / "prometheus.yaml"
-    config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}))
-    command = [
-        program, f"--config.file={config}", f"--storage.tsdb.path={directory}/data",
-        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
-    ]  # fmt: skip
-    log = directory / "prometheus.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Running(f"http://127.0.0.1:{port}", session)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def ports(ground: Ground) -> dict[str, int]:
@@ -208,6 +148,26 @@ async def test_the_configuration_of_the_page_does_the_same(
             ("kubelet", "/metrics/cadvisor")
         }
         assert {one["labels"]["node"] for one in targets} == set(ground.nodes.values())
+
+
+async def test_every_path_that_kube_prometheus_scrapes_is_up(
+    ground: Ground, account: Account, prometheus: str, tmp_path: Path
+) -> None:
+    """Where its kubelet Service fits, as with `node.kubeletPort: 10250`, each path that is missing is a target down."""
+    jobs = [
+        {
+            "job_name": path,
+            "metrics_path": path,
+            "scheme": "https",
+            "authorization": {"credentials": account.token},
+            "tls_config": {"insecure_skip_verify": True},
+            "kubernetes_sd_configs": [account.discovery(f"type=virtual-kubelet,e2e={ground.mark}")],
+        }
+        for path in SERVICE_MONITOR
+    ]
+    async with running(prometheus, tmp_path, jobs) as found:
+        targets = await found.targets(len(ground.lowers) * len(SERVICE_MONITOR))
+        assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
 
 
 async def test_the_account_may_do_nothing_else(ground: Ground, account: Account) -> None:

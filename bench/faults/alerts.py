@@ -1,0 +1,397 @@
+"""Every alert of manifests/monitoring fires for its cause, and clears once the cause is gone: with a real Prometheus.
+
+    .venv/bin/python -m bench.faults.alerts
+
+The rules are those that ship, with shorter times: a second between two looks, `for: 2s` and windows of 20 seconds. A
+rule whose alert nothing here brings about counts as broken, so that no rule ships without having fired once. Each lower
+cluster has causes of its own, one after the other; edits of the topology are a third sequence beside them.
+
+A bug in a rule of the engine is brought about in a copy of the engine: it fails for Services of one name.
+"""
+
+import argparse
+import asyncio
+import re
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from bench.faults.swaps import put
+from bench.kit import topologies
+from bench.kit.children import ROOT, Child, after
+from bench.kit.clusters import on_clusters
+from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.faults import Fault, Hung, Passed, Refused
+from bench.kit.faultproxy.keys import signer_of
+from bench.kit.faultproxy.proxy import Quiet
+from bench.kit.oracles import is_ready
+from bench.kit.prometheus import Running, program, running
+from bench.kit.reporting import RESULTS, keep, verdict
+from bench.kit.rig import LOWERS, Rig
+from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, Manifest
+from bench.kit.spareports import spare_ports
+from bench.kit.workload import deployment, pod_spec
+from bench.mutation.bugs.__main__ import planted
+from bench.mutation.bugs.table import Bug
+from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID
+from tensile.sandbox.credentials import VALIDITY, kubelet_pair
+from tensile.sandbox.sandbox import Sandbox
+from tensile.sandbox.state import LOOPBACK, UPPER
+
+NAME = "faults-alerts"
+RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
+JOB = "tensile-metrics"
+"""The name of the Service by which the ServiceMonitor finds the engines; the rules select by it."""
+A, B = LOWERS
+FOR, WINDOW = "2s", "20s"
+LIMIT = 120.0
+"""Seconds in which an alert has to fire, and to clear."""
+LOOK = 0.25
+LONG = 33.0
+"""Seconds that a pod has to wait to count as slow: the rule says 30."""
+STUCK = ("> 300", "> 5")
+"""The one threshold that is shortened: a request without an answer ends after 30 seconds, and is sent again."""
+ENDS_IN = timedelta(days=1)
+FAILS = "fails"
+BUG = Bug(
+    "the rule of Services fails for one name",
+    "tensile/reconcile/rules/services.py",
+    "    manifest = _wanted(pair)\n    if manifest is None:\n        return gone(pair)\n    ref, copy,",
+    f"    manifest = _wanted(pair)\n    if manifest is None:\n        return gone(pair)\n"
+    f'    if pair.key.name == "{FAILS}":\n        raise LookupError("a bug")\n    ref, copy,',
+    (),
+)
+_DURATION = re.compile(r"(?<=\[)\w+(?=\])|(?<=offset )\w+")
+
+
+def shortened(rules: Manifest) -> Manifest:
+    """Return the groups of a PrometheusRule as Prometheus reads them, with shorter times."""
+    groups = []
+    for group in rules["spec"]["groups"]:
+        own = [_shortened(rule) for rule in group["rules"]]
+        groups.append({"name": group["name"], "rules": own})
+    return {"groups": groups}
+
+
+def _shortened(rule: Manifest) -> Manifest:
+    expression = _DURATION.sub(WINDOW, rule["expr"]).replace(*STUCK)
+    return {**rule, "expr": expression, **({"for": FOR} if "for" in rule else {})}
+
+
+class Watcher:
+    """What Prometheus says of the alerts; `fired` and `cleared` are the seconds from a cause, and from its end.
+
+    `tried` are the alerts that were waited for.
+    """
+
+    def __init__(self, prometheus: Running) -> None:
+        self._prometheus = prometheus
+        self.firing: set[str] = set()
+        self.tried: set[str] = set()
+        self.fired: dict[str, float] = {}
+        self.cleared: dict[str, float] = {}
+        self.broken: list[str] = []
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncIterator["Watcher"]:
+        """Follow the alerts meanwhile."""
+        task = asyncio.create_task(self._look())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _look(self) -> None:
+        while True:
+            with suppress(*AWAY):
+                found = (await self._prometheus.asked("alerts"))["alerts"]
+                self.firing = {one["labels"]["alertname"] for one in found if one["state"] == "firing"}
+            await asyncio.sleep(LOOK)
+
+    async def fires(self, alert: str) -> None:
+        """Wait until an alert fires."""
+        self.tried.add(alert)
+        await self._until(alert, self.fired, firing=True)
+
+    async def clears(self, alert: str) -> None:
+        """Wait until it does not any more; one that never fired is told of already."""
+        if alert in self.fired:
+            await self._until(alert, self.cleared, firing=False)
+            print(f"{alert}: fired {self.fired[alert]} s, cleared {self.cleared.get(alert)} s", flush=True)
+
+    async def _until(self, alert: str, times: dict[str, float], *, firing: bool) -> None:
+        begin = time.monotonic()
+        while (alert in self.firing) != firing:
+            if time.monotonic() - begin > LIMIT:
+                self.broken.append(f"{alert} {'does not fire' if firing else 'does not clear'} within {LIMIT:g} s")
+                return
+            await asyncio.sleep(LOOK)
+        times[alert] = round(time.monotonic() - begin, 1)
+
+    async def within(
+        self, alert: str, cause: Callable[[], Awaitable[object]], end: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Bring a cause about until the alert fires, and end it until that clears."""
+        await cause()
+        await self.fires(alert)
+        await end()
+        await self.clears(alert)
+
+
+class Faulty(Quiet):
+    """A director that gives one fault to the requests that it concerns."""
+
+    def __init__(self, fault: Fault, concerns: Callable[[Asked], bool]) -> None:
+        self._fault, self._concerns = fault, concerns
+
+    async def meet(self, asked: Asked) -> Fault:
+        """Return the fault, or let it pass."""
+        return self._fault if self._concerns(asked) else Passed()
+
+
+class Causes:
+    """What brings each alert about, on a rig; `engine` is where the program is that has the bug.
+
+    `other` are the ports of a second engine.
+    """
+
+    def __init__(self, rig: Rig, watcher: Watcher, engine: Path, other: list[int]) -> None:
+        self.rig, self.watcher, self._engine, self._other = rig, watcher, engine, other
+        self.namespace = f"{rig.name}-shop"
+
+    # The engines.
+
+    def start(self, file: str, *options: str) -> Child:
+        """Start an engine on a topology file of the rig."""
+        topology = str(self.rig.directory / file)
+        command = ["tensile", "run", "-f", topology, "--log-format", "json", *options]
+        log = self.rig.log if options else self.rig.log.with_name("other.log")
+        return Child(command, self.rig.sandbox, log, after(f"cd {self._engine}"))
+
+    async def engines(self) -> None:
+        """None runs, none leads, two lead: in the end one does."""
+        rig, watcher = self.rig, self.watcher
+        await watcher.fires("TensileDown")
+        rig.proxies[UPPER].director = Faulty(Refused(403), _is_election)
+        rig.child = self.start("topology.yaml", "--leader-elect")
+        await watcher.clears("TensileDown")
+        await watcher.fires("TensileNoLeader")
+        rig.direct()
+        await watcher.clears("TensileNoLeader")
+        second = self.start(self._second())
+        try:
+            await watcher.fires("TensileSeveralLeaders")
+        finally:
+            second.stop()
+        await watcher.clears("TensileSeveralLeaders")
+        await rig.usable()
+
+    def _second(self) -> str:
+        """Write the topology for a second engine, with other ports, and return the file's name."""
+        found = orjson.loads((self.rig.directory / "topology.yaml").read_bytes())
+        for lower, port in zip(found["lowers"], self._other, strict=False):
+            lower["node"]["kubeletPort"] = port
+        found["kubelet"]["port"], found["telemetry"]["port"] = self._other[-2:]
+        (self.rig.directory / "second.yaml").write_bytes(orjson.dumps(found))
+        return "second.yaml"
+
+    # The objects of one lower cluster.
+
+    async def objects(self) -> None:
+        """Another client, a bug, a quota, and an apiserver that does not answer."""
+        await self._drift()
+        await self._strays()
+        await self._bug()
+        await self._blocked()
+        await self._stuck()
+
+    async def run(self, name: str) -> Manifest:
+        """Create a pod on the node of the first lower, with a ConfigMap."""
+        spec = pod_spec()
+        spec["nodeName"] = self.rig.nodes[A]
+        spec["containers"][0]["envFrom"] = [{"configMapRef": {"name": "settings"}}]
+        return await self.rig.upper.create(self.path("pods"), {"metadata": {"name": name}, "spec": spec})
+
+    def path(self, plural: str, name: str = "") -> str:
+        """Return the path of a collection in the namespace, or of an object."""
+        return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    async def prepared(self) -> None:
+        """Run a first pod, soon enough not to count as slow, and one of a Deployment, which a drain would move."""
+        upper = self.rig.upper
+        await upper.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        await upper.until(self.path("serviceaccounts", "default"), bool)
+        await upper.create(self.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"color": "blue"}})
+        await self.run("first")
+        await upper.until(self.path("pods", "first"), is_ready)
+        await upper.create(DEPLOYMENTS.format(self.namespace), deployment("web", 1, A))
+        await upper.until_all(
+            f"{self.path('pods')}?labelSelector=app=web", lambda found: any(map(is_ready, found.values()))
+        )
+
+    async def _drift(self) -> None:
+        """Another client changes a copy, once: the alert clears by itself."""
+        change = {"data": {"color": "red"}}
+        await self.watcher.within(
+            "TensileDrift",
+            lambda: self.rig.sites[A].call("PATCH", self.path("configmaps", "settings"), change, MERGE),
+            _nothing,
+        )
+
+    async def _strays(self) -> None:
+        """A user of the lower cluster forges our marks in a namespace that the upper cluster does not have."""
+        below, namespace = self.rig.sites[A], f"{self.rig.name}-stray"
+        path = f"/api/v1/namespaces/{namespace}/configmaps"
+        marks = {"labels": {OWNER: self.rig.mark}, "annotations": {OWNER_NAME: self.rig.name, UPPER_UID: "nobody"}}
+        await below.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        await self.watcher.within(
+            "TensileStrayObjects",
+            lambda: below.create(f"{path}?fieldManager={FIELD_MANAGER}", {"metadata": {"name": "stray", **marks}}),
+            lambda: below.delete(f"{path}/stray"),
+        )
+        await below.delete(f"/api/v1/namespaces/{namespace}")
+
+    async def _bug(self) -> None:
+        """The rule of Services fails, as long as there is the Service."""
+        service = {"metadata": {"name": FAILS}, "spec": {"ports": [{"port": 80}]}}
+        await self.watcher.within(
+            "TensileReconcilePanics",
+            lambda: self.rig.upper.create(self.path("services"), service),
+            lambda: self.rig.upper.delete(self.path("services", FAILS)),
+        )
+
+    async def _blocked(self) -> None:
+        """A quota of the lower cluster lets no further pod in; created at last, it was slow."""
+        below, begin = self.rig.sites[A], time.monotonic()
+        quota = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": "1"}}}
+        await below.create(self.path("resourcequotas"), quota)
+        await below.until(self.path("resourcequotas", "full"), lambda found: found["status"]["hard"])
+        await self.run("second")
+        await self.watcher.fires("TensileObjectsBlocked")
+        await asyncio.sleep(max(0.0, begin + LONG - time.monotonic()))
+        await below.delete(self.path("resourcequotas", "full"))
+        await self.watcher.clears("TensileObjectsBlocked")
+        await self.watcher.fires("TensilePodCreationSlow")
+        await self.watcher.clears("TensilePodCreationSlow")
+
+    async def _stuck(self) -> None:
+        """The lower apiserver does not answer the creation of a pod."""
+        proxy = self.rig.proxies[A]
+        proxy.director = Faulty(Hung(), lambda asked: (asked.verb, asked.kind) == ("create", "pods"))
+        await self.run("third")
+        await self.watcher.fires("TensileReconcileStuck")
+        proxy.director = Quiet()
+        await self.watcher.clears("TensileReconcileStuck")
+
+    # The other lower cluster.
+
+    async def away(self) -> None:
+        """It answers with errors, and then not at all."""
+        proxy = self.rig.proxies[B]
+        proxy.director = Faulty(Refused(503), lambda _asked: True)
+        proxy.cut()
+        await self.watcher.fires("TensileApiserverErrors")
+        proxy.director = Quiet()
+        await self.watcher.clears("TensileApiserverErrors")
+        proxy.freeze()
+        await self.watcher.fires("TensileLowerUnreachable")
+        proxy.thaw()
+        await self.watcher.clears("TensileLowerUnreachable")
+
+    # The files.
+
+    async def edits(self) -> None:
+        """An invalid topology, one that has to be approved, and a certificate that expires soon."""
+        rig, watcher = self.rig, self.watcher
+        put(rig.directory / "topology.yaml", b"kind: Nothing\n")
+        await watcher.fires("TensileTopologyRejected")
+        rig.save()
+        await watcher.clears("TensileTopologyRejected")
+        found = orjson.loads((rig.directory / "topology.yaml").read_bytes())
+        found["lowers"][0]["maintenance"] = "drain"
+        topologies.save(found, rig.directory)
+        await watcher.fires("TensileApprovalPending")
+        rig.save()
+        await watcher.clears("TensileApprovalPending")
+        self._certificate(VALIDITY - ENDS_IN)
+        await watcher.fires("TensileCertificateExpires")
+        self._certificate(timedelta())
+        await watcher.clears("TensileCertificateExpires")
+
+    def _certificate(self, ago: timedelta) -> None:
+        """Write a serving certificate for the virtual nodes, issued so long ago."""
+        signer = signer_of(self.rig.sandbox.clusters[UPPER].audit_log.parent / "pki")
+        pair = kubelet_pair(replace(signer, now=signer.now - ago))
+        put(self.rig.directory / "kubelet.key", pair.key)
+        put(self.rig.directory / "kubelet.crt", pair.certificate)
+
+
+async def _nothing() -> None:
+    """Leave it to time."""
+
+
+def _is_election(asked: Asked) -> bool:
+    return (asked.resource, asked.namespace) == ("leases", "kube-system")
+
+
+def with_bug(directory: Path) -> Path:
+    """Copy the program, with the bug, and return the folder to run it in."""
+    shutil.copytree(ROOT / "tensile", directory / "tensile", ignore=shutil.ignore_patterns("__pycache__"))
+    file = directory / BUG.path
+    file.write_text(planted(file.read_text(), BUG))
+    return directory
+
+
+async def campaign(prometheus: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+    """Bring everything about, and return when each alert fired and cleared."""
+    rules = shortened(yaml.safe_load(RULES.read_text()))
+    names = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    for folder in ("rig", "engine", "prometheus"):
+        (scratch / folder).mkdir()
+    async with Rig(sandbox, scratch / "rig") as rig:
+        rig.more = {"guard": {"approveOver": 0}}
+        rig.save()
+        other = spare_ports(len(LOWERS) + 2)
+        targets = [f"{LOOPBACK}:{port}" for port in (rig.ports[-1], other[-1])]
+        scrape = {"job_name": JOB, "static_configs": [{"targets": targets}]}
+        async with (
+            running(prometheus, scratch / "prometheus", [scrape], rules) as started,
+            Watcher(started).looking() as watcher,
+        ):
+            causes = Causes(rig, watcher, with_bug(scratch / "engine"), other)
+            await causes.engines()
+            await causes.prepared()
+            await asyncio.gather(causes.objects(), causes.away(), causes.edits())
+    never = [f"{name} is brought about by nothing here" for name in names if name not in watcher.tried]
+    times = {name: {"fired_s": watcher.fired.get(name), "cleared_s": watcher.cleared.get(name)} for name in names}
+    return {"alerts": times, "broken": [*watcher.broken, *never]}
+
+
+def main() -> int:
+    """Run the campaign, unless there is no Prometheus."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sandbox", type=Path, help="a sandbox that runs, instead of one of its own")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    prometheus = program()
+    if prometheus is None:
+        print("alerts: skipped: no prometheus is on the PATH (Debian: package prometheus)")
+        return 0
+    kubernetes, result = on_clusters(lambda sandbox, scratch: campaign(prometheus, sandbox, scratch), given.sandbox)
+    path = keep(given.results, NAME, kubernetes, result)
+    return verdict("alerts", result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
