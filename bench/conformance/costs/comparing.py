@@ -32,7 +32,7 @@ class SeenPod(NamedTuple):
 class State(NamedTuple):
     """All that counts at a moment: pods and Services by namespace/name; `cut` are the pods whose log stream ended.
 
-    `endpoints` are the ready addresses of each Service above; `copies` are our objects in the lowers, by what they are
+    `endpoints` are the ready endpoints of each Service above; `copies` are our objects in the lowers, by what they are
     called: claims, services, ServiceAccounts, ConfigMaps, Secrets.
     """
 
@@ -158,7 +158,7 @@ def _budgets(cost: Manifest, before: State, leaving: set[str], budgets: Iterable
 
 
 def _endpoints(cost: Manifest, before: State, after: State, blocked: set[str]) -> Iterator[str]:
-    """Yield how the addresses that Services lost differ from those that were said to be; of blocked pods none is."""
+    """Yield how the endpoints that Services lost differ from those that were said to be; of blocked pods none is."""
     said = {(f"{one['namespace']}/{one['name']}", one["lost"], one["ready"]) for one in cost["endpoints"]}
     lost = {
         (name, len(ready - after.endpoints.get(name, frozenset())), len(ready))
