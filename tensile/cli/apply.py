@@ -122,12 +122,16 @@ def topology_file(plan: SavedPlan, given: str | None) -> str:
     return plan.topology.file if given is None else given
 
 
-def check_topology(plan: SavedPlan, name: str, data: bytes) -> None:
-    """Raise TensileError if the content of a topology file is not the one that was planned."""
+def check_topology(plan: SavedPlan, name: str, data: bytes, errors: str = "") -> None:
+    """Raise TensileError if the content of a topology file is not the one that was planned.
+
+    `errors` are the lines about what is invalid in it.
+    """
     found = sha256(data).hexdigest()
     if found != plan.topology.sha256:
-        was = plan.topology.sha256[:_DIGITS]
-        raise TensileError(f"{_STALE}\n{name}: from SHA-256 {was} to {found[:_DIGITS]}\n{NO_CHANGE}")
+        moved = f"{name}: from SHA-256 {plan.topology.sha256[:_DIGITS]} to {found[:_DIGITS]}"
+        invalid = (f"{moved}, which is not valid:", errors)
+        raise TensileError("\n".join((_STALE, *(invalid if errors else (moved,)), NO_CHANGE)))
 
 
 def apply(opening: Opening, options: ApplyOptions, show: Show) -> str:

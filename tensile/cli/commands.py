@@ -353,9 +353,10 @@ def apply(
     reviewed = None if plan is None else applying.read_plan(plan)
     if reviewed is not None and configmap is None:
         file = applying.topology_file(reviewed, file)
-    given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    if reviewed is not None:
-        applying.check_topology(reviewed, given.name, given.data)
+    check = None if reviewed is None else partial(applying.check_topology, reviewed)
+    given = given_topology(
+        file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins, check=check
+    )
     ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
     options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=given.lines())
     opening = partial(oneshot.opened, given.topology, given.ways, _progress())

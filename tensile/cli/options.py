@@ -6,7 +6,8 @@ Every error about an input contains its name. As in `tensile.cli.commands`, impo
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -252,16 +253,14 @@ def _bytes_of(file: str | int) -> bytes:
 
 def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]":
     """Return the topology that an option stands for, and the directory that its relative paths start from."""
-    name, _, topology = _parsed(file, option)
-    return topology, directory_of(name)
+    name, data = read(file, option)
+    return _topology(name, data), directory_of(name)
 
 
-def _parsed(file: str | None, option: str = "-f") -> "tuple[str, bytes, Topology]":
-    """Return the display name, the content and the topology of the file that an option stands for."""
+def _topology(name: str, data: bytes) -> "Topology":
     from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
-    name, data = read(file, option)
-    return name, data, parse(decode(data, name=name), name=name)
+    return parse(decode(data, name=name), name=name)
 
 
 class GivenTopology(NamedTuple):
@@ -284,6 +283,10 @@ class GivenTopology(NamedTuple):
         return lines_of(Path(self.name).name, self.data.decode(), self.topology)
 
 
+Check = Callable[[str, bytes, str], None]
+"""Checks the display name and the content of a topology, with the lines about what is invalid in it ("": nothing)."""
+
+
 def given_topology(
     file: str | None,
     configmap: str | None,
@@ -292,29 +295,50 @@ def given_topology(
     context: str | None,
     *,
     allow_exec_plugins: bool,
+    check: Check | None = None,
 ) -> GivenTopology:
     """Return the topology in a file, or in a ConfigMap of the upper cluster.
 
-    Raises TensileError for options that do not go together, and if the topology cannot be read or is not valid.
+    Raises TensileError for options that do not go together, if the topology cannot be read, as `check` raises it, and
+    if the topology is not valid.
     """
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     if found is not None:
-        return _in_map(*found)
+        return _in_map(*found, check)
     from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
 
-    name, data, topology = _parsed(file)
+    name, data = read(file, "-f")
+    with _checked(check, name, data):
+        topology = _topology(name, data)
     path = "" if name == STANDARD_INPUT else str(Path(name).absolute())
     return GivenTopology(topology, name, path, data, ClusterAccess(directory_of(name), allow_exec_plugins))
 
 
-def _in_map(place: "ConfigMapKey", ways: "ClusterAccess") -> GivenTopology:
+@contextmanager
+def _checked(check: Check | None, name: str, data: bytes) -> Iterator[None]:
+    """Check a topology that is parsed in this context, also an invalid one."""
+    from tensile.topology import TopologyErrors  # noqa: PLC0415 - see the module's docstring
+
+    try:
+        yield
+    except TopologyErrors as invalid:
+        if check is not None:
+            check(name, data, str(invalid))
+        raise
+    if check is not None:
+        check(name, data, "")
+
+
+def _in_map(place: "ConfigMapKey", ways: "ClusterAccess", check: Check | None) -> GivenTopology:
     import asyncio  # noqa: PLC0415 - see the module's docstring
 
     from tensile.engine.sources import text_at  # noqa: PLC0415
     from tensile.engine.topology_reader import read_configmap  # noqa: PLC0415
 
     found = asyncio.run(text_at(place, ways))
-    return GivenTopology(read_configmap(found, place), place.file, "", found.data, ways)
+    with _checked(check, place.file, found.data):
+        topology = read_configmap(found, place)
+    return GivenTopology(topology, place.file, "", found.data, ways)
 
 
 def directory_of(name: str) -> Path:

@@ -359,7 +359,8 @@ class TopologyFile(Section):
     """The lower clusters; can be []. The position of a lower cluster determines the kubelet port of its new node."""
     controllers: fields.Controllers = ("PV", "Service", "ServiceAccount")
     """Kinds that are mirrored in addition to pods, ConfigMaps and Secrets; [] for none. RBAC is off by default, as it
-    grants permissions."""
+    grants permissions. If a kind is removed, copies that pods use stay until these pods are gone, except
+    permissions."""
     ignore_labels: fields.LabelKeys = ("pod-group.scheduling.sigs.k8s.io",)
     """Keys of labels that are not copied to lower pods. The default is the key of gang schedulers of the upper
     cluster."""

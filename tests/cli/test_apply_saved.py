@@ -15,7 +15,7 @@ from tensile.cli.plan import described, write_plan
 from tensile.engine.oneshot import Planned
 from tensile.errors import TensileError
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
-from tensile.reconcile.report import PlanScope, Preview, SavedPlan
+from tensile.reconcile.report import PlanScope, Preview, SavedPlan, SavedTopology
 from tensile.topology import parse
 
 
@@ -143,6 +143,27 @@ def test_the_topology_of_a_plan_must_not_have_changed(files: Files, capsys: Capt
     assert f"{path}: from SHA-256 {topology.sha256[:12]} to " in told.err
     assert told.err.endswith("Nothing was changed.\n")
     check_topology(read_plan(str(plan)), str(path), path.read_bytes().removesuffix(b"# edited\n"))
+
+
+def test_a_topology_that_became_invalid_is_told_with_its_errors(files: Files, capsys: Capture) -> None:
+    """The plan was made for another content, and what is wrong in this one has its line."""
+    path, plan = files.save(), files.directory / "x.plan"
+    topology = described(parse(path.read_text()), str(path), path.read_bytes())
+    write_plan(Planned(Preview("files", {}), {}), plan, topology)
+    path.write_text(path.read_text().replace("lowers:", "lowerz:"))
+    digest = sha256(path.read_bytes()).hexdigest()
+    told = within(capsys, "apply", str(plan))
+    first, moved, *errors, last = told.err.removeprefix("Error: ").splitlines()
+    assert (told.code, told.out) == (1, "")
+    assert first == "The plan is stale. These have moved since it was made:"
+    assert moved == f"{path}: from SHA-256 {topology.sha256[:12]} to {digest[:12]}, which is not valid:"
+    assert [one.partition(": ")[2] for one in errors] == [
+        "lowers: required key is missing",
+        "lowerz: unknown key; did you mean lowers?",
+    ]
+    assert last == "Nothing was changed."
+    write_plan(Planned(Preview("files", {}), {}), plan, SavedTopology(topology.name, topology.file, digest))
+    assert within(capsys, "apply", str(plan)).err.splitlines() == errors
 
 
 def test_a_topology_from_standard_input_has_to_be_named() -> None:

@@ -32,7 +32,7 @@ class SeenPod(NamedTuple):
 class State(NamedTuple):
     """All that counts at a moment: pods and Services by namespace/name; `cut` are the pods whose log stream ended.
 
-    `endpoints` are the ready addresses of each Service above; `copies` are our objects in the lowers, by what they are
+    `endpoints` are the ready endpoints of each Service above; `copies` are our objects in the lowers, by what they are
     called: claims, services, ServiceAccounts, ConfigMaps, Secrets.
     """
 
@@ -62,9 +62,18 @@ def hits(before: State, after: State, evicted: Iterable[str]) -> Hits:
 
 
 def differences(
-    cost: Manifest, before: State, after: State, evicted: Iterable[str], budgets: Iterable[Manifest]
+    cost: Manifest,
+    before: State,
+    after: State,
+    evicted: Iterable[str],
+    budgets: Iterable[Manifest],
+    *,
+    unsaid: Names = frozenset(),
 ) -> list[str]:
-    """Return what happened otherwise than the `cost` of `tensile plan -o json` said."""
+    """Return what happened otherwise than the `cost` of `tensile plan -o json` said.
+
+    `unsaid` are nodes whose streams have to end besides.
+    """
     happened, known = hits(before, after, evicted), list(budgets)
     said = {
         word: {f"{one['namespace']}/{one['name']}": one for one in cost[word]}
@@ -86,7 +95,7 @@ def differences(
     ]
     touched = happened.restarted | happened.left | happened.ended
     cut = {before.pods[name].node for name in after.cut - touched if name in before.pods}
-    return [*found, *_compared("streams cut", {one["node"] for one in cost["streams"]}, cut)]
+    return [*found, *_compared("streams cut", unsaid | {one["node"] for one in cost["streams"]}, cut)]
 
 
 def _compared(what: str, said: Iterable[Any], happened: Iterable[Any]) -> Iterator[str]:
@@ -149,7 +158,7 @@ def _budgets(cost: Manifest, before: State, leaving: set[str], budgets: Iterable
 
 
 def _endpoints(cost: Manifest, before: State, after: State, blocked: set[str]) -> Iterator[str]:
-    """Yield how the addresses that Services lost differ from those that were said to be; of blocked pods none is."""
+    """Yield how the endpoints that Services lost differ from those that were said to be; of blocked pods none is."""
     said = {(f"{one['namespace']}/{one['name']}", one["lost"], one["ready"]) for one in cost["endpoints"]}
     lost = {
         (name, len(ready - after.endpoints.get(name, frozenset())), len(ready))

@@ -279,13 +279,14 @@ class Stage:
         return [one for name in self._mapped(namespace) for one in await site.items(collection.format(name) + query)]
 
     async def _endpoints(self, namespace: str) -> dict[str, frozenset[str]]:
+        """Return the ready endpoints by Service: a new pod may get the address of an old one, so with the pod's UID."""
         found: dict[str, set[str]] = {}
         for one in await self.upper.items(SLICES.format(namespace)):
             service = found.setdefault(one["metadata"]["labels"]["kubernetes.io/service-name"], set())
             for endpoint in one.get("endpoints") or ():
                 if endpoint["conditions"].get("ready"):
-                    service |= set(endpoint["addresses"])
-        return {name: frozenset(addresses) for name, addresses in found.items()}
+                    service |= {f"{address} {endpoint['targetRef']['uid']}" for address in endpoint["addresses"]}
+        return {name: frozenset(endpoints) for name, endpoints in found.items()}
 
     async def _follow(self, namespace: str, pod: str) -> None:
         """Follow the log of a pod by way of the upper cluster, until it ends."""

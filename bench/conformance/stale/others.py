@@ -409,7 +409,7 @@ OTHERS: Mapping[str, Other] = {
     "file-label": Other(file(lambda text: text.replace("tier: gold", "tier: lead")), FILE),
     "file-lower": Other(file(lambda text: text.replace(f"- name: {B}\n  kubeconfig: {B}.kubeconfig\n", "")), FILE),
     "file-guard": Other(file(lambda text: text.replace("maxDeletes: 1000", "maxDeletes: 1001")), FILE),
-    "file-bad": Other(file(lambda text: text.replace("lowers:", "lowerz:")), FILE),
+    "file-bad": Other(file(lambda text: text.replace("lowers:", "lowerz:")), f"{FILE}, which is not valid:"),
     "forged-removed": Other(forged(_removed), _object(UPPER, NODE, ACTION)),
     "forged-added": Other(forged(_added), _object(UPPER, "Node forged", ACTION)),
     "forged-action": Other(forged(_set("action", "delete")), _object(UPPER, NODE, ACTION)),

@@ -1,8 +1,8 @@
 """EndpointSlices: one lower slice for each upper slice of a Service that has a copy there.
 
 The upper cluster decides who answers to a Service, and whether they are ready: its slices are copied unchanged but for
-their nodes and zones. If the lower Service is not ours, there is no slice either: it would send a foreign Service's
-traffic to our pods. A change of endpoints is no step that a plan shows.
+their nodes and zones, as long as the lower Service exists. If the lower Service is not ours, there is no slice either:
+it would send a foreign Service's traffic to our pods. A change of endpoints is no step that a plan shows.
 
 Endpoints change as often as pods do. The facts of a lower slice hold a hash of what it shares with its upper slice, so
 that most decisions about a slice decode nothing. Of upper slices only these shared fields are kept.
@@ -177,7 +177,7 @@ def _present(pair: Pair, _: object = None) -> Decision:
         return _after(pair, name) if is_to_come else pair.end(_UNHELD)
     if source is None:
         return _gone(pair)
-    if not services.is_exposed(lower, key.namespace, world):
+    if not services.is_served(lower, key.namespace, world):
         return Decision()
     if not is_copy_of(holder, world.owner, source.service_uid):
         return _after(pair, name)
@@ -225,8 +225,8 @@ def _gone(pair: Pair) -> Decision:
 
 
 def _used(world: World, lower: LowerWorld) -> Iterator[Key]:
-    """Yield the keys of the slices that belong in a lower."""
-    for namespace in services.exposed(lower, world):
+    """Yield the keys of the slices that belong in a lower, or stay there."""
+    for namespace in services.served(lower, world):
         yield slice_key(lower.name, namespace, world.topology.services.upper_alias)
         for entry in world.upper.more[ENDPOINT_SLICE].select("namespace", namespace):
             yield slice_key(lower.name, namespace, entry.name)

@@ -3,8 +3,10 @@
 | | original exists | deletion seen | merely missing |
 |---|---|---|---|
 | needed by upper pods | create, update | delete | leave as it is |
-| kept by lower pods of ours alone | leave as it is | delete | leave as it is |
+| kept by lower pods of ours alone | leave as it is (Services: update) | delete | leave as it is |
 | needed by nothing | delete | delete | delete |
+
+Disabling a controller takes nothing from running pods but rights: a copy that they may use is then kept by them alone.
 
 Each mirrored kind is one file, which states what is particular to it in a `MirroredKind`: what needs an object, and
 what its copy contains. A `MirrorRule` has the watches and keys that they share. `reconcile/watches.py` lists the rules.
@@ -131,9 +133,9 @@ def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False, r
 class MirroredKind:
     """What is particular to one mirrored kind.
 
-    `need` returns what needs an object. `present` returns the decision while upper pods need it, and `missing` while it
-    does not exist above. `unneeded` is the reason to delete a copy that nothing needs. `concerns` reports whether a
-    lower without a copy has to look at an original that changed.
+    `need` returns what needs an object. `present` returns the decision while upper pods need it, `kept` while only
+    lower pods do, and `missing` while it does not exist above. `unneeded` is the reason to delete a copy that nothing
+    needs. `concerns` reports whether a lower without a copy has to look at an original that changed.
 
     `on_original` and `on_copy` replace the keys for a change of one. `is_copy` reports whether a lower object of ours
     is a copy at all. `digest_above`, `digest_below` and the indexes are those of the caches; the facts of lower objects
@@ -143,6 +145,7 @@ class MirroredKind:
     kind: Kind
     need: Callable[[Pair], Need]
     present: Callable[[Pair, Entry], Decision]
+    kept: Callable[[Pair, Entry], Decision] = lambda *_: Decision()
     missing: Callable[[Pair, Need], Decision] = follow_deletion
     unneeded: str
     concerns: Callable[[World, LowerWorld, Kind, Entry], bool]
@@ -216,7 +219,7 @@ class MirrorRule:
             return pair.end(one.unneeded)
         if original is None:
             return one.missing(pair, need)
-        return one.present(pair, original) if need is Need.ASKED else Decision()
+        return one.present(pair, original) if need is Need.ASKED else one.kept(pair, original)
 
     def _own_watches(self, one: MirroredKind) -> Iterator[Watch]:
         name = one.cache or one.kind.name

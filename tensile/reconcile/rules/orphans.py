@@ -112,8 +112,7 @@ def _step(one: OrphanedKind, copy: Entry, lower: LowerWorld, world: World) -> It
 
 def _is_service_left(copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:
     """Report whether a Service or slice would stay if its upper object existed, and is not the alias."""
-    stays = services.is_exposed(lower, namespace, world) or services.is_kept(lower, namespace)
-    return stays and not is_copy_of(copy, world.owner, world.owner.upper)
+    return services.is_served(lower, namespace, world) and not is_copy_of(copy, world.owner, world.owner.upper)
 
 
 def _is_slice_left(copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:

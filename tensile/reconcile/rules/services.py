@@ -1,8 +1,9 @@
 """Services: one in the lower cluster for each upper one whose namespace has pods there, and the alias.
 
 A Service is useful only to pods of its namespace, and names in other namespaces stay the lower's own. Services are
-created and updated for the pods of their namespace that are bound to this lower. After the last of them they stay
-unchanged while a lower pod of ours is in the namespace, since it still calls its Services.
+created for the pods of their namespace that are bound to this lower. After the last of them, and after `Service` has
+left `controllers`, those that exist stay while a lower pod of ours is in the namespace, since it still calls them. They
+and their endpoints are kept up to date meanwhile: an address that is gone may be another pod's by then.
 
 The lower Service has no selector: its endpoints are the upper ones, wherever they run (`endpoint_slices.py`). For a
 selector, Kubernetes would make endpoints of the pods that are in the lower cluster. What a cluster assigns itself
@@ -111,14 +112,20 @@ def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
 
 
 def is_kept(lower: LowerWorld, namespace: str) -> bool:
-    """Report whether the existing lower Services of an upper namespace stay as they are."""
-    return "Service" in lower.spec.controllers and namespace != KUBE_SYSTEM and copies.keeps_namespace(lower, namespace)
+    """Report whether the existing lower Services of an upper namespace stay for pods that run there."""
+    return namespace != KUBE_SYSTEM and copies.keeps_namespace(lower, namespace)
 
 
-def exposed(lower: LowerWorld, world: World) -> Iterator[str]:
-    """Yield the upper namespaces whose Services belong in a lower, in order."""
-    found = set(map(str, lower.upper_pods.values("living")))
-    yield from sorted(name for name in found | {KUBE_SYSTEM} if is_exposed(lower, name, world))
+def is_served(lower: LowerWorld, namespace: str, world: World) -> bool:
+    """Report whether the Services of an upper namespace belong in a lower, or stay there."""
+    return is_exposed(lower, namespace, world) or is_kept(lower, namespace)
+
+
+def served(lower: LowerWorld, world: World) -> Iterator[str]:
+    """Yield the upper namespaces whose Services belong in a lower, or stay there, in order."""
+    below = (name for space in lower.pods.values("namespace") for name in lower.above(str(space)))
+    found = {KUBE_SYSTEM, *map(str, lower.upper_pods.values("living")), *below}
+    yield from sorted(name for name in found if is_served(lower, name, world))
 
 
 def original(world: World, namespace: str, name: str) -> Entry | None:
@@ -175,8 +182,21 @@ def _wanted(pair: Pair) -> Manifest | None:
     return alias_service(world.upper_server, name, world.owner, pair.ref.namespace)
 
 
+def _kept(pair: Pair, _: Entry | None = None) -> Decision:
+    """Return the lower Service that only lower pods need, kept up to date but never created again.
+
+    It goes with its original: one that was created in its place above is another Service, and has no copy.
+    """
+    manifest, copy, owner = _wanted(pair), pair.copy, pair.world.owner
+    if manifest is None or copy is None:
+        return gone(pair)
+    if not is_copy_of(copy, owner, annotations(manifest)[UPPER_UID]):
+        return pair.end("the upper Service was deleted")
+    return Decision() if cannot_become(copy.manifest(), manifest) else _present(pair)
+
+
 def _missing(pair: Pair, need: Need) -> Decision:
-    return _present(pair) if need is Need.ASKED else gone(pair)
+    return _present(pair) if need is Need.ASKED else _kept(pair)
 
 
 def gone(pair: Pair) -> Decision:
@@ -193,8 +213,8 @@ def _of_namespace(world: World, lower: LowerWorld, namespace: str) -> Iterator[K
 
 
 def concerns(world: World, lower: LowerWorld, _: Kind, upper: Entry) -> bool:
-    """Report whether an upper Service or slice belongs in a lower."""
-    return is_exposed(lower, upper.namespace, world)
+    """Report whether an upper Service or slice belongs in a lower, or changes what stays there."""
+    return is_served(lower, upper.namespace, world)
 
 
 def sections(wanted: Manifest) -> tuple[str, ...]:
@@ -311,6 +331,7 @@ RULE = MirrorRule(
             kind=SERVICE,
             need=_need,
             present=_present,
+            kept=_kept,
             missing=_missing,
             unneeded="no pod of its namespace is in this cluster any more",
             concerns=concerns,
@@ -320,7 +341,7 @@ RULE = MirrorRule(
         ),
     ),
     controller="Service",
-    users=pods_of_namespace(_of_namespace, exposed),
+    users=pods_of_namespace(_of_namespace, served),
     is_known=is_known,
 )
 """One key for each Service of a namespace with pods, and for each lower copy."""

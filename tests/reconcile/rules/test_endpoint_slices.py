@@ -15,6 +15,7 @@ from servicekit import (
     done,
     endpoint,
     exposed,
+    running,
     service,
     sliced,
 )
@@ -179,6 +180,23 @@ def test_a_service_of_an_older_object_above_is_waited_for() -> None:
     put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
     decision, found = decided(RULE, SLICE_KEY, here)
     assert (decision.depends_on, found) == ((KEY,), Plan(()))
+
+
+@pytest.mark.parametrize("is_enabled", [True, False], ids=["no upper pod is left", "the controller is disabled"])
+def test_endpoints_of_a_service_that_is_kept_follow(is_enabled: bool) -> None:  # noqa: FBT001 - a parameter
+    """A pod that only runs below must not call an address that is gone."""
+    here = running(done(exposed()))
+    if is_enabled:
+        drop(here.lowers[A].upper_pods, "web")
+    else:
+        reload(here, f"name: {A}, controllers: []")
+    put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", endpoint("10.1.0.9")))
+    put(here.upper.more[ENDPOINT_SLICE], sliced("web-2"))
+    assert [one["path"] for one in the_step(here).operations] == ["/endpoints"]
+    assert the_step(here, slice_key(A, "default", "web-2")).verb == "create"
+    assert slice_key(A, "default", "web-2") in RULE.keys(here, A)
+    drop(here.upper.more[ENDPOINT_SLICE], "web-1")
+    assert the_step(here).verb == "delete"
 
 
 def test_a_slice_of_no_service_stays_above() -> None:

@@ -60,9 +60,8 @@ from tensile.reconcile.world import Key, LowerWorld, World
 
 
 def _need(pair: Pair) -> Need:
-    if "Service" not in pair.lower.spec.controllers:
-        return Need.NONE
-    if is_inhabited(pair.lower, pair.key.namespace, pair.world):
+    is_enabled = "Service" in pair.lower.spec.controllers
+    if is_enabled and is_inhabited(pair.lower, pair.key.namespace, pair.world):
         return Need.ASKED
     return Need.KEPT if keeps_namespace(pair.lower, pair.key.namespace) else Need.NONE
 
@@ -193,6 +192,8 @@ async def test_a_copy_is_made_updated_and_deleted_with_its_original() -> None:
 
 FATES = {
     ("switched off", "there"): ["delete"],
+    ("switched off and used", "changed"): [],
+    ("switched off and used", "deleted"): ["delete"],
     ("asked", "there"): [],
     ("asked", "deleted"): ["delete"],
     ("asked", "missing"): [],
@@ -213,11 +214,11 @@ def test_what_becomes_of_a_copy(need: str, original: str) -> None:
     """The table at the head of mirror.py; a copy of another owner is left alone in each case."""
     here = copied(inhabited())
     lower = here.lowers[A]
-    if need == "switched off":
+    if need.startswith("switched off"):
         reload(here, f"name: {A}, controllers: []")
     elif need != "asked":
         drop(lower.upper_pods, "web")
-    if need == "kept":
+    if need in ("kept", "switched off and used"):
         put(lower.pods, twin(upper_pod()))
     originals = here.upper.more[NETWORK_POLICY]
     if original == "changed":

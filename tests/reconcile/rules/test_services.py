@@ -10,6 +10,7 @@ from servicekit import (
     PORTS,
     REF,
     SERVER,
+    SLICE_KEY,
     done,
     edited,
     exposed,
@@ -92,6 +93,42 @@ def test_an_excluded_namespace_has_no_services_below() -> None:
     assert planned(here) == Plan(())
     drop(here.lowers[A].pods, "web")
     assert the_step(here).verb == "delete"
+
+
+def disabled() -> World:
+    """Make a world where a pod runs below with all that it had before `Service` left `controllers`."""
+    here = running(done(exposed(server=SERVER), KEY, SLICE_KEY, ALIAS_KEY))
+    reload(here, f"name: {A}, controllers: []")
+    return here
+
+
+def test_without_the_controller_what_running_pods_have_is_kept_up_to_date() -> None:
+    """Also the alias; nothing is created, not even again."""
+    here = disabled()
+    assert planned(here) == planned(here, ALIAS_KEY) == Plan(())
+    edited(here.upper.more[SERVICE], "web", ports=[*PORTS, {"name": "b", "port": 81, "protocol": "TCP"}])
+    assert operations(here) == [("replace", "/spec/ports")]
+    drop(here.lowers[A].more[SERVICE], "web")
+    assert planned(here) == Plan(())
+    drop(here.lowers[A].pods, "web")
+    assert the_step(here, ALIAS_KEY).verb == "delete"
+
+
+def test_without_the_controller_a_service_goes_with_its_original() -> None:
+    """Another one of that name does not take its place below."""
+    here = disabled()
+    put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
+    assert the_step(here).verb == "delete"
+    here = disabled()
+    drop(here.upper.more[SERVICE], "web")
+    assert the_step(here).verb == "delete"
+
+
+def test_without_the_controller_no_service_is_replaced() -> None:
+    """One that another client gave a selector stays: it would go, and not come again."""
+    here = disabled()
+    edited(here.lowers[A].more[SERVICE], "web", selector={"app": "theirs"})
+    assert planned(here) == Plan(())
 
 
 @pytest.mark.parametrize("missing", ["upper services", "upper slices", "services", "slices", "pods"])

@@ -1,6 +1,5 @@
 """Services by the engine's whole loop, on clusters in memory: what comes of all rules together, and of the guard."""
 
-import pytest
 from servicekit import SERVER, endpoint, service, sliced
 from stagekit import Stage
 from virtualtime import in_virtual_time
@@ -219,19 +218,37 @@ async def test_services_that_are_denied_are_told_and_tried_again() -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize("leaves", [True, False], ids=["the lower leaves", "the controller is switched off"])
-async def test_an_edit_takes_everything_back(leaves: bool) -> None:  # noqa: FBT001 - a parameter
-    """Also of a lower that left, before its node goes: afterwards nobody would."""
+async def test_a_lower_that_leaves_keeps_nothing() -> None:
+    """It is cleared before its node goes: afterwards nobody would."""
     stage = staged(service("web"))
     stage.start()
     await stage.settle()
-    if leaves:
-        await stage.delete(ref(POD, "web"), 0)
-        stage.reload(topology(f"name: {B}"))
-    else:
-        stage.reload(topology(f"name: {A}, controllers: []", f"name: {B}"))
+    await stage.delete(ref(POD, "web"), 0)
+    stage.reload(topology(f"name: {B}"))
     await stage.calm(PAUSE)
     assert await names(stage, SERVICE) == await names(stage, ENDPOINT_SLICE) == []
-    if leaves:
-        nodes = [one for one in stage.world.upper.nodes if one.name == A]
-        assert nodes == []
+    assert [one for one in stage.world.upper.nodes if one.name == A] == []
+
+
+@in_virtual_time
+async def test_a_controller_that_is_disabled_takes_nothing_from_running_pods() -> None:
+    """What is there stays until their last one is gone, and its endpoints follow; nothing new comes."""
+    stage = staged(service("web"))
+    stage.world.upper_server = SERVER
+    stage.start()
+    await stage.settle()
+    stage.clusters[A].writes.clear()
+    stage.reload(topology(f"name: {A}, controllers: []", f"name: {B}"))
+    await stage.calm(PAUSE)
+    assert written(stage) == []
+    above = stage.clusters[UPPER]
+    above.place(SERVICE, service("api"))
+    above.place(ENDPOINT_SLICE, sliced("api-1", of="api"))
+    above.place(ENDPOINT_SLICE, sliced("web-2", endpoint("10.1.0.3")))
+    await stage.delete(ref(ENDPOINT_SLICE, "web-1"), 0)
+    await stage.settle()
+    assert await names(stage, SERVICE) == ["kubernetes-upper", "web"]
+    assert await names(stage, ENDPOINT_SLICE) == ["kubernetes-upper", "web-2"]
+    await stage.delete(ref(POD, "web"), 0)
+    await stage.calm(PAUSE)
+    assert await names(stage, SERVICE) == await names(stage, ENDPOINT_SLICE) == []
