@@ -139,6 +139,15 @@ class Watcher:
             await asyncio.sleep(LOOK)
         times[alert] = round(time.monotonic() - begin, 1)
 
+    async def ends(self) -> None:
+        """Wait until none fires: a cause may bring about other alerts beside its own, which have to clear, too."""
+        begin = time.monotonic()
+        while self.firing:
+            if time.monotonic() - begin > LIMIT:
+                self.broken += [f"{alert} still fires {LIMIT:g} s after all causes" for alert in sorted(self.firing)]
+                return
+            await asyncio.sleep(LOOK)
+
     async def within(
         self, alert: str, cause: Callable[[], Awaitable[object]], end: Callable[[], Awaitable[object]]
     ) -> None:
@@ -373,6 +382,7 @@ async def campaign(prometheus: str, sandbox: Sandbox, scratch: Path) -> dict[str
             await causes.engines()
             await causes.prepared()
             await asyncio.gather(causes.objects(), causes.away(), causes.edits())
+            await watcher.ends()
     never = [f"{name} is brought about by nothing here" for name in names if name not in watcher.tried]
     times = {name: {"fired_s": watcher.fired.get(name), "cleared_s": watcher.cleared.get(name)} for name in names}
     return {"alerts": times, "broken": [*watcher.broken, *never]}
