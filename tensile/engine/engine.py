@@ -282,7 +282,7 @@ class Engine:
                 await self._join(found.spec, remaps=found.remaps)
             case Action.KEEP, LowerConnection():
                 before.stay(found.objection)
-                self._change(before.lower, found.spec)
+                self._change(before, found.spec)
             case Action.LEAVE, LowerConnection():
                 before.lower.in_topology = False
                 self._wake(before.lower.name)
@@ -314,10 +314,12 @@ class Engine:
         self.ports = self._ports(self.topology)
         self.clusters.world.node_address = self._address(self.topology)
 
-    def _change(self, lower: LowerWorld, spec: Lower) -> None:
+    def _change(self, joined: LowerConnection, spec: Lower) -> None:
         """Set new fields of a lower that stays joined."""
+        lower = joined.lower
         if (lower.spec, lower.in_topology) != (spec, True):
             lower.spec, lower.in_topology = spec, True
+            joined.limit()
             self._wake(spec.name)
 
     async def _join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> None:

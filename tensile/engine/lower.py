@@ -199,6 +199,12 @@ class LowerConnection:
         self._objection = words
         self._warn(words or (self._kept.trouble if self._kept is not None else ""))
 
+    def limit(self) -> None:
+        """Apply `qps` and `burst` of the lower to its connection, if that is open."""
+        opened = self._fleet.get(self.lower.name)
+        if opened is not None:
+            opened.cluster.limit(self.lower.spec.qps, self.lower.spec.burst)
+
     async def complete(self) -> None:
         """Return when the cluster has responded and every cache has its first list."""
         await asyncio.gather(*self._tasks[:1])

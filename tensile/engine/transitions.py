@@ -22,7 +22,7 @@ from tensile.reconcile.rules.claims import is_enabled
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import WAY, Lower, Topology
 
-_OPENED_WITH = ("name", *WAY, "qps", "burst")
+_OPENED_WITH = ("name", *WAY)
 """Fields that take effect only when a lower is joined again."""
 
 LowersByName = Mapping[str, Lower]

@@ -171,6 +171,10 @@ class HttpCluster:
         """The result of the last reload of the credential."""
         return self._transport.reread
 
+    def limit(self, qps: float, burst: int) -> None:
+        """Limit the requests that begin from now on: `qps` a second (0: no limit), and `burst` at once."""
+        self._transport.limit(qps, burst)
+
     async def refresh(self) -> str:
         """Reload credential and address. Return "" if another access is used from now on, else why not."""
         return await self._transport.refresh()

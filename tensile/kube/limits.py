@@ -79,6 +79,12 @@ class TokenBucket:
         self._tokens = self._burst
         self._at = now
 
+    def change(self, qps: float, burst: int, now: float) -> None:
+        """Set other limits. Tokens that were taken in advance stay taken."""
+        left = self.left(now) if self._qps else self._burst
+        self._qps, self._burst, self._at = qps, float(max(burst, 1)), now
+        self._tokens = min(left, self._burst)
+
     def take(self, now: float, amount: float = 1.0) -> float:
         """Take tokens and return the seconds to wait before using them. Calls are served in order."""
         if not self._qps:

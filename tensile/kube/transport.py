@@ -133,6 +133,10 @@ class Transport:
         self._prepared: dict[str, Mapping[str, str]] = {}
         self._prepared_for: Access | None = None
 
+    def limit(self, qps: float, burst: int) -> None:
+        """Limit the requests that begin from now on to `qps` a second, and `burst` at once."""
+        self._bucket.change(qps, burst, self._clock())
+
     async def close(self) -> None:
         """Close every connection."""
         await self._calls.close()

@@ -49,12 +49,12 @@ async def test_an_edit_is_in_force_while_a_stream_of_another_lower_runs_on(progr
 
 
 async def test_an_edit_of_the_very_lower_leaves_its_streams_alone(program: Program) -> None:
-    """Labels and capacity of the lower that the stream comes from change, and the stream runs on."""
+    """Annotations, capacity and limits of the lower that the stream comes from change, and the stream runs on."""
     path = f"/api/v1/nodes/{program.nodes[A]}"
     reserve = {"basis": "allocatable", "reserve": {"cpu": "95"}}
     before = (await program.upper.read(path))["status"]["allocatable"]
     async with streaming(program) as stream:
-        await program.reload(edit_lower(A, node={"annotations": {"note": "edited"}}, capacity=reserve))
+        await program.reload(edit_lower(A, node={"annotations": {"note": "edited"}}, capacity=reserve, qps=50))
         found = await program.upper.until(
             path, lambda one: one["status"]["allocatable"]["cpu"] != before["cpu"], limit=IN_FORCE
         )

@@ -94,8 +94,7 @@ def test_a_lower_that_is_in_the_file_no_more_has_left() -> None:
         ("maintenance: drain", "KEEP"),
         ("node: {taints: []}", "KEEP"),
         ("unreachable: {evictAfter: 5m}", "KEEP"),
-        ("qps: 7", "JOIN"),
-        ("burst: 7", "JOIN"),
+        ("qps: 7, burst: 7", "KEEP"),
         ("context: other", "JOIN"),
         ("namespaces: {mapping: prefix}", "JOIN"),
     ],
@@ -226,7 +225,7 @@ def test_a_node_with_pods_keeps_its_name_and_gets_the_other_fields() -> None:
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north, taints: []}}, maintenance: drain, qps: 7"
     (found, _) = said(here, edit, SECOND)
-    assert (found.action, found.spec.node.name, found.spec.node.taints) == (Action.JOIN, A, ())
+    assert (found.action, found.spec.node.name, found.spec.node.taints) == (Action.KEEP, A, ())
     assert (found.spec.maintenance, found.spec.qps) == ("drain", 7)
     assert found.waits == (f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",)
 
@@ -324,17 +323,18 @@ def test_a_node_may_be_had_of_a_lower_that_leaves_empty() -> None:
 def test_a_connection_that_is_kept_keeps_what_it_was_made_of() -> None:
     """Whatever would have it made anew; the other fields of the edit hold, and what waits is told by its keys."""
     here = busy(world())
-    edit = f"{FIRST.replace('k/0', 'typo')}, qps: 7, maintenance: cordon, node: {{name: north, labels: {{x: y}}}}"
+    fields = "context: new, qps: 7, maintenance: cordon, node: {name: north, labels: {x: y}}"
+    edit = f"{FIRST.replace('k/0', 'typo')}, {fields}"
     (found, _) = said(here, edit, SECOND)
     kept = defer(found, "typo: no such file")
     assert (kept.action, kept.before) == (Action.KEEP, here.lowers[A])
-    assert (kept.spec.kubeconfig, kept.spec.qps, kept.spec.maintenance) == ("k/0", 500, "cordon")
+    assert (kept.spec.kubeconfig, kept.spec.qps, kept.spec.maintenance) == ("k/0", 7, "cordon")
     assert (kept.spec.node.name, kept.spec.node.labels["x"]) == (A, "y")
     words = "typo: no such file; the last good connection is kept"
     assert kept.objection == words
     assert kept.waits == (
         f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",
-        f"lowers[{A}].kubeconfig, qps: {words}",
+        f"lowers[{A}].kubeconfig, context: {words}",
     )
 
 

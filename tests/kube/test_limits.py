@@ -20,6 +20,27 @@ def test_no_rate_is_no_limit() -> None:
     assert {bucket.take(0.0) for _ in range(1000)} == {0.0}
 
 
+def test_other_limits_hold_from_then_on() -> None:
+    """What was taken in advance stays taken, and no more is saved up than the new burst."""
+    bucket = TokenBucket(10, 3, 0.0)
+    for _ in range(4):
+        bucket.take(0.0)
+    bucket.change(100, 50, 0.0)
+    assert bucket.take(0.0) == pytest.approx(0.02)
+    bucket.change(10, 2, 100.0)
+    assert [bucket.take(100.0) for _ in range(3)] == pytest.approx([0, 0, 0.1])
+
+
+def test_a_limit_after_none_begins_with_a_whole_burst() -> None:
+    """And none after a limit lets everything through."""
+    bucket = TokenBucket(0, 5, 0.0)
+    bucket.take(0.0, 1000)
+    bucket.change(10, 2, 0.0)
+    assert [bucket.take(0.0) for _ in range(3)] == pytest.approx([0, 0, 0.1])
+    bucket.change(0, 2, 0.0)
+    assert bucket.take(0.0, 1000) == 0.0
+
+
 def test_a_burst_of_none_still_lets_one_through() -> None:
     """A bucket that never gave anything would stop the engine."""
     assert TokenBucket(10, 0, 0.0).take(0.0) == 0.0

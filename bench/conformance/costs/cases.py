@@ -37,8 +37,7 @@ TAINT = {"key": "example.com/repair", "value": "now", "effect": "NoExecute"}
 class Case(NamedTuple):
     """An edit: its kind, the workload, the edits in force before, those that are made, and what the plan has to say.
 
-    `says` is the number of entries of each part of the cost. `cut` are the nodes whose streams end though the plan does
-    not say so: it does not know the previous connection settings, as docs/plans.md tells.
+    `says` is the number of entries of each part of the cost.
     """
 
     kind: str
@@ -46,7 +45,6 @@ class Case(NamedTuple):
     edits: tuple[Edit, ...]
     says: Mapping[str, int] = {}
     before: tuple[Edit, ...] = ()
-    cut: frozenset[str] = frozenset()
 
 
 # Workloads.
@@ -319,7 +317,7 @@ CASES: Mapping[str, Case] = {
         (at_another_port(A), at_another_port(B)),
         {"streams": 2},
     ),
-    "rate": Case("other", (WEB,), (lower(A, qps=100, burst=200),), cut=frozenset({A})),
+    "rate": Case("other", (WEB,), (lower(A, qps=100, burst=200),)),
     "conflict": Case("other", (WEB,), (top(onConflict="adopt", guard={"maxDeletes": 5}),)),
     "alias": Case("other", (WEB,), (top(services={"upperAlias": "above"}),)),
 }

@@ -62,18 +62,9 @@ def hits(before: State, after: State, evicted: Iterable[str]) -> Hits:
 
 
 def differences(
-    cost: Manifest,
-    before: State,
-    after: State,
-    evicted: Iterable[str],
-    budgets: Iterable[Manifest],
-    *,
-    unsaid: Names = frozenset(),
+    cost: Manifest, before: State, after: State, evicted: Iterable[str], budgets: Iterable[Manifest]
 ) -> list[str]:
-    """Return what happened otherwise than the `cost` of `tensile plan -o json` said.
-
-    `unsaid` are nodes whose streams have to end besides.
-    """
+    """Return what happened otherwise than the `cost` of `tensile plan -o json` said."""
     happened, known = hits(before, after, evicted), list(budgets)
     said = {
         word: {f"{one['namespace']}/{one['name']}": one for one in cost[word]}
@@ -95,7 +86,7 @@ def differences(
     ]
     touched = happened.restarted | happened.left | happened.ended
     cut = {before.pods[name].node for name in after.cut - touched if name in before.pods}
-    return [*found, *_compared("streams cut", unsaid | {one["node"] for one in cost["streams"]}, cut)]
+    return [*found, *_compared("streams cut", {one["node"] for one in cost["streams"]}, cut)]
 
 
 def _compared(what: str, said: Iterable[Any], happened: Iterable[Any]) -> Iterator[str]:

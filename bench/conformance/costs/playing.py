@@ -41,7 +41,7 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
         sum(len(cost[word]) for word in LEAVING),
     )
     evicted = stage.evicted()
-    found = differences(cost, before, after, evicted, stage.budgets, unsaid=case.cut)
+    found = differences(cost, before, after, evicted, stage.budgets)
     counts = {word: len(value) for word, value in cost.items() if value}
     if counts != dict(case.says):
         found.append(f"the plan says {counts or 'nothing'}, and should say {dict(case.says) or 'nothing'}")

@@ -2,8 +2,9 @@
 
 A lower pod without its upper pod may be a deletion, a wrong kubeconfig, or a store restored from a backup. So may an
 upper pod that ran and has no lower pod any more. So each is read at quorum first, and all of one lower are decided in
-one plan, which the guard can hold as a whole. The same plan ends lower pods whose upper pod Kubernetes itself deletes
-because it considers the node dead, and lower pods whose upper pod has ended.
+one plan, which the guard can hold as a whole: an upper pod without its lower pod becomes Failed, with the reason
+LowerPodLost. The same plan ends lower pods whose upper pod Kubernetes itself deletes because it considers the node
+dead, and lower pods whose upper pod has ended.
 
 A lower pod that lost its owner is adopted for the upper pod that it may be for, but only if it runs what that pod asks
 for, whatever its marks say: anyone who may create a pod there can write marks. Kubernetes would not let us change the
@@ -17,8 +18,7 @@ from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
-from tensile.kubelet.pods.status import lost as without_lower_pod
-from tensile.kubelet.pods.status import status_write, upper_status
+from tensile.kubelet.pods.status import status_write, upper_status, without_lower_pod
 from tensile.kubelet.pods.sync import placement, report_blocked
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata, timestamp
 from tensile.reconcile.copies import bound_as, existing_copy, upper_of

@@ -259,7 +259,7 @@ def pending_because(upper: PodView, reason: str, message: str, now: str) -> Mani
     return _body(status_patch(upper, fields, {MIRRORED: mirrored, READY_TO_START: waiting}))
 
 
-def lost(upper: PodView, now: str) -> Manifest | None:
+def without_lower_pod(upper: PodView, now: str) -> Manifest | None:
     """Return the status Failed for a pod whose lower pod is certainly gone though the upper one was not deleted.
 
     It is None for a pod that is being deleted, or whose phase is terminal. It sets DisruptionTarget, so that a Job's

@@ -1,7 +1,8 @@
 """Plans of the descheduler: one pass for all lower clusters, and the preview of a drain.
 
 The pass tells which pods leave which lower cluster now and where they fit, and which stay and why. It is a function of
-the world alone. So the queue of each lower cluster computes the same plan and acts on its own part of it.
+the world alone. So the queue of each lower cluster computes the same plan and acts on its own part of it. `targets.py`
+says which pods are stuck for long enough, and `rule.py` when a pass runs at all.
 
 The preview tells which pods would leave a lower cluster's node, and where each would fit. Pods leave one after the
 other as their disruption budgets allow. Each takes its room in the preview, so that the result for the last pod holds

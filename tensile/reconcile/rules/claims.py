@@ -5,6 +5,8 @@ A volume exists in one cluster only, so every claim has one home. The first of t
 - a copy that has a volume already (it may hold data);
 - the node that the upper scheduler chose;
 - where that scheduler ignores volumes, the pod that used the claim first.
+
+`claim_rule.py` makes the copy in that lower cluster, and `volumes.py` the placeholder volume in the upper one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

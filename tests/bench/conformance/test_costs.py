@@ -115,14 +115,6 @@ def test_what_running_pods_lose_below_is_told() -> None:
     assert differences(moved, before, state(**GONE), ("shop/web-1",), ()) == []
 
 
-def test_streams_that_no_plan_can_name_have_to_end() -> None:
-    """As the documentation says of them; others must not."""
-    before, cut = state(), state(cut=frozenset({"shop/web-1"}))
-    assert differences(said(), before, cut, (), (), unsaid=frozenset({"a"})) == []
-    assert differences(said(), before, before, (), (), unsaid=frozenset({"a"})) != []
-    assert differences(said(), before, cut, (), (), unsaid=frozenset({"b"})) != []
-
-
 def test_budgets_are_compared_and_one_that_allows_nothing_keeps_its_pods() -> None:
     """The report says both: who would move, and that the budget allows none now."""
     named = {"namespace": "shop", "name": "web", "pods": 1}
