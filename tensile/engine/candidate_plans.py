@@ -38,7 +38,7 @@ from tensile.engine.oneshot import AssumedClusters, KnownClusters, Planned, Prob
 from tensile.engine.status.configmap import NameTaken, check_ours, status_owner, status_ref
 from tensile.engine.status.report import EngineStatus, are_known
 from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText
-from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, TensileError, described
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError, described
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Delta
 from tensile.names import EventReason
@@ -54,6 +54,9 @@ from tensile.topology.diff import Edit, edit
 PLAN_NAME_CONFLICT: EventReason = "PlanNameConflict"
 """On the ConfigMap of a candidate: the ConfigMap for its plan exists and is not the engine's. Remedy: rename or delete
 that ConfigMap."""
+PLAN_DENIED: EventReason = "PlanDenied"
+"""On the ConfigMap of a candidate: the upper cluster refuses the ConfigMap for its plan. Remedy: see the message, for
+example a missing permission, an admission policy, or keys of others that leave no room in that ConfigMap."""
 BESIDE_ENGINE = Pace(turn=16, limit=4)
 """The pace of planning: a turn of the event loop takes some milliseconds, and the engine's own turns come between."""
 MOST_TEXT = 256 * 1024
@@ -154,9 +157,12 @@ class CandidatePlans:
         try:
             await self._look()
         except NameTaken as error:
-            await self._report_conflict(str(error))
+            await self._report(PLAN_NAME_CONFLICT, str(error))
         except (Conflict, AlreadyExists, NotFound):
             await self._again()  # another client was first: its change is in the cache soon
+        except Denied as error:
+            await self._report(PLAN_DENIED, str(error))
+            await self._again()
         except ClusterError as error:
             self._complain(str(error))
             await self._again()
@@ -272,12 +278,12 @@ class CandidatePlans:
         planned = await previewed(AssumedClusters(foreseen.world, open_now), foreseen.unreached, recorder, work)
         return planned, foreseen
 
-    async def _report_conflict(self, words: str) -> None:
-        """Report once that NAME-plan is another's, in the log and as an Event on the candidate."""
+    async def _report(self, reason: EventReason, words: str) -> None:
+        """Report once why there is no plan, in the log and as an Event on the candidate."""
         candidate = self._entry(self._key.name)
         if self._complain(words) and candidate is not None:
             about = Ref(UPPER, CONFIG_MAP, self._key.namespace, self._key.name)
-            step = event(EmitEvent(about, uid(candidate), PLAN_NAME_CONFLICT, words), self._around.now())
+            step = event(EmitEvent(about, uid(candidate), reason, words), self._around.now())
             with suppress(ClusterError):  # the log has it
                 await self._upper.create(step.ref, step.body or {})
 

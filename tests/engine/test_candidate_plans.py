@@ -14,10 +14,17 @@ from virtualtime import in_virtual_time
 from worldkit import NOW, A, changed, lower_node, put, referring, secret, upper_pod
 
 from tensile.engine.candidate import CANDIDATE_HASH, DOCUMENT, ERROR, MARKDOWN, PENDING, TIME, TOPOLOGY_HASH
-from tensile.engine.candidate_plans import MOST_TEXT, PLAN_NAME_CONFLICT, SELDOM, CandidatePlans, Surroundings
+from tensile.engine.candidate_plans import (
+    MOST_TEXT,
+    PLAN_DENIED,
+    PLAN_NAME_CONFLICT,
+    SELDOM,
+    CandidatePlans,
+    Surroundings,
+)
 from tensile.engine.oneshot import previewed, rehearse
 from tensile.engine.topology_reader import ConfigMapKey
-from tensile.errors import Unreachable
+from tensile.errors import ClusterError, Denied, Unreachable
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.report import Recorder, as_json
 from tensile.topology import Topology, parse
@@ -327,16 +334,16 @@ async def test_a_candidate_that_goes_meanwhile_leaves_nothing() -> None:
 
 
 class Refusing:
-    """The upper cluster of an engine, which does not answer to the first writes."""
+    """The upper cluster of an engine, in which the first writes of ConfigMaps fail."""
 
-    def __init__(self, behind: Any, times: int) -> None:
-        self.behind, self.left = behind, times
+    def __init__(self, behind: Any, times: int, error: type[ClusterError] = Unreachable) -> None:
+        self.behind, self.left, self.error = behind, times, error
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create an object, or fail."""
-        if self.left:
+        if self.left and ref.kind == CONFIG_MAP:
             self.left -= 1
-            raise Unreachable("no answer", cluster=UPPER, doing="create")
+            raise self.error("no answer", cluster=UPPER, doing="create")
         made: bytes = await self.behind.create(ref, body)
         return made
 
@@ -358,6 +365,21 @@ async def test_a_write_that_fails_is_tried_again_without_another_plan() -> None:
     assert len(calls) == 1
     warnings = [one["event"] for one in lines if one["log_level"] == "warning"]
     assert warnings == ["cannot report the plan of the candidate"]
+
+
+@in_virtual_time
+async def test_a_refusal_is_told_on_the_candidate() -> None:
+    """Once, whoever waits for the plan has no access to the log; the plan is written when it may be."""
+    beside = Beside()
+    beside.clusters.connections[UPPER] = Refusing(beside.upper, 3, Denied)  # type: ignore[assignment]
+    beside.propose(text())
+    async with background(beside.plans.run()):
+        await asyncio.sleep(3 * SELDOM)
+    (told,) = [ref for verb, ref in beside.clusters.writes if ref.kind == EVENT]
+    event = beside.upper.find(EVENT, told.namespace, told.name) or {}
+    assert (event["reason"], event["involvedObject"]["name"]) == (PLAN_DENIED, "topo-candidate")
+    assert event["message"].endswith("no answer")
+    assert beside.data[CANDIDATE_HASH] == digest(text())
 
 
 def _counted(beside: Beside) -> list[None]:
