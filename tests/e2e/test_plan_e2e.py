@@ -124,7 +124,7 @@ async def test_what_is_planned_is_what_is_done(ground: Ground, case: Case) -> No
 
 async def test_a_lower_that_is_opened_anew_is_not_taken_for_one_that_was_left_behind(ground: Ground) -> None:
     """The engine looks for nodes that nobody has at any time, but not while a reload has a lower closed."""
-    reloading = asyncio.ensure_future(ground.reload(edit_lower(A, qps=50)))
+    reloading = asyncio.ensure_future(ground.reload(edit_lower(A, kubeconfig=f"./{A}.kubeconfig")))
     while not reloading.done():
         await ground.engine.look()
         await asyncio.sleep(0)
