@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +62,11 @@ def pod(space: str, outcome: str | None = None, **spec: Any) -> dict[str, Any]:
     }
 
 
+def writes(log: Path, start: int, agent: str, space: str) -> list[audit.Record]:
+    """Return the writes of a program in a namespace; other tests share the cluster, and write outside of namespaces."""
+    return [one for one in audit.writes(audit.read(log, start), agent) if one["objectRef"].get("namespace") == space]
+
+
 def condition(one: dict[str, Any], kind: str) -> str:
     """Return the status of a condition."""
     found = [entry["status"] for entry in one["status"].get("conditions", []) if entry["type"] == kind]
@@ -106,13 +112,8 @@ def test_what_kubectl_writes_is_in_the_audit_log(sandbox: Sandbox, space: str) -
     sandbox.kubectl("get", "configmaps", f"--namespace={space}")
     sandbox.kubectl("create", "configmap", "seen", f"--namespace={space}")
 
-    def written() -> list[audit.Record]:
-        return [
-            one for one in audit.writes(audit.read(log, start), "kubectl/") if one["objectRef"]["namespace"] == space
-        ]
-
-    until(written, "the record of the write")
-    (record,) = written()
+    until(lambda: writes(log, start, "kubectl/", space), "the record of the write")
+    (record,) = writes(log, start, "kubectl/", space)
     assert (record["verb"], record["objectRef"]["name"]) == ("create", "seen")
     assert record["user"]["username"] == "kubernetes-admin"
     assert record["responseStatus"]["code"] == 201
@@ -205,7 +206,7 @@ def test_a_deleted_pod_is_gone(sandbox: Sandbox, space: str) -> None:
         assert get(sandbox, f"pod/{name}", space) == {}
 
     def deletions() -> list[str]:
-        mine = [one for one in audit.writes(audit.read(log, start), "kwok/") if one["objectRef"]["namespace"] == space]
+        mine = writes(log, start, "kwok/", space)
         return [one["objectRef"]["name"] for one in mine if one["verb"] == "delete"]
 
     until(lambda: "later" in deletions(), "the record of the last deletion")
