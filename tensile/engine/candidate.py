@@ -25,7 +25,7 @@ from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, Probl
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
-from tensile.reconcile.report import Lines, Preview, as_json, as_markdown
+from tensile.reconcile.report import Lines, Preview, as_json, as_markdown, as_text
 from tensile.reconcile.watches import FOLLOWS
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.diff import Edit
@@ -45,6 +45,7 @@ MOST_JSON = 900_000
 TAKEN = "the plan cannot be written: delete or rename it"
 """What follows if the ConfigMap for the plan is not ours."""
 _MOST_WORDS = 16 * 1024
+_CUT = "... this plan is cut: {} of its {} lines are missing; run `tensile plan` for all of them"
 _SPARE = 64
 """Bytes for the numbers and line breaks around a plan that is cut."""
 _LENGTHS = (10_000, 3_000, 1_000, 300, 100, 30, 10, 0)
@@ -179,6 +180,17 @@ def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, s
     return data | {key: orjson.dumps(said).decode() for key, said in words.items() if said}
 
 
+def plan_text(planned: Planned, foreseen: Foreseen) -> str:
+    """Return a plan as text for the status page, at most as long as the Markdown of a candidate's plan."""
+    text = as_text(planned.preview, colour=False, more=[*_later(foreseen), *as_sections(planned.cost)])
+    if len(text.encode()) <= MOST_MARKDOWN:
+        return text
+    body, _, last = text.rpartition("\n\n")
+    lines = body.split("\n")
+    kept = _first(lines, MOST_MARKDOWN - len(f"{_CUT}{last}".encode()) - _SPARE)
+    return "\n".join([*kept, _CUT.format(len(lines) - len(kept), len(lines)), "", last])
+
+
 def _later(foreseen: Foreseen) -> Iterator[str]:
     """Yield sections of text about what the candidate has, and the plan does not."""
     for title, said in (("Needs a restart of the engine", foreseen.refused), ("Takes effect later", foreseen.waits)):
@@ -198,12 +210,11 @@ def cut_markdown(found: Preview, more: Sequence[str], most: int) -> str:
     first, *lines, fence = body.split("\n")
     kept = sum(section.count("\n") + 2 for section in more)
     head, tail = (lines[:-kept], lines[-kept:]) if kept else (lines, [])
-    notice = "... this plan is cut: {} of its {} lines are missing; run `tensile plan` for all of them"
-    room = most - len(f"{first}{notice}{fence}{last}".encode()) - _SPARE
+    room = most - len(f"{first}{_CUT}{fence}{last}".encode()) - _SPARE
     tail = _first(tail, room // 2)
     head = _first(head, room - len("\n".join(tail).encode()))
     missing = len(lines) - len(head) - len(tail)
-    return "\n".join([first, *head, notice.format(missing, len(lines)), *tail, fence, "", last])
+    return "\n".join([first, *head, _CUT.format(missing, len(lines)), *tail, fence, "", last])
 
 
 def _first(lines: Sequence[str], most: int) -> list[str]:

@@ -30,6 +30,7 @@ from tensile.engine.candidate import (
     is_planned,
     plan_data,
     plan_ref,
+    plan_text,
     plan_write,
 )
 from tensile.engine.clusters import utc_now
@@ -73,6 +74,7 @@ _LONGEST = 60.0
 """Seconds that a plan may take."""
 _REST = 2.0
 """Seconds of rest per second of planning."""
+NOT_LEADING = "not planned: only the engine that leads plans; open its page, or run `tensile plan`"
 _LARGE_TEXT = 16 * 1024
 _LARGE_PLAN = 100
 """The bytes of a candidate, and the changes of a plan, from which they take more than some milliseconds."""
@@ -98,6 +100,11 @@ class Surroundings(NamedTuple):
 
 def plans_beside(place: ConfigMapKey, engine: Engine, standing: EngineStatus) -> "CandidatePlans":
     """Return what plans candidates on the caches of a running engine; `standing` has the text in force."""
+    return CandidatePlans(place, surroundings(engine, standing))
+
+
+def surroundings(engine: Engine, standing: EngineStatus) -> Surroundings:
+    """Return what planning needs of a running engine; `standing` has the text in force."""
 
     async def calm() -> None:
         """Wait for a while until the state of each lower is known, and until no key waits."""
@@ -119,7 +126,57 @@ def plans_beside(place: ConfigMapKey, engine: Engine, standing: EngineStatus) ->
         return {name: opened.health.error for name, opened in engine.clusters.fleet.items()}
 
     address = engine.clusters.upper_address
-    return CandidatePlans(place, Surroundings(engine.clusters, address, in_force, troubles, calm, utc_now))
+    return Surroundings(engine.clusters, address, in_force, troubles, calm, utc_now)
+
+
+async def plan_edit(change: Edit, around: Surroundings) -> tuple[Planned, Foreseen]:
+    """Plan an edit on the caches of the engine, at a slow pace. Raises TensileError for a bug in a rule."""
+    clusters = around.clusters
+    foreseen = foresee(clusters.world, change, around.address, around.troubles())
+    open_now = {
+        name: clusters.connections[now]
+        for name in (UPPER, *foreseen.world.lowers)
+        if (now := foreseen.connections.get(name, name)) in clusters.connections
+    }
+    recorder = Recorder()
+
+    async def work(standing: AssumedClusters) -> Problems:
+        """Rehearse at a slow pace, and add what is not watched."""
+        return {**await rehearse(standing, recorder, pace=BESIDE_ENGINE), **foreseen.problems}
+
+    planned = await previewed(AssumedClusters(foreseen.world, open_now), foreseen.unreached, recorder, work)
+    return planned, foreseen
+
+
+class EditPlans:
+    """Plans edits for people who look at the status page, one after the other, with rests as for candidates.
+
+    `around` returns what planning needs of the engine, None if this engine does not lead.
+    """
+
+    def __init__(self, around: Callable[[], Surroundings | None]) -> None:
+        self._around = around
+        self._planning = asyncio.Lock()
+        self._free = 0.0
+
+    async def text(self, change: Edit) -> str:
+        """Return the plan of an edit as text, or why there is none."""
+        async with self._planning:
+            await asyncio.sleep(max(0.0, self._free - _clock()))
+            around = self._around()
+            if around is None:
+                return NOT_LEADING
+            await around.calm()
+            began = _clock()
+            try:
+                async with asyncio.timeout(_LONGEST):
+                    planned, foreseen = await plan_edit(change, around)
+                    is_large = len(planned.preview.changes) > _LARGE_PLAN
+                    return await _apart(partial(plan_text, planned, foreseen), large=is_large)
+            except Exception as error:  # noqa: BLE001 - a person has to know, and the engine goes on
+                return _failure(error)
+            finally:
+                self._free = _clock() + _REST * (_clock() - began)
 
 
 class CandidatePlans:
@@ -243,16 +300,11 @@ class CandidatePlans:
                 _check_size(found, self._key)
                 compare = partial(_compared, found, self._key, self._around.clusters.world.topology)
                 change, lines = await _apart(compare, large=found.text.size > _LARGE_TEXT)
-                planned, foreseen = await self._planned(change)
+                planned, foreseen = await plan_edit(change, self._around)
                 is_large = len(planned.preview.changes) > _LARGE_PLAN
                 data = await _apart(partial(plan_data, planned, foreseen, lines), large=is_large)
-        except TimeoutError:
-            return error_data(f"not planned: it took longer than {_LONGEST:g} s; run `tensile plan`")
-        except TensileError as error:
-            return error_data(str(error))
         except Exception as error:  # noqa: BLE001 - the author has to know, and the engine goes on
-            _log.error("planning a candidate failed (bug, please report)", error=described(error))
-            return error_data(f"not planned: {type(error).__name__}: this is a bug in tensile: see the engine's log")
+            return error_data(_failure(error))
         finally:
             took = _clock() - began
             self._free = _clock() + _REST * took
@@ -260,23 +312,6 @@ class CandidatePlans:
             "candidate planned", configmap=str(self._key), plan=summary_line(planned.preview), seconds=round(took, 2)
         )
         return data
-
-    async def _planned(self, change: Edit) -> tuple[Planned, Foreseen]:
-        clusters = self._around.clusters
-        foreseen = foresee(clusters.world, change, self._around.address, self._around.troubles())
-        open_now = {
-            name: clusters.connections[now]
-            for name in (UPPER, *foreseen.world.lowers)
-            if (now := foreseen.connections.get(name, name)) in clusters.connections
-        }
-        recorder = Recorder()
-
-        async def work(standing: AssumedClusters) -> Problems:
-            """Rehearse at a slow pace, and add what is not watched."""
-            return {**await rehearse(standing, recorder, pace=BESIDE_ENGINE), **foreseen.problems}
-
-        planned = await previewed(AssumedClusters(foreseen.world, open_now), foreseen.unreached, recorder, work)
-        return planned, foreseen
 
     async def _report(self, reason: EventReason, words: str) -> None:
         """Report once why there is no plan, in the log and as an Event on the candidate."""
@@ -310,6 +345,16 @@ class CandidatePlans:
     def _heard(self, delta: Delta) -> None:
         if delta.entry.namespace == self._key.namespace and delta.entry.name in self._names:
             self._woken.set()
+
+
+def _failure(error: Exception) -> str:
+    """Return why there is no plan. An unexpected error is logged."""
+    if isinstance(error, TimeoutError):
+        return f"not planned: it took longer than {_LONGEST:g} s; run `tensile plan`"
+    if isinstance(error, TensileError):
+        return str(error)
+    _log.error("planning a candidate failed (bug, please report)", error=described(error))
+    return f"not planned: {type(error).__name__}: this is a bug in tensile: see the engine's log"
 
 
 def _check_size(found: ConfigMapText, key: ConfigMapKey) -> None:

@@ -29,7 +29,7 @@ import structlog
 import uvloop
 
 from tensile.engine.approval import EditGate, Start, start_of
-from tensile.engine.candidate_plans import plans_beside
+from tensile.engine.candidate_plans import EditPlans, plans_beside, surroundings
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.engine import Engine
 from tensile.engine.health import ProbeServer, TelemetryServer
@@ -278,7 +278,8 @@ def page_source(engine: Engine, standing: EngineStatus, changes: RecentChanges, 
         joined = engine.clusters.joined.get(lower)
         return joined.events.last(namespace, uid) if joined is not None and joined.events is not None else []
 
-    return PageSource(view, shown, world, held, events, in_configmap)
+    plans = EditPlans(lambda: surroundings(engine, standing) if engine.is_leader else None)
+    return PageSource(view, shown, world, held, events, in_configmap, plans.text)
 
 
 async def _telemetry(

@@ -6,9 +6,11 @@ The account has the Role that `tensile manifests` writes, and uses kubectl as do
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
@@ -99,6 +101,20 @@ async def test_the_engine_plans_what_the_command_plans(program: CandidateProgram
     assert data["plan.md"].startswith("```diff\n")
     assert CONTENT not in str(data)
     await program.withdraw()
+
+
+async def test_the_page_plans_a_topology_that_is_pasted(program: CandidateProgram) -> None:
+    """As the command does; it is stored nowhere, and nothing is written for it."""
+    await program.note()
+    url = f"http://127.0.0.1:{program.file()['telemetry']['port']}"
+    form, own = {"topology": program.text(edit_lower(A, maintenance="drain"))}, {"Origin": url}
+    async with aiohttp.ClientSession(url) as session, session.post("/topology", data=form, headers=own) as answer:
+        page = unescape(await answer.text())
+    assert "spec.unschedulable: set to true" in page
+    assert f"pods block the drain: {program.namespace}/web" in page
+    assert "Plan: 0 to add, 1 to change, 0 to delete" in page
+    assert CONTENT not in page
+    assert [one for one in await program.writes() if one.name != STATUS] == []
 
 
 async def test_a_removed_lower_is_planned_as_the_engine_removes_it(program: CandidateProgram) -> None:

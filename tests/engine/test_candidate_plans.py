@@ -16,10 +16,12 @@ from worldkit import NOW, A, changed, lower_node, put, referring, secret, upper_
 from tensile.engine.candidate import CANDIDATE_HASH, DOCUMENT, ERROR, MARKDOWN, PENDING, TIME, TOPOLOGY_HASH
 from tensile.engine.candidate_plans import (
     MOST_TEXT,
+    NOT_LEADING,
     PLAN_DENIED,
     PLAN_NAME_CONFLICT,
     SELDOM,
     CandidatePlans,
+    EditPlans,
     Surroundings,
 )
 from tensile.engine.oneshot import previewed, rehearse
@@ -28,6 +30,7 @@ from tensile.errors import ClusterError, Denied, Unreachable
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.report import Recorder, as_json
 from tensile.topology import Topology, parse
+from tensile.topology.diff import edit
 
 PLACE = ConfigMapKey("ops", "topo")
 PLAN = Ref(UPPER, CONFIG_MAP, "ops", "topo-plan")
@@ -75,9 +78,12 @@ class Beside:
 
     def leader(self) -> CandidatePlans:
         """Return what plans in another engine that leads now."""
+        return CandidatePlans(PLACE, self.around())
+
+    def around(self) -> Surroundings:
+        """Return what planning needs of the engine."""
         where = ("10.0.0.9", 6443)
-        around = Surroundings(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
-        return CandidatePlans(PLACE, around)
+        return Surroundings(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
 
     async def calm(self) -> None:
         """Do what a test wants to happen while a plan is made."""
@@ -234,6 +240,41 @@ async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
     await beside.plans.look()
     words = "configmap/ops/topo-candidate/topology.yaml: larger than 256 KiB, which the engine does not plan"
     assert beside.data[ERROR] == f"{words}: run `tensile plan`"
+
+
+@in_virtual_time
+async def test_an_edit_is_planned_as_text_for_the_page() -> None:
+    """As a candidate is; nothing is written, and an engine that does not lead says so."""
+    beside = Beside()
+    world = beside.clusters.world
+    change = edit(world.topology, read(text(lower(more="maintenance: cordon"))))
+    found = await EditPlans(beside.around).text(change)
+    assert "\n+ Pod default/new: bound to node lower-a\n" in found
+    assert "spec.unschedulable" in found
+    assert found.splitlines()[-1].startswith("Plan: ")
+    assert beside.clusters.writes == []
+    assert world.lowers[A].spec.maintenance == "none"
+    assert await EditPlans(lambda: None).text(change) == NOT_LEADING
+
+
+@in_virtual_time
+async def test_edits_are_planned_one_after_the_other_with_rests() -> None:
+    """So that whoever sends many costs the engine a part of its time only."""
+    beside = Beside()
+    change = edit(beside.clusters.world.topology, read(text(lower(more="maintenance: cordon"))))
+    plans, busy, most = EditPlans(beside.around), 0, 0
+
+    async def calm() -> None:
+        """Take a second."""
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        await asyncio.sleep(1)
+        busy -= 1
+
+    beside.calm = calm  # type: ignore[method-assign]
+    await asyncio.gather(*(plans.text(change) for _ in range(3)))
+    assert most == 1
 
 
 @in_virtual_time

@@ -75,8 +75,8 @@ class FoundPod(NamedTuple):
 class TopologyCheck(NamedTuple):
     """What was found of a topology: its errors, "" for none, or what would change.
 
-    `words` are the changes, one each, `refused` those that need a restart, `waits` those that wait for something, and
-    `effects` what becomes of each lower cluster.
+    `words` are the changes, one each, `refused` those that need a restart, `waits` those that wait for something,
+    `effects` what becomes of each lower cluster, and `plan` the plan as text, "" for none.
     """
 
     errors: str = ""
@@ -85,6 +85,7 @@ class TopologyCheck(NamedTuple):
     refused: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     effects: tuple[tuple[str, str], ...] = ()
+    plan: str = ""
 
 
 def lower_page(view: PageView, world: World, name: str, asked: PageOfPods, held: Mapping[Key, tuple[Step, ...]]) -> str:
@@ -402,8 +403,8 @@ def _bound(world: World, name: str) -> str:
 
 def topology_page(given: str = "", check: TopologyCheck | None = None) -> str:
     """Return the form for a topology, and below it what was found of the one that was given."""
-    parts = ["<h1>Check a topology</h1><p>The text is validated and compared with the topology in force. Nothing is "]
-    parts += ["stored or changed, and no cluster is asked. It is not a plan: for the changes of every object, run "]
+    parts = ["<h1>Check a topology</h1><p>The text is validated, compared with the topology in force, and planned on "]
+    parts += ["what the engine knows of the clusters. Nothing is stored or changed. For new lower clusters, run "]
     parts += [f"{code('tensile plan -f FILE')}.</p>"]
     parts += _found(check) if check is not None else ()
     parts += ['<form action="/topology" method="post"><p><label for="topology">Topology (YAML)</label></p><p>']
@@ -434,6 +435,8 @@ def _found(check: TopologyCheck) -> Iterator[str]:
     yield from _list("Needs a restart of the engine", check.refused)
     yield from _list("Would wait", check.waits)
     yield from _list("Lower clusters", [f"{name}: {words}" for name, words in check.effects])
+    if check.plan:
+        yield f'<h3>Plan</h3><pre tabindex="0" role="region" aria-label="Plan">{_typed(check.plan)}</pre>'
     yield "</section>"
 
 

@@ -10,7 +10,7 @@ stored or activated.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
@@ -64,13 +64,19 @@ _READ = ("GET", "HEAD")
 _FORM = "application/x-www-form-urlencoded"
 
 
+async def no_plan(_change: Edit) -> str:
+    """Return no plan."""
+    return ""
+
+
 class PageSource(NamedTuple):
     """What the pages are made from.
 
     `view` returns what the overview shows, with the resource usage that it is given; `stamp` returns what differs after
     a change of that, and costs little. `world` returns None before the engine runs. `held` are the steps that the guard
     blocks. `events` returns the last events that a lower cluster has of an upper pod, by the lower's name, the upper
-    namespace and the UID. `in_configmap`: topologies come from a ConfigMap, where paths are invalid.
+    namespace and the UID. `in_configmap`: topologies come from a ConfigMap, where paths are invalid. `plan` returns the
+    plan of an edit as text, or why there is none.
     """
 
     view: Callable[[ResourceUsage], PageView]
@@ -79,6 +85,7 @@ class PageSource(NamedTuple):
     held: Callable[[], Mapping[Key, tuple[Step, ...]]] = dict
     events: Callable[[str, str, str], Iterable[CarriedEvent]] = lambda _lower, _namespace, _uid: ()
     in_configmap: bool = False
+    plan: Callable[[Edit], Awaitable[str]] = no_plan
 
 
 class _Viewers:
@@ -270,7 +277,8 @@ async def check_topology(body: bytes, source: PageSource) -> tuple[str, Topology
         waits += plan_transition(spec, found.change.topology, world).waits
         await asyncio.sleep(0)
     words, refused, _, _ = found.change
-    return given, TopologyCheck("", found.warnings, words, refused, tuple(waits), effects(found.change, world))
+    check = TopologyCheck("", found.warnings, words, refused, tuple(waits), effects(found.change, world))
+    return given, check._replace(plan=await source.plan(found.change) if words else "")
 
 
 class _Compared(NamedTuple):

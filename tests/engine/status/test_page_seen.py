@@ -16,6 +16,7 @@ from tensile.engine.status.page import ResourceUsage, page
 from tensile.objects import POD, Ref
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Key, Problem
+from tensile.topology.diff import Edit
 
 pytestmark = [
     pytest.mark.skipif(not browserkit.program(), reason="needs Chromium, and finds none in PATH"),
@@ -56,7 +57,12 @@ def stage() -> Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(stage: Stage) -> AsyncIterator[str]:
     """The address of its page."""
-    async with serving(stage.source()) as address:
+
+    async def plan(_change: Edit) -> str:
+        """Return a long line of a plan."""
+        return f"lower-00\n- Pod shop/{'web-' * 60}\n\nPlan: 0 to add, 0 to change, 1 to delete"
+
+    async with serving(stage.source(plan=plan)) as address:
         yield address
 
 
@@ -202,13 +208,19 @@ async def entered(browser: Browser) -> None:
         )
 
 
-async def test_a_topology_is_checked_by_the_form(url: str, browser: Browser) -> None:
-    """As a browser sends it: with the origin of the page."""
+async def test_a_topology_is_checked_by_the_form(url: str, browser: Browser, axe: str) -> None:
+    """As a browser sends it: with the origin of the page; its plan fits a telephone, and is accessible."""
     await browser.load(f"{url}/topology")
     typed = (
         "document.getElementById('topology').value = 'apiVersion: tensile-kube.io/v1alpha1\\nkind: Topology\\n"
         "name: demo\\nlowers: []\\n'; document.querySelector('main button').click(); 0"
     )
     seen = await browser.follow(browser.value(typed))
-    assert "lower lower-19 removed" in await browser.value("document.querySelector('main').innerText")
+    shown = await browser.value("document.querySelector('main').innerText")
+    assert "lower lower-19 removed" in shown
+    assert "Plan: 0 to add, 0 to change, 1 to delete" in shown
     assert seen.faults == ()
+    for width in WIDTHS:
+        await browser.resize(width)
+        assert await browser.value("document.documentElement.scrollWidth") <= width
+        assert await axekit.violations(browser, axe) == []

@@ -23,6 +23,8 @@ from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView, ResourceUsage, content
 from tensile.engine.status.report import StatusReport
 from tensile.engine.status.site import MOST_TYPED
+from tensile.topology import parse
+from tensile.topology.diff import Edit
 
 PATHS = ("/", "/lowers/lower-00", "/pods/team-0/web-0000", "/search?q=web", "/topology")
 TOPOLOGY = """\
@@ -226,6 +228,25 @@ async def test_a_topology_is_compared_with_the_one_in_force(
     ):
         assert words in text
     assert stage.world.topology is before
+
+
+async def test_a_topology_is_planned(stage: Stage) -> None:
+    """What the engine plans of the edit is on the page as text; one without a change needs no plan."""
+    asked: list[str] = []
+
+    async def plan(change: Edit) -> str:
+        asked.extend(change.words)
+        return "lower-00\n- Pod <b>shop</b>/web\x1b[2J\n\nPlan: 0 to add"
+
+    async with serving(stage.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:
+        text = (await sent(session, url, TOPOLOGY))[1]
+        assert "- Pod <b>shop</b>/web\\u001b[2J" in text
+        assert "Plan: 0 to add" in text
+        assert asked
+        asked.clear()
+        stage.world.topology = parse(TOPOLOGY)
+        assert "the same as the topology in force" in (await sent(session, url, TOPOLOGY))[1]
+        assert asked == []
 
 
 async def test_what_needs_a_restart_is_said_apart(client: aiohttp.ClientSession, url: str) -> None:
