@@ -11,7 +11,6 @@ import asyncio
 import sys
 import time
 from argparse import Namespace
-from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,13 +25,14 @@ import yaml
 
 from bench.kit.children import Child
 from bench.kit.parties import nodes_usable
-from bench.kit.sites import AWAY, MERGE, NODES, NotInTime, Refused
+from bench.kit.sites import AWAY, NODES, NotInTime, Refused
+from bench.kit.topologies import by_files, by_secrets
 from bench.kit.trial import NAMESPACE, Trial, run
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 from tensile.topology import TopologyErrors, parse
 
-MAPS, SECRETS = (f"/api/v1/namespaces/{NAMESPACE}/{plural}" for plural in ("configmaps", "secrets"))
+MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 NAME, KEY = "topo", "topology.yaml"
 CUTS_A_ROUND = 17
 RIGHT_IN = 2.0
@@ -108,14 +108,6 @@ async def until_labelled(trial: Trial, node: str, label: str, what: str, found: 
     found.broken.append(f"{what}: {label} should be in force, it is {seen or 'none'}")
 
 
-async def lay(trial: Trial, collection: str, name: str, data: dict[str, str]) -> None:
-    """Create an object with some data, or change it."""
-    try:
-        await trial.upper.call("PATCH", f"{collection}/{name}", {"data": data}, MERGE)
-    except Refused:
-        await trial.upper.call("POST", collection, {"metadata": {"name": name}, "data": data})
-
-
 async def by_map(trial: Trial, topology: Document, rounds: int) -> Found:
     """Edit the ConfigMap, in turns well and badly."""
     found, node = Found(), list(trial.lowers)[-1]
@@ -127,11 +119,11 @@ async def by_map(trial: Trial, topology: Document, rounds: int) -> Found:
 
     for number in range(rounds):
         good, what = labelled(topology, number), f"edit {number} of the ConfigMap"
-        await lay(trial, MAPS, NAME, {KEY: good})
+        await trial.lay(MAPS, NAME, {KEY: good})
         await until_told(ask, good, what, found)
         await until_labelled(trial, node, f"e{number}", what, found)
         bad = BAD[number % len(BAD)](labelled(topology, 1000 + number))
-        await lay(trial, MAPS, NAME, {KEY: bad})
+        await trial.lay(MAPS, NAME, {KEY: bad})
         document = await until_told(ask, bad, f"bad {what}", found)
         await until_labelled(trial, node, f"e{number}", f"bad {what}", found)
         if document["accepted"]["sha256"] != digest(good) or f"/{KEY}:" not in document["rejected"]["error"]:
@@ -226,20 +218,14 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     topology = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
     files = {name: sandbox.directory / f"{name}.kubeconfig" for name in sandbox.clusters}
     async with Trial(sandbox) as trial:
-        for name in trial.lowers:
-            await lay(trial, SECRETS, name, {"kubeconfig": b64encode(files[name].read_bytes()).decode()})
-        of_map = {**topology, "kubelet": {**topology["kubelet"], "tlsCertFile": None, "tlsKeyFile": None}}
-        del of_map["upper"]
-        of_map["lowers"] = [
-            {"name": name, "kubeconfigSecret": {"namespace": NAMESPACE, "name": name}} for name in trial.lowers
-        ]
-        await lay(trial, MAPS, NAME, {KEY: labelled(of_map, 0)})
+        await trial.keep_kubeconfigs(files)
+        of_map = by_secrets(topology, trial.lowers, NAMESPACE)
+        await trial.lay(MAPS, NAME, {KEY: labelled(of_map, 0)})
         await start(trial, "--configmap", f"{NAMESPACE}/{NAME}", "--kubeconfig", str(files[UPPER]))
         edits = await by_map(trial, of_map, given.rounds)
         assert trial.engine is not None
         trial.engine.stop()
-        of_file = {**topology, "upper": {"kubeconfig": str(files[UPPER])}, "kubelet": of_map["kubelet"]}
-        of_file["lowers"] = [{"name": name, "kubeconfig": str(files[name])} for name in trial.lowers]
+        of_file = by_files(topology, files)
         file = Mounted(sandbox.directory / "mounted")
         file.swap(labelled(of_file, 0))
         await start(trial, "-f", str(file.path))

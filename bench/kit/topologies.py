@@ -3,7 +3,7 @@
 Several engines then work side by side on the same clusters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +40,25 @@ def topology_of(name: str, nodes: Mapping[str, str], ports: Sequence[int], **fie
         "kubelet": {**kubelet, "tlsCertFile": "kubelet.crt", "tlsKeyFile": "kubelet.key"},
         "telemetry": {"bind": LOOPBACK, "port": ports[-1]},
     }
+
+
+def by_secrets(topology: Mapping[str, Any], lowers: Iterable[str], namespace: str) -> dict[str, Any]:
+    """Return a topology as a ConfigMap has it: without files, and each lower's kubeconfig in a Secret of its name."""
+    found = {field: value for field, value in topology.items() if field != "upper"}
+    entries = [{"name": name, "kubeconfigSecret": {"namespace": namespace, "name": name}} for name in lowers]
+    return {**found, "kubelet": _own_certificate(topology), "lowers": entries}
+
+
+def by_files(topology: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, Any]:
+    """Return a topology with the kubeconfigs of all clusters in these files."""
+    entries = [{"name": name, "kubeconfig": str(path)} for name, path in files.items() if name != UPPER]
+    upper = {"kubeconfig": str(files[UPPER])}
+    return {**topology, "upper": upper, "kubelet": _own_certificate(topology), "lowers": entries}
+
+
+def _own_certificate(topology: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kubelet section of a topology whose engine makes its own certificate."""
+    return {**topology["kubelet"], "tlsCertFile": None, "tlsKeyFile": None}
 
 
 def save(topology: Mapping[str, Any], directory: Path) -> Path:

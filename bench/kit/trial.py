@@ -5,7 +5,8 @@ import shutil
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Awaitable, Callable
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from bench.kit.lag import Lag
 from bench.kit.oracles import Manifest, failed, is_ready, living_twice, not_once_below, orphans, owned, unlike
 from bench.kit.parties import nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
-from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
+from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, NotInTime, Refused, Site, until
 from tensile.names import owner_of
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
@@ -127,6 +128,19 @@ class Trial:
     def records(self, cluster: str) -> list[audit.Record]:
         """Return what a cluster was asked for since the trial began."""
         return audit.read(self._site(cluster).audit_log, self._begin[cluster])
+
+    async def lay(self, collection: str, name: str, data: dict[str, str]) -> None:
+        """Create an object of the upper cluster with some data, or change it."""
+        try:
+            await self.upper.call("PATCH", f"{collection}/{name}", {"data": data}, MERGE)
+        except Refused:
+            await self.upper.call("POST", collection, {"metadata": {"name": name}, "data": data})
+
+    async def keep_kubeconfigs(self, files: Mapping[str, Path]) -> None:
+        """Put the kubeconfig of each lower into a Secret of its name in the trial's namespace."""
+        for name in self.lowers:
+            content = b64encode(files[name].read_bytes()).decode()
+            await self.lay(f"/api/v1/namespaces/{NAMESPACE}/secrets", name, {"kubeconfig": content})
 
     async def wait_idle(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
         """Wait until nothing but heartbeats was written for a moment; give what was in the seconds after it."""

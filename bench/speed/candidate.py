@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +24,8 @@ import yaml
 
 from bench.kit.children import Child
 from bench.kit.parties import calm, nodes_usable
-from bench.kit.sites import MERGE, Manifest, NotInTime, Refused, Site, until
+from bench.kit.sites import Manifest, NotInTime, Refused, until
+from bench.kit.topologies import by_files, by_secrets
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.speed.race import roomy
 from bench.speed.steady import at_rest, filled, usage
@@ -33,7 +33,7 @@ from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER
 
-MAPS, SECRETS = (f"/api/v1/namespaces/{NAMESPACE}/{plural}" for plural in ("configmaps", "secrets"))
+MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 NAME, KEY = "topo", "topology.yaml"
 SECONDS_AT_MOST, CPU_AT_MOST = 5.0, 0.5
 """Seconds to a plan, and seconds of CPU beyond those of `tensile plan`."""
@@ -74,14 +74,6 @@ def edited(topology: Document, edit: Callable[[Document], None], number: int) ->
     return f"# round {number}\n{yaml.safe_dump({**topology, 'lowers': [first, *others]}, sort_keys=False)}"
 
 
-async def write(site: Site, collection: str, name: str, data: dict[str, str]) -> None:
-    """Create an object with some data, or change it."""
-    try:
-        await site.call("PATCH", f"{collection}/{name}", {"data": data}, MERGE)
-    except Refused:
-        await site.call("POST", collection, {"metadata": {"name": name}, "data": data})
-
-
 async def planned(trial: Trial, text: str) -> tuple[float, float, Manifest]:
     """Write a candidate. Return the seconds to its plan, the engine's CPU seconds, and the data of NAME-plan."""
     digest, found = sha256(text.encode()).hexdigest(), dict[str, Any]()
@@ -95,7 +87,7 @@ async def planned(trial: Trial, text: str) -> tuple[float, float, Manifest]:
         return bool(found.get("candidateHash") == digest)
 
     cpu, begin = usage(trial).cpu, time.monotonic()
-    await write(trial.upper, MAPS, NAME + CANDIDATE_SUFFIX, {KEY: text})
+    await trial.lay(MAPS, NAME + CANDIDATE_SUFFIX, {KEY: text})
     await until(is_there, "the candidate is planned", LIMIT)
     return time.monotonic() - begin, usage(trial).cpu - cpu, found
 
@@ -138,17 +130,12 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     """Plan each edit in each round."""
     topology = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
     files = {name: sandbox.directory / f"{name}.kubeconfig" for name in sandbox.clusters}
-    kubelet = {**topology["kubelet"], "tlsCertFile": None, "tlsKeyFile": None}
-    common = {field: value for field, value in topology.items() if field != "upper"} | {"kubelet": kubelet}
-    of_map, of_file = dict(common), {**common, "upper": {"kubeconfig": str(files[UPPER])}}
+    of_file = by_files(topology, files)
     runs: list[dict[str, Any]] = []
     async with Trial(sandbox) as trial:
-        secrets = {name: {"namespace": NAMESPACE, "name": name} for name in trial.lowers}
-        of_map["lowers"] = [{"name": name, "kubeconfigSecret": secrets[name]} for name in trial.lowers]
-        of_file["lowers"] = [{"name": name, "kubeconfig": str(files[name])} for name in trial.lowers]
-        for name in trial.lowers:
-            await write(trial.upper, SECRETS, name, {"kubeconfig": b64encode(files[name].read_bytes()).decode()})
-        await write(trial.upper, MAPS, NAME, {KEY: yaml.safe_dump(of_map, sort_keys=False)})
+        of_map = by_secrets(topology, trial.lowers, NAMESPACE)
+        await trial.keep_kubeconfigs(files)
+        await trial.lay(MAPS, NAME, {KEY: yaml.safe_dump(of_map, sort_keys=False)})
         options = ["--configmap", f"{NAMESPACE}/{NAME}", "--kubeconfig", str(files[UPPER]), "--log-format", "json"]
         trial.engine = Child(["tensile", "run", *options], trial.sandbox, trial.log)
         await nodes_usable(trial.upper, len(trial.lowers))
