@@ -25,7 +25,7 @@ from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, Probl
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
-from tensile.reconcile.report import Lines, Preview, as_json, as_markdown, as_text
+from tensile.reconcile.report import Lines, Preview, as_json, as_text, fenced
 from tensile.reconcile.watches import FOLLOWS
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.diff import Edit
@@ -45,7 +45,7 @@ MOST_JSON = 900_000
 TAKEN = "the plan cannot be written: delete or rename it"
 """What follows if the ConfigMap for the plan is not ours."""
 _MOST_WORDS = 16 * 1024
-_CUT = "... this plan is cut: {} of its {} lines are missing; run `tensile plan` for all of them"
+_NOTICE = "... this plan is cut: {} of its {} lines are missing; run `tensile plan` for all of them"
 _SPARE = 64
 """Bytes for the numbers and line breaks around a plan that is cut."""
 _LENGTHS = (10_000, 3_000, 1_000, 300, 100, 30, 10, 0)
@@ -182,13 +182,8 @@ def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, s
 
 def plan_text(planned: Planned, foreseen: Foreseen) -> str:
     """Return a plan as text for the status page, at most as long as the Markdown of a candidate's plan."""
-    text = as_text(planned.preview, colour=False, more=[*_later(foreseen), *as_sections(planned.cost)])
-    if len(text.encode()) <= MOST_MARKDOWN:
-        return text
-    body, _, last = text.rpartition("\n\n")
-    lines = body.split("\n")
-    kept = _first(lines, MOST_MARKDOWN - len(f"{_CUT}{last}".encode()) - _SPARE)
-    return "\n".join([*kept, _CUT.format(len(lines) - len(kept), len(lines)), "", last])
+    more = [*_later(foreseen), *as_sections(planned.cost)]
+    return _cut(as_text(planned.preview, colour=False, more=more), more, MOST_MARKDOWN)
 
 
 def _later(foreseen: Foreseen) -> Iterator[str]:
@@ -203,18 +198,24 @@ def cut_markdown(found: Preview, more: Sequence[str], most: int) -> str:
 
     A plan that is cut has the first changes, a notice in their place, and the summary.
     """
-    whole = as_markdown(found, more)
-    if len(whole.encode()) <= most:
-        return whole
-    body, _, last = whole.rpartition("\n\n")
-    first, *lines, fence = body.split("\n")
+    text = as_text(found, colour=False, more=more)
+    fence = len(fenced(text)) - len(text)
+    return fenced(_cut(text, more, most - fence))
+
+
+def _cut(text: str, more: Sequence[str], most: int) -> str:
+    """Return the text of a plan in at most so many bytes, as above."""
+    if len(text.encode()) <= most:
+        return text
+    body, _, last = text.rpartition("\n\n")
+    lines = body.split("\n")
     kept = sum(section.count("\n") + 2 for section in more)
     head, tail = (lines[:-kept], lines[-kept:]) if kept else (lines, [])
-    room = most - len(f"{first}{_CUT}{fence}{last}".encode()) - _SPARE
+    room = most - len(f"{_NOTICE}{last}".encode()) - _SPARE
     tail = _first(tail, room // 2)
     head = _first(head, room - len("\n".join(tail).encode()))
     missing = len(lines) - len(head) - len(tail)
-    return "\n".join([first, *head, _CUT.format(missing, len(lines)), *tail, fence, "", last])
+    return "\n".join([*head, _NOTICE.format(missing, len(lines)), *tail, "", last])
 
 
 def _first(lines: Sequence[str], most: int) -> list[str]:

@@ -21,7 +21,7 @@ from tensile.reconcile.report.changes import (
     preview,
     preview_of,
 )
-from tensile.reconcile.report.render import as_json, as_markdown, as_text, summary_line
+from tensile.reconcile.report.render import as_json, as_markdown, as_text, fenced, summary_line
 from tensile.reconcile.report.saved import SavedPlan, SavedTopology, as_file, identities, moved, parsed, saved
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "as_text",
     "count",
     "defects",
+    "fenced",
     "folded",
     "identities",
     "lines_of",
