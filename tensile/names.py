@@ -6,7 +6,6 @@ names have one prefix.
 
 import re
 from functools import lru_cache
-from hashlib import sha256
 from typing import NamedTuple
 
 PREFIX = "tensile-kube.io/"
@@ -163,9 +162,15 @@ class Owner(NamedTuple):
         return {OWNER_NAME: self.name, UPPER_UID: upper_uid}
 
 
+def _sha256(text: str) -> str:
+    from hashlib import sha256  # noqa: PLC0415 - it takes milliseconds, which each start of a command would wait for
+
+    return sha256(text.encode()).hexdigest()
+
+
 def owner_of(upper_uid: str, topology_name: str) -> Owner:
     """Derive the owner from the UID of the upper's kube-system namespace and the topology's name."""
-    digest = sha256(f"{upper_uid}/{topology_name}".encode()).hexdigest()
+    digest = _sha256(f"{upper_uid}/{topology_name}")
     return Owner(digest[:_OWNER_DIGITS], topology_name, upper_uid)
 
 
@@ -179,5 +184,5 @@ def prefixed(topology_name: str, namespace: str) -> str:
     whole = f"{topology_name}-{namespace}"
     if len(whole) <= _LONGEST_LABEL and not _CUT.search(whole):
         return whole
-    digest = sha256(whole.encode()).hexdigest()[:_HASH_DIGITS]
+    digest = _sha256(whole)[:_HASH_DIGITS]
     return f"{whole[: _LONGEST_LABEL - _HASH_DIGITS - 1].rstrip('-')}-{digest}"
