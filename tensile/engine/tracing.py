@@ -123,9 +123,21 @@ class PodTraces:
     def follow(self, lower: LowerWorld) -> None:
         """Trace the pods of a lower from now on, for as long as its caches exist."""
         found = _Ways(lower, self._sink, self._clock)
-        lower.upper_pods.on_sync(found.list)
-        lower.upper_pods.subscribe(found.hear_upper)
-        lower.pods.subscribe(found.hear_lower)
+        _listen(lower, found)
+
+
+class _Listener(Protocol):
+    """What hears of the pods of a lower, and when their first list is complete."""
+
+    def list(self) -> None: ...
+    def hear_upper(self, delta: Delta) -> None: ...
+    def hear_lower(self, delta: Delta) -> None: ...
+
+
+def _listen(lower: LowerWorld, listener: _Listener) -> None:
+    lower.upper_pods.on_sync(listener.list)
+    lower.upper_pods.subscribe(listener.hear_upper)
+    lower.pods.subscribe(listener.hear_lower)
 
 
 class _Ways:
@@ -388,9 +400,7 @@ class SyncLatency:
     def follow(self, lower: LowerWorld) -> None:
         """Measure a lower from now on, for as long as its caches exist."""
         found = _PodTimes(lower, self.created[lower.name], self.reported[lower.name], self._clock)
-        lower.upper_pods.on_sync(found.list)
-        lower.upper_pods.subscribe(found.hear_upper)
-        lower.pods.subscribe(found.hear_lower)
+        _listen(lower, found)
 
 
 class _PodTimes:
