@@ -125,7 +125,7 @@ class Watcher:
         await self._until(alert, self.fired, firing=True)
 
     async def clears(self, alert: str) -> None:
-        """Wait until it does not any more; one that never fired is told of already."""
+        """Wait until an alert has cleared; one that never fired was reported before."""
         if alert in self.fired:
             await self._until(alert, self.cleared, firing=False)
             print(f"{alert}: fired {self.fired[alert]} s, cleared {self.cleared.get(alert)} s", flush=True)

@@ -103,7 +103,7 @@ def accepted_text(reading: TopologyUpdate, now: datetime) -> AcceptedText:
 def entries(seen: Manifest | None, owner: Owner) -> History:
     """Return the history in a ConfigMap, () if there is none of ours. What does not match its SHA-256 is left out.
 
-    Only the last ten entries count: an index that somebody filled would take more than a second to check.
+    Only the last ten entries count: an index with thousands of entries would take more than a second to check.
     """
     if seen is None or not is_ours(seen, owner):
         return ()

@@ -562,7 +562,7 @@ async def test_an_engine_that_takes_over_keeps_what_was_accepted() -> None:
 
 @in_virtual_time
 async def test_a_standby_follows_although_no_history_can_be_kept() -> None:
-    """It would go back to the topology before when it takes over, and restart or move pods, which nobody approved."""
+    """It would go back to the topology before when it takes over, and restart or move pods without an approval."""
     memory = clusters_with(anothers(history_ref(PLACE)))
     async with running(clusters=memory) as leader, running(leads=False, clusters=memory) as standby:
         await leader.edit(BEFORE, "7")
@@ -605,7 +605,7 @@ async def test_a_rollback_is_not_undone_by_the_history() -> None:
 
 @in_virtual_time
 async def test_a_history_that_is_deleted_or_edited_is_written_again() -> None:
-    """At once, with what is in force: an engine that starts without it runs an edit that nobody approved."""
+    """At once, with what is in force: an engine that starts without it runs an edit without an approval."""
     async with running() as engine:
         engine.upper.vanish(history_ref(PLACE))
         await engine.told()

@@ -219,7 +219,7 @@ async def test_services_that_are_denied_are_told_and_tried_again() -> None:
 
 @in_virtual_time
 async def test_a_lower_that_leaves_keeps_nothing() -> None:
-    """It is cleared before its node goes: afterwards nobody would."""
+    """It is cleared before its node goes: afterwards no rule would do it."""
     stage = staged(service("web"))
     stage.start()
     await stage.settle()
