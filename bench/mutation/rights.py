@@ -191,7 +191,8 @@ def wanted() -> list[Thing]:
     }
     everything(file)
     roles = roles_of(parse(orjson.dumps(file).decode(), name="topology.yaml"), OWN, "topology")
-    return [one for name, objects in roles.items() for one in things(name, objects, OWN)]
+    # Rules for several ConfigMaps by name, such as NAME-status and NAME-plan, are one thing here.
+    return [*dict.fromkeys(one for name, objects in roles.items() for one in things(name, objects, OWN))]
 
 
 def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
