@@ -65,7 +65,7 @@ def mutation(pod: Manifest, topology: Topology) -> Mutation:
         return Mutation(pod, mutated, None, (*unprepared, f"no lower pod: {why}"))
     lower, told = _lower_of(bound, topology)
     place = _place(lower, topology, namespace)
-    said = tuple(f"{note.reason}: {note.message}" for note in notes(bound, place))
+    said = tuple(f"{note.reason}: {note.message}" for note in notes(bound))
     return Mutation(pod, mutated, lower_pod(bound, place), (*unprepared, *told, *said))
 
 

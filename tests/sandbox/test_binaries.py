@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -470,6 +471,24 @@ def test_every_set_is_pinned(name: str) -> None:
     folder = binaries.SOURCES / name
     assert (folder / "go.mod").read_text().startswith(f"module tensile-kube/controlplane/{name}\n")
     assert len((folder / "go.sum").read_text().splitlines()) > 50
+
+
+def modules(name: str) -> dict[str, str]:
+    """Return the versions that a folder of sources requires, and those by which it replaces them."""
+    text = (binaries.SOURCES / name / "go.mod").read_text()
+    required = dict(
+        re.findall(r"^\t(?:require )?(\S+) (v\S+)(?: // indirect)?$", text.split("exclude (")[0], re.MULTILINE)
+    )
+    return required | dict(re.findall(r"^\t(\S+) => \S+ (v\S+)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["kwok", "endpoint", "kubelet"])
+def test_what_was_compiled_for_kubernetes_serves_for_the_other_sets(name: str) -> None:
+    """They have the same versions of modules: Go compiles a module anew for each version, which takes minutes."""
+    ours, theirs = modules(name), modules("kubernetes")
+    shared = ours.keys() & theirs.keys()
+    assert "k8s.io/client-go" in shared
+    assert {one: ours[one] for one in shared} == {one: theirs[one] for one in shared}
 
 
 @pytest.mark.parametrize("wanted", [binaries.ENDPOINT, binaries.NODE])

@@ -106,12 +106,12 @@ SPEC: Mapping[str, FieldVerdict] = MappingProxyType(
         "overhead": FieldVerdict.DROP,
         "preemptionPolicy": FieldVerdict.DROP,
         "priority": FieldVerdict.DROP,
-        "priorityClassName": FieldVerdict.MAP,
+        "priorityClassName": FieldVerdict.DROP,
         "readinessGates": FieldVerdict.DROP,
         "resourceClaims": FieldVerdict.KEEP,
         "resources": FieldVerdict.KEEP,
         "restartPolicy": FieldVerdict.KEEP,
-        "runtimeClassName": FieldVerdict.MAP,
+        "runtimeClassName": FieldVerdict.KEEP,
         "schedulerName": FieldVerdict.MAP,
         "schedulingGates": FieldVerdict.DROP,
         "schedulingGroup": FieldVerdict.DROP,
@@ -218,7 +218,7 @@ def _read(text: str | None) -> Mapping[str, Any] | None:
 
 _LEFT_OUT = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})
-_ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"priorityClassName", "schedulerName", "runtimeClassName"}
+_ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"schedulerName"}
 _TOPOLOGY_LABELS = "topology.kubernetes.io/"
 _UPPER_ANNOTATIONS = frozenset(
     {
@@ -236,15 +236,15 @@ _UPPER_ANNOTATIONS = frozenset(
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
 PRIORITY_DROPPED: EventReason = "PriorityClassDropped"
-"""On a pod: the lower cluster does not have its priority class, so it runs there with the default priority. Remedy:
-create the PriorityClass there."""
+"""On a pod: its priority class applies in the upper cluster only, so it runs in the lower cluster with the default
+priority. Remedy: nothing; remove the class from pods that need no priority in the upper cluster."""
 INVALID_SELECTOR: EventReason = "InvalidClusterSelector"
 """On a pod: annotation `clusterSelector` is not what the webhook writes, so the pod's own selectors are used.
 Remedy: remove the annotation, and have the webhook write it."""
 RESOURCE_CLAIMS: EventReason = "ResourceClaimsNotMirrored"
 """On a pod: it uses ResourceClaims, which are not mirrored. Remedy: create them in the lower cluster."""
 _PRIORITY_DROPPED = (
-    "the lower cluster has no PriorityClass {name!r}, so the pod runs with the default priority: create the class there"
+    "PriorityClass {name!r} applies in the upper cluster only: in its lower cluster the pod has the default priority"
 )
 _SELECTOR_INVALID = (
     "annotation clusterSelector is invalid ({flaw}), so the pod's own node selector, affinity and tolerations are "
@@ -277,7 +277,8 @@ def lower_spec(upper_pod: Manifest, place: LowerContext) -> Manifest:
     spec = with_lower_classes(upper_pod["spec"], place)
     mapped = {**upper_pod, "spec": spec}
     kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
-    return kept | scheduling_fields(mapped, place) | _class_fields(spec, place) | account_fields(mapped, place)
+    scheduling = scheduling_fields(mapped, place) | {"schedulerName": DEFAULT_SCHEDULER}
+    return kept | scheduling | account_fields(mapped, place)
 
 
 def with_lower_classes(spec: Manifest, place: LowerContext) -> Manifest:
@@ -316,12 +317,12 @@ def mutable_metadata(upper_pod: Manifest, place: LowerContext, lower_pod: Manife
     return kept
 
 
-def notes(upper_pod: Manifest, place: LowerContext) -> list[PodNote]:
+def notes(upper_pod: Manifest) -> list[PodNote]:
     """Return what of the pod was not mirrored, where its author could have relied on it."""
     spec = upper_pod["spec"]
     found = []
     name = spec.get("priorityClassName")
-    if name and name not in place.priority_classes:
+    if name:
         found.append(PodNote(PRIORITY_DROPPED, _PRIORITY_DROPPED.format(name=name)))
     if flaw := cluster_selector_flaw(upper_pod):
         found.append(PodNote(INVALID_SELECTOR, _SELECTOR_INVALID.format(flaw=flaw)))
@@ -379,15 +380,3 @@ def _has_local_storage(spec: Manifest) -> bool:
         "hostPath" in one or ("emptyDir" in one and (one["emptyDir"] or {}).get("medium") != "Memory")
         for one in volumes
     )
-
-
-def _class_fields(spec: Manifest, place: LowerContext) -> Manifest:
-    """Return the names that differ between clusters: priority class, runtime class, scheduler."""
-    runtime = spec.get("runtimeClassName")
-    scheduler = spec.get("schedulerName")
-    fields = {
-        "priorityClassName": place.priority_classes.get(spec.get("priorityClassName") or ""),
-        "runtimeClassName": place.runtime_classes.get(runtime or "", runtime),
-        "schedulerName": scheduler if scheduler in place.scheduler_names else DEFAULT_SCHEDULER,
-    }
-    return {field: value for field, value in fields.items() if value}

@@ -50,9 +50,7 @@ class LowerContext(msgspec.Struct, frozen=True, gc=False):
     - `domain_keys` are all label keys that the virtual node has and no lower node.
     - `node_labels` are all labels of the virtual node, None if unknown.
     - `ignore_selector_keys` are those of the webhook; `taints` are the virtual nodes' (as in a Node's spec).
-    - `priority_classes`, `runtime_classes` and `storage_classes` map upper names to lower ones. A priority class that
-      is not listed is dropped; a runtime or storage class that is not listed keeps its name.
-    - `scheduler_names` are the lower's further schedulers.
+    - `storage_classes` maps upper names to lower ones; a class that is not listed keeps its name.
     - `namespace_of` returns the lower name of an upper namespace.
     - `upper_server` is where lower pods reach the upper apiserver, None if unknown.
     """
@@ -69,10 +67,7 @@ class LowerContext(msgspec.Struct, frozen=True, gc=False):
     ignore_selector_keys: frozenset[str] = frozenset()
     virtual_nodes: frozenset[str] = frozenset()
     taints: tuple[Mapping[str, Any], ...] = ()
-    priority_classes: Mapping[str, str] = {}
-    runtime_classes: Mapping[str, str] = {}
     storage_classes: Mapping[str, str] = {}
-    scheduler_names: frozenset[str] = frozenset()
     namespace_of: Callable[[str], str] = same_name
     upper_server: UpperServer | None = None
 

@@ -171,7 +171,7 @@ def _made(key: Key, upper: PodView, place: LowerContext) -> list[Wanted]:
     """Return the lower pod, events about what was not mirrored, and the tolerations of the upper pod."""
     ref = Ref(key.lower, POD, place.namespace, key.name)
     present = Present(ref, lower_pod(upper.manifest, place), f"bound to node {place.node_name}")
-    told = [EmitEvent(upper.ref, upper.meta["uid"], note.reason, note.message) for note in notes(upper.manifest, place)]
+    told = [EmitEvent(upper.ref, upper.meta["uid"], note.reason, note.message) for note in notes(upper.manifest)]
     return [present, *_tolerant(upper), *told]
 
 

@@ -193,7 +193,7 @@ async def tried(people: People, everyone: dict[str, Shown]) -> list[tuple[Case, 
 
 @pytest.mark.real
 def test_everyone_gets_what_the_table_says(people: tuple[People, dict[str, Shown]]) -> None:
-    """Some 2,000 requests end as the table has it; whoever is let in meets no error of ours, and a method we lack."""
+    """Over 1,000 requests end as the table has it; whoever is let in meets no error of ours, and a method we lack."""
     found = asyncio.run(tried(*people))
     wrong = [
         f"{case.someone.title}: {case.method} {case.path}: {status}"
@@ -201,7 +201,7 @@ def test_everyone_gets_what_the_table_says(people: tuple[People, dict[str, Shown
         if out != case.outcome
     ]
     assert wrong == []
-    assert len(found) > 2000
+    assert len(found) > 1000
     statuses = Counter(status for _, outcome, status in found if outcome == ADMITTED)
     assert set(statuses) <= {200, 400, 404, 405}
     assert statuses[200] > 0

@@ -124,26 +124,23 @@ def test_metadata_of_the_lower_pod_is_what_drift_is_measured_against() -> None:
     assert lower_pod(upper, place())["metadata"].items() >= mutable_metadata(upper, place()).items()
 
 
-def test_a_priority_class_goes_down_only_by_the_map() -> None:
-    """A mapped class is renamed, another is left out, and its computed values with it."""
+def test_a_priority_class_does_not_go_down() -> None:
+    """Neither the class nor what the upper apiserver computed from it: the lower's own pods are never preempted."""
     upper = pod({"priorityClassName": "gold", "priority": 7, "preemptionPolicy": "Never"})
-    assert lower_pod(upper, place(priority_classes={"gold": "au"}))["spec"]["priorityClassName"] == "au"
     assert lower_pod(upper, place())["spec"].keys().isdisjoint({"priorityClassName", "priority", "preemptionPolicy"})
 
 
-def test_a_runtime_class_keeps_its_name_unless_mapped() -> None:
+def test_a_runtime_class_keeps_its_name() -> None:
     """A missing one is refused below with a clear word, which is better than another sandbox without asking."""
     upper = pod({"runtimeClassName": "kata", "overhead": {"cpu": "1"}})
     assert lower_pod(upper, place())["spec"]["runtimeClassName"] == "kata"
-    assert lower_pod(upper, place(runtime_classes={"kata": "gvisor"}))["spec"]["runtimeClassName"] == "gvisor"
     assert "runtimeClassName" not in lower_pod(pod(), place())["spec"]
 
 
-def test_a_scheduler_goes_down_only_where_it_is_listed() -> None:
+def test_a_scheduler_does_not_go_down() -> None:
     """An unknown scheduler name would keep the pod Pending without a word."""
     upper = pod({"schedulerName": "custom"})
     assert lower_pod(upper, place())["spec"]["schedulerName"] == "default-scheduler"
-    assert lower_pod(upper, place(scheduler_names=frozenset({"custom"})))["spec"]["schedulerName"] == "custom"
 
 
 def test_constraints_that_nothing_is_left_of_are_not_below() -> None:
@@ -169,27 +166,26 @@ def test_constraints_on_lower_nodes_are_below() -> None:
 
 def test_a_plain_pod_has_nothing_to_note() -> None:
     """No event where nothing was left out that somebody could count on."""
-    assert notes(pod(), place()) == []
+    assert notes(pod()) == []
 
 
 def test_a_dropped_priority_class_is_noted_by_name() -> None:
-    """The author learns that the class has no counterpart; a mapped one is no news."""
+    """The author learns that the class does nothing in the lower cluster."""
     upper = pod({"priorityClassName": "gold"})
-    (note,) = notes(upper, place())
+    (note,) = notes(upper)
     assert note.reason == "PriorityClassDropped"
     assert "'gold'" in note.message
-    assert notes(upper, place(priority_classes={"gold": "au"})) == []
 
 
 def test_resource_claims_are_noted() -> None:
     """Claims go down as references only, so somebody has to make them below."""
-    (note,) = notes(pod({"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}), place())
+    (note,) = notes(pod({"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}))
     assert note.reason == "ResourceClaimsNotMirrored"
 
 
 def test_an_unreadable_cluster_selector_is_noted() -> None:
     """What is wrong with the annotation is said, with what is done instead."""
-    (note,) = notes(pod(annotations={"clusterSelector": "{"}), place())
+    (note,) = notes(pod(annotations={"clusterSelector": "{"}))
     assert note.reason == "InvalidClusterSelector"
     assert "clusterSelector" in note.message
     assert "tolerations are used" in note.message
@@ -228,7 +224,7 @@ def test_projecting_changes_nothing_above() -> None:
     upper = everything()
     before = copy.deepcopy(upper)
     lower_pod(upper, place(ignore_labels=frozenset({"a"})))
-    notes(upper, place())
+    notes(upper)
     assert upper == before
 
 

@@ -29,6 +29,7 @@ PROBES = {
     "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}],
     "resources": {"requests": {"cpu": "1"}},
     "restartPolicy": "Never",
+    "runtimeClassName": "kata",
     "securityContext": {"runAsUser": 1},
     "setHostnameAsFQDN": True,
     "shareProcessNamespace": True,
