@@ -41,8 +41,9 @@ UNREACHABLE_AFTER = 40.0
 _SOON = 1.5
 """Seconds until the next check whether all lowers have listed their pods: more than what `plan` waits for."""
 DAEMON_SET_NOT_MIRRORED: ProblemReason = "DaemonSetNotMirrored"
-"""The pod is of a DaemonSet, which is not mirrored unless its author asks for it. Remedy: nothing, or label the pods
-`virtual-pod: "true"`."""
+"""The pod is of a DaemonSet, which is not mirrored unless its author asks for it. Remedy: exclude nodes with the label
+`type: virtual-kubelet` from the DaemonSet, as its rolling updates wait for this pod, or label its pods `virtual-pod:
+"true"`."""
 NOT_IN_TOPOLOGY: ProblemReason = "NotInTopology"
 """The lower cluster was removed from the topology, and takes no new pods. Remedy: put it back, or delete the pod."""
 PREDECESSOR_TERMINATING: ProblemReason = "PredecessorTerminating"
