@@ -143,7 +143,9 @@ def build(
         run.run([program, "list", "-deps", *arguments], lambda done: f"{done} modules fetched", listing)
         total = f"{listing.read_bytes().count(NEWLINE):,}"
         listing.unlink()
-        command = [program, "build", "-v", "-trimpath", "-o", str(output), *arguments]
+        # the linker flags leave debug information out of the binary, so that compilers need not make it either
+        lean = ["-v", "-trimpath", "-gcflags=all=-dwarf=false"]
+        command = [program, "build", *lean, "-o", str(output), *arguments]
         run.run(command, lambda done: f"{done:,} of at most {total} packages compiled")
 
 
