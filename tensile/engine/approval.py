@@ -20,10 +20,11 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from tensile.engine.candidate import is_out_of_reach
 from tensile.engine.engine import Engine
 from tensile.engine.history import AcceptedText, History, HistoryWriter, TopologyRecords, entries, history_ref
 from tensile.engine.metrics import Metrics
-from tensile.engine.oneshot import AssumedClusters, KnownClusters, rehearse
+from tensile.engine.oneshot import BESIDE_ENGINE, AssumedClusters, KnownClusters, planned_changes, rehearse
 from tensile.engine.status.configmap import (
     APPROVAL_REFUSED,
     approval_in,
@@ -43,7 +44,7 @@ from tensile.objects import UPPER, Manifest, Ref
 from tensile.policy.descheduler.limits import is_bare
 from tensile.policy.disruption import disruption
 from tensile.reconcile.ownership import is_ours
-from tensile.reconcile.report import Recorder, observed, preview_of
+from tensile.reconcile.report import Recorder
 from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Topology
 from tensile.topology.diff import Edit, edit
@@ -181,25 +182,31 @@ def is_running(pod: Entry) -> bool:
     return bool(pod.facts.ran and not pod.facts.terminal and not pod.facts.terminating)
 
 
-def lost_at_once(world: World, old: Topology, new: Topology) -> Pods:
-    """Return the running pods that a plan does not show, but that an edit may affect.
+def lost_at_once(before: World, after: World, old: Topology, new: Topology) -> Pods:
+    """Return the running pods that a plan does not show, but that an edit may affect; `after` is the edited world.
 
     These are all pods, if other objects would be ours or another cluster the upper one; those of a lower cluster that
-    changes while its state is not known; and pods without a controller in one that is newly drained.
+    changes while nothing can be planned in it, or that may be evicted because its new credentials reach none; and pods
+    without a controller in one that is newly drained.
     """
     change = edit(old, new)
     ways = [(one.name, one.upper.kubeconfig, one.upper.context) for one in (old, new)]
     found: set[tuple[str, str, str]] = set()
-    specs = {spec.name: spec for spec in new.lowers}
-    for lower in world.lowers.values():
-        spec = specs.get(lower.name)
+    for lower in before.lowers.values():
+        then = after.lowers[lower.name]
         is_changed = lower.name in change.lowers.changed or lower.name in change.lowers.removed
-        if ways[0] != ways[1] or (is_changed and not lower.settled):
+        is_moved = then.spec.way != lower.spec.way and then.spec.unreachable.evict_after is not None
+        if ways[0] != ways[1] or is_moved or (is_changed and not _is_known(lower)):
             found |= _names(lower, is_running)
-        drains = spec is not None and spec.maintenance == "drain" and not lower.is_drained
-        if drains and new.descheduler.recreate_bare_pods:
+        drained = lower.is_drained and old.descheduler.recreate_bare_pods
+        if then.is_drained and new.descheduler.recreate_bare_pods and not drained:
             found |= _names(lower, lambda pod: is_running(pod) and is_bare(pod))
     return frozenset(found)
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    """Report whether what is known of a lower is its present state."""
+    return lower.settled and not lower.refusal and not is_out_of_reach(lower)
 
 
 def _names(lower: LowerWorld, counts: Callable[[Entry], bool]) -> Pods:
@@ -212,19 +219,19 @@ async def affected_pods(clusters: KnownClusters, old: Topology, new: Topology, l
     Raises TensileError for a bug in a rule.
     """
     before = clusters.world.copy()
-    sure = lost_at_once(before, old, new)
-    found = sure | await _disrupted(clusters, before, new)
+    after = edited(before, new)
+    sure = lost_at_once(before, after, old, new)
+    found = sure | await _disrupted(AssumedClusters(after, clusters.connections))
     if len(found) <= limit:
         return found
-    return found - (await _disrupted(clusters, before, old) - sure)
+    return found - (await _disrupted(AssumedClusters(edited(before, old), clusters.connections)) - sure)
 
 
-async def _disrupted(clusters: KnownClusters, before: World, topology: Topology) -> Pods:
-    """Return the running pods of a world that a topology restarts, moves or ends."""
+async def _disrupted(clusters: AssumedClusters) -> Pods:
+    """Return the running pods that the topology of a world restarts, moves or ends."""
     recorder = Recorder()
-    problems = await rehearse(AssumedClusters(edited(before, topology), clusters.connections), recorder, forced=True)
-    found = preview_of(recorder, problems, observed(before), topology, unreached={})
-    cost = disruption(found.changes, before, {})
+    await rehearse(clusters, recorder, forced=True, pace=BESIDE_ENGINE)
+    cost = disruption(await planned_changes(recorder, clusters.world), clusters.world, {})
     pods = (*cost.restarted, *cost.moved, *cost.stranded, *cost.evicted, *cost.ended)
     return frozenset((pod.node, pod.namespace, pod.name) for pod in pods)
 

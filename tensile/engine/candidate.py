@@ -148,9 +148,14 @@ def _away(found: Transition, made: World, troubles: Mapping[str, str]) -> str:
     trouble = troubles.get(found.before.name if found.before is not None else lower.name, "")
     if lower.refusal:
         return lower.refusal
-    if lower.is_wrong or lower.is_shared or lower.is_excessive or lower.unreachable_seconds > SILENT_AFTER:
+    if is_out_of_reach(lower):
         return f"out of reach: {trouble or f'no response for {lower.unreachable_seconds:.0f} s'}"
     return "" if lower.settled else lower.denied or trouble or "its objects are not all listed yet"
+
+
+def is_out_of_reach(lower: LowerWorld) -> bool:
+    """Report whether a cluster that the engine connects to does not respond, or is not the right one."""
+    return lower.is_wrong or lower.is_shared or lower.is_excessive or lower.unreachable_seconds > SILENT_AFTER
 
 
 def _unwatched(made: World) -> Iterator[tuple[Key, Problem]]:

@@ -35,7 +35,15 @@ from tensile.engine.candidate import (
 )
 from tensile.engine.clusters import utc_now
 from tensile.engine.engine import Engine
-from tensile.engine.oneshot import AssumedClusters, KnownClusters, Planned, Problems, previewed, rehearse
+from tensile.engine.oneshot import (
+    BESIDE_ENGINE,
+    AssumedClusters,
+    KnownClusters,
+    Planned,
+    Problems,
+    previewed,
+    rehearse,
+)
 from tensile.engine.status.configmap import NameTaken, check_ours, status_owner, status_ref
 from tensile.engine.status.report import EngineStatus, are_known
 from tensile.engine.topology_reader import ConfigMapKey, ConfigMapText
@@ -48,7 +56,6 @@ from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import event
 from tensile.reconcile.report import Lines, Recorder, lines_of, summary_line
-from tensile.reconcile.workqueue import Pace
 from tensile.topology import Topology
 from tensile.topology.diff import Edit, edit
 
@@ -58,8 +65,6 @@ that ConfigMap."""
 PLAN_DENIED: EventReason = "PlanDenied"
 """On the ConfigMap of a candidate: the upper cluster refuses the ConfigMap for its plan. Remedy: see the message, for
 example a missing permission, an admission policy, or keys of others that leave no room in that ConfigMap."""
-BESIDE_ENGINE = Pace(turn=16, limit=4)
-"""The pace of planning: a turn of the event loop takes some milliseconds, and the engine's own turns come between."""
 MOST_TEXT = 256 * 1024
 """The most bytes of a candidate: to parse more would take seconds, in which the engine responds later."""
 SELDOM = 5.0

@@ -36,6 +36,7 @@ from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     WHOLE_PLAN,
+    Change,
     PlanScope,
     Preview,
     Recorder,
@@ -66,6 +67,8 @@ Made = TypeVar("Made")
 Progress = Callable[[str], None]
 """Receives a line for a user who waits."""
 Problems = dict[Key, Problem]
+BESIDE_ENGINE = Pace(turn=16, limit=4)
+"""The pace of planning in a running engine: a turn takes some milliseconds, and the engine's own come between."""
 
 
 class ClusterTimeout(TensileError):
@@ -147,14 +150,21 @@ async def previewed(
     await asyncio.sleep(0)
     moves = dict(await _in_slices(planned_moves(then)))
     problems = await work(clusters)
-    if broken := defects(recorder.broken):
-        raise TensileError(broken)
-    home, lowers = partial(home_of, then), [spec.name for spec in topology.lowers]
-    made = await _in_slices(folded(recorder.recorded, observed(then), only=only, home=home))
-    changes = [change for change in made if change is not None]
+    changes, lowers = await planned_changes(recorder, then, only), [spec.name for spec in topology.lowers]
     found = arranged(changes, problems, topology=topology.name, lowers=lowers, unreached=unreached, only=only)
     budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
     return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
+
+
+async def planned_changes(recorder: Recorder, then: World, only: PlanScope = WHOLE_PLAN) -> list[Change]:
+    """Return the changes that a recorder has recorded. `then` is the world before the first one.
+
+    Raises TensileError for a bug in a rule.
+    """
+    if broken := defects(recorder.broken):
+        raise TensileError(broken)
+    made = await _in_slices(folded(recorder.recorded, observed(then), only=only, home=partial(home_of, then)))
+    return [change for change in made if change is not None]
 
 
 async def _in_slices(making: Iterable[Made]) -> list[Made]:

@@ -86,6 +86,33 @@ async def test_the_pods_of_a_lower_that_is_drained_count() -> None:
     assert await affected(populated(text()), text(b=DRAIN)) == []
 
 
+REPAIR = "node: {taints: [{key: repair, effect: NoExecute}]}"
+
+
+async def test_pods_that_a_new_taint_ends_count() -> None:
+    """Kubernetes deletes them as soon as the node has it; a taint that the node has already ends nothing."""
+    assert await affected(populated(text()), text(a=REPAIR)) == list(PODS)
+    assert await affected(populated(text()), text(b=REPAIR)) == []
+    assert await affected(populated(text(a=REPAIR)), text(a=f"{REPAIR}, maintenance: cordon")) == []
+
+
+async def test_a_plan_of_many_pods_lets_others_run() -> None:
+    """The engine keeps its Lease meanwhile: few pods are planned in one turn of the event loop."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    many = tuple(f"web-{number:03}" for number in range(300))
+    here = populated(text(), many)
+    async with background(count()):
+        assert await affected(here, text(a=DRAIN)) == list(many)
+    assert turns > len(many)
+
+
 async def test_an_edit_that_moves_nothing_counts_nothing() -> None:
     """A label of a node, a reserve, and a lower that is removed: its pods stay where they are."""
     for edit in (
@@ -123,6 +150,48 @@ async def test_pods_without_a_controller_count_where_they_are_made_again() -> No
     bare = {"ownerReferences": []}
     assert await affected(populated(text(more=more), **bare), text(a=DRAIN, more=more)) == list(PODS)
     assert await affected(populated(text(), **bare), text(a=DRAIN)) == []
+
+
+async def test_pods_without_a_controller_count_once_they_are_made_again() -> None:
+    """Whether the drain is new or the setting: a drain without it has left them where they are."""
+    more = "descheduler: {recreateBarePods: true}\n"
+    bare = {"ownerReferences": []}
+    assert await affected(populated(text(a=DRAIN), **bare), text(a=DRAIN, more=more)) == list(PODS)
+    label = f"{DRAIN}, node: {{labels: {{x: y}}}}"
+    assert await affected(populated(text(a=DRAIN, more=more), **bare), text(a=label, more=more)) == []
+
+
+async def test_a_lower_that_is_renamed_and_drained_counts() -> None:
+    """It continues on its node, under its new name."""
+    renamed = text(a=f"{DRAIN}, node: {{name: {A}}}", more="descheduler: {recreateBarePods: true}\n")
+    renamed = renamed.replace(f"name: {A}, {DRAIN}", f"name: other, {DRAIN}")
+    for meta in (OWNED, {"ownerReferences": []}):
+        assert await affected(populated(text(), **meta), renamed) == list(PODS)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"unreachable_seconds": 300},
+        {"is_wrong": True},
+        {"is_shared": True},
+        {"is_excessive": True},
+        {"refusal": "credential rejected"},
+    ],
+)
+async def test_a_changed_lower_that_is_out_of_reach_counts_with_all_its_pods(trouble: dict[str, Any]) -> None:
+    """What was listed before it went away may be outdated; with evictAfter, all pods may be evicted."""
+    here = populated(text())
+    for field, value in trouble.items():
+        setattr(here.lowers[A], field, value)
+    assert await affected(here, text(a="unreachable: {evictAfter: 10m}")) == list(PODS)
+    assert await affected(here, text(b="unreachable: {evictAfter: 10m}")) == []
+
+
+async def test_new_credentials_of_a_lower_that_evicts_count_with_all_its_pods() -> None:
+    """If no cluster answers there, the pods are evicted; without evictAfter they stay."""
+    assert await affected(populated(text()), text(a="context: other, unreachable: {evictAfter: 10m}")) == list(PODS)
+    assert await affected(populated(text()), text(a="context: other")) == []
 
 
 async def test_a_changed_lower_that_nobody_knows_counts_with_all_its_pods() -> None:
