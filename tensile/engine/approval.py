@@ -14,9 +14,10 @@ removes it when it is used, or names no edit that waits: an old approval must no
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -56,7 +57,10 @@ _HEX = frozenset("0123456789abcdef")
 _NAMED = 5
 _LOOK = 0.5
 _PATIENCE = 60.0
-"""Seconds to wait until the lower clusters are known; one that is still not known counts with all of its pods."""
+"""Seconds to wait until the lower clusters are known; one that is still not known counts with all of its pods.
+
+The same for the status and the history, when an engine begins to lead.
+"""
 _log = structlog.get_logger("tensile.run")
 
 Pods = frozenset[tuple[str, str, str]]
@@ -90,11 +94,15 @@ class EditSource(Protocol):
 
 
 class Start(NamedTuple):
-    """How an engine starts: the topology to run, the text that counts as accepted, and a warning, "" for none."""
+    """How an engine starts: the topology to run, the text that counts as accepted, and a warning, "" for none.
+
+    `noted` is what the status says of an edit that waits, {} for none.
+    """
 
     topology: Topology
     accepted: TopologyUpdate
     warning: str = ""
+    noted: Mapping[str, Any] = MappingProxyType({})
 
 
 def is_approval(value: str, digest: str) -> bool:
@@ -134,7 +142,8 @@ def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[b
     topology = reading.topology
     if topology is None or topology.guard.approve_over is None:
         return own
-    return Start(edit(first.topology, topology).topology.model_copy(update={"name": topology.name}), reading)
+    active = edit(first.topology, topology).topology.model_copy(update={"name": topology.name})
+    return Start(active, reading, noted=part_in(records.status, owner, APPROVAL))
 
 
 def reading_of(
@@ -148,11 +157,6 @@ def reading_of(
     told = part_in(status, owner, ACCEPTED)
     version = str(told.get("resourceVersion", "")) if told.get("sha256") == entry.sha256 else ""
     return TopologyUpdate(TopologyText(len(data), entry.sha256, version), parse(data), data=data)
-
-
-def later(history: History, digest: str) -> bool:
-    """Report whether the history ends with another text than this one, which is in it."""
-    return bool(history) and history[-1].sha256 != digest and any(one.sha256 == digest for one in history)
 
 
 def edited(world: World, topology: Topology) -> World:
@@ -239,7 +243,8 @@ async def _disrupted(clusters: AssumedClusters) -> Pods:
 class EditGate:
     """Decides about each good text of a source, and makes it active in an engine.
 
-    `accepted` is the text in force. `now` returns the time in UTC.
+    `begun` is how the engine has started, `first` the text that the source had then. `accepted` is the text in force.
+    `now` returns the time in UTC.
     """
 
     def __init__(
@@ -248,11 +253,15 @@ class EditGate:
         source: EditSource,
         standing: EngineStatus,
         metrics: Metrics,
-        accepted: TopologyUpdate,
+        begun: Start,
         *,
+        first: TopologyUpdate,
         now: Callable[[], datetime],
     ) -> None:
-        self.accepted = accepted
+        self.accepted = begun.accepted
+        self._followed = ""
+        self._note = begun.noted
+        self._read = first
         self._engine = engine
         self._source = source
         self._standing = standing
@@ -269,6 +278,7 @@ class EditGate:
         self._history: HistoryWriter | None = None
         self._writing: asyncio.Task[None] | None = None
         self._world.upper.config_maps.subscribe(self._heard)
+        standing.is_decided = self._is_decided
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -294,14 +304,16 @@ class EditGate:
     async def reject(self, reading: TopologyUpdate) -> None:
         """Report a bad text; one that waits for an approval is no longer there."""
         async with self._lock:
-            self._has_read, self._undecided = True, None
+            self._take(reading)
+            self._undecided = None
             self._standing.take(reading)
             self._source.tell(reading)
 
     async def decide(self, reading: TopologyUpdate) -> None:
         """Decide about the next good text: it becomes active, or waits."""
         async with self._lock:
-            self._has_read, self._undecided = True, reading
+            self._take(reading)
+            self._undecided = reading
             await self._settle()
 
     async def run(self) -> None:
@@ -313,12 +325,21 @@ class EditGate:
                 await self._settle()
                 self._refuse_approval()
 
+    def _take(self, reading: TopologyUpdate) -> None:
+        self._has_read, self._read = True, reading
+        if reading.text.sha256 != self._note.get("sha256"):
+            self._note = {}
+
+    def _is_decided(self) -> bool:
+        """Report whether the standing says what has become of the text that the source has."""
+        return self._has_read and (self._undecided is None or self._standing.verdict.approval is not None)
+
     def _heard(self, delta: Delta) -> None:
         place = delta.entry.namespace, delta.entry.name
         status, history = ((ref.namespace, ref.name) for ref in self._refs)
         if place in (status, history):
             self._woken.set()
-        if self._history is not None and place == history and not self._is_kept():
+        if self._history is not None and not self._is_fresh and place == history and not self._is_kept():
             self._history.keep(self.accepted)
 
     def _is_kept(self) -> bool:
@@ -331,52 +352,75 @@ class EditGate:
 
         What another leader has accepted counts first, up to the moment in which this engine leads.
         """
+        if self._is_fresh:
+            history = self._history
+            if history is not None:
+                await self._listed()
+            await self._catch_up()
+            if history is not None:
+                self._is_fresh = False
+                history.keep(self.accepted)
         reading = self._undecided
-        if self._is_fresh and reading is not None and self._limit is not None:
-            await self._adopt(reading)
-            reading = self._undecided
-        if self._history is not None and self._is_fresh:
-            self._is_fresh = False
-            self._history.keep(self.accepted)
         if reading is None:
             return
-        limit = self._limit
+        limit = _limit_of(self.accepted)
         if limit is None or reading.topology == self.accepted.topology:
             await self._accept(reading)
-        elif self._history is not None:
+        elif not self._is_fresh:
             await self._judge(reading, limit)
 
-    @property
-    def _limit(self) -> int | None:
-        assert self.accepted.topology is not None, "only a good text is accepted"
-        return self.accepted.topology.guard.approve_over
+    async def _listed(self) -> None:
+        """Wait until the status and the history are in the cache, if that is soon: the list may be denied."""
+        loop, cache = asyncio.get_running_loop(), self._world.upper.config_maps
+        end = loop.time() + _PATIENCE
+        while not (cache.synced or loop.time() > end):  # noqa: ASYNC110 - a cache may lose its history again
+            await asyncio.sleep(_LOOK)
 
-    async def _adopt(self, reading: TopologyUpdate) -> None:
-        """Follow what a leader has accepted since, which may be the text that is undecided here."""
+    async def _catch_up(self) -> None:
+        """Follow what a leader has accepted since."""
         history = entries(self._seen(self._refs[1]), self._owner)
-        if not later(history, self.accepted.text.sha256):
-            if self._is_in_force(reading, history):
-                await self._accept(reading)
+        wanted, reading = self._in_force(history), self._read
+        if wanted in ("", self._followed):
             return
-        if history[-1].sha256 == reading.text.sha256:
+        if wanted == self.accepted.text.sha256:
+            pass
+        elif reading.topology is not None and wanted == reading.text.sha256:
             await self._accept(reading)
+        elif history and wanted == history[-1].sha256:
+            await self._adopt(history[-1])
+        else:
             return
+        self._followed = wanted
+
+    async def _adopt(self, entry: AcceptedText) -> None:
+        """Put a text of the history in force. The text of the source, which is another one, is an edit of it.
+
+        If it has no limit, the source decides, so that a standby that hears of an edit early does not go back.
+        """
         try:
-            found = reading_of(history[-1], self._seen(self._refs[0]), self._owner, self._source.parse)
+            found = reading_of(entry, self._seen(self._refs[0]), self._owner, self._source.parse)
         except TensileError as error:
             _log.warning("the topology that the leader accepted is not valid here", error=str(error))
             return
+        if self._read.topology is not None and _limit_of(found) is None:
+            return
         await self._activate(found)
         self._standing.take(found, self._refused(found))
+        if self._read.topology is not None:
+            self._undecided = self._read
+        else:
+            self._standing.take(self._read)
 
-    def _is_in_force(self, reading: TopologyUpdate, history: History) -> bool:
-        """Report whether a leader has put a text in force that the history lacks, or cannot keep: the status says so.
+    def _in_force(self, history: History) -> str:
+        """Return the SHA-256 of the text that a leader has put in force, "" if none is known.
 
-        A status that is not newer than the history may be that of an earlier leader, and counts for nothing.
+        The status and the history each say which one; the newer counts. So a leader may end between the two writes, and
+        the history may lack the text, or not be kept.
         """
         told = part_in(self._seen(self._refs[0]), self._owner, ACCEPTED)
-        is_newer = not history or str(told.get("time", "")) > history[-1].time
-        return is_newer and told.get("sha256") == reading.text.sha256
+        if history and str(told.get("time", "")) <= history[-1].time:
+            return history[-1].sha256
+        return str(told.get("sha256", ""))
 
     async def _judge(self, reading: TopologyUpdate, limit: int) -> None:
         """Accept a text, or have it wait, as the leader."""
@@ -406,7 +450,7 @@ class EditGate:
 
     def _noted(self, reading: TopologyUpdate) -> PendingApproval | None:
         """Return what an engine has noted about a text that waits already, None for another text."""
-        noted = part_in(self._seen(self._refs[0]), self._owner, APPROVAL)
+        noted = part_in(self._seen(self._refs[0]), self._owner, APPROVAL) or self._note
         if noted.get("sha256") != reading.text.sha256:
             return None
         pods, limit, named = (noted.get(key) for key in ("pods", "approveOver", "affected"))
@@ -466,7 +510,7 @@ class EditGate:
 
     async def _activate(self, reading: TopologyUpdate) -> None:
         before, self.accepted = self.accepted, reading
-        if self._history is not None:
+        if self._history is not None and not self._is_fresh:
             self._history.keep(reading)
         if reading.topology is not None and reading.topology != before.topology:
             change = edit(self._engine.topology, reading.topology)
@@ -480,8 +524,7 @@ class EditGate:
     def _refuse_approval(self) -> None:
         """Have an approval removed that applies to no edit that waits, once it is known which one does."""
         given, waiting = self._given(), self._standing.verdict.approval
-        is_decided = self._has_read and (waiting is not None or self._undecided is None)
-        if self._history is None or not is_decided or not given or given == self._standing.spent:
+        if self._history is None or not self._is_decided() or not given or given == self._standing.spent:
             return
         self._standing.spent = given
         pending = f"edit {waiting.text.sha256} waits: {waiting.command}" if waiting else "no edit waits"
@@ -497,6 +540,12 @@ class EditGate:
     def _seen(self, ref: Ref) -> Manifest | None:
         entry = self._world.upper.config_maps.get(ref.namespace, ref.name)
         return None if entry is None else entry.manifest()
+
+
+def _limit_of(accepted: TopologyUpdate) -> int | None:
+    """Return guard.approveOver of a good text."""
+    assert accepted.topology is not None, "only a good text is accepted"
+    return accepted.topology.guard.approve_over
 
 
 def _say(change: Edit) -> None:

@@ -235,7 +235,7 @@ async def _gate(first: TopologyUpdate, begun: Start, engine: Engine, around: _Ru
         if begun.topology != engine.topology:
             await engine.reload(begun.topology)
     followed.attach(upper, world)
-    gate = EditGate(engine, followed, around.standing, metrics, begun.accepted, now=utc_now)
+    gate = EditGate(engine, followed, around.standing, metrics, begun, first=first, now=utc_now)
     around.standing.pending = lambda: (*engine.pending, *gate.pending)
     return gate
 

@@ -1,10 +1,10 @@
 """Edits that affect many running pods wait: how they are counted, approved, and what an engine starts with."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import orjson
@@ -14,9 +14,19 @@ from statuskit import NOW, OWNER, PLACE
 from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
-from worldkit import A, B, home, put, raised, twin, upper_pod, world, written
+from worldkit import (
+    A,
+    B,
+    home,
+    put,
+    raised,
+    twin,
+    upper_pod,
+    world,
+    written,
+)
 
-from tensile.engine.approval import EditGate, affected_pods, check_digits, is_approval, start_of
+from tensile.engine.approval import EditGate, Start, affected_pods, check_digits, is_approval, start_of
 from tensile.engine.history import AcceptedText, TopologyRecords, data_of, entries, history_ref
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.configmap import StatusWriter, marked_manifest, status_ref
@@ -24,6 +34,7 @@ from tensile.engine.status.report import EngineStatus
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kube.cluster import Patch
+from tensile.kube.store import Cache
 from tensile.names import APPROVED, EventReason
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.world import World
@@ -265,6 +276,16 @@ def test_an_engine_starts_on_what_was_accepted() -> None:
     assert start_of(reading(edit), records(before, status=digest(before)), parsed).accepted.text.version == "5"
 
 
+def test_an_engine_starts_with_what_waits() -> None:
+    """The edit is not planned again; another engine may have taken it out of the status when the edit is read again."""
+    before, edit = text(), text(a=DRAIN)
+    found = records(before, status=digest(before))
+    assert start_of(reading(edit), found, parsed).noted == {}
+    assert found.status is not None
+    found.status["data"]["pendingApproval"] = orjson.dumps({"sha256": digest(edit), "pods": 3}).decode()
+    assert start_of(reading(edit), found, parsed).noted == {"sha256": digest(edit), "pods": 3}
+
+
 def test_the_status_counts_where_the_history_lags_behind() -> None:
     """And the history where the status does: either was written when the text was accepted."""
     first, second = text(), text(b="maintenance: cordon")
@@ -310,7 +331,15 @@ def test_what_affects_no_pod_is_that_of_the_present_text() -> None:
 class Running:
     """An engine in memory: it has clusters, and topologies become active in it. What it tells is written for real."""
 
-    def __init__(self, content: str, here: World | None = None, clusters: MemoryClusters | None = None) -> None:
+    def __init__(
+        self,
+        content: str,
+        here: World | None = None,
+        clusters: MemoryClusters | None = None,
+        *,
+        of_file: bool = False,
+        noted: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.memory = clusters or MemoryClusters(here or populated(content))
         self.upper = self.memory.connections[UPPER]
         if clusters is None:
@@ -324,12 +353,15 @@ class Running:
         self.reloads: list[Topology] = []
         self.place, self.options = PLACE, "--configmap ops/topo"
         self.standing = EngineStatus(lambda: NOW)
+        config_maps = self.world.upper.config_maps
         self.keeper = StatusWriter(
-            self.upper, PLACE, OWNER, self.world.upper.config_maps, self.standing, now=lambda: NOW
+            self.upper, PLACE, OWNER, config_maps, self.standing, now=lambda: NOW, of_file=of_file
         )
         self.metrics = Metrics()
-        self.standing.take(reading(content))
-        self.gate = EditGate(self, self, self.standing, self.metrics, reading(content), now=lambda: NOW)  # type: ignore[arg-type]
+        first = reading(content)
+        self.standing.take(first)
+        begun = Start(self.topology, first, noted=noted)
+        self.gate = EditGate(self, self, self.standing, self.metrics, begun, first=first, now=lambda: NOW)  # type: ignore[arg-type]
 
     async def reload(self, topology: Topology) -> None:
         """Make a topology active."""
@@ -409,6 +441,26 @@ def clusters_with(*config_maps: Manifest) -> MemoryClusters:
     for one in config_maps:
         memory.connections[UPPER].place(CONFIG_MAP, one)
     return memory
+
+
+def end_pods(here: World) -> None:
+    """Let the pods in lower-a go."""
+    for entry in here.lowers[A].upper_pods:
+        here.lowers[A].upper_pods.remove(entry.raw)
+
+
+@contextmanager
+def listed_late(memory: MemoryClusters) -> Iterator[Callable[[], None]]:
+    """Let the engines of the block know no ConfigMap, until what is yielded is called."""
+    known, late = memory.world.upper.config_maps, Cache()
+    memory.world.upper.config_maps = late
+
+    def fill() -> None:
+        late.replace([entry.raw for entry in known], known.version)
+        known.subscribe(lambda delta: late.put(delta.after.raw) if delta.after is not None else None)
+
+    yield fill
+    memory.world.upper.config_maps = known
 
 
 @asynccontextmanager
@@ -533,15 +585,63 @@ async def test_an_edit_goes_on_waiting_although_its_pods_have_gone() -> None:
     """Over a restart too: nothing becomes active unattended."""
     async with running() as engine:
         await engine.edit(LARGE)
-        for name in PODS:
-            entry = engine.world.lowers[A].upper_pods.get("default", name)
-            assert entry is not None
-            engine.world.lowers[A].upper_pods.remove(entry.raw)
+        end_pods(engine.world)
         memory = engine.memory
     async with running(clusters=memory) as again:
         await again.edit(LARGE)
         assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
         assert orjson.loads(again.status["data"]["pendingApproval"])["pods"] == 3
+
+
+@in_virtual_time
+async def test_an_edit_goes_on_waiting_although_the_status_is_written_before_it_is_read() -> None:
+    """The status of a topology file is written as soon as the engine leads, and keeps what waits until that moment."""
+    async with running(of_file=True) as engine:
+        await engine.edit(LARGE)
+        end_pods(engine.world)
+        memory = engine.memory
+    async with running(clusters=memory, of_file=True) as again:
+        await again.told()
+        assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
+        await again.edit(LARGE)
+        assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
+        assert orjson.loads(again.status["data"]["pendingApproval"])["pods"] == 3
+        await again.edit(BEFORE)
+        assert again.state == ("Accepted", digest(BEFORE), "")
+
+
+@in_virtual_time
+async def test_an_edit_goes_on_waiting_although_the_status_is_listed_late() -> None:
+    """The leader decides once it knows the status; before that, it would plan the edit again."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        end_pods(engine.world)
+        memory = engine.memory
+    with listed_late(memory) as fill:
+        async with running(clusters=memory) as again, background(again.gate.decide(reading(LARGE))):
+            await asyncio.sleep(5)
+            assert again.reloads == []
+            fill()
+            await asyncio.sleep(5)
+            await again.told()
+            assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
+
+
+@in_virtual_time
+async def test_a_list_that_is_denied_delays_edits_for_a_while_only() -> None:
+    """What was read at the start tells which edit waits; others are decided without a status and a history."""
+    async with running() as engine:
+        await engine.edit(LARGE)
+        end_pods(engine.world)
+        memory, noted = engine.memory, orjson.loads(engine.status["data"]["pendingApproval"])
+    with listed_late(memory):
+        async with running(clusters=memory, noted=noted) as again:
+            await again.gate.decide(reading(LARGE))
+            assert again.reloads == []
+            assert again.standing.verdict.approval is not None
+            await again.gate.decide(reading(BEFORE))
+            await again.gate.decide(reading(LARGE))
+            assert [one.lowers[0].maintenance for one in again.reloads] == ["drain"]
 
 
 @in_virtual_time
@@ -627,6 +727,81 @@ async def test_an_engine_that_takes_over_keeps_what_was_accepted() -> None:
         standby.lead()
         await standby.told()
         assert standby.state == ("Pending", digest(unseen), digest(LARGE))
+
+
+@in_virtual_time
+async def test_an_engine_that_takes_over_compares_its_text_with_what_was_accepted() -> None:
+    """Its own text was accepted once, and another one since: that is an edit, which has to be decided."""
+    here = populated(BEFORE)
+    async with running(LARGE, here=here) as leader, running(LARGE, leads=False, clusters=leader.memory) as standby:
+        await standby.gate.decide(reading(LARGE))
+        await leader.edit(BEFORE)
+        assert leader.state == ("Accepted", digest(BEFORE), "")
+        assert standby.gate.accepted.text.sha256 == digest(BEFORE)
+        standby.lead()
+        await standby.told()
+        assert standby.state == ("Pending", digest(BEFORE), digest(LARGE))
+        assert standby.history == [digest(LARGE), digest(BEFORE)]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("own", [LARGE, f"{LARGE}# never accepted\n"])
+async def test_an_engine_that_takes_over_does_not_write_before_it_knows_the_history(own: str) -> None:
+    """It would put its own text behind the one that is in force."""
+    async with running(LARGE, here=populated(BEFORE)) as leader:
+        await leader.edit(BEFORE)
+        memory = leader.memory
+    with listed_late(memory) as fill:
+        async with running(own, clusters=memory) as other:
+            await asyncio.sleep(5.2)
+            assert other.history == [digest(LARGE), digest(BEFORE)]
+            fill()
+            await asyncio.sleep(5)
+            assert other.history == [digest(LARGE), digest(BEFORE)]
+            assert other.gate.accepted.text.sha256 == digest(BEFORE)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("reads", ["first", "last"])
+async def test_a_standby_learns_of_a_limit_that_it_has_not_read(reads: str) -> None:
+    """Its own text has none, and the one with a limit passed by: the next edit waits, whoever reads it first."""
+    limited, drained = text(0), text(0, a=DRAIN)
+    async with (
+        running(text(None), here=populated(BEFORE)) as leader,
+        running(text(None), leads=False, clusters=leader.memory) as standby,
+    ):
+        if reads == "first":
+            await standby.gate.decide(reading(drained))
+        await leader.edit(limited)
+        await leader.edit(drained)
+        if reads == "last":
+            await standby.gate.decide(reading(drained))
+        assert standby.gate.accepted.text.sha256 == digest(limited)
+        standby.lead()
+        await standby.told()
+        assert standby.state == ("Pending", digest(limited), digest(drained))
+
+
+@in_virtual_time
+async def test_a_text_that_changed_while_no_engine_ran_is_not_taken_back() -> None:
+    """The one before has no limit, so the engine starts on the present one."""
+    async with running(text(None), here=populated(BEFORE)) as engine:
+        memory = engine.memory
+    async with running(LARGE, clusters=memory) as again:
+        await again.edit(LARGE, "7")
+        assert (again.reloads, again.history) == ([], [digest(text(None)), digest(LARGE)])
+
+
+@in_virtual_time
+async def test_a_standby_with_a_bad_text_follows_too() -> None:
+    """It goes on reporting what is wrong with its own."""
+    async with running() as leader, running(leads=False, clusters=leader.memory) as standby:
+        error = TensileError("topo:1:1: wrong")
+        await standby.gate.reject(TopologyUpdate(TopologyText(1, "bb", "9", "map-1"), error=error))
+        small = text(a="node: {labels: {x: y}}")
+        await leader.edit(small)
+        assert standby.gate.accepted.text.sha256 == digest(small)
+        assert standby.standing.verdict.rejected is not None
 
 
 @in_virtual_time

@@ -23,6 +23,7 @@ from tensile.engine.status.report import (
     APPROVAL,
     LOWERS,
     REJECTED,
+    STATE,
     TOPOLOGY,
     EngineStatus,
     PendingApproval,
@@ -93,18 +94,29 @@ def status_owner(upper_uid: str, place: ConfigMapKey) -> Owner:
 
 
 def write(
-    seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str, *, spent: str = ""
+    seen: Manifest | None,
+    data: Mapping[str, str],
+    ref: Ref,
+    owner: Owner,
+    uid: str,
+    *,
+    spent: str = "",
+    decided: bool = True,
 ) -> StatusWrite | None:
     """Return the write after which the status contains `data`, None if it does already.
 
     `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap, `spent` an approval to remove.
     Raises NameTaken if it is not ours. Keys missing in `data` stay as they are, except a rejection that is over, and an
     edit that no longer waits: another engine may lead, and one that does not start does not know the active topology.
+    Unless `decided`, an edit may still wait: it did before a restart.
     """
     if seen is None:
         return StatusWrite(create=marked_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
     check_ours(seen, ref, owner, f"the status cannot be written: {RENAME}")
-    changes = _changes(seen.get("data") or {}, data)
+    before = seen.get("data") or {}
+    if not decided and APPROVAL in before:
+        data = {**data, **{part: before[part] for part in (STATE, APPROVAL) if part in before}}
+    changes = _changes(before, data)
     noted: dict[str, str | None] = {} if annotations(seen).get(UPPER_UID) == uid else {UPPER_UID: uid}
     if spent and approval_in(seen) == spent:
         noted[APPROVED] = None
@@ -295,7 +307,8 @@ class StatusWriter:
         report = self._standing.report()
         if self._of_file:
             report = report._replace(lowers=None)
-        wanted = write(seen, report.data(), self._ref, self._owner, self._uid, spent=self._standing.spent)
+        decided, spent = self._standing.is_decided(), self._standing.spent
+        wanted = write(seen, report.data(), self._ref, self._owner, self._uid, spent=spent, decided=decided)
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):
                 self._cache.apply_response(await wanted.send(self._cluster, self._ref))

@@ -24,7 +24,7 @@ FORMAT = "1.3"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
-_STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
+STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
 ACCEPTED, REJECTED, APPROVAL = OPTIONAL = ("accepted", "rejected", "pendingApproval")
 _ADVERTISED = "advertised"
 _UNKNOWN = "the state of some lower clusters is not known yet"
@@ -312,7 +312,7 @@ class StatusReport(NamedTuple):
         offers is left out too, because the Node itself has it.
         """
         verdict = self.verdict.document()
-        found = {_STATE: str(verdict[_STATE]), **({TOPOLOGY: self.topology} if self.topology else {})}
+        found = {STATE: str(verdict[STATE]), **({TOPOLOGY: self.topology} if self.topology else {})}
         found.update({part: _json(verdict[part]) for part in OPTIONAL if part in verdict})
         if self.lowers is None:
             return found
@@ -329,7 +329,7 @@ def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
             "formatVersion": FORMAT,
             TOPOLOGY: data[TOPOLOGY],
             "waits": "",
-            _STATE: data[_STATE],
+            STATE: data[STATE],
             **found,
             LOWERS: lowers,
         }
@@ -345,8 +345,9 @@ class EngineStatus:
     """The topology's verdict, and the functions that return the rest; `now` returns the time in UTC.
 
     `lowers` returns the lowers' rows, None while they are not known. `waits` returns what the engine waits for, and
-    `pending` what of the active topology has to wait, as messages. `spent` is an approval that has been used or
-    refused, as a user wrote it, "" for none: it is removed from the status.
+    `pending` what of the active topology has to wait, as messages. `is_decided` returns whether the verdict is about
+    the text that the source has. `spent` is an approval that has been used or refused, as a user wrote it, "" for none:
+    it is removed from the status.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -355,6 +356,7 @@ class EngineStatus:
         self.lowers: Callable[[], list[LowerRow] | None] = lambda: None
         self.waits: Callable[[], str] = lambda: ""
         self.pending: Callable[[], tuple[str, ...]] = lambda: ()
+        self.is_decided: Callable[[], bool] = lambda: True
         self.spent = ""
         self._now = now
 

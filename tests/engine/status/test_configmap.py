@@ -207,6 +207,14 @@ def test_an_edit_that_no_longer_waits_is_taken_out() -> None:
     assert "pendingApproval" not in patched(held, TopologyStatus().after(bad(), LATER))["data"]
 
 
+def test_an_edit_that_waited_before_a_restart_stays_until_it_is_decided() -> None:
+    """An engine that leads writes what it knows, before it has decided about the text of its source."""
+    held = stated(accepted().waiting(waiting()))
+    data = StatusReport("demo", accepted()).data()
+    assert write(held, data, REF, OWNER, "map-1", decided=False) is None
+    assert write(stated(accepted(bad())), data, REF, OWNER, "map-1", decided=False) is not None
+
+
 def test_an_approval_is_taken_out_once_it_is_used() -> None:
     """Only the one that was read: a user may have given another one since."""
     marks = stated(accepted())["metadata"]["annotations"]
