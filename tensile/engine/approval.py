@@ -40,8 +40,8 @@ from tensile.engine.transitions import Action, plan_transition, removed_lowers
 from tensile.errors import TensileError
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Delta, Entry
-from tensile.names import EventReason, Owner
-from tensile.objects import UPPER, Manifest, Ref
+from tensile.names import OWNER_NAME, EventReason, Owner
+from tensile.objects import UPPER, Manifest, Ref, annotations
 from tensile.policy.descheduler.limits import is_bare
 from tensile.policy.disruption import disruption
 from tensile.reconcile.ownership import is_ours
@@ -122,7 +122,8 @@ def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[b
     """Return how to start on the present text of the source.
 
     A text that was not the last one to be accepted has to be decided first, if the one before says so. Ports and the
-    access to the upper cluster are those of the present text, since they affect no pod.
+    access to the upper cluster are those of the present text: a restart activates them. The name is the accepted one,
+    in a ConfigMap. A file with another name is another topology, with records of its own (see `nodes_of_others`).
     """
     assert first.topology is not None, "the engine starts on a valid text only"
     owner = records.owner
@@ -144,6 +145,14 @@ def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[b
         return own
     active = edit(first.topology, topology).topology.model_copy(update={"name": topology.name})
     return Start(active, reading, noted=part_in(records.status, owner, APPROVAL))
+
+
+def nodes_of_others(topology: Topology, world: World) -> Iterator[tuple[str, str]]:
+    """Yield the Nodes of a topology that another one owns, with its name: perhaps this one, before it was renamed."""
+    for spec in topology.lowers:
+        entry = world.upper.nodes.get("", spec.node.name)
+        if entry is not None and entry.facts.owner not in ("", world.owner.mark):
+            yield entry.name, annotations(entry.manifest()).get(OWNER_NAME, entry.facts.owner)
 
 
 def reading_of(

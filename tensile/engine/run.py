@@ -28,7 +28,7 @@ import orjson
 import structlog
 import uvloop
 
-from tensile.engine.approval import EditGate, Start, start_of
+from tensile.engine.approval import EditGate, Start, nodes_of_others, start_of
 from tensile.engine.candidate_plans import EditPlans, plans_beside, surroundings
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.engine import Engine
@@ -232,6 +232,9 @@ async def _gate(first: TopologyUpdate, begun: Start, engine: Engine, around: _Ru
         read = partial(read_records, upper, world.owner.upper, followed.place)
         begun = await _started(first, await net.insist(read, ClusterError, lambda: _RETRY), around)
         around.standing.take(begun.accepted, _refused(begun))
+        for node, owner in nodes_of_others(begun.topology, world):
+            words = "a node belongs to another topology; if the name was edited, that is active without an approval"
+            _log.warning(words, node=node, topology=owner)
         if begun.topology != engine.topology:
             await engine.reload(begun.topology)
     followed.attach(upper, world)

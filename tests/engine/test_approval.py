@@ -15,18 +15,22 @@ from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
 from worldkit import (
+    OWNER_HERE,
+    SIBLING,
     A,
     B,
     home,
+    marked,
     put,
     raised,
+    thing,
     twin,
     upper_pod,
     world,
     written,
 )
 
-from tensile.engine.approval import EditGate, Start, affected_pods, check_digits, is_approval, start_of
+from tensile.engine.approval import EditGate, Start, affected_pods, check_digits, is_approval, nodes_of_others, start_of
 from tensile.engine.history import AcceptedText, TopologyRecords, data_of, entries, history_ref
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.configmap import StatusWriter, marked_manifest, status_ref
@@ -317,12 +321,19 @@ def test_a_text_that_is_not_available_is_told(found: TopologyRecords, words: str
 
 
 def test_what_affects_no_pod_is_that_of_the_present_text() -> None:
-    """Ports and the way to the upper cluster need a restart, and this is one; the name does affect pods."""
+    """Ports and the way to the upper cluster need a restart, and this is one; in a ConfigMap the name has to wait."""
     before = text(more="telemetry: {port: 9095}\n")
     edit = text(a=DRAIN, more="telemetry: {port: 9999}\nupper: {kubeconfig: other}\n", name="other")
     found = start_of(reading(edit), records(before), parsed).topology
     assert (found.telemetry.port, found.upper.kubeconfig, found.name) == (9999, "other", "demo")
     assert found.lowers[0].maintenance == "none"
+
+
+def test_a_node_of_another_topology_is_named() -> None:
+    """A topology file that was renamed has no history yet, so what it was before is seen by its nodes only."""
+    here = populated(text())
+    put(here.upper.nodes, marked(thing("Node", B, ""), OWNER_HERE.upper, SIBLING))
+    assert list(nodes_of_others(parse(text()), here)) == [(B, "second")]
 
 
 # An engine that runs.
