@@ -145,12 +145,15 @@ _DELETED = _Written(0, 0)
 
 
 class DriftDetector:
-    """Knows what was written last to copies, and which drift was found lately. `limit` is for how many objects each."""
+    """Knows what was written last to copies, and which drift was found lately, both as hashes.
+
+    `limit` is for how many objects each.
+    """
 
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
         self._written: OrderedDict[Ref, _Written] = OrderedDict()
-        self._found: OrderedDict[Ref, tuple[str, float]] = OrderedDict()
+        self._found: OrderedDict[Ref, tuple[int, float]] = OrderedDict()
 
     def note(self, step: Step, entry: Entry | None) -> None:
         """Record a write that succeeded, and the object as it is known now."""
@@ -175,15 +178,15 @@ class DriftDetector:
         found = self._changed(step, entry, world)
         if found is None:
             return None
-        state = f"{found.fields}: {step.operations!r}"
+        state = hash(f"{found.fields}: {step.operations!r}")  # the content itself may be large, or a Secret's
         if self._is_known(step.ref, state, now):
             return None
         _remember(self._found, step.ref, (state, now), self._limit)
         return found
 
-    def _is_known(self, ref: Ref, state: str, now: float) -> bool:
-        before, since = self._found.get(ref, ("", now))
-        return before == state and now - since < AGAIN
+    def _is_known(self, ref: Ref, state: int, now: float) -> bool:
+        before = self._found.get(ref)
+        return before is not None and before[0] == state and now - before[1] < AGAIN
 
     def _changed(self, step: Step, entry: Entry | None, world: World) -> Drift | None:
         written = self._written.get(step.ref) if step.content else None

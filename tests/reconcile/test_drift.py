@@ -1,5 +1,6 @@
 """What counts as a change that somebody else made, and that it is told once."""
 
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -268,6 +269,19 @@ def test_a_state_counts_once_in_a_while() -> None:
     assert detector.find(other, entry, here, 2 * AGAIN) is None
     detector.forget(A)
     assert detector.find(other, entry, here, 2 * AGAIN) == found
+
+
+def test_no_content_is_kept_of_what_was_found() -> None:
+    """It may be 1 MiB of a Secret, for each of thousands of objects."""
+    here = LoopUnderTest().world
+    seen = marked(config_map("one"), "above")
+    seen["metadata"]["managedFields"].append(book("kubectl-edit", "12:01", key={}))
+    entry, detector = put(here.lowers[A].config_maps, seen), DriftDetector()
+    large = "x" * 2**20
+    assert detector.find(patch(value=large), entry, here, 0.0)
+    assert len(pickle.dumps(detector)) < 1000
+    assert detector.find(patch(value=large), entry, here, 1.0) is None
+    assert detector.find(patch(value=f"{large}y"), entry, here, 1.0)
 
 
 @pytest.mark.parametrize("pod_first", [False, True], ids=["before the pod", "after the pod"])
