@@ -67,7 +67,7 @@ Made = TypeVar("Made")
 Progress = Callable[[str], None]
 """Receives a line for a user who waits."""
 Problems = dict[Key, Problem]
-BESIDE_ENGINE = Pace(turn=16, limit=4)
+BESIDE_ENGINE = Pace(turn=16, limit=4, seconds=0.005)
 """The pace of planning in a running engine: a turn takes some milliseconds, and the engine's own come between."""
 
 

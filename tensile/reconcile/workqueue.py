@@ -19,12 +19,13 @@ Work = Coroutine[None, None, float | None]
 class Pace(NamedTuple):
     """How much of the event loop a queue takes.
 
-    `turn` is the number of decisions per turn of the event loop: 200 are about 10 ms of work. `limit` is the maximum of
-    keys in progress.
+    `turn` is the number of decisions per turn of the event loop: 200 are about 10 ms of work. A turn also ends after
+    `seconds`, since some decisions take long. `limit` is the maximum of keys in progress.
     """
 
     turn: int = 200
     limit: int = 96
+    seconds: float = 0.05
 
 
 FULL_PACE = Pace()
@@ -163,12 +164,14 @@ class WorkQueue:
         self.add(key)
 
     def _turn(self) -> None:
-        self._pump = None
+        self._pump, end = None, self._clock() + self._pace.seconds
         try:
             for _ in range(self._pace.turn):
                 if not self._ready or len(self._busy) >= self._pace.limit:
                     break
                 self._take(next(iter(self._ready)))
+                if self._clock() >= end:
+                    break
         finally:
             self._settle()
 

@@ -133,6 +133,19 @@ async def test_a_turn_of_the_event_loop_takes_no_more_than_the_pace() -> None:
 
 
 @in_virtual_time
+async def test_a_turn_ends_after_the_time_of_the_pace() -> None:
+    """Some decisions take long: others run after a few of them, however many the turn may have."""
+    decided: list[Key] = []
+    queue = WorkQueue(decided.append, Pace(seconds=0.005), clock=lambda: 0.003 * len(decided))
+    for place in range(5):
+        queue.add(ONE._replace(name=str(place)))
+    for count in (2, 4, 5):
+        await asyncio.sleep(0)
+        assert len(decided) == count
+    assert queue.depth == 0
+
+
+@in_virtual_time
 async def test_no_more_than_the_limit_is_in_flight() -> None:
     """A cluster is not asked for more at a time; the next key goes when one is done."""
     desk, jobs = QueueWorker(Pace(limit=2)), [Job(), Job(), Job()]
