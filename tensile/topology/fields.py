@@ -294,6 +294,17 @@ def _given(value: Any) -> Any:
     return value
 
 
+def at_most(count: int) -> BeforeValidator:
+    """Return a check of a list's length. It is made before those of the members, which may take long."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, tuple) and len(value) > count:
+            raise ValueError(f"has {len(value)} entries; must have at most {count}")
+        return value
+
+    return BeforeValidator(check)
+
+
 ABSENT: Any = Field(default=None, json_schema_extra=_without_null)
 """The default of a field without a default: None in the program, nothing in the schema."""
 

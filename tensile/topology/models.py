@@ -19,6 +19,8 @@ from tensile.topology import fields
 
 WAY = ("kubeconfig", "context", "kubeconfig_secret")
 """The fields of a lower that configure access to its cluster."""
+MOST_WINDOWS = 32
+"""Maximum number of windows: to find the next opening of a rare one takes some milliseconds."""
 
 
 class Section(BaseModel):
@@ -382,9 +384,9 @@ class TopologyFile(Section):
     """The scheduler extender."""
     descheduler: Descheduler = Descheduler.model_construct()
     """Moves pods that cannot be scheduled in their lower cluster."""
-    windows: tuple[Window, ...] = ()
-    """When pods may be moved, by the descheduler and by drains; by default always. `unreachable.evictAfter` does not
-    wait for a window."""
+    windows: Annotated[tuple[Window, ...], fields.at_most(MOST_WINDOWS)] = Field(default=(), max_length=MOST_WINDOWS)
+    """When pods may be moved, by the descheduler and by drains; by default always. At most 32.
+    `unreachable.evictAfter` does not wait for a window."""
     telemetry: Telemetry = Telemetry.model_construct()
     """Metrics, health and the state of the lower clusters."""
     guard: Guard = Guard.model_construct()

@@ -40,6 +40,18 @@ LARGE = (
         "must be a file path",
     ),
     Bad(
+        "33 windows",
+        EMPTY + "^windows:\n" + "- {schedule: 0 2 * * *, duration: 4h}\n" * 33,
+        "windows",
+        "has 33 entries; must have at most 32",
+    ),
+    Bad(
+        "33 windows that are not read one by one",
+        EMPTY + "windows: ^[" + "{schedule: 0 0 30 2 *}, " * 33 + "]\n",
+        "windows",
+        "has 33 entries; must have at most 32",
+    ),
+    Bad(
         "annotations larger than Kubernetes takes",
         ONE + "  node:\n    ^annotations:\n      a: " + "x" * 262_144 + "\n",
         "lowers[0].node.annotations",

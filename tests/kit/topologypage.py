@@ -125,7 +125,8 @@ def _inner(hint: Any) -> type[models.Section] | None:
 
 
 def _many(hint: Any) -> str:
-    return "list" if get_origin(hint) is tuple else "section"
+    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return "list" if get_origin(bare) is tuple else "section"
 
 
 def _type(hint: Any) -> str:

@@ -28,7 +28,7 @@ from tensile.policy.descheduler.replacement import forbidden
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, Problem, World
 from tensile.topology import Descheduler
-from tensile.topology.models import Window
+from tensile.topology.models import MOST_WINDOWS, Window
 
 MANAGED_BY_DAEMON_SET: ProblemReason = "ManagedByDaemonSet"
 """The drain waits for a pod of a DaemonSet that tolerates the node, and would come back to it. Remedy: change the
@@ -39,6 +39,8 @@ MOST = 1_000
 """Maximum of records on one Node: without their lists of nodes they fit into its annotations several times."""
 _MOST_BYTES = 160 * 1024
 """Maximum bytes of the records; all annotations of an object together may have 256 KiB."""
+_REMEMBERED = 8 * MOST_WINDOWS
+"""Number of openings that are kept: of the topology in force, and of candidates and edits that are planned beside."""
 _MARK = TRIED.encode()
 
 
@@ -87,11 +89,11 @@ def seconds_until(opening: datetime, now: datetime) -> float:
     return min(max((opening - now).total_seconds(), 0.0), _LONGEST_WAIT)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_REMEMBERED)
 def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
     """Return the last opening up to a minute, and the next one after it; None for none within fifty years.
 
-    No window opens within a minute, so that the pods of a large drain share one computation.
+    No window opens within a minute, so that all decisions of a minute share one computation.
     """
     local = minute.astimezone(ZoneInfo(zone))
     last = next(CronSim(schedule, (minute + timedelta(seconds=1)).astimezone(local.tzinfo), reverse=True), None)

@@ -191,6 +191,44 @@ def test_a_drain_waits_for_the_window_and_reports_it_once() -> None:
     assert asked(here)[1].problem is None
 
 
+def watched_windows(hour: int, read: list[str]) -> World:
+    """Make a world with a drain of three pods and 32 closed windows; `read` gets each schedule when it is computed."""
+
+    class Schedule(str):
+        """A schedule that notes when it is read."""
+
+        __slots__ = ()
+
+        def upper(self) -> str:
+            """Return it as the library reads it first."""
+            read.append(str(self))
+            return super().upper()
+
+    here = drained(
+        "windows:\n" + "".join(f"- {{schedule: {minute} {hour} 7 7 *, duration: 1m}}\n" for minute in range(32))
+    )
+    put(here.lowers[A].upper_pods, *(upper_pod(name, ownerReferences=owned_by("rs")) for name in ("api", "job")))
+    found = [one.model_copy(update={"schedule": Schedule(one.schedule)}) for one in here.topology.windows]
+    here.topology = here.topology.model_copy(update={"windows": tuple(found)})
+    return here
+
+
+def test_the_openings_of_a_window_are_computed_once_a_minute() -> None:
+    """For all pods of a drain, also while a candidate and an edit with other windows are planned beside the engine."""
+    read: list[str] = []
+    worlds = [watched_windows(hour, read) for hour in (1, 2, 3)]
+    assert leaves(worlds[0])[0].requeue_after == 3600.0
+    once = len(read)
+    assert len(set(read)) == 32
+    for minute in (1, 2):
+        for second in (0, 30):
+            for name in ("web", "api", "job"):
+                for here in worlds:
+                    here.now = here.now.replace(minute=minute - 1, second=second)
+                    assert decided(DrainRule(), drain_key(A, "default", name), here)[0].requeue_after
+        assert len(read) == minute * len(worlds) * once
+
+
 def test_an_edit_that_opens_a_window_lets_the_drain_go_on() -> None:
     """Nothing is remembered of the window before."""
     here = drained(NIGHT)
