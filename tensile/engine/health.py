@@ -24,10 +24,13 @@ from tensile.engine.status.site import SPARING, StatusSite
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter
 from tensile.kube.net import accept, cancel_and_wait, take_over
+from tensile.policy.tls_port import HeadBounds, QuietServer
 
 _GRACE = 1.0
 ROOM = 64
 """Maximum of connections at a time; Prometheus and a kubelet keep one each."""
+_HEAD = HeadBounds(headers=64, longest=8190)
+"""A browser sends some 20 headers, one of which has the cookies of all programs on localhost."""
 _READ = ("GET", "HEAD")
 _log = structlog.get_logger("tensile.telemetry")
 
@@ -47,6 +50,8 @@ class ProbeServer:
         errno.EACCES: "only root can listen on this port: use a port of 1024 or above for --probes",
     }
     """Advice by errno; 0 for all other errors."""
+    patience = 5.0
+    """Seconds in which the head of a request must arrive."""
 
     def __init__(self, bind: str | None, port: int, ready: Callable[[], str]) -> None:
         self._bind = bind
@@ -75,7 +80,7 @@ class ProbeServer:
         except OSError as error:
             where = net.place(self._bind, self._port)
             raise net.refusal(error, f"{self.who} cannot listen on {where}: {self._why(error)}") from None
-        self._listening = _Listening(opened, self.answers(), self.site)
+        self._listening = _Listening(opened, self.answers(), self.site, self.patience)
 
     async def close(self) -> None:
         """Stop listening; a request in progress has a second to finish."""
@@ -135,11 +140,13 @@ class TelemetryServer(ProbeServer):
         return web.Response(body=self._status.text(), content_type="application/json")
 
 
-class _Listening(web.Server):
+class _Listening(QuietServer):
     """Responds to requests on a bound socket, from its creation to `close`."""
 
-    def __init__(self, opened: socket.socket, answers: Mapping[str, MakeResponse], site: StatusSite | None) -> None:
-        super().__init__(self._answered, access_log=None)
+    def __init__(
+        self, opened: socket.socket, answers: Mapping[str, MakeResponse], site: StatusSite | None, patience: float
+    ) -> None:
+        super().__init__(self._answered, patience, _HEAD)
         self.port = int(opened.getsockname()[1])
         self._answers = answers
         self._site = site

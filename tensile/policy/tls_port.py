@@ -2,7 +2,8 @@
 
 aiohttp's web server accepts any number of connections, waits up to an hour on each, and logs every one that breaks. So
 connections are accepted and counted here, and aiohttp's logger is disabled: what is wrong with a call is reported to
-the caller only.
+the caller only. The head of a request has a deadline and a bound too. A connection that is idle between two requests
+has none.
 
 Any client that reaches a port can open connections and send half a request on each, which takes descriptors and memory
 from the rest of the engine. Both are bounded for the whole port. Beyond a bound, a connection of the origin that uses
@@ -20,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from aiohttp import web
@@ -33,16 +34,26 @@ _SHARE = 8
 _LINGERING = 1.0
 """Seconds for which an unread rest of a body is still received, so that the sender gets the response."""
 _OUT_OF_RESOURCES = 0.2
+_MOST_HEAD = 32 * 1024
+"""Bytes of a head that comes in parts. One that comes at once is bounded by the `HeadBounds` alone."""
 _log = structlog.get_logger("tensile.front")
 _QUIET = logging.getLogger("tensile.front.http")
 _QUIET.disabled = True
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+class HeadBounds(NamedTuple):
+    """Limits of a request's head: how many headers, and bytes of each and of the first line. Go's client sends ten."""
+
+    headers: int = 24
+    longest: int = 4096
+
+
 class ClientBounds(NamedTuple):
     """Limits of a port: bytes of one body, bytes of all unfinished bodies together, connections, and seconds.
 
-    `patience` limits a TLS handshake and, separately, a body. A busy apiserver keeps a few dozen connections open.
+    `patience` limits a TLS handshake and, separately, a head and a body. A busy apiserver keeps a few dozen connections
+    open.
     """
 
     largest: int
@@ -139,7 +150,7 @@ class TLSPort:
         self._handle = handle
         self._bounds = bounds
         self._is_short = False
-        self._server = _Server(self._serve, self._left)
+        self._server = _Server(self._serve, self._left, bounds.patience)
         self._by_protocol: dict[web.RequestHandler, PortClient] = {}
         self._beginning: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
@@ -275,17 +286,84 @@ class TLSPort:
         return response
 
 
-class _Server(web.Server):
-    """aiohttp's server, which reports closed connections and logs nothing."""
+class QuietServer(web.Server):
+    """aiohttp's server, which drops a client with a slow or large head, and logs nothing.
 
-    def __init__(self, handle: Handle, left: Callable[[web.RequestHandler], None]) -> None:
-        super().__init__(handle, access_log=None, logger=_QUIET, auto_decompress=False, lingering_time=_LINGERING)
+    A head must be complete `patience` seconds after its first byte.
+    """
+
+    def __init__(self, handle: Handle, patience: float, bounds: HeadBounds = HeadBounds()) -> None:
+        super().__init__(
+            handle,
+            access_log=None,
+            logger=_QUIET,
+            auto_decompress=False,
+            lingering_time=_LINGERING,
+            max_headers=bounds.headers,
+            max_field_size=bounds.longest,
+            max_line_size=bounds.longest,
+        )
+        self._patience = patience
+
+    def __call__(self) -> web.RequestHandler:
+        """Return the protocol of a new connection."""
+        return _Protocol(self, self._patience, loop=self._loop, **self._kwargs)
+
+
+class _Server(QuietServer):
+    """Reports closed connections."""
+
+    def __init__(self, handle: Handle, left: Callable[[web.RequestHandler], None], patience: float) -> None:
+        super().__init__(handle, patience)
         self._tell = left
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Report a closed connection."""
         super().connection_lost(handler, exc)
         self._tell(handler)
+
+
+class _Protocol(web.RequestHandler):
+    """One connection, which is dropped if a head takes too long, or if requests come before the last one is answered.
+
+    No client of these ports sends requests ahead, and each that waits keeps its head in memory.
+    """
+
+    def __init__(self, server: QuietServer, patience: float, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._patience = patience
+        self._head = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of an incomplete head, from the first of which it has its time."""
+        super().data_received(data)
+        if not self._awaits_head():
+            self._forget_head()
+        elif self._deadline is None:
+            self._deadline = self._loop.call_later(self._patience, self._drop)
+        self._head += len(data) if self._deadline is not None else 0
+        if self._head > _MOST_HEAD or len(self._messages) > 1:
+            self._drop()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End the time of the head."""
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def _awaits_head(self) -> bool:
+        """Report whether the bytes so far belong to no request; a body that is not read belongs to one."""
+        return not self._request_count or (self._waiter is not None and not self._waiter.done())
+
+    def _forget_head(self) -> None:
+        self._head = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _drop(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
 
 def _share() -> int:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 import pytest
@@ -221,6 +221,36 @@ async def test_a_connection_that_is_kept_is_answered_beside_a_crowd(server: Tele
             assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_head_has_a_bound_and_a_time(engine: Engine) -> None:
+    """On both kinds of port. A browser sends the cookies of other programs too, and an idle connection stays."""
+    for server in (
+        TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site()),
+        ProbeServer("127.0.0.1", 0, engine.ready),
+    ):
+        server.patience = 0.2
+        await server.start()
+        async with asyncio.timeout(20):
+            ends = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+            (reader, writer), late, large = ends
+            for after in (late, large):
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nCookie: %s\r\n\r\n" % (b"x" * 8000))
+                assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+                after[1].write(b"GET /healthz HTTP/1.1\r\n" + (b"A: x\r\n" * 70 if after is large else b""))
+                assert b"200" not in await ended(after[0])
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+            await server.close()
+            for _, one in ends:
+                one.close()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """Read until the connection ends, in whichever way."""
+    with suppress(ConnectionError):
+        return await reader.read()
+    return b""
 
 
 async def test_what_costs_long_is_made_seldom() -> None:

@@ -177,6 +177,49 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for() -> None:
         await made.until(lambda visitors: not len(visitors))
 
 
+async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
+    """It has its time from its first byte, the first of a connection and each later one; who is idle has no end."""
+    async with port(BOUNDS._replace(patience=0.5)) as made:
+        idle, silent = await made.come(), await made.come()
+        assert await idle.asks() == 200
+        for late in (await made.come(), idle):
+            late.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n")
+            kept = await made.come()
+            assert await kept.asks() == 200
+            assert await late.ends()
+            assert await kept.asks() == 200
+        assert await silent.asks() == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n" + b"A: %s\r\n" % (b"x" * 4000) * 9,
+        b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 26,
+        b"GET / HTTP/1.1\r\nA: %s\r\n" % (b"x" * 5000),
+        b"GET /%s" % (b"x" * 5000),
+    ],
+)
+async def test_a_head_that_is_too_large_ends_the_connection(sent: bytes) -> None:
+    """By all its bytes, the number of its headers, the bytes of one and of the first line; long before its time."""
+    async with port(BOUNDS._replace(patience=1000.0)) as made:
+        caller = await made.come()
+        caller.writer.write(sent)
+        assert await caller.status() in (0, 400)
+        assert await caller.ends()
+        caller = await made.come()
+        await caller.send(b"?", "".join(f"X-{number}: {'x' * 1200}\r\n" for number in range(20)))
+        assert await caller.status() == 200
+
+
+async def test_who_sends_requests_ahead_is_dropped() -> None:
+    """Each that waits would keep its head in memory."""
+    async with port() as made:
+        caller = await made.come()
+        caller.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+        assert await caller.ends()
+
+
 @pytest.mark.parametrize(("size", "head"), [(100_001, ""), (10**12, ""), (None, "Transfer-Encoding: chunked\r\n")])
 async def test_a_body_that_is_too_large_is_refused(size: int | None, head: str) -> None:
     """By what it says it is, before any of it is read, or by what has come; the largest is read."""
