@@ -2,7 +2,7 @@
 
 Any program on the machine may call the port, so the cost is bounded. The overview is rendered at most about once a
 second for all viewers together, only while the page is open, and only if something that it shows has changed. Other
-pages are rendered one at a time, and together take at most a tenth of the time.
+pages are rendered one at a time, and together take at most a tenth of the time. Few requests may wait for that.
 
 A topology that is checked is parsed and compared in a thread, since it may take seconds. Nothing of it is opened,
 stored or activated.
@@ -10,8 +10,9 @@ stored or activated.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
@@ -56,6 +57,8 @@ _COMMENT = 15.0
 """Seconds after which a viewer without news is sent a comment, which shows whether it is still there."""
 _UPLOAD = 10.0
 """Seconds in which a form must arrive."""
+_PAGES, _FORMS = 16, 4
+"""Maximum of requests for pages, and of forms, that are in work or wait. A form that waits holds its text."""
 _NOT_LOCAL = "the status page is only at http://localhost: forward the port, with kubectl port-forward for a pod\n"
 _NOT_OWN = (
     "a topology is only checked for the form of this page: open /topology in a browser, or run tensile validate\n"
@@ -147,31 +150,52 @@ class _Viewers:
             await asyncio.sleep(max(_PAUSE, (SPARING - 1) * (time.thread_time() - began)))
 
 
-async def warm(source: PageSource, usage: ResourceUsage) -> None:
-    """Compute the resource usage of one lower after the other: the pods of all together would block the event loop."""
-    world = source.world()
+async def warm(source: PageSource, usage: ResourceUsage) -> float:
+    """Compute the resource usage of one lower after the other: the pods of all together would block the event loop.
+
+    Returns the seconds of processor time that it took.
+    """
+    world, took = source.world(), 0.0
     for lower in tuple(world.lowers.values()) if world is not None else ():
+        began = time.thread_time()
         usage.of(lower)
+        took += time.thread_time() - began
         await asyncio.sleep(0)
+    return took
 
 
 class _Turns:
-    """Lets one piece of work after the other begin, so that together they take at most a tenth of the time."""
+    """Lets one request after the other run, and refuses more than `most` at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = asyncio.Lock()
+        self._waiting = 0
         self._free = 0.0
 
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place in the queue; raises HTTPServiceUnavailable if it is full."""
+        if self._waiting >= self._most:
+            raise _unavailable()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn; the processor time inside is what counts."""
+    async def turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
+        """Wait for a turn; raises HTTPServiceUnavailable if nobody waits for the response by then."""
         async with self._lock:
             await asyncio.sleep(max(0.0, self._free - time.monotonic()))
-            began = time.thread_time()
-            try:
-                yield
-            finally:
-                self._free = time.monotonic() + (SPARING - 1) * (time.thread_time() - began)
+            if _is_gone(request):
+                raise _unavailable()
+            yield
+
+    def rest(self, seconds: float) -> None:
+        """Let the next turn begin so late that work of so many seconds takes at most a tenth of the time."""
+        self._free = time.monotonic() + (SPARING - 1) * seconds
 
 
 class StatusSite:
@@ -181,8 +205,8 @@ class StatusSite:
         self._source = source
         self._usage = ResourceUsage()
         self._viewers = _Viewers(source, self._usage)
-        self._turns = _Turns()
-        self._checks = asyncio.Lock()
+        self._turns = _Turns(_PAGES)
+        self._checks = _Turns(_FORMS)
         self._pages: Mapping[str, Callable[[web.BaseRequest, list[str]], str]] = {
             "": self._overview,
             "lowers": self._lower,
@@ -211,19 +235,28 @@ class StatusSite:
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="only GET and HEAD are allowed\n")
         if first == "events":
             return await self._events(request)
-        await warm(self._source, self._usage)
-        async with self._turns.turn():
-            made = self._pages[first](request, rest)
+        with self._turns.place():
+            made = await self._made(request, first, rest)
         if made:
             return _page(made)
         return _page(missing_page("There is nothing of this name: " + "/".join(rest)), HTTPStatus.NOT_FOUND)
+
+    async def _made(self, request: web.BaseRequest, first: str, rest: list[str]) -> str:
+        """Render a page in its turn, "" for one that does not exist."""
+        async with self._turns.turn(request):
+            took = await warm(self._source, self._usage)
+            began = time.thread_time()
+            try:
+                return self._pages[first](request, rest)
+            finally:
+                self._turns.rest(took + time.thread_time() - began)
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         """Send the content of the overview whenever it changes, and a comment now and then."""
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         if request.method == "GET":
-            await self._viewers.send(response, lambda: request.transport is None or request.transport.is_closing())
+            await self._viewers.send(response, partial(_is_gone, request))
         return response
 
     def _overview(self, _request: web.BaseRequest, _rest: list[str]) -> str:
@@ -255,13 +288,14 @@ class StatusSite:
             return web.Response(status=HTTPStatus.FORBIDDEN, text=_NOT_OWN)
         if request.content_length is None or request.content_length > _ENCODED * MOST_TYPED:
             return _page(topology_page("", _too_large()), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        try:
-            async with asyncio.timeout(_UPLOAD):
-                body = await request.read()
-        except TimeoutError:
-            return web.Response(status=HTTPStatus.REQUEST_TIMEOUT, text="the form did not arrive in time\n")
-        async with self._checks:
-            given, check = await check_topology(body, self._source)
+        with self._checks.place():
+            try:
+                async with asyncio.timeout(_UPLOAD):
+                    body = await request.read()
+            except TimeoutError:
+                return web.Response(status=HTTPStatus.REQUEST_TIMEOUT, text="the form did not arrive in time\n")
+            async with self._checks.turn(request):
+                given, check = await check_topology(body, self._source)
         return _page(topology_page(given, check))
 
 
@@ -313,6 +347,15 @@ def _too_large() -> TopologyCheck:
 def _page(made: str, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
     body = made.encode(errors="backslashreplace")
     return web.Response(body=body, status=status, content_type="text/html", charset="utf-8", headers=HEADERS)
+
+
+def _is_gone(request: web.BaseRequest) -> bool:
+    """Report whether the connection of a request has ended: nobody waits for the response."""
+    return request.transport is None or request.transport.is_closing()
+
+
+def _unavailable() -> web.HTTPServiceUnavailable:
+    return web.HTTPServiceUnavailable(headers={"Retry-After": "2"}, text="too many requests wait: try again soon\n")
 
 
 def _segments(request: web.BaseRequest) -> tuple[str, list[str]]:

@@ -23,6 +23,8 @@ from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView, ResourceUsage, content
 from tensile.engine.status.report import StatusReport
 from tensile.engine.status.site import MOST_TYPED
+from tensile.kube.net import cancel_and_wait
+from tensile.reconcile.world import World
 from tensile.topology import parse
 from tensile.topology.diff import Edit
 
@@ -155,6 +157,27 @@ async def test_a_new_viewer_gets_the_present_content_at_once(client: aiohttp.Cli
         async with client.get("/events") as second:
             assert await event(second) == seen
     assert stage.views <= 2
+
+
+async def test_a_page_is_prepared_in_its_turn(stage: Stage) -> None:
+    """Also what all pages need: while one rests for what the last one cost, nothing of the next one is computed."""
+    asked = 0
+
+    def world() -> World:
+        """Take long."""
+        nonlocal asked
+        asked, began = asked + 1, time.thread_time()
+        while time.thread_time() < began + 0.05:
+            pass
+        return stage.world
+
+    async with serving(stage.source(world=world)) as url, aiohttp.ClientSession(url) as session:
+        await (await session.get("/pods/team-0/x")).read()
+        once = asked
+        tasks = [asyncio.create_task(session.get(path)) for path in ("/pods/team-0/x", "/search?q=web")]
+        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(done), len(waiting), asked) == (1, 1, 2 * once)
+        assert {(await one).status for one in tasks} == {200, 404}
 
 
 HOSTS = [("localhost", 200), ("127.0.0.1:9095", 200), ("[::1]:80", 200), ("evil.example.com", 403), ("10.0.0.1", 403)]
@@ -298,6 +321,34 @@ async def test_what_is_no_form_is_refused(client: aiohttp.ClientSession, url: st
     assert "larger than" in (await sent(client, url, "x" * (MOST_TYPED + 1)))[1]
     async with client.post("/topology", data=BytesIO(b"x" * (4 * MOST_TYPED)), headers=form) as answer:
         assert answer.status == 413
+
+
+async def test_few_forms_wait_and_none_whose_sender_is_gone(stage: Stage) -> None:
+    """One more is told to come back. A form that nobody waits for is not checked when its turn comes."""
+    begun, free, asked = asyncio.Event(), asyncio.Event(), 0
+
+    async def plan(_change: Edit) -> str:
+        """Wait."""
+        nonlocal asked
+        asked += 1
+        begun.set()
+        await free.wait()
+        return "Plan: 0 to add"
+
+    async with serving(stage.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:
+        given = {"data": {"topology": TOPOLOGY}, "headers": {"Origin": url}}
+        tasks = {asyncio.create_task(session.post("/topology", **given)) for _ in range(5)}
+        (refused,), waiting = await asyncio.wait(tasks, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        answer = await refused
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+        await begun.wait()
+        await cancel_and_wait(*waiting)
+        assert (await session.get("/healthz")).status == 200
+        free.set()
+        assert (await session.get("/healthz")).status == 200
+        async with session.post("/topology", **given) as answer:
+            assert "Plan: 0 to add" in await answer.text()
+    assert asked == 2
 
 
 async def test_the_event_loop_goes_on_while_a_large_topology_is_checked(
