@@ -47,6 +47,7 @@ TESTS = tuple(
         "waiting_e2e.py::test_a_pod_without_tolerations_comes_to_run",
         "main_job.py",
         "candidate_e2e.py::test_the_plan_goes_with_its_candidate",
+        "candidate_e2e.py::test_the_cost_of_an_edit_names_disruption_budgets",
         "changes.py::test_a_resize_travels_and_its_result_comes_back",
         "changes.py::test_a_debug_container_is_added_below",
         "drift.py::test_an_edited_copy_is_put_back",

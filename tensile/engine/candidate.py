@@ -1,9 +1,10 @@
 """What a candidate would change: a topology that is not in force yet, in ConfigMap NAME-candidate.
 
-The plan is that of `tensile plan`, made on copies of the engine's caches, so it takes no list and no credential: the
-transitions of the lowers are those of a reload, and the rest is the one pipeline. What the caches do not have is named,
-and the rest is planned. No Secret that only the candidate names is read: the author of a candidate may be any client
-that may write that one ConfigMap.
+The plan is that of `tensile plan`, made on copies of the engine's caches, so it takes no credential, and of all lists
+only that of disruption budgets, in the namespaces of pods that would be evicted. The transitions of the lowers are
+those of a reload, and the rest is the one pipeline. What the caches do not have is named, and the rest is planned. No
+Secret that only the candidate names is read: the author of a candidate may be any client that may write that one
+ConfigMap.
 
 The result goes into ConfigMap NAME-plan. A ConfigMap holds 1 MiB, and a comment of a code forge less, so a longer plan
 is cut, and says so.

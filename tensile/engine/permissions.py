@@ -51,7 +51,8 @@ _AT_CREATION_LOST = (
     "the MutatingAdmissionPolicy: instead, the engine patches the tolerations of each pod after it is bound"
 )
 _UNPLANNED = "plans of candidate topologies"
-_PREEMPTED = "preemption for pods that fit a virtual node, but none of its real nodes"
+_BUDGETS = "disruption budgets in the plans of candidates, and of topologies on the status page"
+_PREEMPTED = f"preemption for pods that fit a virtual node, but none of its real nodes; {_BUDGETS}"
 _RECORDED = "approvals of edits (guard.approveOver), and tensile rollback"
 _EVICTED = "evictions by descheduler and maintenance: drain"
 """Always granted: it is less than deleting pods, and a user who must drain a cluster has no time to change roles."""
@@ -135,7 +136,9 @@ def upper_rights(
     `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election;
     `namespace` is where it runs, "" outside a cluster.
     """
-    found = [*_ABOVE, *_controllers(topology.enabled, above=True), *_preempting(topology)]
+    found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
+    budgets = _PREEMPTED if topology.extender.enabled else _BUDGETS
+    found.append(Permission(DISRUPTION_BUDGET, ("list",), budgets, lost=budgets))
     if topology.kubelet.tls_cert_file is None:
         found.append(Permission(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
     if "PV" in topology.enabled:
@@ -190,12 +193,6 @@ def _admission(topology: Topology, namespace: str) -> Iterator[Permission]:
         yield from (_taken_back(ref) for ref in (ref_of(topology), secret) if ref is not None)
     for ref in (policy_ref(topology.name), binding_ref(topology.name)):
         yield from _one(ref, ("get", *WRITTEN), _AT_CREATION, lost=_AT_CREATION_LOST)
-
-
-def _preempting(topology: Topology) -> Iterator[Permission]:
-    """Yield the permission to read disruption budgets; deleting victims needs no further one."""
-    if topology.extender.enabled:
-        yield Permission(DISRUPTION_BUDGET, ("list",), _PREEMPTED, lost=_PREEMPTED)
 
 
 def _taken_back(ref: Ref) -> Permission:

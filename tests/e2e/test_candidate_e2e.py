@@ -18,7 +18,7 @@ from enginekit import A, B, Done, edit_lower, ran, without_lower
 from mapkit import KEY, NAME, STATUS, MapProgram, digest
 from plankit import apart_from_room, said
 from programkit import served
-from sitekit import LIMIT, Manifest
+from sitekit import LIMIT, Manifest, is_ready
 
 from bench.kit.granting import grant, path_of, singles
 from tensile.deploy.setup import candidate_roles
@@ -27,6 +27,7 @@ from tensile.sandbox.sandbox import Sandbox
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 CANDIDATE, PLAN = f"{NAME}-candidate", f"{NAME}-plan"
+APPS, POLICY = "apis/apps/v1", "apis/policy/v1"
 CONTENT = "cGxhbm5lZC1zZWNyZXQ="
 
 
@@ -115,6 +116,29 @@ async def test_the_page_plans_a_topology_that_is_pasted(program: CandidateProgra
     assert "Plan: 0 to add, 1 to change, 0 to delete" in page
     assert CONTENT not in page
     assert [one for one in await program.writes() if one.name != STATUS] == []
+
+
+async def test_the_cost_of_an_edit_names_disruption_budgets(program: CandidateProgram) -> None:
+    """Those that cover pods which would be evicted: the engine lists them for the plan."""
+    labels = {"app": "covered"}
+    template = program.template(labels, {"nodeName": program.nodes[A]})
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    deployments, budgets = program.path("deployments", api=APPS), program.path("poddisruptionbudgets", api=POLICY)
+    await program.upper.create(deployments, {"metadata": {"name": "covered"}, "spec": spec})
+    budget = {"minAvailable": 0, "selector": {"matchLabels": labels}}
+    await program.upper.create(budgets, {"metadata": {"name": "covering"}, "spec": budget})
+    await program.upper.until_all(
+        f"{program.path('pods')}?labelSelector=app%3Dcovered",
+        lambda pods: bool(pods) and all(map(is_ready, pods.values())),
+    )
+    text = program.text(edit_lower(A, maintenance="drain"))
+    await program.propose(text)
+    cost = orjson.loads((await program.plan_of(text))["plan.json"])["cost"]
+    assert cost["unknownBudgets"] == ""
+    assert [(one["name"], one["pods"]) for one in cost["budgets"]] == [("covering", 1)]
+    await program.upper.delete(f"{deployments}/covered")
+    await program.upper.delete(f"{budgets}/covering")
+    await program.withdraw()
 
 
 async def test_a_removed_lower_is_planned_as_the_engine_removes_it(program: CandidateProgram) -> None:

@@ -119,6 +119,16 @@ def test_pods_may_always_be_evicted(moving: dict[str, Any]) -> None:
     assert (right.verbs, bool(right.lost)) == (("create",), not moving)
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_disruption_budgets_may_always_be_listed(enabled: bool) -> None:  # noqa: FBT001
+    """Plans tell of those that an edit meets, and preemption respects them; the engine works without both."""
+    rights = above(**{**BARE, "extender": {"enabled": enabled}})
+    (right,) = (one for one in rights if one.resource == "poddisruptionbudgets")
+    assert (right.verbs, right.namespace, "preemption" in right.lost) == (("list",), "", enabled)
+    assert "plans" in right.lost
+    assert right.lost == right.purpose
+
+
 @pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}])
 def test_pods_and_secrets_are_written_above_only_to_recreate_bare_pods(moving: dict[str, Any]) -> None:
     """Whoever may create pods in every namespace has any account of the cluster: it is asked for by name only."""
