@@ -29,6 +29,8 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _CLEAR, _TOP = "\x1b[J", "\x1b[H"
 """Clear from the cursor to the end of the screen; move the cursor to its top left corner."""
 _HASH = 12
+_NOT_LOCAL = "  changes and pods: see ConfigMap NAME-status; the engine shows them on loopback addresses only"
+"""What stands there for an engine that was asked at another address."""
 
 
 def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) -> str:
@@ -109,7 +111,7 @@ def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
             f"it affects {pods} (guard.approveOver: {approval['approveOver']})"
         )
         yield from (f"  {words}" for words in approval["changes"])
-        yield f"  pods: {', '.join(_affected(approval))}"
+        yield f"  pods: {', '.join(_affected(approval))}" if approval["affected"] else _NOT_LOCAL
         yield f"  to approve it: {approval['command']}"
     if rejected:
         meanwhile = "the last good topology stays in force" if accepted else "the engine does not start"

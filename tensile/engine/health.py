@@ -15,12 +15,15 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
+import orjson
 import structlog
 from aiohttp import web
 
 from tensile.engine.metrics import CONTENT_TYPE, Metrics
-from tensile.engine.status.site import SPARING, StatusSite
+from tensile.engine.status.report import public
+from tensile.engine.status.site import SPARING, StatusSite, is_local
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter
 from tensile.kube.net import accept, cancel_and_wait, take_over
@@ -34,7 +37,7 @@ _HEAD = HeadBounds(headers=64, longest=8190)
 _READ = ("GET", "HEAD")
 _log = structlog.get_logger("tensile.telemetry")
 
-MakeResponse = Callable[[], web.Response]
+MakeResponse = Callable[[web.BaseRequest], web.Response]
 """Returns the response to a GET of a path."""
 
 
@@ -93,13 +96,16 @@ class ProbeServer:
         other = f"{error.strerror or error}: {self.advice.get(0, 'use another port for --probes')}"
         return self.advice.get(error.errno or 0, other)
 
-    def _readyz(self) -> web.Response:
+    def _readyz(self, _request: web.BaseRequest) -> web.Response:
         missing = self._ready()
         return web.Response(text=f"{missing or 'ok'}\n", status=_status(missing))
 
 
 class TelemetryServer(ProbeServer):
-    """Serves metrics, status and the status page as well. `status` returns the state of the engine as JSON."""
+    """Serves metrics, status and the status page as well.
+
+    `status` returns the state of the engine. The names of pods in it are only for callers on this machine.
+    """
 
     who = "telemetry"
     advice: Mapping[int, str] = {
@@ -115,13 +121,14 @@ class TelemetryServer(ProbeServer):
         port: int,
         metrics: Metrics,
         ready: Callable[[], str],
-        status: Callable[[], bytes],
+        status: Callable[[], Mapping[str, Any]],
         *,
         site: StatusSite,
     ) -> None:
         super().__init__(bind, port, ready)
         self._metrics = _Sparing(metrics.text)
-        self._status = _Sparing(status)
+        self._status = _Sparing(lambda: orjson.dumps(status()))
+        self._public_status = _Sparing(lambda: orjson.dumps(public(status())))
         self._site = site
 
     def answers(self) -> dict[str, MakeResponse]:
@@ -133,11 +140,12 @@ class TelemetryServer(ProbeServer):
         """The status page."""
         return self._site
 
-    def _serve_metrics(self) -> web.Response:
+    def _serve_metrics(self, _request: web.BaseRequest) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    def _serve_status(self) -> web.Response:
-        return web.Response(body=self._status.text(), content_type="application/json")
+    def _serve_status(self, request: web.BaseRequest) -> web.Response:
+        made = self._status if is_local(request) else self._public_status
+        return web.Response(body=made.text(), content_type="application/json")
 
 
 class _Listening(QuietServer):
@@ -199,7 +207,7 @@ class _Listening(QuietServer):
             return web.Response(status=HTTPStatus.NOT_FOUND, text="not found\n")
         if request.method not in _READ:
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="only GET and HEAD are allowed\n")
-        return answer()
+        return answer(request)
 
 
 class _Sparing:
@@ -224,7 +232,7 @@ def _failed(error: OSError) -> None:
     _log.warning("cannot accept a connection", why=str(error))
 
 
-def _healthz() -> web.Response:
+def _healthz(_request: web.BaseRequest) -> web.Response:
     return web.Response(text="ok\n")
 
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
-import orjson
 import structlog
 import uvloop
 
@@ -289,13 +288,9 @@ async def _telemetry(
     topology: Topology, metrics: Metrics, engine: Engine, standing: EngineStatus, pages: PageSource
 ) -> TelemetryServer:
     """Serve telemetry; raises TensileError, which names the engine that has the port, if one has."""
-
-    def status() -> bytes:
-        return orjson.dumps(standing.report().document())
-
-    where = topology.telemetry
+    where, site = topology.telemetry, StatusSite(pages)
     telemetry = TelemetryServer(
-        where.bind, where.port, metrics, partial(missing, engine), status, site=StatusSite(pages)
+        where.bind, where.port, metrics, partial(missing, engine), lambda: standing.report().document(), site=site
     )
     try:
         await telemetry.start()

@@ -12,7 +12,7 @@ from statuskit import LATER, NOW, accepted, bad, good, row, waiting
 
 from tensile.cli.status import JsonLines, StatusView, as_json, as_text, rendered
 from tensile.engine.status.query import StatusAnswer
-from tensile.engine.status.report import LowerRow, StatusReport, TopologyStatus
+from tensile.engine.status.report import LowerRow, StatusReport, TopologyStatus, public
 from tensile.errors import TensileError
 
 AWAY = "10.0.0.2:6443 did not respond in time"
@@ -75,6 +75,17 @@ def test_an_edit_that_waits_for_an_approval_is_told_with_the_command() -> None:
         "  pods: shop/web-0 (lower-a), shop/web-1 (lower-a), and 1 more\n"
         "  to approve it: tensile approve dd --configmap ops/topo"
     )
+
+
+def test_what_the_engine_does_not_tell_at_this_address_is_in_the_config_map() -> None:
+    """The names of pods and what an edit changes are for callers on the machine of the engine."""
+    report = StatusReport("demo", accepted().waiting(waiting()), (row(),))
+    assert as_text(public(report.document()), colour=False).endswith(
+        "(guard.approveOver: 1)\n"
+        "  changes and pods: see ConfigMap NAME-status; the engine shows them on loopback addresses only\n"
+        "  to approve it: tensile approve dd --configmap ops/topo"
+    )
+    assert public(StatusReport("demo", accepted(), ()).document()) == StatusReport("demo", accepted(), ()).document()
 
 
 def test_a_bad_edit_is_told_with_its_lines() -> None:

@@ -80,7 +80,7 @@ async def webhook(bind: str, port: int) -> AsyncIterator[int]:
 @asynccontextmanager
 async def telemetry(bind: str, port: int) -> AsyncIterator[int]:
     """Listen for Prometheus."""
-    served = TelemetryServer(bind, port, Metrics(), str, bytes, site=site_of(NOTHING))
+    served = TelemetryServer(bind, port, Metrics(), str, dict, site=site_of(NOTHING))
     await served.start()
     yield served.port
     await served.close()

@@ -103,7 +103,7 @@ class Stage:
 @asynccontextmanager
 async def serving(source: PageSource) -> AsyncIterator[str]:
     """Serve a page on a free port, and yield its address."""
-    server = TelemetryServer("127.0.0.1", 0, Metrics(), str, bytes, site=StatusSite(source))
+    server = TelemetryServer("127.0.0.1", 0, Metrics(), str, dict, site=StatusSite(source))
     await server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"

@@ -320,6 +320,12 @@ class StatusReport(NamedTuple):
         return {**found, LOWERS: _json([{key: row[key] for key in row if key != _ADVERTISED} for row in told])}
 
 
+def public(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a report as anybody may read it: without the names of pods, and without what an edit would change."""
+    waiting = document.get(APPROVAL)
+    return document if waiting is None else {**document, APPROVAL: {**waiting, "affected": [], "changes": []}}
+
+
 def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
     """Return the data of such a ConfigMap in the form of `document`; raises TensileError for anything else."""
     try:

@@ -14,7 +14,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from pagekit import Shown, Stage, populated, requesting, serving, site_of
-from statuskit import accepted, row
+from statuskit import accepted, row, waiting
 from worldkit import put
 from yarl import URL
 
@@ -198,14 +198,9 @@ async def test_a_website_whose_name_leads_here_reads_nothing(
 
 async def test_the_page_is_only_served_on_a_loopback_address() -> None:
     """The port has no authentication, and in a cluster it listens on the pod's address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # no packet is sent: this chooses the address that the machine would use
-        except OSError:
-            pytest.skip("the machine has no other address than loopback")
-        own = str(probe.getsockname()[0])
+    own = own_address()
     view = PageView(StatusReport("demo", accepted(), (row(),)), leads=True)
-    server = TelemetryServer("0.0.0.0", 0, Metrics(), str, bytes, site=site_of(view))
+    server = TelemetryServer("0.0.0.0", 0, Metrics(), str, dict, site=site_of(view))
     await server.start()
     async with aiohttp.ClientSession() as session:
         for host, status in (("127.0.0.1", 200), (own, 403)):
@@ -214,6 +209,30 @@ async def test_the_page_is_only_served_on_a_loopback_address() -> None:
                     assert answer.status == status
         async with session.get(f"http://{own}:{server.port}/healthz") as answer:
             assert answer.status == 200
+    await server.close()
+
+
+def own_address() -> str:
+    """Return an address of this machine that is no loopback one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # no packet is sent: this chooses the address that the machine would use
+        except OSError:
+            pytest.skip("the machine has no other address than loopback")
+        return str(probe.getsockname()[0])
+
+
+async def test_names_of_pods_are_only_told_on_a_loopback_address() -> None:
+    """In the status for programs too: elsewhere an edit that waits is told without its pods and changes."""
+    own, report = own_address(), StatusReport("demo", accepted().waiting(waiting()), (row(),))
+    server = TelemetryServer("0.0.0.0", 0, Metrics(), str, report.document, site=site_of(PageView(report, leads=True)))
+    await server.start()
+    async with aiohttp.ClientSession() as session:
+        for host, headers, is_told in ((own, {}, False), ("127.0.0.1", {}, True), ("127.0.0.1", {"Host": own}, False)):
+            async with session.get(f"http://{host}:{server.port}/status", headers=headers) as answer:
+                text, found = await answer.text(), await answer.json()
+            assert ("shop/web-0" in text, "maintenance" in text) == (is_told, is_told)
+            assert (found["pendingApproval"]["pods"], found["lowers"][0]["name"]) == (3, "lower-a")
     await server.close()
 
 
