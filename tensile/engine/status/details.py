@@ -344,16 +344,26 @@ def _changes(view: PageView, entry: Entry, lower: LowerWorld | None) -> Iterator
         yield from table("Last changes of this pod", CHANGE_HEAD, rows)
 
 
+def are_listed(world: World) -> bool:
+    """Report whether the pods of all lowers are known here; a replica that does not lead knows no lower."""
+    caches = [world.upper.waiting, *(lower.upper_pods for lower in world.lowers.values())]
+    return bool(world.lowers or not world.topology.lowers) and all(cache.synced for cache in caches)
+
+
 def search_page(world: World | None, asked: str) -> str:
     """Return the lower clusters and pods whose name contains a text; a pod's name is NAMESPACE/NAME."""
     wanted = asked.strip().lower()
     parts = [f"<h1>Search</h1><p>{text(asked)}</p>" if wanted else "<h1>Search</h1><p>Enter a part of a name.</p>"]
-    if wanted and world is not None:
-        lowers = [name for name in world.lowers if wanted in name.lower()]
-        pods = sorted(_matching(world, wanted))
+    if wanted:
+        lowers = [name for name in world.lowers if wanted in name.lower()] if world is not None else []
+        pods = sorted(_matching(world, wanted)) if world is not None else []
         parts += _found_lowers(lowers)
         parts += _found_pods(pods)
-        parts += ["<p>Nothing has this text in its name.</p>"] if not (lowers or pods) else []
+        if world is None or not are_listed(world):
+            parts += ["<p>The pods are not all known here: a starting engine and a replica that waits to lead do not "]
+            parts += ["have them.</p>"]
+        elif not (lowers or pods):
+            parts += ["<p>Nothing has this text in its name.</p>"]
     return document("Search", "".join(parts), asked=asked)
 
 
@@ -397,7 +407,9 @@ def effects(change: Edit, world: World) -> tuple[tuple[str, str], ...]:
 def _bound(world: World, name: str) -> str:
     """Return how many pods stay on a lower's node."""
     lower = world.lowers.get(name)
-    count = len(lower.upper_pods) if lower is not None else 0
+    if lower is None or not lower.upper_pods.synced:
+        return "it is not known here how many pods stay on its node"
+    count = len(lower.upper_pods)
     return f"{count:,} pod{' stays' if count == 1 else 's stay'} on its node"
 
 

@@ -24,6 +24,7 @@ from aiohttp import web
 from tensile.engine.status.details import (
     PageOfPods,
     TopologyCheck,
+    are_listed,
     effects,
     found_pod,
     lower_page,
@@ -307,7 +308,7 @@ async def check_topology(body: bytes, source: PageSource) -> tuple[str, Topology
     if isinstance(found, TopologyCheck) or world is None:
         return given, found if isinstance(found, TopologyCheck) else TopologyCheck(warnings=found.warnings)
     waits: list[str] = []
-    for spec in found.change.topology.lowers:
+    for spec in found.change.topology.lowers if are_listed(world) else ():
         waits += plan_transition(spec, found.change.topology, world).waits
         await asyncio.sleep(0)
     words, refused, _, _ = found.change

@@ -22,8 +22,8 @@ from tensile.kubelet.pods.events import CarriedEvent
 from tensile.names import VIRTUAL_POD
 from tensile.objects import POD, Ref
 from tensile.reconcile.plan import Step
-from tensile.reconcile.world import Key, Problem
-from tensile.topology.diff import edit
+from tensile.reconcile.world import Key, Problem, World
+from tensile.topology.diff import Edit, edit
 
 LOWER = "lower-00"
 EVENT = CarriedEvent("uid", "2026-03-01T12:00:00Z", "Warning", "BackOff", "Back-off pulling image", 7)
@@ -197,6 +197,31 @@ def test_what_would_become_of_each_lower_is_said_with_its_pods() -> None:
         (LOWER, "cordoned; 3 pods stay on its node until they are deleted, then its node is removed"),
         ("lower-01", "changed while it runs; 3 pods stay on its node"),
     )
+
+
+def test_what_is_not_listed_is_said_to_be_unknown() -> None:
+    """On a replica that waits to lead, which has no lowers, and while pods are not all listed: neither none, nor 0."""
+    world, unsynced = populated(2, 6), populated(2, 6)
+    new = edit(world.topology, worldkit.topology("name: lower-01, maintenance: drain"))
+    unsynced.lowers[LOWER].upper_pods.synced = False
+    assert f"{LOWER}: cordoned; {UNKNOWN}" in told(new, unsynced)
+    assert "changed while it runs; 3 pods stay" in told(new, unsynced)
+    world.lowers.clear()
+    assert told(new, world).count(UNKNOWN) == 2
+    for known in (world, unsynced, None):
+        assert "not all known here" in Shown(search_page(known, "nobody")).text
+        assert "Nothing has" not in Shown(search_page(known, "nobody")).text
+    found = Shown(search_page(unsynced, "web-0000")).text
+    assert "1 found." in found
+    assert "not all known here" in found
+
+
+UNKNOWN = "it is not known here how many pods stay on its node"
+
+
+def told(change: Edit, world: World) -> str:
+    """Return what becomes of the lowers, as text."""
+    return "\n".join(f"{name}: {words}" for name, words in effects(change, world))
 
 
 def test_what_was_found_of_a_topology_is_shown_with_the_text_to_go_on_with() -> None:

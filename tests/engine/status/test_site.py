@@ -291,6 +291,17 @@ async def test_a_topology_is_planned(stage: Stage) -> None:
         assert asked == []
 
 
+async def test_what_would_wait_is_left_out_where_it_is_not_known(stage: Stage) -> None:
+    """A replica that waits to lead knows no pods, so it cannot tell."""
+    renamed = TOPOLOGY.replace("capacity:", "node: {name: other}, capacity:")
+    async with serving(stage.source()) as url, aiohttp.ClientSession(url) as session:
+        assert "Would wait" in (await sent(session, url, renamed))[1]
+        stage.world.lowers["lower-01"].upper_pods.synced = False
+        text = (await sent(session, url, renamed))[1]
+        assert "Valid." in text
+        assert "Would wait" not in text
+
+
 async def test_what_needs_a_restart_is_said_apart(client: aiohttp.ClientSession, url: str) -> None:
     """A topology of another name, or with another address of a server."""
     _, text = await sent(client, url, TOPOLOGY.replace("name: demo", "name: other"))
