@@ -11,6 +11,7 @@ is cut, and says so.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -26,7 +27,8 @@ from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, Probl
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
-from tensile.reconcile.report import Lines, Preview, as_json, as_text, fenced
+from tensile.reconcile.report import Change, Lines, Preview, as_json, as_text, fenced
+from tensile.reconcile.report.values import concealed
 from tensile.reconcile.watches import FOLLOWS
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.diff import Edit
@@ -187,9 +189,17 @@ def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, s
 
 
 def plan_text(planned: Planned, foreseen: Foreseen) -> str:
-    """Return a plan as text for the status page, at most as long as the Markdown of a candidate's plan."""
+    """Return a plan as text for the status page, at most as long as the Markdown of a candidate's plan.
+
+    The page has no authentication, so values that may be secret are not shown.
+    """
     more = [*_later(foreseen), *as_sections(planned.cost)]
-    return _cut(as_text(planned.preview, colour=False, more=more), more, MOST_MARKDOWN)
+    clusters = {name: tuple(map(_concealed, changes)) for name, changes in planned.preview.clusters.items()}
+    return _cut(as_text(replace(planned.preview, clusters=clusters), colour=False, more=more), more, MOST_MARKDOWN)
+
+
+def _concealed(change: Change) -> Change:
+    return replace(change, differences=tuple(concealed(change.ref.kind, one) for one in change.differences))
 
 
 def _later(foreseen: Foreseen) -> Iterator[str]:

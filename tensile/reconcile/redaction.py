@@ -27,7 +27,7 @@ UNTOLD = "the error text is omitted, because it contains data of the Secret"
 _SECTIONS = ("data", "stringData")
 _WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
 _BEGINNING = 8
-_SECRET = frozenset({"value", "command", "args", "volumeAttributes", "options"})
+SECRET_FIELDS = frozenset({"value", "command", "args", "volumeAttributes", "options"})
 """Fields of a pod's spec that may be secret: environment, headers, commands, options of volumes."""
 _OURS = frozenset({DESCHEDULE_COUNT, UNSCHEDULABLE_NODE})
 _SHORTEST = 4
@@ -38,16 +38,16 @@ def without_secrets(pod: Manifest) -> Manifest:
     """Return what a pod's author writes, with every value that may be secret replaced: also each annotation's."""
     meta = pod.get("metadata") or {}
     notes = dict.fromkeys(meta.get("annotations") or (), HIDDEN)
-    spec = _hidden(pod.get("spec"), is_secret=False)
+    spec = hidden(pod.get("spec"))
     return {"metadata": {"labels": meta.get("labels") or {}, "annotations": notes}, "spec": spec}
 
 
-def _hidden(found: Any, *, is_secret: bool) -> Any:
-    """Return a part of a pod's spec; its depth is limited by what the store decodes."""
+def hidden(found: Any, *, is_secret: bool = False) -> Any:
+    """Return a part of a pod's spec without values that may be secret; the store limits the depth that it decodes."""
     if isinstance(found, dict):
-        return {key: _hidden(inner, is_secret=is_secret or key in _SECRET) for key, inner in found.items()}
+        return {key: hidden(inner, is_secret=is_secret or key in SECRET_FIELDS) for key, inner in found.items()}
     if isinstance(found, list):
-        return [_hidden(inner, is_secret=is_secret) for inner in found]
+        return [hidden(inner, is_secret=is_secret) for inner in found]
     return HIDDEN if is_secret and found is not None else found
 
 
@@ -107,7 +107,7 @@ def _under(spec: Any) -> Iterator[str]:
     while left:
         found, is_secret = left.pop()
         if isinstance(found, dict):
-            left += [(inner, is_secret or key in _SECRET) for key, inner in found.items()]
+            left += [(inner, is_secret or key in SECRET_FIELDS) for key, inner in found.items()]
         elif isinstance(found, list):
             left += [(inner, is_secret) for inner in found]
         elif is_secret and found is not None:

@@ -11,7 +11,7 @@ from openkit import MemoryClusters, busy_world
 from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
-from worldkit import NOW, A, changed, lower_node, put, referring, secret, upper_pod
+from worldkit import NOW, A, changed, config_map, lower_node, marked, put, referring, secret, twin, upper_pod
 
 from tensile.engine.candidate import CANDIDATE_HASH, DOCUMENT, ERROR, MARKDOWN, PENDING, TIME, TOPOLOGY_HASH
 from tensile.engine.candidate_plans import (
@@ -255,6 +255,27 @@ async def test_an_edit_is_planned_as_text_for_the_page() -> None:
     assert beside.clusters.writes == []
     assert world.lowers[A].spec.maintenance == "none"
     assert await EditPlans(lambda: None).text(change) == NOT_LEADING
+
+
+@in_virtual_time
+async def test_the_page_has_no_value_that_may_be_secret() -> None:
+    """The names of the fields are there; the plan of the candidate, which RBAC guards, has the values."""
+    beside, value, spec = Beside(), "hunter2-do-not-show", referring(config_maps=["settings"])
+    settings, lower_a = config_map(data={"key": value}), beside.clusters.world.lowers[A]
+    put(beside.clusters.world.upper.config_maps, settings)
+    put(lower_a.config_maps, marked(config_map(data={"key": "before"}), settings["metadata"]["uid"]))
+    put(lower_a.upper_pods, upper_pod("noted", spec, annotations={"example.com/token": value}))
+    put(lower_a.pods, twin(upper_pod("noted", spec)))
+    edited = text(lower(more="maintenance: cordon"))
+    beside.propose(edited)
+    await beside.plans.look()
+    assert f'example.com/token: set to "{value}"' in beside.data[MARKDOWN]
+    assert f'data.key: "before" -> "{value}"' in beside.data[MARKDOWN]
+    found = await EditPlans(beside.around).text(edit(beside.clusters.world.topology, read(edited)))
+    assert "metadata.annotations.example.com/token: (set)" in found
+    assert "data.key: (changed)" in found
+    assert "spec.unschedulable: set to true" in found
+    assert value not in found
 
 
 @in_virtual_time

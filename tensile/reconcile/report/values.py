@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tensile.names import BOOKKEEPING, PREFIX
 from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOLUME, Kind, Manifest, labels, metadata
 from tensile.reconcile.diff import Operation, parts
+from tensile.reconcile.redaction import SECRET_FIELDS, hidden
 from tensile.text import harmless
 
 REDACTED = "(redacted)"
@@ -40,6 +41,7 @@ _MOST = 12
 _OWN_NAME = "kubernetes.io/metadata.name"
 """The label that Kubernetes sets on each namespace."""
 _PAYLOADS = ("data", "binaryData", "stringData")
+_SECTIONS = tuple((name,) for name in _PAYLOADS)
 
 
 class Difference(NamedTuple):
@@ -133,6 +135,22 @@ def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Diffe
         )
         for one in found
     )
+
+
+def concealed(kind: Kind, one: Difference) -> Difference:
+    """Return a change of a field for those who may not read the object, without values that may be secret.
+
+    These are annotations, the content of ConfigMaps, and in pods and volumes what `without_secrets` hides.
+    """
+    is_secret = one.path[:2] == _ANNOTATION[:2] or one.path[:1] in _SECTIONS
+    if kind.name in (POD.name, VOLUME.name) and not is_secret:
+        old, new = hidden(one.old), hidden(one.new)
+        is_secret = old == new or not SECRET_FIELDS.isdisjoint(one.path)
+        one = one._replace(old=old, new=new)
+    if is_secret:
+        old, new = (None if side is None else REDACTED for side in (one.old, one.new))
+        return one._replace(old=old, new=new)
+    return one
 
 
 def _redacted(value: Any, path: Path) -> Any:

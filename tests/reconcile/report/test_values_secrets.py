@@ -1,5 +1,6 @@
 """Values of Secrets appear nowhere in a plan, whatever is done to them and however it is said."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 from previewkit import change, config, create, decoded, delete, lines, merge, operate, previewed, secret, seen_as
 from properties import examples
 
-from tensile.objects import Manifest
+from tensile.objects import CONFIG_MAP, NODE, POD, VOLUME, Kind, Manifest
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import Preview, as_json, as_markdown, as_text
-from tensile.reconcile.report.values import LAST_APPLIED, REDACTED
+from tensile.reconcile.report.values import LAST_APPLIED, REDACTED, concealed, differences
+from tensile.text import HIDDEN
 
 MARK = "c2VjcmV0LQ"
 """What every secret value in these tests begins with, and nothing else."""
@@ -72,6 +74,47 @@ def test_what_is_no_secret_is_shown(manifest: Manifest) -> None:
     found = previewed(create(config(), manifest))
     values = [value for section in ("data", "stringData") for value in manifest.get(section, {}).values()]
     assert (MARK in as_json(found).decode()) == bool(values or LAST_APPLIED in manifest["metadata"]["annotations"])
+
+
+OLD: Manifest = {
+    "metadata": {"labels": {"app": "web"}},
+    "spec": {
+        "nodeName": "a",
+        "containers": [
+            {"name": "main", "image": "app:1", "command": ["old"], "env": [{"name": "TOKEN", "value": "old"}]}
+        ],
+        "csi": {"driver": "old", "volumeAttributes": {"key": "old"}},
+        "tolerations": [{"key": "only", "value": "old"}],
+    },
+    "data": {"key": "old"},
+}
+
+
+def test_what_may_be_secret_is_named_without_values() -> None:
+    """As on the page of a pod: also where a whole element is new, and where nothing else differs."""
+    new = deepcopy(OLD)
+    new["metadata"] = {"labels": {"app": "other"}, "annotations": {"note": MARK}}
+    main, sidecar = new["spec"]["containers"][0], {"name": "side", "image": "app:2", "args": [MARK]}
+    main |= {"image": "app:2", "command": [MARK], "env": [{"name": "TOKEN", "value": MARK}]}
+    new["spec"] |= {"containers": [main, sidecar], "csi": {"driver": "new", "volumeAttributes": {"key": MARK}}}
+    new["data"] = {"key": MARK}
+    told = {kind: _concealed(kind, new) for kind in (POD, VOLUME, CONFIG_MAP, NODE)}
+    for kind in (POD, VOLUME):
+        assert MARK not in str(told[kind])
+        assert told[kind]["spec.containers[main].command"] == (REDACTED, REDACTED)
+        assert told[kind]["spec.containers[main].env[TOKEN].value"] == (REDACTED, REDACTED)
+        assert told[kind]["spec.containers[side]"] == (None, {"name": "side", "image": "app:2", "args": [HIDDEN]})
+        assert told[kind]["spec.csi.volumeAttributes.key"] == (REDACTED, REDACTED)
+        assert told[kind]["spec.csi.driver"] == ("old", "new")
+    for found in told.values():
+        assert found["metadata.labels.app"] == ("web", "other")
+        assert found["metadata.annotations.note"] == (None, REDACTED)
+        assert found["data.key"] == (REDACTED, REDACTED)
+
+
+def _concealed(kind: Kind, new: Manifest) -> dict[str, tuple[Any, Any]]:
+    found = (concealed(kind, one) for one in differences(OLD, new))
+    return {one.field: (one.old, one.new) for one in found}
 
 
 def _forms(found: Preview) -> list[str]:
