@@ -2,8 +2,8 @@
 
 aiohttp's web server accepts any number of connections, waits up to an hour on each, and logs every one that breaks. So
 connections are accepted and counted here, and aiohttp's logger is disabled: what is wrong with a call is reported to
-the caller only. The head of a request has a deadline and a bound too. A connection that is idle between two requests
-has none.
+the caller only, and what is wrong with a response to the operator. The head of a request has a deadline and a bound
+too. A connection that is idle between two requests has none.
 
 Any client that reaches a port can open connections and send half a request on each, which takes descriptors and memory
 from the rest of the engine. Both are bounded for the whole port. Beyond a bound, a connection of the origin that uses
@@ -16,6 +16,7 @@ import logging
 import socket
 import ssl
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from typing import Any, NamedTuple
 import structlog
 from aiohttp import web
 
+from tensile.errors import described
+from tensile.kube.limits import LogThrottle
 from tensile.kube.listener_limits import origin_of
 from tensile.kube.net import cancel_and_wait, soft_limit
 
@@ -47,6 +50,9 @@ class HeadBounds(NamedTuple):
 
     headers: int = 24
     longest: int = 4096
+
+
+_FEW = HeadBounds()
 
 
 class ClientBounds(NamedTuple):
@@ -287,14 +293,14 @@ class TLSPort:
 
 
 class QuietServer(web.Server):
-    """aiohttp's server, which drops a client with a slow or large head, and logs nothing.
+    """aiohttp's server, which drops a client with a slow or large head, and logs defects of `handle` only, seldom.
 
     A head must be complete `patience` seconds after its first byte.
     """
 
-    def __init__(self, handle: Handle, patience: float, bounds: HeadBounds = HeadBounds()) -> None:
+    def __init__(self, handle: Handle, patience: float, bounds: HeadBounds = _FEW) -> None:
         super().__init__(
-            handle,
+            self._handled,
             access_log=None,
             logger=_QUIET,
             auto_decompress=False,
@@ -304,6 +310,20 @@ class QuietServer(web.Server):
             max_line_size=bounds.longest,
         )
         self._patience = patience
+        self._respond = handle
+        self._seldom = LogThrottle(time.monotonic)
+
+    async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Return the response; a defect fails this response only."""
+        try:
+            return await self._respond(request)
+        except (web.HTTPException, web.RequestPayloadError, OSError):
+            raise  # a response, or what the caller sends and how it leaves
+        except Exception as error:  # noqa: BLE001 - the port serves on
+            said = {"path": request.path, "error": described(error)}
+            words = "a response failed (bug, please report)"
+            self._seldom.tell(type(error).__name__, lambda more: _log.error(words, **said, **more))
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")
 
     def __call__(self) -> web.RequestHandler:
         """Return the protocol of a new connection."""
@@ -340,7 +360,7 @@ class _Protocol(web.RequestHandler):
         super().data_received(data)
         if not self._awaits_head():
             self._forget_head()
-        elif self._deadline is None:
+        elif data and self._deadline is None:
             self._deadline = self._loop.call_later(self._patience, self._drop)
         self._head += len(data) if self._deadline is not None else 0
         if self._head > _MOST_HEAD or len(self._messages) > 1:

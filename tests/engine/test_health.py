@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 from pagekit import site_of
+from structlog.testing import capture_logs
 
 from bench.kit.spareports import spare_port
 from tensile.engine.health import ROOM, ProbeServer, TelemetryServer
@@ -251,6 +252,32 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     with suppress(ConnectionError):
         return await reader.read()
     return b""
+
+
+async def test_requests_that_are_wrong_are_nobodys_news_and_our_defects_are_told_seldom(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody could fill a log with the former; the latter are a bug, and who asked gets a response."""
+
+    def broken() -> dict[str, int]:
+        """Fail."""
+        raise ZeroDivisionError
+
+    engine = Engine()
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, broken, site=engine.site())
+    await server.start()
+    for sent in (b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nA" + b"a" * 9000, b"\x16\x03\x01"):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        writer.write_eof()
+        assert (await ask(server, "/healthz"))[0] == 200
+        writer.transport.abort()
+    assert "".join(capsys.readouterr()) + caplog.text == ""
+    with capture_logs() as logged:
+        answers = [await ask(server, "/status") for _ in range(3)]
+    assert {(status, text) for status, _, text in answers} == {(500, "internal error (bug in tensile)\n")}
+    assert [(one["event"], one["path"]) for one in logged] == [("a response failed (bug, please report)", "/status")]
+    await server.close()
 
 
 async def test_what_costs_long_is_made_seldom() -> None:
