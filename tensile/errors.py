@@ -10,6 +10,12 @@ from typing import ClassVar
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
+STATUS_REASONS = frozenset({
+    "AlreadyExists", "BadRequest", "Conflict", "Expired", "Forbidden", "Gone", "InternalError", "Invalid",
+    "MethodNotAllowed", "NotAcceptable", "NotFound", "RequestEntityTooLarge", "ServerTimeout", "ServiceUnavailable",
+    "StoreReadError", "Timeout", "TooManyRequests", "Unauthorized", "UnsupportedMediaType",
+})  # fmt: skip
+"""All values of Kubernetes' `metav1.StatusReason`."""
 
 
 class TensileError(Exception):

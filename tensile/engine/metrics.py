@@ -32,13 +32,15 @@ from tensile.reconcile.copies import strays
 from tensile.reconcile.desired import EvictionCause
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.workqueue import QueueReading
-from tensile.reconcile.world import LowerWorld, World
+from tensile.reconcile.world import ForeignProblem, LowerWorld, World
 from tensile.resources import add, parse_all
 
 _BOUNDS = (*map(str, LATENCIES), "+Inf")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of `Metrics.text`."""
 
+_OTHER = "Other"
+"""The reason of keys that are blocked for a reason of somebody else's webhook."""
 _THOUSAND = 1000
 Series = tuple[str, ...]
 """The label values of one time series of a metric."""
@@ -209,7 +211,8 @@ _SILENT = MetricFamily(
 _PROBLEMS = MetricFamily(
     "tensile_blocked_objects", "Objects whose reconciliation is blocked, by reason.", ("lower", "reason")
 )
-"""Remedy: alert when it stays above 0, and look up the [reason](#reasons-of-problems)."""
+"""Remedy: alert when it stays above 0, and look up the [reason](#reasons-of-problems); Other stands for reasons of
+webhooks, which the log has."""
 _STRAYS = MetricFamily(
     "tensile_stray_objects",
     "Pods, ConfigMaps and Secrets in a lower cluster that carry this topology's owner mark without an upper object.",
@@ -378,13 +381,19 @@ def _gauge(family: MetricFamily, values: Mapping[Series, float]) -> Metric:
     return gauge
 
 
+def blocked(world: World) -> list[tuple[str, str]]:
+    """Return the lower and the reason of every blocked key: few reasons, as each is a series that Prometheus keeps."""
+    found = world.problems.items()
+    return [(key.lower, _OTHER if isinstance(one, ForeignProblem) else one.reason) for key, one in found]
+
+
 def readings(engine: Engine) -> MetricReadings:
     """Return the functions that read an engine at each scrape."""
 
     def problems() -> list[tuple[str, str]]:
         """Return the lower and the reason of every blocked key."""
         world = engine.clusters.world if engine.is_running else None
-        return [(key.lower, problem.reason) for key, problem in world.problems.items()] if world else []
+        return blocked(world) if world else []
 
     return MetricReadings(
         queues=lambda: engine.loop.read_queues() if engine.is_running else {},

@@ -234,7 +234,7 @@ class FailureBackoff:
         said = [one.problem for one in refused.values() if one.problem] if refused else []
         if not said:
             return None
-        return Problem(said[0].reason, "; ".join(dict.fromkeys(one.message for one in said)))
+        return said[0]._replace(message="; ".join(dict.fromkeys(one.message for one in said)))
 
     def expedite(self, now: float, within: float) -> None:
         """Make steps whose back-off ends within so many seconds available now."""

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.errors import STATUS_REASONS, AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster
 from tensile.kube.measures import Histogram
 from tensile.kube.store import Cache, Delta, Entry, changed_facts
@@ -40,7 +40,7 @@ from tensile.reconcile.ownership import adoption_problem, conflict
 from tensile.reconcile.plan import EVICTION, Plan, Step, event, plan
 from tensile.reconcile.redaction import redact_error
 from tensile.reconcile.workqueue import FULL_PACE, Pace, QueueReading, Work, WorkQueue
-from tensile.reconcile.world import Key, Problem, World
+from tensile.reconcile.world import ForeignProblem, Key, Problem, World
 
 DENIED: ProblemReason = "Denied"
 """A cluster refuses a request without a reason of its own; the message has its words. Remedy: change what the
@@ -419,7 +419,7 @@ class Loop:
                 # invalid field.
                 return await self._look_afresh(key, step, error, cluster)
             case Denied() | NotFound():
-                return self._refused(key, step, Problem(error.reason or DENIED, error.message))
+                return self._refused(key, step, _answered(error, DENIED))
             case _ if is_answer(error):
                 return self._put_off(key, step, error)
             case _:
@@ -454,8 +454,7 @@ class Loop:
             return self._rest(key, step, error.retry_after)
         if not (is_lasting(error) or self._refusals.is_refused(key, step)):
             return self._rest(key, step, error.retry_after, denied=True)
-        problem = Problem(error.reason or type(error).__name__, error.message)
-        return self._refused(key, step, problem, error.retry_after)
+        return self._refused(key, step, _answered(error, type(error).__name__), error.retry_after)
 
     def _refused(self, key: Key, step: Step, problem: Problem, at_least: float = 0.0, *, denied: bool = True) -> float:
         """Back off, and enqueue the key at once with its problem, so that people see it."""
@@ -487,6 +486,12 @@ class Loop:
         """Enqueue the keys that depend on this one."""
         for waiting in self._waits.waiting_for(key):
             self.add(waiting)
+
+
+def _answered(error: ClusterError, otherwise: str) -> Problem:
+    """Return the problem that a cluster's answer is, with the reason `otherwise` for an answer without one."""
+    sort = ForeignProblem if error.reason and error.reason not in STATUS_REASONS else Problem
+    return sort(error.reason or otherwise, error.message)
 
 
 def _aside(step: Step) -> Step:

@@ -56,6 +56,12 @@ class Problem(NamedTuple):
     message: str
 
 
+class ForeignProblem(Problem):
+    """One whose reason is neither of this program nor of Kubernetes: a webhook can answer with any text."""
+
+    __slots__ = ()
+
+
 class NamespaceNaming(NamedTuple):
     """What identifies our namespaces in a lower cluster: the topology's name as prefix, and the owner's `mark`."""
 

@@ -1,13 +1,17 @@
 """What is counted, what is asked at each scrape, and that Prometheus can read it."""
 
+from collections import Counter
+
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
+from worldkit import A, world
 
 import tensile
-from tensile.engine.metrics import MetricReadings, Metrics
+from tensile.engine.metrics import MetricReadings, Metrics, blocked
 from tensile.kube.measures import Histogram
 from tensile.reconcile.workqueue import QueueReading
+from tensile.reconcile.world import ForeignProblem, Key, Problem
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -135,6 +139,14 @@ def test_without_readings_there_is_still_a_scrape(metrics: Metrics) -> None:
     assert found[series("tensile_build_info", version=tensile.__version__)] == 1
     assert found[series("process_resident_memory_bytes")] > 1_000_000
     assert any(name == "python_gc_collections_total" for name, _ in found)
+
+
+def test_blocked_keys_are_counted_under_few_reasons() -> None:
+    """A webhook of a lower cluster can answer with any, and Prometheus would keep a series for each."""
+    here = world()
+    here.problems = {Key("pod", A, "shop", f"web-{n}"): ForeignProblem(f"Policy{n}", "no") for n in range(3)}
+    here.problems[Key("pod", A, "shop", "web")] = Problem("Forbidden", "no")
+    assert Counter(blocked(here)) == {(A, "Other"): 3, (A, "Forbidden"): 1}
 
 
 def test_labels_are_escaped(metrics: Metrics) -> None:

@@ -15,7 +15,7 @@ from tensile.kube.responses import RequestInfo, error_of
 from tensile.objects import SECRET, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present
 from tensile.reconcile.redaction import UNTOLD
-from tensile.reconcile.world import Problem
+from tensile.reconcile.world import ForeignProblem, Problem
 
 WANTED = Decision((present(),))
 MINUTE = 60.0
@@ -93,6 +93,18 @@ async def test_a_refusal_is_said_soon_and_not_tried_hot(name: str) -> None:
     assert len(lower.moments) >= (15 if refusal.wait == "30" else 80), "it is not forgotten either"
     assert bench.noted.troubles == [problem], "and it is said once"
     await bench.close()
+
+
+@in_virtual_time
+async def test_a_reason_that_a_webhook_makes_up_is_no_reason_of_ours() -> None:
+    """People see it as it is. It is marked, since anything can stand there, also a reason of this program."""
+    for reason, is_foreign in (("Policy4711", True), ("NameConflict", True), ("Forbidden", False), ("", False)):
+        bench, _ = refusing(*[Refusal(403, reason, "no").error] * 200)
+        await bench.run(WANTED)
+        await until(SOON)
+        assert bench.world.problems[ONE] == (reason or "Denied", "no")
+        assert isinstance(bench.world.problems[ONE], ForeignProblem) == is_foreign
+        await bench.close()
 
 
 @pytest.mark.parametrize("name", [one for one in REFUSALS if one != "busy for long"])
