@@ -38,7 +38,7 @@ from tensile.kube.measures import Histogram
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.conditions import SCHEDULED, conditions_of, is_ready
 from tensile.objects import Manifest, metadata, moment_of
-from tensile.reconcile.pods.index import differ
+from tensile.reconcile.pods.index import differ, is_shown_alike
 from tensile.reconcile.world import LowerWorld
 
 if TYPE_CHECKING:
@@ -165,13 +165,13 @@ class _Ways:
             return
         if before is None or before.uid != after.uid:
             self._begin(name, after)
-        elif way is not None and before.facts.shown != after.facts.shown:
+        elif way is not None and not is_shown_alike(before, after):
             self._look(name, way, after)
 
     def hear_lower(self, delta: Delta) -> None:
         """Follow a lower pod: its creation and its readiness."""
         before, after = delta
-        if after is None or not self._ways or (before is not None and before.facts.shown == after.facts.shown):
+        if after is None or not self._ways or (before is not None and is_shown_alike(before, after)):
             return
         way = self._ways.get((self._lower.upper_namespace(after.namespace), after.name))
         if way is not None and after.facts.upper_uid == way.uid:
@@ -438,7 +438,7 @@ class _PodTimes:
     def hear_lower(self, delta: Delta) -> None:
         """Note a lower pod that was created, and one whose status differs from that of its upper pod."""
         before, after = delta
-        if after is None or (before is not None and before.facts.shown == after.facts.shown):
+        if after is None or (before is not None and is_shown_alike(before, after)):
             return
         name = (self._lower.upper_namespace(after.namespace), after.name)
         upper = self._lower.upper_pods.get(*name)

@@ -96,6 +96,29 @@ def test_a_status_is_timed_until_the_upper_pod_has_it() -> None:
     assert (count(watch.reported), watch.reported.total) == (1, 3.0)
 
 
+def test_a_readiness_gate_that_is_closed_does_not_count() -> None:
+    """The upper pod is not ready until somebody opens it, which is no delay; without a gate readiness counts."""
+    watch = Watch()
+    for name, gates in (("gated", [{"conditionType": "example.com/open"}]), ("plain", [])):
+        pod = upper_pod(name, {"readinessGates": gates})
+        put(watch.lower.upper_pods, pod)
+        put(watch.lower.pods, twin(pod))
+        changed(watch.lower.pods, name, be_ready)
+    watch.now += 1
+    for name in ("gated", "plain"):
+        changed(watch.lower.upper_pods, name, run)
+    assert (count(watch.reported), watch.reported.total) == (1, 1.0)
+    watch.now += 50
+    for name in ("gated", "plain"):
+        changed(watch.lower.upper_pods, name, be_ready)
+    assert (count(watch.reported), watch.reported.total) == (2, 52.0)
+
+
+def be_ready(pod: Manifest) -> None:
+    """Let a pod run and be ready."""
+    pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+
+
 def test_a_change_that_was_taken_back_is_forgotten() -> None:
     """Else the next one would seem to have taken since then."""
     watch, pod = Watch(), upper_pod(status={"phase": "Running"})

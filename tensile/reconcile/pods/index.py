@@ -47,6 +47,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     daemon: bool
     references: frozenset[Reference]
     shown: int = 0
+    ready: str = ""
+    gated: bool = False
     bare: bool = False
     scheduled: bool = False
     disrupted: bool = False
@@ -136,6 +138,8 @@ def facts_of(pod: Manifest) -> PodFacts:
         daemon=controller.get("kind") == "DaemonSet" and marks.get(VIRTUAL_POD) != "true",
         references=_shared(references(pod)),
         shown=_shown(status),
+        ready=next((intern(one["status"]) for one in status.get("conditions") or () if one["type"] == "Ready"), ""),
+        gated=bool(pod["spec"].get("readinessGates")),
         bare=not controller,
         scheduled=bool(pod["spec"].get("nodeName")),
         disrupted=disruption is not None,
@@ -144,9 +148,8 @@ def facts_of(pod: Manifest) -> PodFacts:
 
 
 def _shown(status: Manifest) -> int:
-    """Return a hash of what people look at first: whether it runs, is ready, was restarted."""
+    """Return a hash of what people look at first: whether it runs, its containers are ready, was restarted."""
     shown: list[object] = [status.get("phase")]
-    shown += [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
     for one in status.get("containerStatuses") or ():
         shown += (one.get("ready"), one.get("restartCount"), *(one.get("state") or ()))
     return hash(tuple(shown))
@@ -156,7 +159,13 @@ def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
     """Report whether two pods have visible differences. False does not prove that they are equal."""
     if upper_pod is None or lower_pod is None:
         return True
-    return bool(upper_pod.facts.shown != lower_pod.facts.shown)
+    above, below = upper_pod.facts, lower_pod.facts
+    return bool(above.shown != below.shown or (above.ready != below.ready and not above.gated))
+
+
+def is_shown_alike(before: Entry, after: Entry) -> bool:
+    """Report whether two states of one pod have no visible difference."""
+    return bool((before.facts.shown, before.facts.ready) == (after.facts.shown, after.facts.ready))
 
 
 @lru_cache(maxsize=1024)
