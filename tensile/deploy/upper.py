@@ -43,8 +43,8 @@ _METRICS = "Metrics of each replica: leader_election_master_status is 1 for the 
 _WEBHOOK = "The upper apiserver calls the webhook here. Both replicas serve it."
 _EXTENDER = "The upper scheduler calls the extender here. Only the leader's pod has the label."
 _POLICY = (
-    "Ingress from everywhere, but only to these ports. All except metrics, probes and the webhook authenticate their callers. The "
-    "upper apiserver and scheduler call from hosts with unknown addresses. The port range of virtual nodes has room "
+    "Ingress from everywhere, but only to these ports. All except metrics, probes and the webhook authenticate their "
+    "callers. The upper apiserver and scheduler call from hosts with unknown addresses. The port range of virtual nodes has room "
     "for more lower clusters. Egress is not restricted, since the lower clusters may be anywhere."
 )
 _ADMISSION = (
