@@ -44,8 +44,8 @@ _WEBHOOK = "The upper apiserver calls the webhook here. Both replicas serve it."
 _EXTENDER = "The upper scheduler calls the extender here. Only the leader's pod has the label."
 _POLICY = (
     "Ingress from everywhere, but only to these ports. All except metrics, probes and the webhook authenticate their "
-    "callers. The upper apiserver and scheduler call from hosts with unknown addresses. The port range of virtual nodes has room "
-    "for more lower clusters. Egress is not restricted, since the lower clusters may be anywhere."
+    "callers. The upper apiserver and scheduler call from hosts with unknown addresses. The port range of virtual "
+    "nodes has room for more lower clusters. Egress is not restricted, since the lower clusters may be anywhere."
 )
 _ADMISSION = (
     "Not part of this kustomization: the engine registers both objects itself and keeps them up to date. Apply them "

@@ -157,7 +157,7 @@ def test_every_reader_sees_what_is_wrong(text: str, inner: str, field: str, dept
         assert (cluster_selector(upper) is None) == (cluster_selector_flaw(upper) != "")
         assert orjson.dumps(lower_pod(upper, place()))
         assert orjson.dumps(lower_tolerations(upper, place())) is not None
-        assert orjson.dumps([note.message for note in notes(upper, place())])
+        assert orjson.dumps([note.message for note in notes(upper)])
         assert orjson.dumps(prepared(upper, TERMS))
 
 
