@@ -413,7 +413,7 @@ def rollback(
         typer.Option(
             "--to",
             metavar="HASH",
-            help="The SHA-256 of the topology to put back, at least 12 digits. Default: the one before the active one.",
+            help="The SHA-256 of the topology to put back, at least 12 digits. Default: the one before the last edit.",
             show_default=False,
         ),
     ] = None,
@@ -429,12 +429,13 @@ def rollback(
     """Put an earlier topology back.
 
     Writes one of the last ten accepted topologies into the file, or the ConfigMap. Shows what changes, and asks on a
-    terminal whether to go on. The engine then follows it as any edit.
+    terminal whether to go on; without a terminal, it does not ask. The engine then follows it as any edit. If an edit
+    waits for an approval, that one is undone by default.
 
     Examples:
         tensile rollback --list -f topology.yaml
 
-        # The one before the active one
+        # The one before the last edit
         tensile rollback -f topology.yaml
 
         # Another one, in a ConfigMap, without a question

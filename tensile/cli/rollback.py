@@ -12,11 +12,11 @@ import asyncio
 import os
 import tempfile
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -128,7 +128,7 @@ def listed(where: TopologyLocation) -> str:
 
 
 def planned(where: TopologyLocation, given: str | None) -> RollbackPlan:
-    """Return what a rollback would put back: the text with this SHA-256, None for the one before the one in force.
+    """Return what a rollback would put back: the text with this SHA-256, None for the one before the last edit.
 
     Raises TensileError if there is no such text, or it is not valid for this version.
     """
@@ -156,8 +156,13 @@ def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> s
 
 
 def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation) -> AcceptedText:
-    """Return the text to put back. Raises TensileError if there is none."""
+    """Return the text to put back. Raises TensileError if there is none.
+
+    By default that undoes the last edit: the one that waits for an approval, else the one in force.
+    """
     active, kept = records.active, [one for one in records.history if one.content]
+    if wanted is None and _waiting(records) and any(one.sha256 == active for one in kept):
+        wanted = active
     if wanted is None:
         found = [one for one in kept if one.sha256 != active]
         advice = "there is no other one in the history"
@@ -218,9 +223,9 @@ def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, wh
     limit = before.guard.approve_over
     if limit is not None:
         yield f"If this affects more running pods than guard.approveOver ({limit}), it waits for `tensile approve`."
-    waiting = part_in(records.status, records.owner, APPROVAL)
-    if waiting and active is not None and target.sha256 != active.sha256:
-        yield f"An edit waits for an approval. To undo only that, give --to {active.sha256[:DIGITS]}."
+    waiting = _waiting(records).get("sha256")
+    if waiting and waiting != target.sha256:
+        yield f"This gives up the edit that waits for an approval, {waiting[:DIGITS]}."
 
 
 def replace_file(path: Path, before: bytes, after: bytes) -> None:
@@ -332,9 +337,14 @@ async def _approve(where: TopologyLocation, digits: str) -> str:
     raise TensileError(f"{ref.namespace}/{ref.name}: changes all the time: approve again")
 
 
+def _waiting(records: TopologyRecords) -> Mapping[str, Any]:
+    """Return what the status says of the edit that waits for an approval, {} if none does."""
+    return part_in(records.status, records.owner, APPROVAL)
+
+
 def pending_digest(records: TopologyRecords, digits: str, where: TopologyLocation) -> str:
     """Return the SHA-256 of the edit that waits. Raises TensileError, with what waits, if the digits are another's."""
-    waiting = part_in(records.status, records.owner, APPROVAL)
+    waiting = _waiting(records)
     if not waiting:
         active = records.active
         known = f"; in force: {active[:DIGITS]}" if active else ""

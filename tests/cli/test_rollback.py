@@ -70,8 +70,15 @@ def test_by_default_it_is_the_one_before_the_one_in_force() -> None:
     assert chosen(records(FIRST, SECOND, active=FIRST), None, where()).content == SECOND
 
 
+def test_by_default_an_edit_that_waits_is_undone() -> None:
+    """By the text in force: nothing was changed by that edit yet, so nothing else has to go back."""
+    assert chosen(records(FIRST, SECOND, active=SECOND, waiting=THIRD), None, where()).content == SECOND
+    lagging = records(FIRST, SECOND, active=THIRD, waiting=text(4))
+    assert chosen(lagging, None, where()).content == SECOND
+
+
 def test_one_is_chosen_by_the_beginning_of_its_hash() -> None:
-    """Also the one in force, which undoes an edit that waits."""
+    """Also the one in force."""
     assert chosen(records(FIRST, SECOND), digest(FIRST)[:12], where()).content == FIRST
     assert chosen(records(FIRST, SECOND), digest(SECOND), where()).content == SECOND
 
@@ -118,11 +125,11 @@ def test_it_shows_what_the_engine_will_log() -> None:
 
 
 def test_it_says_what_may_wait_for_an_approval() -> None:
-    """By the limit in force, not that of the text; and how an edit that waits is undone alone."""
+    """By the limit in force, not that of the text; and that an edit which waits is given up."""
     limited = text(2, "guard: {approveOver: 7}\n")
     shown = lines(records(FIRST, limited, waiting=THIRD, active=limited), FIRST)
     assert "If this affects more running pods than guard.approveOver (7), it waits for `tensile approve`." in shown
-    assert shown[-1] == f"An edit waits for an approval. To undo only that, give --to {digest(limited)[:12]}."
+    assert shown[-1] == f"This gives up the edit that waits for an approval, {digest(THIRD)[:12]}."
     assert not any("guard" in line for line in lines(records(limited, FIRST), FIRST))
 
 
