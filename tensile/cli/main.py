@@ -3,10 +3,11 @@
 import copy
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
+from typer.main import get_command_name
 
 from tensile import text
 from tensile.cli import help as helping
@@ -42,20 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _needed(arguments: Sequence[str]) -> typer.Typer:
     """Return the program with the one command that the first word names, if any.
 
-    typer builds each command of the program that it runs, which takes 20 ms. Help and completion need all of them.
+    typer builds each command of the program that it runs, which takes 30 ms. Help and completion need all of them.
     """
     first = next((word for word in arguments if not word.startswith("-")), "")
-    named = [one for one in app.registered_commands if first == (one.name or _name(one.callback))]
+    named = [
+        one
+        for one in app.registered_commands
+        if first == (one.name or get_command_name(getattr(one.callback, "__name__", "")))
+    ]
     if not named or first == "help" or helping.VARIABLE in os.environ:
         return app
     found = copy.copy(app)
     found.registered_commands, found.registered_groups = named, []
     return found
-
-
-def _name(function: Callable[..., object] | None) -> str:
-    """Return the name that typer gives to a command."""
-    return function.__name__.replace("_", "-") if function is not None else ""
 
 
 def _program() -> str:

@@ -40,7 +40,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of `Metrics.text`."""
 
 _OTHER = "Other"
-"""The reason of keys that are blocked for a reason of somebody else's webhook."""
+"""The reason of keys that an admission webhook blocks for a reason that Kubernetes does not define."""
 _THOUSAND = 1000
 Series = tuple[str, ...]
 """The label values of one time series of a metric."""

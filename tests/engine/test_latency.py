@@ -97,7 +97,7 @@ def test_a_status_is_timed_until_the_upper_pod_has_it() -> None:
 
 
 def test_a_readiness_gate_that_is_closed_does_not_count() -> None:
-    """The upper pod is not ready until somebody opens it, which is no delay; without a gate readiness counts."""
+    """The time until a readiness gate opens is not counted as a delay. Without a gate, readiness counts."""
     watch = Watch()
     for name, gates in (("gated", [{"conditionType": "example.com/open"}]), ("plain", [])):
         pod = upper_pod(name, {"readinessGates": gates})

@@ -484,7 +484,7 @@ def modules(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ["kwok", "endpoint", "kubelet"])
 def test_what_was_compiled_for_kubernetes_serves_for_the_other_sets(name: str) -> None:
-    """They have the same versions of modules: Go compiles a module anew for each version, which takes minutes."""
+    """They require the same versions of modules: Go compiles each version of a module, which takes minutes."""
     ours, theirs = modules(name), modules("kubernetes")
     shared = ours.keys() & theirs.keys()
     assert "k8s.io/client-go" in shared

@@ -187,7 +187,7 @@ class _Turns:
 
     @asynccontextmanager
     async def turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
-        """Wait for a turn; raises HTTPServiceUnavailable if nobody waits for the response by then."""
+        """Wait for a turn; raises HTTPServiceUnavailable if the client has disconnected by then."""
         async with self._lock:
             await asyncio.sleep(max(0.0, self._free - time.monotonic()))
             if _is_gone(request):
@@ -351,7 +351,7 @@ def _page(made: str, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
 
 
 def _is_gone(request: web.BaseRequest) -> bool:
-    """Report whether the connection of a request has ended: nobody waits for the response."""
+    """Report whether the client of a request has disconnected."""
     return request.transport is None or request.transport.is_closing()
 
 

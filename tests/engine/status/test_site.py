@@ -223,7 +223,7 @@ def own_address() -> str:
 
 
 async def test_names_of_pods_are_only_told_on_a_loopback_address() -> None:
-    """In the status for programs too: elsewhere an edit that waits is told without its pods and changes."""
+    """Also in the JSON status: on other addresses, a pending edit has neither pods nor changes."""
     own, report = own_address(), StatusReport("demo", accepted().waiting(waiting()), (row(),))
     server = TelemetryServer("0.0.0.0", 0, Metrics(), str, report.document, site=site_of(PageView(report, leads=True)))
     await server.start()
@@ -354,7 +354,7 @@ async def test_what_is_no_form_is_refused(client: aiohttp.ClientSession, url: st
 
 
 async def test_few_forms_wait_and_none_whose_sender_is_gone(stage: Stage) -> None:
-    """One more is told to come back. A form that nobody waits for is not checked when its turn comes."""
+    """A further one gets 503 with Retry-After. A form whose client has disconnected is not checked."""
     begun, free, asked = asyncio.Event(), asyncio.Event(), 0
 
     async def plan(_change: Edit) -> str:
