@@ -9,7 +9,7 @@ help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(BIN)/.installed: requirements.lock pyproject.toml
-	@echo "setup: virtual environment and dependencies"
+	@echo "setup: virtual environment and dependencies (about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .

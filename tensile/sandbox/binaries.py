@@ -85,7 +85,7 @@ CONTROL_PLANE = ProgramSet(
     ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
     ".",
     VERSION_FLAGS,
-    "about 5 minutes on 2 cores",
+    "about 4 minutes on 2 cores",
     control_plane,
 )
 KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "up to a minute", kwok)
