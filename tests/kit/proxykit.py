@@ -80,7 +80,7 @@ async def fronted(sandbox: Sandbox) -> AsyncIterator[Fronted]:
             yield found
         finally:
             for name in await found.names():
-                await past.remove(f"{found.maps}/{name}")
+                await past.delete(f"{found.maps}/{name}")
 
 
 # Events without a cluster.

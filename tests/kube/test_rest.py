@@ -271,10 +271,8 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
         (head("Transfer-Encoding: chunked") + b"2;" + b"x" * 100_000, "more than 64 KiB outside of its body"),
         (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4_000, "more than 64 KiB outside of its body"),
         (head("Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 30_000, "outside of its body"),
-        (
-            head("Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\nX: " + b"x" * 400_000,
-            "more than 64 KiB outside of its body",
-        ),
+        # which limit is met first depends on the pieces in which it arrives
+        (head("Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\nX: " + b"x" * 400_000, "more than (64|128) KiB"),
     ],
     ids=["within", "declared", "chunk", "extension", "hints", "pieces", "trailer"],
 )
