@@ -19,6 +19,7 @@ from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry, Transformed, packed
 from tensile.names import OWNER, Owner
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref, labels, metadata
+from tensile.reconcile import copies
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Watch, told_of
 from tensile.reconcile.diff import changes, fence
 from tensile.reconcile.ownership import is_copy, is_copy_of, marks_of
@@ -36,6 +37,7 @@ KEPT_ENDPOINT = ("addresses", "conditions", "hostname")
 _PRINT_BYTES = 16
 _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "endpoints", "ports")
 _UNHELD = "its Service is not in this cluster"
+_REPLACED = "its upper EndpointSlice was deleted"
 
 
 class SliceFacts(msgspec.Struct, frozen=True, gc=False):
@@ -189,7 +191,10 @@ def _after(pair: Pair, service: str) -> Decision:
 
 
 def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
-    """Create the slice, or patch what differs."""
+    """Create the slice, or patch what differs.
+
+    For lower pods alone, no slice is created: anyone who can create pods there can forge our marks on one.
+    """
     ref, copy, owner = pair.ref, pair.copy, pair.world.owner
     is_made = is_copy_of(copy, owner, source.uid)
     if copy is not None and is_made and (copy.facts.print, copy.facts.holder) == (source.print, holder.uid):
@@ -197,6 +202,8 @@ def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
     held = {"apiVersion": SERVICE.api, "kind": SERVICE.name, "name": holder.name, "uid": holder.uid}
     wanted = marked_slice(source.manifest(), source.uid, owner, ref.namespace, held)
     if copy is None or not is_made:
+        if not _is_asked(pair):
+            return pair.end(_REPLACED)
         reason = f"endpoints of Service {holder.name}"
         return Decision((*_said(pair, source), Present(ref, wanted, reason, replaceable=True)))
     seen = copy.manifest()
@@ -208,6 +215,12 @@ def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
     patch = Patch("json-patch", fence(copy.uid) + operations)
     changed = Patched(ref, patch, f"endpoints of Service {holder.name} changed")
     return Decision((*_said(pair, source), changed))
+
+
+def _is_asked(pair: Pair) -> bool:
+    """Report whether upper pods use the Services of the namespace, also those that stay without the controller."""
+    lower, namespace, world = pair.lower, pair.key.namespace, pair.world
+    return services.is_exposed(lower, namespace, world) or copies.is_inhabited(lower, namespace, world)
 
 
 def _said(pair: Pair, source: SliceSource) -> Iterator[EmitEvent]:

@@ -184,7 +184,7 @@ def test_a_service_of_an_older_object_above_is_waited_for() -> None:
 
 @pytest.mark.parametrize("is_enabled", [True, False], ids=["no upper pod is left", "the controller is disabled"])
 def test_endpoints_of_a_service_that_is_kept_follow(is_enabled: bool) -> None:  # noqa: FBT001 - a parameter
-    """A pod that only runs below must not call an address that is gone."""
+    """A pod that only runs below must not call an address that is gone. New slices are only for upper pods."""
     here = running(done(exposed()))
     if is_enabled:
         drop(here.lowers[A].upper_pods, "web")
@@ -193,9 +193,12 @@ def test_endpoints_of_a_service_that_is_kept_follow(is_enabled: bool) -> None:  
     put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", endpoint("10.1.0.9")))
     put(here.upper.more[ENDPOINT_SLICE], sliced("web-2"))
     assert [one["path"] for one in the_step(here).operations] == ["/endpoints"]
-    assert the_step(here, slice_key(A, "default", "web-2")).verb == "create"
+    created = [step.verb for step in planned(here, slice_key(A, "default", "web-2")).steps]
+    assert created == ([] if is_enabled else ["create"])
     assert slice_key(A, "default", "web-2") in RULE.keys(here, A)
     drop(here.upper.more[ENDPOINT_SLICE], "web-1")
+    assert the_step(here).verb == "delete"
+    put(here.upper.more[ENDPOINT_SLICE], {**sliced(), "metadata": sliced()["metadata"] | {"uid": "another"}})
     assert the_step(here).verb == "delete"
 
 
