@@ -16,7 +16,7 @@ from typing import NamedTuple, TextIO
 
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver, LoggingRecorder
-from tensile.engine.oneshot import OpenedClusters, Planned, converge, previewed, rehearse
+from tensile.engine.plan_and_apply import OpenedClusters, Planned, converge, previewed, rehearse
 from tensile.errors import TensileError
 from tensile.objects import Ref
 from tensile.policy.disruption import as_sections
@@ -49,7 +49,7 @@ _UNNAMED = SavedTopology("", "", "")
 Ask = Callable[[], bool]
 """Asks a person whether to go on."""
 Opening = Callable[[], AbstractAsyncContextManager[OpenedClusters]]
-"""Opens the clusters of the topology, as `tensile.engine.oneshot.opened` does."""
+"""Opens the clusters of the topology, as `tensile.engine.plan_and_apply.opened` does."""
 Show = Callable[[Planned], None]
 """Shows a plan to a person."""
 

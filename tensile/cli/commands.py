@@ -345,7 +345,7 @@ def apply(
         tensile apply -f topology.yaml --force
     """
     from tensile.cli import apply as applying  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine import oneshot  # noqa: PLC0415
+    from tensile.engine import plan_and_apply  # noqa: PLC0415
 
     _configure_logs(log_level or "info", log_format)
     if plan is not None and force:
@@ -359,7 +359,7 @@ def apply(
     )
     ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
     options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=given.lines())
-    opening = partial(oneshot.opened, given.topology, given.ways, _progress())
+    opening = partial(plan_and_apply.opened, given.topology, given.ways, _progress())
     typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
 
 

@@ -15,7 +15,7 @@ import orjson
 
 from tensile.cli.plan import PlanOptions, PlanText, check_options, unreached_lines
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import KnownClusters, Progress, home_of, opened, rehearse
+from tensile.engine.plan_and_apply import KnownClusters, Progress, home_of, opened, rehearse
 from tensile.errors import AlreadyExists, ClusterError, NotFound, TensileError
 from tensile.kube.store import Entry, keep_all
 from tensile.kubelet.pods.sync import irreversible
@@ -48,6 +48,7 @@ from tensile.reconcile.drift import (
     original_of,
     written_by,
 )
+from tensile.reconcile.mirrored_kinds import checked
 from tensile.reconcile.ownership import is_copy, is_ours, upper_uid_of
 from tensile.reconcile.plan import Step
 from tensile.reconcile.pods.index import lives_below
@@ -64,7 +65,6 @@ from tensile.reconcile.report.drift import (
     drift_markdown,
     drift_text,
 )
-from tensile.reconcile.watches import checked
 from tensile.reconcile.world import Key, LowerWorld, World
 from tensile.topology import Topology
 

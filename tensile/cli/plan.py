@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tensile.engine.clusters import Clusters
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import Planned, Problems, Progress, opened, previewed, rehearse
+from tensile.engine.plan_and_apply import Planned, Problems, Progress, opened, previewed, rehearse
 from tensile.errors import TensileError
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
 from tensile.policy.descheduler.plan import Eviction, evictions
@@ -19,6 +19,7 @@ from tensile.policy.descheduler.plan import as_document as as_drain_document
 from tensile.policy.descheduler.plan import as_text as as_drain_text
 from tensile.policy.disruption import as_document as as_cost_document
 from tensile.policy.disruption import as_sections
+from tensile.reconcile.mirrored_kinds import FOLLOWS
 from tensile.reconcile.report import (
     WHOLE_PLAN,
     Lines,
@@ -31,7 +32,6 @@ from tensile.reconcile.report import (
     as_text,
     saved,
 )
-from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology
 
 

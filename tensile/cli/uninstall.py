@@ -15,7 +15,7 @@ from tensile.engine.clusters import Clusters, own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver, LoggingRecorder
-from tensile.engine.oneshot import Progress, converge, opened, rehearse
+from tensile.engine.plan_and_apply import Progress, converge, opened, rehearse
 from tensile.engine.uninstall import (
     NAME,
     delete_registrations,

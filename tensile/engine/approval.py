@@ -25,7 +25,7 @@ from tensile.engine.candidate import is_out_of_reach
 from tensile.engine.engine import Engine
 from tensile.engine.history import AcceptedText, History, HistoryWriter, TopologyRecords, entries, history_ref
 from tensile.engine.metrics import Metrics
-from tensile.engine.oneshot import BESIDE_ENGINE, AssumedClusters, KnownClusters, planned_changes, rehearse
+from tensile.engine.plan_and_apply import BESIDE_ENGINE, AssumedClusters, KnownClusters, planned_changes, rehearse
 from tensile.engine.status.configmap import (
     APPROVAL_REFUSED,
     approval_in,

@@ -33,8 +33,9 @@ from tensile.policy.descheduler import replacement
 from tensile.policy.descheduler.recreate import RecreateRule
 from tensile.policy.descheduler.rule import DeschedulerRule, DrainRule
 from tensile.policy.placement import snapshot
-from tensile.reconcile import ownership, watches
+from tensile.reconcile import mirrored_kinds, ownership
 from tensile.reconcile.desired import Rule
+from tensile.reconcile.mirrored_kinds import checked
 from tensile.reconcile.ownership import digest_marks, digest_node
 from tensile.reconcile.pods.demand import pod_demand
 from tensile.reconcile.pods.index import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
@@ -44,7 +45,6 @@ from tensile.reconcile.rules.namespaces import NamespaceRule
 from tensile.reconcile.rules.network_policy_warning import NetworkPolicyRule
 from tensile.reconcile.rules.rbac import existence
 from tensile.reconcile.rules.volumes import VolumeRule
-from tensile.reconcile.watches import checked
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, UpperWorld
 from tensile.topology import Controller, Lower
 
@@ -69,7 +69,7 @@ def upper_world() -> UpperWorld:
         waiting=Cache(unbound.digest),
         remade=Cache(replacement.digest),
         policies=Cache(existence),
-        more=watches.caches(above=True),
+        more=mirrored_kinds.caches(above=True),
     )
 
 
@@ -115,7 +115,7 @@ def lower_world(
         config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
         secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
         nodes=Cache(capacity.node_offer, capacity.INDEXES),
-        more=watches.caches(above=False),
+        more=mirrored_kinds.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
         mark=naming.mark if naming is not None else "",
         upper_namespaces=upper_namespaces,
@@ -161,7 +161,7 @@ def _controllers_feeds(
     cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
 ) -> Iterator[InformerSpec]:
     """Yield the informers of the enabled controllers."""
-    for kind, follow in watches.watched_kinds(controllers, above=above).items():
+    for kind, follow in mirrored_kinds.watched_kinds(controllers, above=above).items():
         yield InformerSpec(cluster, kind, follow.selection(owner), caches[kind])
 
 
@@ -169,4 +169,4 @@ def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order in which their keys are listed."""
     others = (TokenRule(), NetworkPolicyRule(), ClaimRule(), VolumeRule())
     pods = (PodRule(), *status.RULES, UnboundPodRule(), DrainRule(), DeschedulerRule(), RecreateRule())
-    return (NodeRule(), NamespaceRule(), *watches.MIRRORED, *others, *pods)
+    return (NodeRule(), NamespaceRule(), *mirrored_kinds.MIRRORED, *others, *pods)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensile.engine.clusters import node_address
-from tensile.engine.oneshot import Planned, Problems
+from tensile.engine.plan_and_apply import Planned, Problems
 from tensile.engine.status.configmap import StatusWrite, check_ours, marked_manifest
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.engine.transitions import Action, Transition, plan_transition, removed_lowers, requested_mapping
@@ -27,9 +27,9 @@ from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, Probl
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
+from tensile.reconcile.mirrored_kinds import FOLLOWS
 from tensile.reconcile.report import Change, Lines, Preview, as_json, as_text, fenced
 from tensile.reconcile.report.values import concealed
-from tensile.reconcile.watches import FOLLOWS
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.diff import Edit
 

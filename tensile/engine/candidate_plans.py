@@ -35,7 +35,7 @@ from tensile.engine.candidate import (
 )
 from tensile.engine.clusters import utc_now
 from tensile.engine.engine import Engine
-from tensile.engine.oneshot import (
+from tensile.engine.plan_and_apply import (
     BESIDE_ENGINE,
     AssumedClusters,
     KnownClusters,

@@ -20,7 +20,7 @@ import structlog
 
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
-from tensile.engine.oneshot import AssumedClusters, KnownClusters, feeds, opened, rehearse
+from tensile.engine.plan_and_apply import AssumedClusters, KnownClusters, feeds, opened, rehearse
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, raised_at
 from tensile.kube.limits import LogThrottle
 from tensile.kube.store import Cache, Delta

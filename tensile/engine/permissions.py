@@ -1,8 +1,8 @@
 """The permissions that the engine needs in each cluster, as data: the one list for checks and for generated roles.
 
 It contains every request that the engine makes and nothing else, so that a credential with just these permissions is
-sufficient. A controller's permissions follow from the kinds it watches (reconcile/watches.py): kinds of which it has
-objects of its own are written too, the others are only read.
+sufficient. A controller's permissions follow from the kinds it watches (reconcile/mirrored_kinds.py): kinds of which
+it has objects of its own are written too, the others are only read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ from tensile.objects import (
 )
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of, secret_ref
-from tensile.reconcile.watches import FOLLOWS, WatchedKind
+from tensile.reconcile.mirrored_kinds import FOLLOWS, WatchedKind
 from tensile.topology import Controller, Lower, Topology
 
 FOLLOWED = ("list", "watch")

@@ -8,7 +8,7 @@ import pytest
 from openkit import MemoryClusters, busy_world
 
 from tensile.cli.apply import QUESTION, ApplyOptions, apply, is_yes, question, shown_on
-from tensile.engine.oneshot import Planned
+from tensile.engine.plan_and_apply import Planned
 from tensile.errors import TensileError
 from tensile.reconcile.report import summary_line
 

@@ -12,7 +12,7 @@ from worldkit import A, config_map, upper_pod
 
 from tensile.cli.apply import ApplyOptions, apply, check_topology, read_plan, topology_file
 from tensile.cli.plan import described, write_plan
-from tensile.engine.oneshot import Planned
+from tensile.engine.plan_and_apply import Planned
 from tensile.errors import TensileError
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
 from tensile.reconcile.report import PlanScope, Preview, SavedPlan, SavedTopology

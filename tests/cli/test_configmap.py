@@ -10,7 +10,7 @@ from clikit import Files, ended, is_alive, lines, listening, port_of, refused, s
 from sandbox_waiting import until
 
 from tensile.cli.plan import described, write_plan
-from tensile.engine.oneshot import Planned
+from tensile.engine.plan_and_apply import Planned
 from tensile.reconcile.report import Preview
 from tensile.topology import parse
 

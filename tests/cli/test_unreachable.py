@@ -8,7 +8,7 @@ import pytest
 from clikit import Files, Wait, listening, port_of
 
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.oneshot import PATIENCE, opened
+from tensile.engine.plan_and_apply import PATIENCE, opened
 from tensile.topology import parse
 
 pytestmark = pytest.mark.real

@@ -18,7 +18,7 @@ from sitekit import Manifest, Refused, condition_of, is_ready, is_true
 from storekit import claim, claims, is_bound, mark, shipped, using
 
 from tensile.cli.apply import ApplyOptions, apply
-from tensile.engine.oneshot import opened
+from tensile.engine.plan_and_apply import opened
 from tensile.names import DELETIONS_BLOCKED, OWNER
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

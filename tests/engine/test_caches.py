@@ -20,7 +20,7 @@ from worldkit import (
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
 from tensile.kube.fleet import InformerSpec
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Manifest
-from tensile.reconcile import watches
+from tensile.reconcile import mirrored_kinds
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.pods.index import PodFacts
 from tensile.reconcile.rules.namespaces import NamespaceFacts
@@ -166,8 +166,8 @@ def stored(manifest: Manifest, version: int = 5) -> bytes:
 
 def test_without_a_controller_its_kinds_are_not_followed() -> None:
     """They cost nothing and need no rights; with it, they are followed on their side."""
-    for controller in watches.FOLLOWS:
-        above, below = (set(watches.watched_kinds((controller,), above=side)) for side in (True, False))
+    for controller in mirrored_kinds.FOLLOWS:
+        above, below = (set(mirrored_kinds.watched_kinds((controller,), above=side)) for side in (True, False))
         spec = topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
         upper, here = upper_world(), lower_world(spec)
         fed = {feed.kind for feed in upper_feeds(upper, OWNER_HERE, (controller,))}
@@ -179,6 +179,6 @@ def test_without_a_controller_its_kinds_are_not_followed() -> None:
 def test_what_a_controller_follows_has_a_cache_of_its_own() -> None:
     """One for each kind and side, out of sync until it is fed."""
     here, upper = lower(), upper_world()
-    assert set(here.more) == set(watches.watched_kinds(watches.FOLLOWS, above=False))
-    assert set(upper.more) == set(watches.watched_kinds(watches.FOLLOWS, above=True))
+    assert set(here.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=False))
+    assert set(upper.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=True))
     assert not any(cache.synced for cache in (*here.more.values(), *upper.more.values()))

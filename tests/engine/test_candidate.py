@@ -30,7 +30,7 @@ from tensile.engine.candidate import (
     plan_ref,
     plan_write,
 )
-from tensile.engine.oneshot import Planned
+from tensile.engine.plan_and_apply import Planned
 from tensile.engine.status.configmap import NameTaken
 from tensile.names import FIELD_MANAGER, OWNER_NAME, UPPER_UID
 from tensile.names import OWNER as OWNER_LABEL

@@ -24,7 +24,7 @@ from tensile.engine.candidate_plans import (
     EditPlans,
     Surroundings,
 )
-from tensile.engine.oneshot import previewed, rehearse
+from tensile.engine.plan_and_apply import previewed, rehearse
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import ClusterError, Denied, Unreachable
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref

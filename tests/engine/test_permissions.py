@@ -10,7 +10,7 @@ from rightstable import topology as whole
 from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Permission, lower_rights, upper_rights
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.objects import CLAIM, CONFIG_MAP, POD, STORAGE_CLASS, Kind
-from tensile.reconcile.watches import FOLLOWS
+from tensile.reconcile.mirrored_kinds import FOLLOWS
 from tensile.topology import Topology, parse
 
 EVERYTHING = {

@@ -26,7 +26,7 @@ from worldkit import (
 )
 
 from tensile.engine.leader_election import LeaseTimings, lease_ref, new
-from tensile.engine.oneshot import rehearse
+from tensile.engine.plan_and_apply import rehearse
 from tensile.engine.uninstall import (
     DeletionsOnly,
     Heartbeats,

@@ -1,4 +1,4 @@
-"""Clusters in memory that commands open, as `tensile.engine.oneshot.opened` opens real ones."""
+"""Clusters in memory that commands open, as `tensile.engine.plan_and_apply.opened` opens real ones."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +9,7 @@ from worldkit import A, account, home, put, raised, space, twin, upper_pod, worl
 
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.engine.clusters import utc_now
-from tensile.engine.oneshot import OpenedClusters, previewed, rehearse
+from tensile.engine.plan_and_apply import OpenedClusters, previewed, rehearse
 from tensile.kube.fleet import InformerSpec
 from tensile.objects import SERVICE_ACCOUNT, UPPER, Ref
 from tensile.reconcile.dryrun.patch import is_selected

@@ -24,7 +24,7 @@ from tensile.names import (
     ConditionType,
 )
 from tensile.objects import Manifest, moment_of, timestamp
-from tensile.reconcile import watches
+from tensile.reconcile import mirrored_kinds
 from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
 from tensile.reconcile.guard import noted
 from tensile.reconcile.rules import orphans
@@ -192,7 +192,9 @@ def _is_certain(lower: LowerWorld, world: World) -> bool:
         return False
     sides = ((world.upper.more, True), (lower.more, False))
     kinds = (
-        (more, kind) for more, above in sides for kind in watches.watched_kinds(lower.spec.controllers, above=above)
+        (more, kind)
+        for more, above in sides
+        for kind in mirrored_kinds.watched_kinds(lower.spec.controllers, above=above)
     )
     return all(more[kind].synced for more, kind in kinds) and all(cache.synced for cache in world.upper.caches())
 

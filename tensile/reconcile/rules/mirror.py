@@ -9,7 +9,8 @@
 Disabling a controller takes nothing from running pods but rights: a copy that they may use is then kept by them alone.
 
 Each mirrored kind is one file, which states what is particular to it in a `MirroredKind`: what needs an object, and
-what its copy contains. A `MirrorRule` has the watches and keys that they share. `reconcile/watches.py` lists the rules.
+what its copy contains. A `MirrorRule` has the watches and keys that they share. The list of the rules is in
+`reconcile/mirrored_kinds.py`.
 
 To add a kind, begin with a copy of `services.py` if pods use it by their namespace, or of `service_accounts.py` if they
 refer to it by name. CONTRIBUTING.md has the other steps.

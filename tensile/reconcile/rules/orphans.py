@@ -16,7 +16,7 @@ from functools import partial
 
 from tensile.kube.store import Delta, Entry
 from tensile.objects import CLAIM, ENDPOINT_SLICE, NAMESPACE, ROLE, ROLE_BINDING, SERVICE, UPPER, VOLUME, Kind, Ref
-from tensile.reconcile import watches
+from tensile.reconcile import mirrored_kinds
 from tensile.reconcile.desired import Absent, Decision, Rule, VerifyAbsent, Watch
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.rules import claims, endpoint_slices, rbac, services
@@ -137,7 +137,7 @@ class NamespaceCleanupRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch namespaces on both sides, and objects whose deletion may leave a lower one empty."""
-        kinds = watches.watched_kinds(watches.FOLLOWS, above=False).values()
+        kinds = mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
         leaving = tuple(Watch(cache, _left, delay=_COLLECT, facts=()) for cache in (*_OURS, *more))
         spaces = tuple(Watch(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))

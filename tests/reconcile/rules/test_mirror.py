@@ -35,7 +35,7 @@ from tensile.kube.cluster import Selection
 from tensile.kube.store import Cache, Entry
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import NAMESPACE, NETWORK_POLICY, UPPER, Kind, Manifest, Ref, annotations, labels, uid
-from tensile.reconcile import watches
+from tensile.reconcile import mirrored_kinds
 from tensile.reconcile.copies import is_inhabited, keeps_namespace
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.dryrun.cluster import DryRunCluster
@@ -100,21 +100,24 @@ RULE = MirrorRule(
     users=pods_of_namespace(_of_namespace),
 )
 
-# What the line in `watches.MIRRORED` would bring about.
+# What the line in `mirrored_kinds.MIRRORED` would bring about.
 
 
 def watching(of: World) -> World:
     """Let a world have the caches of the kind, on both sides."""
     above, below = followed()
-    of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = watches.cache_of(above), watches.cache_of(below)
+    of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = (
+        mirrored_kinds.cache_of(above),
+        mirrored_kinds.cache_of(below),
+    )
     synced(*of.upper.more.values())
     synced(*of.lowers[A].more.values())
     return of
 
 
-def followed() -> list[watches.WatchedKind]:
+def followed() -> list[mirrored_kinds.WatchedKind]:
     """Return what is watched of the kind once its rule is in the table."""
-    table = watches.follows([*watches.MIRRORED, RULE])
+    table = mirrored_kinds.follows([*mirrored_kinds.MIRRORED, RULE])
     return [one for one in table["Service"] if one.kind == NETWORK_POLICY]
 
 

@@ -13,8 +13,8 @@ from tensile.errors import Malformed
 from tensile.kube.store import Cache, Transformed, keep_all
 from tensile.names import FIELD_MANAGER
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE, Kind
+from tensile.reconcile.mirrored_kinds import SHAPES, checked
 from tensile.reconcile.pods.index import digest_below
-from tensile.reconcile.watches import SHAPES, checked
 
 TIME = "2026-01-01T00:00:00Z"
 META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "labels": {"a": "b"}}

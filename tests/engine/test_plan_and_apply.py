@@ -8,7 +8,7 @@ from openkit import busy_world
 from stagekit import Script
 from worldkit import A, B, account, config_map, home, put, raised, upper_pod, world
 
-from tensile.engine.oneshot import rehearse
+from tensile.engine.plan_and_apply import rehearse
 from tensile.errors import NotFound
 from tensile.kube.cluster import Cluster
 from tensile.kube.net import cancel_and_wait
