@@ -94,7 +94,7 @@ def plan(
     more += [
         f"Drain of {name}: where its pods fit is unknown, see above" for name in options.drain if name not in drains
     ]
-    more += as_sections(planned.cost)
+    more += as_sections(planned.cost, topology.guard.approve_over)
     text = as_markdown(found, more) if output == "markdown" else as_text(found, colour=colour, more=more)
     away = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
     return PlanText(text, bool(found.changes), away)

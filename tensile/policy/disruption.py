@@ -335,9 +335,15 @@ def as_document(cost: Disruption) -> dict[str, Any]:
     }
 
 
-def as_sections(cost: Disruption) -> list[str]:
-    """Return it for people as a section of a plan, [] if nothing is lost."""
+def as_sections(cost: Disruption, approve_over: int | None = None) -> list[str]:
+    """Return it for people as a section of a plan, [] if nothing is lost.
+
+    `approve_over` is the `guard.approveOver` of the topology that is planned, if the plan should tell what exceeds it.
+    """
     lines = [*_lines(cost)]
+    pods = {pod[:2] for part in (cost.restarted, cost.moved, cost.stranded, cost.evicted, cost.ended) for pod in part}
+    if approve_over is not None and len(pods) > approve_over:
+        lines.append(f"more than guard.approveOver ({approve_over}): a running engine waits for an approval")
     return ["\n".join(["Cost to running pods:", *(_INDENT + line for line in lines)])] if lines else []
 
 

@@ -247,6 +247,15 @@ def test_people_read_a_section_and_nothing_where_nothing_is_lost() -> None:
     assert unknown[0].endswith("\n  PodDisruptionBudgets: unknown: upper: denied")
 
 
+def test_more_pods_than_an_edit_may_affect_are_told() -> None:
+    """A pod counts once; an edit of no more than that does not wait."""
+    found = Disruption(restarted=(pod("a"),), ended=(pod("a"), pod("b")))
+    assert as_sections(found, 1)[0].endswith(
+        "\n  more than guard.approveOver (1): a running engine waits for an approval"
+    )
+    assert as_sections(found, 2) == as_sections(found)
+
+
 def test_programs_get_every_field() -> None:
     """With plain data."""
     document = as_document(Disruption(moved=(pod("web", B),), unknown_budgets="denied"))
