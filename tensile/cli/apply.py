@@ -40,6 +40,7 @@ from tensile.text import takes_colour
 QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "
 NO_CHANGE = "Nothing was changed."
 _STALE = "The plan is stale. These have moved since it was made:"
+_AGAIN = f"{NO_CHANGE} Plan again with `tensile plan --out FILE`."
 _YES = ("yes", "y")
 _LARGEST = 64 * 2**20
 """The most bytes of a plan file: one of 10,000 pods has about 40 MiB."""
@@ -129,9 +130,9 @@ def check_topology(plan: SavedPlan, name: str, data: bytes, errors: str = "") ->
     """
     found = sha256(data).hexdigest()
     if found != plan.topology.sha256:
-        moved = f"{name}: from SHA-256 {plan.topology.sha256[:_DIGITS]} to {found[:_DIGITS]}"
+        moved = f"{name}: edited, from SHA-256 {plan.topology.sha256[:_DIGITS]} to {found[:_DIGITS]}"
         invalid = (f"{moved}, which is not valid:", errors)
-        raise TensileError("\n".join((_STALE, *(invalid if errors else (moved,)), NO_CHANGE)))
+        raise TensileError("\n".join((_STALE, *(invalid if errors else (moved,)), _AGAIN)))
 
 
 def apply(opening: Opening, options: ApplyOptions, show: Show) -> str:
@@ -173,7 +174,7 @@ async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Plan
         now = saved(planned.preview, options.plan.topology, planned.clusters, options.plan.salt)
         differences = moved(options.plan, now)
         if differences:
-            raise TensileError("\n".join((_STALE, *differences, NO_CHANGE)))
+            raise TensileError("\n".join((_STALE, *differences, _AGAIN)))
     refs = {change.ref for change in planned.preview.changes}
     shown = planned._replace(preview=options.lines(planned.preview))
     return shown, frozenset((one.step.verb, one.step.ref) for one in recorder.recorded if one.step.ref in refs)

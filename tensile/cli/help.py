@@ -201,9 +201,34 @@ def unexpected(word: str, ctx: "Context", given: Collection[str]) -> TensileErro
     return _error(f"unexpected {word!r}: {hint}", ctx)
 
 
+_OF_KUBECTL = ("attach", "cp", "debug", "describe", "exec", "get", "label", "logs", "port-forward", "taint", "top")
+_DRAIN = "set maintenance: {0} for the lower cluster in the topology"
+_MAINTENANCE = {
+    "cordon": _DRAIN.format("cordon"),
+    "drain": f"{_DRAIN.format('drain')}; `tensile plan --drain NAME` shows what moves",
+    "uncordon": "delete maintenance of the lower cluster in the topology",
+}
+"""What kubectl's commands for nodes are here."""
+_OTHER_WORDS = {
+    "start": ("run", "up"),
+    "stop": ("down",),
+    "create": ("up",),
+    "delete": ("uninstall", "down"),
+    "destroy": ("uninstall", "down"),
+    "diff": ("plan",),
+    "preview": ("plan",),
+}
+"""Commands by the words that users of other programs take for them, the first one that is there."""
+
+
 def unknown_command(word: str, ctx: "Context", names: Iterable[str]) -> TensileError:
     """Return the error for a word that is none of the commands with these names."""
-    return _error(f"unknown command {word!r}{_meant(get_close_matches(word, names, n=1))}", ctx)
+    known = [*names]
+    other = next((name for name in _OTHER_WORDS.get(word, ()) if name in known), "")
+    if not other and "plan" in known and (word in _OF_KUBECTL or word in _MAINTENANCE):
+        advice = _MAINTENANCE.get(word, f"use kubectl {word}: pods and nodes are in the upper cluster")
+        return _error(f"unknown command {word!r}: {advice}", ctx)
+    return _error(f"unknown command {word!r}{_meant([other] if other else get_close_matches(word, known, n=1))}", ctx)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -380,14 +380,17 @@ def _known(clusters: Clusters, name: str) -> str:
         return f"{denied}: {ADVICE}"
     if opened.health.rejected:
         return f"credential rejected: {error}: renew the credential of {opened.cluster.access.origin}"
-    return f"out of reach: {error}" if error and error != NOT_CONTACTED else ""
+    reason = error if error != NOT_CONTACTED else ""
+    return reason if opened.health.shared or not reason else f"out of reach: {reason}"
 
 
 def _why(clusters: Clusters, name: str) -> str:
     """Return why a cluster was not read in time."""
     known = _known(clusters, name)
     if _is_silent(clusters, name) and (not known or "no response" in known):
-        return "out of reach: no response: check the address, and that no firewall is in between"
+        return (
+            "out of reach: no response: check the address, that the apiserver works, and that no firewall is in between"
+        )
     return known or "out of reach: its lists were not complete in time"
 
 

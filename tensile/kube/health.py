@@ -67,7 +67,10 @@ def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> st
 
 def same_cluster(access: Access, objection: AccessProblem) -> str:
     """Return the message for a cluster that is open already under another name."""
-    advice = objection.advice or f"correct the server in {access.origin}, or remove the lower from the topology"
+    advice = (
+        objection.advice
+        or f"use the kubeconfig of another cluster than {access.origin}, or remove the lower from the topology"
+    )
     return f"{access.url} is {objection.what}: {advice}"
 
 

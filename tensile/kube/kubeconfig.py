@@ -347,7 +347,8 @@ def _named(
     found = [place for place, one in enumerate(entries) if isinstance(one, dict) and one.get("name") == name]
     if not found:
         raise AccessError(
-            f"{asker}: no {sort} has this name ({len(entries)} are defined)", "define it, or use another name"
+            f"{asker}: no {sort} has this name ({len(entries)} defined)",
+            "`kubectl config view --kubeconfig FILE` shows the names: define it, or use one of them",
         )
     where = [f"{sort}s[{place}]" for place in found]
     if len(found) > 1:

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from tensile.text import shown
 from tensile.topology.messages import MOST_SHOWN, TopologyErrors, TopologyProblem, explain
 from tensile.topology.models import Telemetry, Topology, TopologyFile, Upper, resolve
 from tensile.topology.validation import check
@@ -81,6 +82,20 @@ def _root_problem(root: YAMLNode) -> TopologyProblem:
     return TopologyProblem(root.start, (), f"the file is not a YAML mapping; {starts}")
 
 
+def _other_kind(root: YAMLNode, data: dict[str, Any]) -> TopologyProblem | None:
+    """Return the one error for a file that is plainly another object: the keys that it lacks or has are no help."""
+    kind, version = data.get("kind"), data.get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(version, str):
+        return None
+    if "tensile" in version.lower() or kind.lower() == "topology":
+        return None
+    if kind == "Config" and version == "v1":
+        words = "this is a kubeconfig: write its path under lowers[].kubeconfig or upper.kubeconfig of a topology"
+    else:
+        words = f"this is a {shown(kind)}, and no topology: apply it with kubectl, and name a topology with -f"
+    return TopologyProblem(locate(root, ("kind",)), ("kind",), words)
+
+
 def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = False) -> Topology:
     """Parse a topology. `name` is the file's, for messages.
 
@@ -94,6 +109,9 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
     if not isinstance(root.value, dict):
         raise TopologyErrors(name, (*problems, _root_problem(root)))
     data = plain(root)
+    other = _other_kind(root, data)
+    if other is not None:
+        raise TopologyErrors(name, (*problems, other))
     file, wrong = _validated(root, data)
     faults = check(data, configmap_mode=configmap_mode)
     problems += wrong

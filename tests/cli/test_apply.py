@@ -135,7 +135,7 @@ async def test_a_saved_plan_is_made_exactly_or_refused(ground: Ground) -> None:
     stale = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
     assert (stale.code, stale.out) == (1, "")
     assert f"\nlower-a: Pod {ground.namespace}/late: from nothing to create\n" in stale.err
-    assert stale.err.endswith("\nNothing was changed.\n")
+    assert stale.err.endswith("\nNothing was changed. Plan again with `tensile plan --out FILE`.\n")
     assert await ground.attempts() == []
     assert (await plan()).code == 2
     done = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])

@@ -18,6 +18,8 @@ from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
 from tensile.reconcile.report import PlanScope, Preview, SavedPlan, SavedTopology
 from tensile.topology import parse
 
+AGAIN = "Nothing was changed. Plan again with `tensile plan --out FILE`."
+
 
 def show(_plan: Planned) -> None:
     """Look at no plan."""
@@ -46,7 +48,7 @@ def test_a_plan_is_refused_once_something_has_moved() -> None:
     lines = str(refused.value).splitlines()
     assert lines[0] == "The plan is stale. These have moved since it was made:"
     assert "lower-a: Pod default/late: from nothing to create" in lines
-    assert lines[-1] == "Nothing was changed."
+    assert lines[-1] == AGAIN
     assert clusters.writes == []
 
 
@@ -140,8 +142,8 @@ def test_the_topology_of_a_plan_must_not_have_changed(files: Files, capsys: Capt
     path.write_text(path.read_text() + "# edited\n")
     told = within(capsys, "apply", str(plan))
     assert told.code == 1
-    assert f"{path}: from SHA-256 {topology.sha256[:12]} to " in told.err
-    assert told.err.endswith("Nothing was changed.\n")
+    assert f"{path}: edited, from SHA-256 {topology.sha256[:12]} to " in told.err
+    assert told.err.endswith(f"{AGAIN}\n")
     check_topology(read_plan(str(plan)), str(path), path.read_bytes().removesuffix(b"# edited\n"))
 
 
@@ -156,12 +158,12 @@ def test_a_topology_that_became_invalid_is_told_with_its_errors(files: Files, ca
     first, moved, *errors, last = told.err.removeprefix("Error: ").splitlines()
     assert (told.code, told.out) == (1, "")
     assert first == "The plan is stale. These have moved since it was made:"
-    assert moved == f"{path}: from SHA-256 {topology.sha256[:12]} to {digest[:12]}, which is not valid:"
+    assert moved == f"{path}: edited, from SHA-256 {topology.sha256[:12]} to {digest[:12]}, which is not valid:"
     assert [one.partition(": ")[2] for one in errors] == [
         "lowers: required key is missing",
         "lowerz: unknown key; did you mean lowers?",
     ]
-    assert last == "Nothing was changed."
+    assert last == AGAIN
     write_plan(Planned(Preview("files", {}), {}), plan, SavedTopology(topology.name, topology.file, digest))
     assert within(capsys, "apply", str(plan)).err.splitlines() == errors
 

@@ -114,7 +114,7 @@ def test_a_port_of_probes_that_is_taken_ends_it(files: Files) -> None:
 def test_status_where_no_engine_runs_says_so(files: Files) -> None:
     """With where it was looked for; a bad file is told as ever."""
     told = refused("status", "-f", files.save())
-    assert told.startswith(f"no engine responds at http://127.0.0.1:{files.ports[3]}/status (ClientConnectorError): ")
+    assert told.startswith(f"no engine responds at http://127.0.0.1:{files.ports[3]}/status (Connection refused): ")
     assert "start `tensile run` on this machine" in told
     assert "kind: " in refused("status", "-f", files.save(lambda topology: topology.update(kind="Topologie")))
 

@@ -14,6 +14,20 @@ from tensile.cli.plan import kinds_named
         ("--nope", "unknown option --nope (see: tensile --help)"),
         ("pln", "unknown command 'pln': did you mean plan? (see: tensile --help)"),
         ("sandbox dwn", "unknown command 'dwn': did you mean down? (see: tensile sandbox --help)"),
+        ("start", "unknown command 'start': did you mean run? (see: tensile --help)"),
+        ("sandbox start", "unknown command 'start': did you mean up? (see: tensile sandbox --help)"),
+        (
+            "logs web",
+            "unknown command 'logs': use kubectl logs: pods and nodes are in the upper cluster (see: tensile --help)",
+        ),
+        (
+            "cordon lower-a",
+            (
+                "unknown command 'cordon': set maintenance: cordon for the lower cluster in the topology "
+                "(see: tensile --help)"
+            ),
+        ),
+        ("sandbox logs", "unknown command 'logs' (see: tensile sandbox --help)"),
         ("help xyz", "unknown command 'xyz' (see: tensile --help)"),
         ("explain deployment", "unknown command 'deployment' (see: tensile explain --help)"),
         ("plan --ouput json", "unknown option --ouput: did you mean --out or --output? (see: tensile plan --help)"),

@@ -78,7 +78,7 @@ REFUSED = {
         {},
         {"contexts": [{"name": "here", "context": {"cluster": "there"}}]},
     ),
-    "current-context: no context has this name (1 are defined): define it, or use another name": (
+    "current-context: no context has this name (1 defined): `kubectl config view --kubeconfig FILE` shows the names": (
         TOKEN,
         {},
         {"current-context": "nowhere"},

@@ -170,7 +170,7 @@ def test_who_names_a_context_is_told_that_it_is_not_there() -> None:
     """By the name that it gave, and not by those that there are."""
     with pytest.raises(AccessError) as refused:
         parse(yaml.safe_dump(WHOLE), "production", "f")
-    assert str(refused.value).startswith("f: context 'production': no context has this name (2 are defined)")
+    assert str(refused.value).startswith("f: context 'production': no context has this name (2 defined)")
     assert CANARY not in str(refused.value)
 
 

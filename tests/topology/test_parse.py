@@ -38,6 +38,21 @@ def fields_at(section: type[models.Section], data: Any) -> None:
     assert set(data) == {str(field.alias) for field in section.model_fields.values()}
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "words"),
+    [
+        ("apps/v1", "Deployment", "this is a Deployment, and no topology: apply it with kubectl"),
+        ("v1", "Config", "this is a kubeconfig: write its path under lowers[].kubeconfig"),
+    ],
+)
+def test_a_file_of_another_kind_has_one_error(version: str, kind: str, words: str) -> None:
+    """And none about the keys of a topology."""
+    with pytest.raises(TopologyErrors) as refused:
+        parse(f"apiVersion: {version}\nkind: {kind}\nspec: {{}}\n")
+    assert str(refused.value).startswith(f"topology.yaml:2:7: kind: {words}")
+    assert len(refused.value.problems) == 1
+
+
 def test_the_example_is_valid() -> None:
     """It is a topology with two lowers, read from bytes as a file is."""
     topology = parse(decode(EXAMPLE.read_bytes()), name=str(EXAMPLE))

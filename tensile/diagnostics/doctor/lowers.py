@@ -74,7 +74,7 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if twin is not None:
         origin = side.contact.way.origin if side.contact else ""
         what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
-        advice = f"put another cluster into {origin}, or remove one of the two from the topology"
+        advice = f"use the kubeconfig of another cluster than {origin}, or remove a lower cluster of the two"
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     known = _noted(side, facts)

@@ -5,6 +5,7 @@ follow a status, the ConfigMap is watched; the telemetry server, which is on thi
 """
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -179,9 +180,17 @@ async def _fetched(url: str) -> bytes:
             return await reply.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise TensileError(
-            f"no engine responds at {url} ({type(error).__name__}): start or restart `tensile run` on this "
+            f"no engine responds at {url} ({_reason(error)}): start or restart `tensile run` on this "
             "machine, or correct telemetry in the topology file"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return in words why there is no response."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, TimeoutError):
+        return f"no response in {_PATIENCE:g} s"
+    return (isinstance(cause, OSError) and cause.errno and os.strerror(cause.errno)) or "the connection was closed"
 
 
 def _url(telemetry: Telemetry, path: str) -> str:

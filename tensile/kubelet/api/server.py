@@ -98,7 +98,7 @@ def open_port(node: str, bind: str, port: int) -> socket.socket:
     except OSError as error:
         where = f"kubelet API of node {node} cannot listen on port {port} of {bind}"
         if error.errno == errno.EADDRINUSE:
-            advice = "stop that program, or set another node.kubeletPort for this lower"
+            advice = "stop that program, or, unless it is an engine of this topology, set another node.kubeletPort"
             raise TensileError(f"{where}: another program uses the port: {advice}") from error
         raise TensileError(f"{where}: {error.strerror}: check kubelet.bind and kubelet.port") from error
 
