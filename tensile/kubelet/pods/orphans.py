@@ -184,8 +184,15 @@ def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield the key when a pod is deleted, replaced, deleted by Kubernetes itself, or ends before its lower pod."""
+    """Yield the key when a pod is deleted, replaced, deleted by Kubernetes itself, or ends before its lower pod.
+
+    While a pod of another lower has the name, `_orphan` leaves a lower pod alone. So its deletion is news there too.
+    """
     before, after = delta
+    if after is None:
+        name, namespace = delta.entry.name, delta.entry.namespace
+        others = (one for one in world.lowers.values() if one.name != lower)
+        yield from (key_of(one.name) for one in others if one.pods.get(one.namespace(namespace), name) is not None)
     is_another = before is not None and after is not None and before.uid != after.uid
     if after is None or is_another or (after.facts.terminating and after.facts.unasked):
         yield key_of(lower)

@@ -195,6 +195,20 @@ def test_it_hears_of_what_goes_and_of_what_comes_alone() -> None:
     assert list(routes["pods"](here, A, Delta(None, lower))) == [KEY]
 
 
+def test_the_end_of_a_pod_is_news_where_an_older_one_of_its_name_runs_on() -> None:
+    """While a pod of lower-b has the name, the lower pod in lower-a is left alone; after it, nothing else ends that."""
+    here = mirrored()
+    drop(here.lowers[A].upper_pods, "web")
+    successor = put(here.lowers[B].upper_pods, upper_pod(spec={"nodeName": B}, uid="another"))
+    assert decided(RULE, KEY, here)[0] == Decision()
+    drop(here.lowers[B].upper_pods, "web")
+    keys = {route.cache: route.keys for route in RULE.watches()}["upper_pods"]
+    assert list(keys(here, B, Delta(successor, None))) == [KEY, key_of(B)]
+    assert list(keys(here, B, Delta(successor, successor))) == []
+    other = put(here.lowers[B].upper_pods, upper_pod("other", {"nodeName": B}))
+    assert list(keys(here, B, Delta(other, None))) == [key_of(B)]
+
+
 def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
     """And not of what somebody deletes."""
     here = mirrored(**DELETED)
