@@ -122,7 +122,7 @@ async def missing_kubeconfig(stage: Stage) -> None:
     stage.lower(A)["kubeconfig"] = "kubeconfigs/gone"
 
 
-@setup(B, "reach", cause="context 'production': no context has this name", remedy="use another name")
+@setup(B, "reach", cause="context 'production': no context has this name", remedy="use one of them")
 async def wrong_context(stage: Stage) -> None:
     """The kubeconfig has no such context."""
     stage.lower(B)["context"] = "production"

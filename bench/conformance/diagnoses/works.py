@@ -137,13 +137,13 @@ async def certificate_that_nobody_approved(stage: Stage) -> None:
 # Which cluster, and which node.
 
 
-@setup(B, "identity", cause="it is the same cluster as lower-a", remedy="remove one of the two")
+@setup(B, "identity", cause="it is the same cluster as lower-a", remedy="remove a lower cluster of the two")
 async def two_lowers_that_are_one(stage: Stage) -> None:
     """Both kubeconfigs lead to the same cluster."""
     stage.lower(B)["kubeconfig"] = stage.lower(A)["kubeconfig"]
 
 
-@setup(A, "identity", cause="it is the same cluster as upper", remedy="put another cluster into")
+@setup(A, "identity", cause="it is the same cluster as upper", remedy="use the kubeconfig of another cluster than")
 async def lower_that_is_the_upper(stage: Stage) -> None:
     """A cluster below itself."""
     stage.lower(A)["kubeconfig"] = stage.topology["upper"]["kubeconfig"]
