@@ -55,6 +55,8 @@ async def test_it_refuses_while_pods_are_bound_and_the_engine_runs(ground: Groun
     for path in (ground.pod_path("web"), ground.path("pods", "guest", namespace=other)):
         await ground.upper.until(path, is_ready)
     await ground.sites[A].create(ground.path("configmaps", namespace=other), {"metadata": {"name": "theirs"}})
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{ground.nodes[A]}"
+    await ground.upper.until(lease, lambda found: "renewTime" in found.get("spec", {}))
     early = await uninstalled(ground, "--yes")
     assert early.code == 1
     assert f"2 pods are bound to node {ground.nodes[A]} " in early.err
