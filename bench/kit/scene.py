@@ -14,7 +14,7 @@ from bench.kit.faultproxy.asked import Asked
 from bench.kit.histories import Sight
 from bench.kit.oracles import Manifest
 from bench.kit.rig import LOWERS, Rig
-from bench.kit.sites import Refused, until
+from bench.kit.sites import NODE_LEASES, Refused, until
 from tensile.names import OWNER, UPPER_UID
 from tensile.sandbox.state import UPPER
 
@@ -92,7 +92,7 @@ class Scene:
             found[name]["namespaces"] = await site.items(f"/api/v1/namespaces?fieldSelector={self._named()}")
             if name == UPPER:
                 found[name]["nodes"] = await self.rig.nodes_now()
-                leases = await site.items("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+                leases = await site.items(NODE_LEASES)
                 found[name]["leases"] = [one for one in leases if one["metadata"]["name"] in self.rig.nodes.values()]
         return found
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvloop
 
-from bench.kit.sites import MERGE, NODES, Manifest, Site
+from bench.kit.sites import MERGE, NODE_LEASES, NODES, Manifest, Site
 from tensile.names import VIRTUAL_POD
 from tensile.resources import add, parse_all, render_all
 from tensile.sandbox.apiserver import RESOURCES
@@ -26,7 +26,6 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER
 
 PREFIX = "ceiling-"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 APPLY = "application/apply-patch+yaml"
 RENEW, DURATION = 10.0, 40
 AT_ONCE = "?gracePeriodSeconds=0"
@@ -96,7 +95,7 @@ class Ceiling:
         while True:
             for name in self._lowers:
                 body = lease(name, datetime.now(UTC))
-                await self._upper.call("PATCH", f"{LEASES}/{name}?fieldManager=ceiling&force=true", body, APPLY)
+                await self._upper.call("PATCH", f"{NODE_LEASES}/{name}?fieldManager=ceiling&force=true", body, APPLY)
             await asyncio.sleep(RENEW)
 
     async def _follow_upper(self) -> None:

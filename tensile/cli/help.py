@@ -202,13 +202,14 @@ def unexpected(word: str, ctx: "Context", given: Collection[str]) -> TensileErro
 
 
 _OF_KUBECTL = ("attach", "cp", "debug", "describe", "exec", "get", "label", "logs", "port-forward", "taint", "top")
-_DRAIN = "set maintenance: {0} for the lower cluster in the topology"
-_MAINTENANCE = {
-    "cordon": _DRAIN.format("cordon"),
-    "drain": f"{_DRAIN.format('drain')}; `tensile plan --drain NAME` shows what moves",
+_ADVICE = {word: f"use kubectl {word}: pods and nodes are in the upper cluster" for word in _OF_KUBECTL} | {
+    "cordon": "set maintenance: cordon for the lower cluster in the topology",
+    "drain": (
+        "set maintenance: drain for the lower cluster in the topology; `tensile plan --drain NAME` shows what moves"
+    ),
     "uncordon": "delete maintenance of the lower cluster in the topology",
 }
-"""What kubectl's commands for nodes are here."""
+"""What to do in place of kubectl's commands for pods and nodes."""
 _OTHER_WORDS = {
     "start": ("run", "up"),
     "stop": ("down",),
@@ -224,11 +225,10 @@ _OTHER_WORDS = {
 def unknown_command(word: str, ctx: "Context", names: Iterable[str]) -> TensileError:
     """Return the error for a word that is none of the commands with these names."""
     known = [*names]
-    other = next((name for name in _OTHER_WORDS.get(word, ()) if name in known), "")
-    if not other and "plan" in known and (word in _OF_KUBECTL or word in _MAINTENANCE):
-        advice = _MAINTENANCE.get(word, f"use kubectl {word}: pods and nodes are in the upper cluster")
-        return _error(f"unknown command {word!r}: {advice}", ctx)
-    return _error(f"unknown command {word!r}{_meant([other] if other else get_close_matches(word, known, n=1))}", ctx)
+    if word in _ADVICE and "plan" in known:
+        return _error(f"unknown command {word!r}: {_ADVICE[word]}", ctx)
+    others = [name for name in _OTHER_WORDS.get(word, ()) if name in known] or get_close_matches(word, known)
+    return _error(f"unknown command {word!r}{_meant(others[:1])}", ctx)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

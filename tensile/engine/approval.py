@@ -244,9 +244,7 @@ async def _disrupted(clusters: AssumedClusters) -> Pods:
     """Return the running pods that the topology of a world restarts, moves or ends."""
     recorder = Recorder()
     await rehearse(clusters, recorder, forced=True, pace=BESIDE_ENGINE)
-    cost = disruption(await planned_changes(recorder, clusters.world), clusters.world, {})
-    pods = (*cost.restarted, *cost.moved, *cost.stranded, *cost.evicted, *cost.ended)
-    return frozenset((pod.node, pod.namespace, pod.name) for pod in pods)
+    return disruption(await planned_changes(recorder, clusters.world), clusters.world, {}).pods
 
 
 class EditGate:

@@ -103,6 +103,12 @@ class Disruption(NamedTuple):
     endpoints: tuple[LostEndpoints, ...] = ()
     streams: tuple[CutStreams, ...] = ()
 
+    @property
+    def pods(self) -> frozenset[tuple[str, str, str]]:
+        """The pods that restart, move or end: node, namespace and name of each."""
+        found = (*self.restarted, *self.moved, *self.stranded, *self.evicted, *self.ended)
+        return frozenset((pod.node, pod.namespace, pod.name) for pod in found)
+
 
 def planned_moves(world: World) -> Iterator[tuple[Ref, PodMove | None]]:
     """Yield where each pod of drained lowers would go, None for a pod that fits nowhere.
@@ -341,8 +347,7 @@ def as_sections(cost: Disruption, approve_over: int | None = None) -> list[str]:
     `approve_over` is the `guard.approveOver` of the topology that is planned, if the plan should tell what exceeds it.
     """
     lines = [*_lines(cost)]
-    pods = {pod[:2] for part in (cost.restarted, cost.moved, cost.stranded, cost.evicted, cost.ended) for pod in part}
-    if approve_over is not None and len(pods) > approve_over:
+    if approve_over is not None and len(cost.pods) > approve_over:
         lines.append(f"more than guard.approveOver ({approve_over}): a running engine waits for an approval")
     return ["\n".join(["Cost to running pods:", *(_INDENT + line for line in lines)])] if lines else []
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from enginekit import A, Ground
-from sitekit import Manifest, is_ready
+from sitekit import NODE_LEASES, Manifest, is_ready
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -81,7 +81,7 @@ async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -
 
 async def test_a_node_shows_that_its_engine_runs(ground: Ground) -> None:
     """Its lease is made, found again by an engine that begins, and made anew where somebody deletes it."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{ground.nodes[A]}"
+    path = f"{NODE_LEASES}/{ground.nodes[A]}"
     made = await ground.upper.until(path, lambda one: one["spec"]["renewTime"], limit=BEATS)
     await ground.stop()
     await ground.start()

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from enginekit import QUIET, UPPER, A, B, edit_lower, with_fields, without_lower
 from programkit import Program, served, streaming
-from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
+from sitekit import NODE_LEASES, Manifest, condition_of, is_ready, is_true, phase_of
 
 from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
@@ -154,7 +154,7 @@ async def test_an_empty_lower_leaves_and_another_joins(program: Program) -> None
     async with streaming(program) as stream:
         await program.reload(without_lower(B))
         await program.upper.gone(path, limit=IN_FORCE)
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{program.nodes[B]}"
+        lease = f"{NODE_LEASES}/{program.nodes[B]}"
         await program.upper.gone(lease)
         await program.reload()
         found = await program.usable(program.nodes[B])

@@ -5,7 +5,7 @@ import sys
 import orjson
 import pytest
 from enginekit import LOWERS, UPPER, A, Done, Ground, policies_of, ran
-from sitekit import Manifest, is_ready
+from sitekit import NODE_LEASES, Manifest, is_ready
 
 from tensile.names import LEASE_NAMESPACE, OWNER
 
@@ -55,7 +55,7 @@ async def test_it_refuses_while_pods_are_bound_and_the_engine_runs(ground: Groun
     for path in (ground.pod_path("web"), ground.path("pods", "guest", namespace=other)):
         await ground.upper.until(path, is_ready)
     await ground.sites[A].create(ground.path("configmaps", namespace=other), {"metadata": {"name": "theirs"}})
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{ground.nodes[A]}"
+    lease = f"{NODE_LEASES}/{ground.nodes[A]}"
     await ground.upper.until(lease, lambda found: "renewTime" in found.get("spec", {}))
     early = await uninstalled(ground, "--yes")
     assert early.code == 1

@@ -28,7 +28,8 @@ from bench.kit.sites import NotInTime, Refused
 from tensile.sandbox.sandbox import Sandbox
 
 NAME = "stale"
-STALE, UNCHANGED = "The plan is stale. These have moved since it was made:", "Nothing was changed."
+STALE = "The plan is stale. These have moved since it was made:"
+UNCHANGED = "Nothing was changed. Plan again with `tensile plan --out FILE`."
 Cases = dict[str, tuple[Subject, Change]]
 
 
@@ -43,7 +44,7 @@ def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[
     told = "; ".join(lines) or done.out[-300:]
     if done.code != 1:
         yield f"exit code {done.code}: {told}"
-    if not lines or STALE not in lines[0] or not lines[-1].startswith(UNCHANGED):
+    if not lines or STALE not in lines[0] or lines[-1] != UNCHANGED:
         yield f"not said to be stale: {told}"
     elif not any(re.search(says, line) for line in lines[1:-1]):
         yield f"said otherwise than {says!r}: {told}"

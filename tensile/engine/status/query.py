@@ -5,7 +5,6 @@ follow a status, the ConfigMap is watched; the telemetry server, which is on thi
 """
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -25,6 +24,7 @@ from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.informer import Informer
 from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
+from tensile.kube.transport import cause_of
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.ownership import is_ours
@@ -179,18 +179,12 @@ async def _fetched(url: str) -> bytes:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as reply:
             return await reply.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        is_late = isinstance(error, TimeoutError)
+        why = cause_of(error, f"no response in {_PATIENCE:g} s" if is_late else "the connection was closed")
         raise TensileError(
-            f"no engine responds at {url} ({_reason(error)}): start or restart `tensile run` on this "
+            f"no engine responds at {url} ({why}): start or restart `tensile run` on this "
             "machine, or correct telemetry in the topology file"
         ) from None
-
-
-def _reason(error: Exception) -> str:
-    """Return in words why there is no response."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    if isinstance(cause, TimeoutError):
-        return f"no response in {_PATIENCE:g} s"
-    return (isinstance(cause, OSError) and cause.errno and os.strerror(cause.errno)) or "the connection was closed"
 
 
 def _url(telemetry: Telemetry, path: str) -> str:
