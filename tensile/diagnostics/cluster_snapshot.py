@@ -133,10 +133,11 @@ class ClusterSnapshot(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class UpperPod(NamedTuple):
-    """A pod of the upper cluster, and its events."""
+    """A pod of the upper cluster, its events, and the Lease of its node ({}: none, None: not read)."""
 
     pod: Manifest
     events: list[Manifest]
+    lease: Manifest | None = None
 
 
 class FleetSnapshot:

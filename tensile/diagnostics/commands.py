@@ -37,7 +37,7 @@ from tensile.diagnostics.simulate import Addition, Case, Document, simulated, si
 from tensile.diagnostics.timeline import Traced, timeline, timeline_text
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
-from tensile.errors import ClusterError, NotFound, TensileError
+from tensile.errors import ClusterError, Denied, NotFound, TensileError
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.credentials import keep_secret
@@ -66,7 +66,7 @@ def looked_around(
     Raises TensileError if the upper cluster is unreachable. A missing object is returned as {}.
     """
     picture, asked = asyncio.run(_looked(topology, ways, now, ref, EXTRA[ref.kind]))
-    return picture, asked or UpperObject({}, [], {})
+    return picture, asked or UpperObject({}, [])
 
 
 def looked_at(
@@ -74,7 +74,7 @@ def looked_at(
 ) -> tuple[FleetSnapshot, UpperPod]:
     """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
     picture, found = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
-    asked = UpperPod(found.manifest, found.events) if found else None
+    asked = UpperPod(found.manifest, found.events, found.lease) if found else None
     if asked is None:
         raise TensileError(_no_pod(namespace, name))
     return picture, asked
@@ -186,14 +186,18 @@ async def _asked(cluster: Cluster, ref: Ref) -> UpperObject | None:
     if ref.kind == NODE:  # a kubelet, and the engine, name a Node by its name in place of the UID
         about = f"involvedObject.kind=Node,involvedObject.name={ref.name}"
     events = await cluster.list(EVENT, Selection(ref.namespace, fields=about), orjson.loads)
-    return UpperObject(found, events.items, await _lease(cluster, ref) if ref.kind == NODE else {})
+    node = ref.name if ref.kind == NODE else (found.get("spec") or {}).get("nodeName") if ref.kind == POD else None
+    return UpperObject(found, events.items, await _lease(cluster, node) if node and ref.cluster == UPPER else None)
 
 
-async def _lease(upper: Cluster, node: Ref) -> Manifest:
+async def _lease(upper: Cluster, node: str) -> Manifest | None:
+    """Return the Lease of a node, {} if there is none, None if it must not be read."""
     try:
-        found: Manifest = orjson.loads(await upper.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node.name)))
+        found: Manifest = orjson.loads(await upper.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node)))
     except NotFound:
         return {}
+    except Denied:
+        return None
     return found
 
 

@@ -6,13 +6,15 @@ about the first obstacle; a pod that runs, or that only needs time, gets none.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperPod
+from tensile.engine.status.query import holds, renewed_at
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
-from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, uid
+from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, timestamp, uid
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT
@@ -31,6 +33,7 @@ _WHOLE = 1000
 Row = dict[str, Any]
 Document = dict[str, Any]
 Cells = tuple[str, ...]
+START = "start the engine (`tensile run`), or look in its log for why it stopped"
 _LABEL = 'virtual-pod: "true"'
 _OPTED_IN = ("virtual-pod", "true")
 _FULL = "free capacity or add nodes there; `tensile simulate` shows how many pods would fit"
@@ -39,7 +42,7 @@ _CHECKS: Mapping[str, str] = {
     "ports": "remove the host port from the pod, or free it on a node",
     "resources": f"reduce the requests of the pod, or {_FULL}",
     "volumes": "check the claims of the pod: `kubectl describe pvc`",
-    "node": "start the engine; `tensile status` shows whether it runs",
+    "node": START,
 }
 """What to do if all virtual nodes refuse a pod in one check, except in those that depend on the pod's label."""
 _DENIED: Mapping[str, str] = {
@@ -71,8 +74,20 @@ def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
         "lowers": lowers,
         "events": event_rows(asked.events),
     }
-    why = verdict(pod, lowers, picture.topology.exclude_namespaces)
-    return document | {"why": why, "advice": advice(pod, lowers)}
+    why, todo = verdict(pod, lowers, picture.topology.exclude_namespaces), advice(pod, lowers)
+    gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
+    if gone and status.get("phase") not in ("Succeeded", "Failed"):
+        why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
+        todo = [START, *(line for line in todo if line != START)]
+    return document | {"why": why, "advice": todo}
+
+
+def unrenewed(lease: Manifest | None, now: datetime) -> str:
+    """Return since when no engine renews a node's Lease ({}: it has none), "" if one does, or if it is not known."""
+    renewed = renewed_at(lease or {})
+    if lease is None or holds(renewed, now):
+        return ""
+    return f"since {timestamp(renewed)}" if lease else "as it has none"
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:

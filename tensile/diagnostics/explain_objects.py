@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot
-from tensile.diagnostics.explain import event_rows
-from tensile.engine.status.query import holds, renewed_at
+from tensile.diagnostics.explain import START, event_rows, unrenewed
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import (
     CORDONED_BY,
@@ -36,7 +35,6 @@ from tensile.objects import (
     annotations,
     labels,
     metadata,
-    timestamp,
     uid,
 )
 from tensile.reconcile.ownership import is_ours
@@ -51,7 +49,6 @@ EXTRA: Mapping[Kind, tuple[Kind, ...]] = {NODE: (), CLAIM: (), SERVICE: (SERVICE
 _SERVICE_NAME = "kubernetes.io/service-name"
 _NAMED = 3
 _DOCTOR = "run `tensile doctor`: it checks the connection, the credentials and the permissions"
-_START = "start the engine (`tensile run`), or look in its log for why it stopped"
 _NOTHING = "nothing has to be done"
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -65,11 +62,14 @@ class Verdict(NamedTuple):
 
 
 class UpperObject(NamedTuple):
-    """An object of the upper cluster as it is stored ({} for none), its events, and for a Node its Lease ({}: none)."""
+    """An object of the upper cluster as it is stored ({} for none), and its events.
+
+    `lease` is the Lease of a Node, or of a pod's node: {} if there is none, None if it was not read.
+    """
 
     manifest: Manifest
     events: list[Manifest]
-    lease: Manifest
+    lease: Manifest | None = None
 
 
 def explained_node(name: str, asked: UpperObject, picture: FleetSnapshot) -> Document:
@@ -86,14 +86,13 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
     """Return what keeps new pods off a node; `spec` is its lower, None if it is not in the topology."""
     node, lower = asked.manifest, spec.name if spec else "its lower cluster"
     if not node:
-        return Verdict(f"the Node of lower {lower} does not exist: no engine has created it", _START)
+        return Verdict(f"the Node of lower {lower} does not exist: no engine has created it", START)
     if not is_ours(node, picture.owner):
         advice = "give the virtual node another name (`node.name` in the topology), or remove that Node"
         return Verdict("the Node belongs to another owner, so the engine does not touch it", advice)
-    renewed = renewed_at(asked.lease)
-    if not holds(renewed, picture.world.now):
-        last = f"since {timestamp(renewed)}" if asked.lease else "as it has none"
-        return Verdict(f"no engine has renewed its lease {last}, so its conditions are old", _START)
+    gone = unrenewed(asked.lease, picture.world.now)
+    if gone:
+        return Verdict(f"no engine has renewed its lease {gone}, so its conditions are old", START)
     conditions = {one["type"]: one for one in (node.get("status") or {}).get("conditions") or ()}
     return (
         _failing(conditions, lower)
@@ -106,7 +105,7 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
 def _failing(conditions: Mapping[str, Manifest], lower: str) -> Verdict | None:
     """Return the first condition of a node that has the wrong status."""
     checks = (
-        ("Ready", "True", _START),
+        ("Ready", "True", START),
         (LOWER_REACHABLE, "True", _DOCTOR),
         (IN_TOPOLOGY, "True", "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"),
         (DELETIONS_BLOCKED, "False", "check the deletions with `tensile plan`; if they are correct, `apply --force`"),
@@ -231,7 +230,7 @@ def _provisioning(claim: Manifest, spec: Lower, rows: Iterable[Row]) -> Verdict:
         advice = "move the claim of that name there, or set `onConflict: adopt`"
         return Verdict(f"lower {name} has a claim of that name that is not the engine's", advice)
     if state == "none":
-        return Verdict(f"lower {name} has no copy of it yet, and the engine has not reported why", _START)
+        return Verdict(f"lower {name} has no copy of it yet, and the engine has not reported why", START)
     place = f"kubectl describe pvc {meta['name']}` in the namespace that mirrors {meta['namespace']}"
     return Verdict(f"its copy in lower {name} is {state} there", f"look at it in {name}: `{place}")
 
@@ -323,9 +322,9 @@ def _obstacle_below(service: Manifest, row: Row, picture: FleetSnapshot) -> Verd
         advice = "rename the Service of that name there, or set `onConflict: adopt`"
         return Verdict(f"lower {name} has a Service of that name that is not the engine's", advice)
     if row["state"] == "none":
-        return Verdict(f"lower {name} has no copy of it, though pods of its namespace run there", _START)
+        return Verdict(f"lower {name} has no copy of it, though pods of its namespace run there", START)
     if not _count(_slices(service, picture, name))[1]:
-        return Verdict(f"its copy in lower {name} has no ready endpoints, though it has some in the upper", _START)
+        return Verdict(f"its copy in lower {name} has no ready endpoints, though it has some in the upper", START)
     return None
 
 

@@ -70,8 +70,8 @@ def utc_now() -> datetime:
 class Clusters:
     """The upper cluster and the lowers joined to it; `wake` enqueues all keys of a lower.
 
-    With `beat`, the leases of virtual nodes are renewed. With `busy`, events are mirrored upward while it reports that
-    a lower has no other work.
+    With `engine`, the identity of an engine, the leases of virtual nodes are renewed. With `busy`, events are mirrored
+    upward while it reports that a lower has no other work.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Clusters:
         ways: ClusterAccess,
         wake: Callable[[str], None],
         *,
-        beat: bool,
+        engine: str = "",
         busy: Callable[[str], bool] | None = None,
     ) -> None:
         self.fleet = fleet
@@ -88,7 +88,7 @@ class Clusters:
         self.joined: dict[str, LowerConnection] = {}
         self.ways = ways
         self._wake = wake
-        self._beat = beat
+        self._engine = engine
         self._busy = busy
         self._access: Access
         fleet.heed(self._claimed)
@@ -145,7 +145,7 @@ class Clusters:
         """
         joined = LowerConnection(self.world, self.fleet, self.ways, utc_now, self._wake)
         self.joined[spec.name] = joined
-        joined.begin(spec, beat=self._beat, connect=connect, remaps=remaps, busy=self._busy)
+        joined.begin(spec, engine=self._engine, connect=connect, remaps=remaps, busy=self._busy)
         return joined
 
     def strays(self) -> list[Lower]:

@@ -17,6 +17,7 @@ from tensile.engine.caches import rules
 from tensile.engine.clusters import Clusters, CredentialChecks, node_address, own_namespace, utc_now
 from tensile.engine.extender_server import ExtenderServer
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
+from tensile.engine.leader_election import new_identity
 from tensile.engine.lower import ClusterAccess, LowerConnection
 from tensile.engine.tracing import PodTraces, SyncLatency
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
@@ -92,7 +93,8 @@ class Engine:
         self.topology = topology
         self._ways = ways
         self._observer = observer
-        self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
+        self.identity = new_identity()
+        self.clusters = Clusters(fleet, ways, self._wake, engine=self.identity, busy=self._is_busy)
         self.latency = SyncLatency()
         self._traces = traces
         self._tasks: list[asyncio.Task[None]] = []

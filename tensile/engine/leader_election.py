@@ -13,10 +13,13 @@ leader removes it from all other pods.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import orjson
 import structlog
@@ -65,6 +68,11 @@ class LeaseTimings(NamedTuple):
     gives_up: float = 10.0
     look: float = 2.0
     answer: float = 5.0
+
+
+def new_identity() -> str:
+    """Return the identity of an engine that starts in this process: the host, the process, and what makes it unique."""
+    return f"{socket.gethostname()}_{os.getpid()}_{uuid4().hex[:8]}"
 
 
 def lease_ref(topology: str) -> Ref:

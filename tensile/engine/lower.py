@@ -147,7 +147,7 @@ class LowerConnection:
         self,
         spec: Lower,
         *,
-        beat: bool,
+        engine: str = "",
         connect: bool = True,
         remaps: bool = False,
         busy: Callable[[str], bool] | None = None,
@@ -155,7 +155,8 @@ class LowerConnection:
         """Add the lower to the world and start its tasks, and return at once, whether the cluster responds or not.
 
         Without `connect` the lower was left behind, and only its Node is kept. With `remaps` no object depends on the
-        namespace mapping recorded on its Node. With `busy`, which reports whether a lower has other work, events of its
+        namespace mapping recorded on its Node. With `engine`, the identity of this engine, the Node's Lease is renewed.
+        With `busy`, which reports whether a lower has other work, events of its
         pods are mirrored upward.
         """
         naming = NamespaceNaming(self._world.topology.name, self._world.owner.mark)
@@ -181,8 +182,16 @@ class LowerConnection:
         if connect and busy is not None:
             self.events = EventMirror(self.lower, self._world, upper, partial(busy, spec.name))
             self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
-        if beat:
-            heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
+        if engine:
+            heartbeat = Heartbeat(
+                upper,
+                self.lower.node,
+                self._node_uid,
+                self._now,
+                _beat_lost,
+                engine=engine,
+                shared=self._note_other_engine,
+            )
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
 
     def hear_events(self) -> None:
@@ -380,6 +389,15 @@ class LowerConnection:
             if words:
                 _log.warning("kubeconfig refused", lower=self.lower.name, error=words)
             self._wake(self.lower.name)
+
+    def _note_other_engine(self, engine: str) -> None:
+        """Report in the log and in the status that another engine works on the same node, "" that none does."""
+        self.lower.other_engine = engine
+        if engine:
+            words = "another engine renews this node lease, and both undo each other's changes"
+            _log.warning(f"{words}: stop one, or run both with --leader-elect", node=self.lower.node, engine=engine)
+        else:
+            _log.info("no other engine renews the node lease any more", node=self.lower.node)
 
     def _cluster(self) -> Cluster | None:
         """Return the connection to the cluster, None before there is one."""

@@ -125,7 +125,7 @@ async def opened(
     """
     net.raise_limit()
     fleet = Fleet(chance=random.random)
-    clusters = Clusters(fleet, ways, lambda _lower: None, beat=False)
+    clusters = Clusters(fleet, ways, lambda _lower: None)
     try:
         await clusters.open_upper(topology)
         unreached = await _fill(clusters, topology, progress or (lambda _line: None))

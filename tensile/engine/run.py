@@ -14,7 +14,6 @@ import gc
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -22,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from uuid import uuid4
 
 import structlog
 import uvloop
@@ -309,8 +307,8 @@ async def _candidate(engine: Engine, around: _RunContext, ending: AsyncExitStack
     fleet = Fleet(chance=random.random, patience=_PROBING, requests=metrics.requests, watcher=around.watcher)
     ending.push_async_callback(fleet.close_all)
     upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=2)
-    ref, identity = lease_ref(engine.topology.name), f"{socket.gethostname()}_{uuid4()}"
-    election = Election(upper, ref, lambda: engine.clusters.world.owner, identity, utc_now)
+    ref = lease_ref(engine.topology.name)
+    election = Election(upper, ref, lambda: engine.clusters.world.owner, engine.identity, utc_now)
     ending.push_async_callback(election.release_lease)
     return election
 

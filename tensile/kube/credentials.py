@@ -276,7 +276,7 @@ async def _ask(entry: KubeconfigEntry, plugin: ExecPlugin, origin: str, clock: C
     """Run the exec plugin. Return the entry with the plugin's credential, and when that expires."""
     authority = base64.b64encode(_pem(entry.authority)).decode()
     asked = question(plugin, entry.server, entry.server_name, authority)
-    answer = read_answer(await run_plugin(plugin, asked, origin), plugin.api_version, origin)
+    answer = read_answer(await run_plugin(plugin, asked, origin), plugin, origin)
     certificate, key = PEMSource(answer.certificate.encode()), PEMSource(answer.key.encode())
     answered = replace(entry, token=answer.token, certificate=certificate, key=key, plugin=None)
     left = math.inf if answer.until is None else max(answer.until - time.time() - MARGIN, 0.0)

@@ -82,14 +82,15 @@ def question(plugin: ExecPlugin, server: str, server_name: str, authority: str) 
     return orjson.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
 
 
-def read_answer(output: bytes, version: str, where: str) -> ExecCredential:
+def read_answer(output: bytes, plugin: ExecPlugin, where: str) -> ExecCredential:
     """Parse the output of a plugin. The AccessError repeats none of it."""
+    version = plugin.api_version
     try:
         return _Answer.model_validate_json(output, by_alias=True, by_name=False, context=version).status
     except ValidationError as error:
         what, _ = validation_message(_Answer, error)
         raise AccessError(
-            f"{where}: the exec plugin did not print an ExecCredential of {version} ({what})", "run it by hand"
+            f"{_subject(plugin, where)} did not print an ExecCredential of {version} ({what})", "run it by hand"
         ) from None
 
 
@@ -97,7 +98,7 @@ async def run_plugin(plugin: ExecPlugin, asked: str, where: str, *, seconds: flo
     """Run a plugin with its input and return its output. Raises AccessError if it fails."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
-    subject = f"{where}: the exec plugin {shown(plugin.command)}"
+    subject = _subject(plugin, where)
     _demand_program(plugin.command, subject)
     try:
         async with asyncio.timeout(seconds):
@@ -106,6 +107,11 @@ async def run_plugin(plugin: ExecPlugin, asked: str, where: str, *, seconds: flo
         raise AccessError(f"{subject} did not exit within {seconds:g} s", "run it by hand") from None
     except (OSError, ValueError) as error:
         raise AccessError(f"{subject} could not be started ({type(error).__name__})", "run it by hand") from None
+
+
+def _subject(plugin: ExecPlugin, where: str) -> str:
+    """Return the subject of a message. It does not show the arguments, which may contain secrets."""
+    return f"{where}: the exec plugin {shown(plugin.command)}"
 
 
 def _demand_program(command: str, subject: str) -> None:

@@ -39,6 +39,8 @@ _NETWORK = {
 _ROOT = Path("/")
 _LOCAL_FUSE = "fuse.fuse-overlayfs"
 _MOUNT_FIELDS = 6
+_EXPANDABLE = re.compile(r"(^|/)~|\$\{?[A-Za-z_]")
+"""What a shell would expand in a path: a home directory or a variable."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -79,17 +81,21 @@ def read_small(path: str | Path, most: int) -> bytes:
     except UnreadableFile as error:
         raise AccessError(f"{name}: {error.strerror}", error.advice) from None
     except OSError as error:
-        raise AccessError(f"{name}: cannot be read ({error.strerror})", _advice(Path(path).parent)) from None
+        raise AccessError(f"{name}: cannot be read ({error.strerror})", _advice(Path(path))) from None
 
 
-def _advice(folder: Path) -> str:
-    """Return what to do about a file of a folder that cannot be read.
+def _advice(path: Path) -> str:
+    """Return what to do about a file that cannot be read.
 
-    A sandbox that was stopped has removed its folder, so kubeconfigs in it are missing.
+    A sandbox that was stopped has removed its folder, so kubeconfigs in it are missing. A path that a shell would
+    expand stands in a file, which no shell reads.
     """
+    folder = path.parent
     place = shown(folder, _LONGEST_PATH)
     if folder.name == SANDBOX_DIRECTORY and not folder.exists() and place == str(folder):
         return f"no sandbox runs there: start one with `tensile sandbox up --dir {quote(place)}`"
+    if _EXPANDABLE.search(str(path)):
+        return "write the path in full: `~` and variables are not expanded here"
     return "check the path and its permissions"
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from picturekit import TAINT, above, below, picture, sight, two_nodes, virtual
+from picturekit import NOW, TAINT, above, below, picture, sight, two_nodes, virtual
 from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperPod
@@ -161,6 +161,21 @@ def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
 def test_nothing_is_said_of_it() -> None:
     """The engine may not run."""
     assert why(above(spec=on())) == "it is not created in lower-a, and the engine has not reported why: does it run?"
+
+
+def test_a_pod_whose_engine_is_away() -> None:
+    """What is told of it is old: since when comes after it, and what to do first. A pod that has ended is over."""
+    lease = {"spec": {"renewTime": "2026-03-01T11:00:00.000000Z"}}
+    seen = picture([], *LOWERS)
+    found = explained(seen, UpperPod(above(spec=on()), [], lease))
+    assert found["why"].endswith(
+        "; no engine has renewed the lease of its node since 2026-03-01T11:00:00Z, so its status may be old"
+    )
+    assert found["advice"][0].startswith("start the engine")
+    over = explained(seen, UpperPod(above(spec=on(), status={"phase": "Succeeded"}), [], lease))
+    assert (over["why"], over["advice"]) == ("it has ended", [])
+    fresh = {"spec": {"renewTime": f"{NOW:%Y-%m-%dT%H:%M:%S.%fZ}"}}
+    assert "lease" not in explained(seen, UpperPod(above(spec=on()), [], fresh))["why"]
 
 
 def test_a_lower_out_of_reach() -> None:

@@ -93,7 +93,7 @@ class OpeningLower:
         self.joined = LowerConnection(
             world, self.fleet, ClusterAccess(self.directory), lambda: datetime.now(UTC), self.news.tell
         )
-        self.joined.begin(self.topology.lowers[0], beat=False)
+        self.joined.begin(self.topology.lowers[0])
 
     @property
     def is_open(self) -> bool:

@@ -151,15 +151,16 @@ def test_a_plugin_that_gives_nothing_is_an_error(sort: str) -> None:
     status, words = GIVES_NOTHING[sort]
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}).encode()
     with pytest.raises(AccessError) as refused:
-        read_answer(output, V1, "f")
-    assert str(refused.value) == f"f: the exec plugin did not print an ExecCredential of {V1} ({words}): run it by hand"
+        read_answer(output, named(Path("/p")), "f")
+    printed = f"f: the exec plugin /p did not print an ExecCredential of {V1}"
+    assert str(refused.value) == f"{printed} ({words}): run it by hand"
 
 
 def test_what_else_a_plugin_prints_is_passed_over() -> None:
     """Kubernetes does so: keys of later forms, and null for what is not given."""
     status = {"token": " t\n", "clientKeyData": None, "later": {"a": 1}}
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "spec": {}, "status": status}).encode()
-    found = read_answer(output, V1, "f")
+    found = read_answer(output, named(Path("/p")), "f")
     assert (found.token, found.certificate, found.key, found.until) == ("t", "", "", None)
     assert "t'" not in repr(found)
 
@@ -188,9 +189,9 @@ def test_all_that_kubernetes_has_in_the_section_is_read() -> None:
 def test_an_answer_of_another_form_is_refused() -> None:
     """The plugin has to speak the version that the kubeconfig names."""
     output = json.dumps({"apiVersion": f"{V1}beta1", "kind": "ExecCredential", "status": {"token": "t"}}).encode()
-    assert read_answer(output, f"{V1}beta1", "f").token == "t"
+    assert read_answer(output, ExecPlugin(command="/p", api_version=f"{V1}beta1"), "f").token == "t"
     with pytest.raises(AccessError, match=f"no?t? print an ExecCredential of {V1}"):
-        read_answer(output, V1, "f")
+        read_answer(output, named(Path("/p")), "f")
 
 
 async def test_a_plugin_that_does_not_end_is_ended_with_all_it_started(home: Path) -> None:

@@ -59,3 +59,12 @@ def test_words_of_others_are_short_and_print() -> None:
     assert shown("it's \\ \u00e9") == "it's \\ \u00e9"
     assert shown("a\x1b\n\u202e") == "a\\x1b\\n\\u202e"
     assert shown("a" * 50 + "b" * 50, 10) == "aaaaa...bbbbb"
+
+
+@pytest.mark.parametrize("path", ["~/.kube/config", "~ops/config", "$HOME/config", "${HOME}/config"])
+def test_a_path_that_a_shell_would_expand_is_told(path: str, tmp_path: Path) -> None:
+    """A topology is no shell script; any other path that does not exist is to be checked."""
+    with pytest.raises(AccessError, match="write the path in full: `~` and variables are not expanded here"):
+        read_small(tmp_path / path, 9)
+    with pytest.raises(AccessError, match="check the path"):
+        read_small(tmp_path / "config~$", 9)

@@ -14,7 +14,7 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection, WatchEvent
 from tensile.kube.credentials import from_text
 from tensile.kube.exec_plugin import read_answer
-from tensile.kube.kubeconfig import parse
+from tensile.kube.kubeconfig import ExecPlugin, parse
 from tensile.objects import POD
 
 CANARY = "can4ry-7f3a9b2c"
@@ -154,7 +154,8 @@ def test_what_is_wrong_with_an_exec_plugin_is_told_by_its_place(section: object)
 def test_what_is_wrong_with_a_plugins_answer_is_told_by_its_place(answer: object) -> None:
     """Whichever part of it is another, is missing, or has another name."""
     output = orjson.dumps(answer)
-    assert CANARY not in words_of(lambda: read_answer(output, ANSWER["apiVersion"], "f"))
+    plugin = ExecPlugin(command="/p", api_version=ANSWER["apiVersion"])
+    assert CANARY not in words_of(lambda: read_answer(output, plugin, "f"))
 
 
 def words_of(reading: Callable[[], object]) -> str:

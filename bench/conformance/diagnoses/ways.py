@@ -19,7 +19,12 @@ ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 LONG_AGO = "Thu, 01 Jan 2026 00:00:00 GMT"
 
 
-@setup(A, "reach", cause="not trusted", remedy="the certificate is by CN=lower-a-ca: put that CA there")
+@setup(
+    A,
+    "reach",
+    cause="an untrusted certificate",
+    remedy="the certificate is by CN=lower-a-ca: put that CA there",
+)
 async def wrong_CA(stage: Stage) -> None:  # noqa: N802 - it is called so
     """The kubeconfig of one lower has the CA of another."""
     stage.edit(A, certificate_authority_data=stage.authority(B))
@@ -92,7 +97,12 @@ async def silent_server(stage: Stage) -> None:
     stage.edit(A, server=f"https://{LOOPBACK}:{listening.getsockname()[1]}")
 
 
-@setup(A, "reach", cause="not trusted", remedy="it is not for apiserver.example: set tls-server-name: ")
+@setup(
+    A,
+    "reach",
+    cause="an untrusted certificate",
+    remedy="it is not for apiserver.example: set tls-server-name: ",
+)
 async def wrong_name_in_the_certificate(stage: Stage) -> None:
     """The certificate is for other names than the one that is asked for."""
     stage.edit(A, tls_server_name="apiserver.example")

@@ -379,7 +379,7 @@ async def rights_in_a_lower_that_is_shared(stage: Stage) -> None:
     await _inhabited(stage)
 
 
-@setup(A, "tenants", cause="where the engine's own account is", remedy="in another namespace", level="warn")
+@setup(A, "tenants", cause="which has the engine's own account", remedy="in another namespace", level="warn")
 async def account_where_pods_go(stage: Stage) -> None:
     """Nothing is mirrored from the namespace above that leads there."""
     account = f"{DEFAULT}/serviceaccounts/default"

@@ -10,6 +10,7 @@ may read there may read the copies. Pods of others in those namespaces are the v
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from http import HTTPStatus
 from shlex import quote
 
@@ -38,7 +39,8 @@ from tensile.diagnostics.doctor.facts import (
     shown,
     strays,
 )
-from tensile.names import LOWER_UID, NOWHERE, OWNER, OWNER_NAME, PROVISIONER, prefixed
+from tensile.diagnostics.explain import START, unrenewed
+from tensile.names import ENGINE, LOWER_UID, NOWHERE, OTHER_ENGINE, OWNER, OWNER_NAME, PROVISIONER, prefixed
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Lower, Topology
@@ -108,10 +110,24 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine creates it")
     elif not is_ours(node, owner(upper, facts.topology)):
         yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node))
-    elif is_renewed(upper, name, facts.now):
-        yield Finding(side.name, "node", Level.OK, f"Node {name} exists, and an engine renews its lease")
     else:
-        yield Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine renews its lease")
+        yield _renewal(side, name, upper.value(lease_of(name)), facts.now)
+
+
+def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetime) -> Finding:
+    """Return a finding on whether an engine renews the lease of a Node of ours; None for a lease that was not read."""
+    gone = unrenewed(lease, now)
+    if not lease:
+        return Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine has renewed its lease yet")
+    if gone:
+        what = f"Node {name} exists, but no engine has renewed its lease {gone}: logs, exec and new pods wait"
+        return Finding(side.name, "node", Level.WARN, what, START)
+    engine, other = annotations(lease).get(ENGINE), annotations(lease).get(OTHER_ENGINE)
+    if other:
+        what = f"engines {engine} and {other} both renew the lease of Node {name}, and undo each other's changes"
+        return Finding(side.name, "node", Level.WARN, what, "stop one of them, or run both with --leader-elect")
+    which = f"engine {engine}" if engine else "an engine"
+    return Finding(side.name, "node", Level.OK, f"Node {name} exists, and {which} renews its lease")
 
 
 def _foreign(name: str, node: Manifest) -> tuple[str, str]:

@@ -140,6 +140,7 @@ def stamp(world: World) -> tuple[object, ...]:
             lower.refusal,
             lower.denied,
             lower.warning,
+            lower.other_engine,
             lower.is_wrong,
             lower.is_excessive,
             lower.version,

@@ -278,6 +278,9 @@ def _message(lower: LowerWorld, trouble: str) -> str:
     wrong = lower.refusal or trouble or lower.denied or lower.warning
     if wrong:
         return wrong
+    if lower.other_engine:
+        other = f"engine {lower.other_engine} runs this topology too, and both undo each other's changes"
+        return f"{other}: stop one, or run both with --leader-elect"
     if not lower.in_topology:
         return "removed from the topology, but pods are still bound to its node"
     return "" if lower.settled else "not all its objects are listed yet"

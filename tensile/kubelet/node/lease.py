@@ -2,6 +2,9 @@
 
 The Lease is owned by the Node and deleted with it. It is renewed as long as the engine runs, whether or not the lower
 cluster responds. An unreachable cluster is not a dead node, and an expired Lease would have its pods evicted.
+
+A renewal has the resourceVersion of the one before it as its precondition, so it also finds a second engine that renews
+the same Lease: two engines without leader election undo each other's changes, and neither sees it otherwise.
 """
 
 import asyncio
@@ -13,8 +16,8 @@ import orjson
 
 from tensile.errors import ClusterError, Conflict, NotFound, Unreachable
 from tensile.kube.cluster import Cluster, Patch
-from tensile.names import LEASE_NAMESPACE
-from tensile.objects import LEASE, UPPER, Manifest, Ref, uid
+from tensile.names import ENGINE, LEASE_NAMESPACE, OTHER_ENGINE
+from tensile.objects import LEASE, UPPER, Manifest, Ref, annotations, as_read
 
 RENEW = 10.0
 DURATION = 40
@@ -27,8 +30,10 @@ _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 class Heartbeat:
     """Renews the Lease of one node until it is cancelled.
 
-    `node_uid` returns the UID of our Node, "" while there is none; then nothing is written. `lost` is called with the
-    first failure in a row, and with None when a renewal succeeds again.
+    `engine` identifies this engine. `node_uid` returns the UID of our Node, "" while there is none; then nothing is
+    written. `lost` is called with the first failure in a row, and with None when a renewal succeeds again. `shared` is
+    called with the identity of another engine when that has renewed the Lease between two of our renewals twice in a
+    row, and with "" when it no longer does: once is a leader election that has just changed hands.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class Heartbeat:
         now: Callable[[], datetime],
         lost: Callable[[str, ClusterError | None], None],
         *,
+        engine: str,
+        shared: Callable[[str], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._upper = upper
@@ -48,7 +55,11 @@ class Heartbeat:
         self._lost = lost
         self._sleep = sleep
         self._failing = False
-        self._lease = ""
+        self._engine = engine
+        self._shared = shared
+        self._lease: Manifest | None = None
+        self._others: list[str] = []
+        """The engines that renewed the Lease before our last renewals, the latest last; "" for none."""
 
     async def run(self) -> None:
         """Renew the Lease every ten seconds, sooner after a failure and while the Node does not exist yet."""
@@ -82,20 +93,52 @@ class Heartbeat:
 
     async def _renew(self, node_uid: str) -> None:
         """Patch the known Lease, else read it and patch it, else create it."""
+        known, self._lease = self._lease, None
         body = self._body(node_uid)
         try:
-            self._lease = self._lease or uid(orjson.loads(await self._upper.read(self._ref)))
-            body["metadata"]["uid"] = self._lease
-            await self._upper.patch(self._ref, Patch("merge-patch", body))
-        except (NotFound, Conflict):
-            self._lease = ""
-            body["metadata"].pop("uid", None)
-            await self._upper.create(self._ref, {"apiVersion": LEASE.api, "kind": LEASE.name, **body})
+            if known is None:
+                self._lease = await self._patched(await self._read(), body)
+                return
+            try:
+                self._lease = await self._patched(known, body)
+                self._note("")
+            except Conflict:
+                found = await self._read()
+                self._lease = await self._patched(found, body)
+                self._note(annotations(found).get(ENGINE, ""))
+        except NotFound:
+            created = await self._upper.create(self._ref, {"apiVersion": LEASE.api, "kind": LEASE.name, **body})
+            self._lease = orjson.loads(created)
+
+    async def _read(self) -> Manifest:
+        found: Manifest = orjson.loads(await self._upper.read(self._ref))
+        return found
+
+    async def _patched(self, lease: Manifest, body: Manifest) -> Manifest:
+        patch = Patch("merge-patch", {**body, "metadata": {**body["metadata"], **as_read(lease)}})
+        found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))
+        return found
+
+    def _note(self, engine: str) -> None:
+        """Record who renewed the Lease since our last renewal, and report a change of what is to be reported."""
+        before = self._reported()
+        self._others = [*self._others, "" if engine == self._engine else engine][-2:]
+        if self._reported() != before:
+            self._shared(self._reported())
+
+    def _reported(self) -> str:
+        """Return the other engine if there was one before each of the last two renewals, else ""."""
+        return self._others[-1] if len(self._others) > 1 and all(self._others) else ""
 
     def _body(self, node_uid: str) -> Manifest:
         owner: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "name": self._ref.name, "uid": node_uid}
         return {
-            "metadata": {"name": self._ref.name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+            "metadata": {
+                "name": self._ref.name,
+                "namespace": LEASE_NAMESPACE,
+                "annotations": {ENGINE: self._engine, OTHER_ENGINE: self._reported() or None},
+                "ownerReferences": [owner],
+            },
             "spec": {
                 "holderIdentity": self._ref.name,
                 "leaseDurationSeconds": DURATION,

@@ -18,7 +18,7 @@ from tensile.diagnostics.doctor.facts import (
     port_of,
 )
 from tensile.diagnostics.doctor.lowers import called, identified, noded
-from tensile.names import LOWER_UID, OWNER, OWNER_NAME
+from tensile.names import ENGINE, LOWER_UID, OTHER_ENGINE, OWNER, OWNER_NAME
 from tensile.objects import UPPER, Manifest
 
 TWO = [{"name": LOWER, "kubeconfig": "a"}, {"name": "lower-b", "kubeconfig": "b"}]
@@ -90,9 +90,21 @@ def test_a_node_that_is_kept() -> None:
 
 
 def test_a_node_that_nobody_keeps() -> None:
-    """No engine runs, which is no fault."""
+    """Since when no engine runs is told, and what to do: its pods go on, but nobody serves them."""
     finding = noded_lower(node_of(LOWER), ago=41.0)
-    assert (finding.level, "no engine renews its lease" in finding.what) == (Level.SKIP, True)
+    assert finding.level == Level.WARN
+    assert "no engine has renewed its lease since 20" in finding.what
+    assert finding.advice.startswith("start the engine")
+
+
+def test_a_node_that_two_engines_keep() -> None:
+    """Both are named, and how they get along."""
+    told = lease().value | {"metadata": {"annotations": {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}}}
+    known = facts(above(node_of(LOWER), **{lease_of(LOWER): QueryAnswer(told)}))
+    finding = only(noded(known.lowers[LOWER], known))
+    assert finding.level == Level.WARN
+    assert "engines host_1_a and host_2_b both renew the lease" in finding.what
+    assert finding.advice == "stop one of them, or run both with --leader-elect"
 
 
 def test_a_node_that_is_not_there_yet() -> None:

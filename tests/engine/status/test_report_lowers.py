@@ -92,6 +92,11 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     lower = here.lowers[A]
     lower.in_topology = False
     assert first(here).message == "removed from the topology, but pods are still bound to its node"
+    lower.other_engine = "host_2_b"
+    assert first(here).message == (
+        "engine host_2_b runs this topology too, and both undo each other's changes: "
+        "stop one, or run both with --leader-elect"
+    )
     lower.warning = "the Secret is gone"
     assert first(here).message == "the Secret is gone"
     lower.denied = "list Secret: denied"

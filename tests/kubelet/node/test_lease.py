@@ -12,7 +12,8 @@ from worldkit import A
 from tensile.errors import ClusterError, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.kubelet.node.lease import DURATION, RENEW, Heartbeat
-from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
+from tensile.names import ENGINE, OTHER_ENGINE
+from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, annotations, metadata, uid
 
 REF = Ref(UPPER, LEASE, "kube-node-lease", A)
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -37,13 +38,15 @@ class HeartbeatUnderTest:
         self.now = NOW
         self.node = "node-1"
         self.lost: list[tuple[str, ClusterError | None]] = []
+        self.others: list[str] = []
         self.upper = Hanging(UPPER, ends_pods=False, now=lambda: self.now)
         self.upper.place(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
         self.heartbeat = self.made()
 
     def made(self, **more: Any) -> Heartbeat:
         """Make a heartbeat, as an engine that starts does."""
-        return Heartbeat(self.upper, A, lambda: self.node, lambda: self.now, self.complain, **more)
+        given = {"engine": "first", "shared": self.others.append, **more}
+        return Heartbeat(self.upper, A, lambda: self.node, lambda: self.now, self.complain, **given)
 
     def complain(self, node: str, error: ClusterError | None) -> None:
         """Note what the heartbeat says of itself."""
@@ -143,6 +146,42 @@ async def test_the_first_failure_of_a_row_is_told_and_its_end() -> None:
     bench.upper.down = True
     await bench.heartbeat.beat()
     assert len(bench.lost) == 3
+
+
+async def test_two_engines_find_each_other() -> None:
+    """Each sees that the other renews the same lease, says so once, and says when it has ended."""
+    bench, seen = HeartbeatUnderTest(), []
+    second = bench.made(engine="second", shared=seen.append)
+    for _ in range(4):
+        assert await bench.heartbeat.beat()
+        assert await second.beat()
+    assert (bench.others, seen) == (["second"], ["first"])
+    assert annotations(bench.lease) == {ENGINE: "second", OTHER_ENGINE: "first"}
+    assert await second.beat()
+    assert (bench.others, seen) == (["second"], ["first", ""])
+    assert await second.beat()
+    assert annotations(bench.lease) == {ENGINE: "second"}
+
+
+async def test_an_engine_that_takes_over_is_no_second_one() -> None:
+    """Neither after the other has ended, nor when that one renews the lease once more before it sees that it lost."""
+    bench, seen = HeartbeatUnderTest(), []
+    await bench.heartbeat.beat()
+    second = bench.made(engine="second", shared=seen.append)
+    await second.beat()
+    await bench.heartbeat.beat()
+    for _ in range(3):
+        await second.beat()
+    assert bench.others == seen == []
+
+
+async def test_another_writer_of_the_lease_is_no_engine() -> None:
+    """Such as a person who annotates it; it is renewed all the same."""
+    bench = HeartbeatUnderTest()
+    for number in range(3):
+        assert await bench.heartbeat.beat()
+        await bench.upper.patch(REF, Patch("merge-patch", {"metadata": {"annotations": {"note": str(number)}}}))
+    assert bench.others == []
 
 
 class Enough(Exception):
