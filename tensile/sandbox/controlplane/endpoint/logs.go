@@ -29,7 +29,7 @@ func (l logReader) serve(w http.ResponseWriter, r *http.Request, t target) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	out := flushing{w, w.(http.Flusher)}
+	out := flushWriter{w, w.(http.Flusher)}
 	read := l.read
 	if r.URL.Query().Get("previous") == "true" {
 		read = l.readPrevious
@@ -50,7 +50,7 @@ func (l logReader) read(ctx context.Context, t target, o *crilogs.LogOptions, ou
 	if process != nil {
 		return crilogs.ReadLogs(ctx, path, path, o, process.state(), out, err)
 	}
-	if failed := l.begun(path, t); failed != nil {
+	if failed := l.create(path, t); failed != nil {
 		return failed
 	}
 	return crilogs.ReadLogs(ctx, path, path, o, existing{}, out, err)
@@ -66,13 +66,13 @@ func (l logReader) readPrevious(ctx context.Context, t target, o *crilogs.LogOpt
 	return crilogs.ReadLogs(ctx, path, path, o, existing{}, out, err)
 }
 
-// path names the container's log.
+// path returns the path of the container's log.
 func (l logReader) path(t target) string {
 	return filepath.Join(l.folder, t.namespace, t.pod, t.container+".log")
 }
 
-// begun writes the first line of a log when there is none yet.
-func (l logReader) begun(path string, t target) error {
+// create writes the first line of a log, if the log does not exist.
+func (l logReader) create(path string, t target) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func logOptions(query url.Values, now time.Time) (*crilogs.LogOptions, error) {
 	return options, err
 }
 
-// since is the time from which lines are wanted; zero: from the first on.
+// since returns the time from which lines are wanted, zero for all lines.
 func since(query url.Values, now time.Time) (time.Time, error) {
 	if text := query.Get("sinceTime"); text != "" {
 		return time.Parse(time.RFC3339Nano, text)
@@ -118,7 +118,7 @@ func since(query url.Values, now time.Time) (time.Time, error) {
 	return now.Add(-time.Duration(*seconds) * time.Second), nil
 }
 
-// number reads a whole number that may be absent.
+// number returns the number of a key, nil if it is absent.
 func number(query url.Values, key string) (*int64, error) {
 	text := query.Get(key)
 	if text == "" {
@@ -131,13 +131,13 @@ func number(query url.Values, key string) (*int64, error) {
 	return &value, nil
 }
 
-// flushing sends every line at once, so that a follower sees it when it is written.
-type flushing struct {
+// flushWriter flushes after every line, so that a client that follows the log receives it at once.
+type flushWriter struct {
 	io.Writer
 	flusher http.Flusher
 }
 
-func (f flushing) Write(data []byte) (int, error) {
+func (f flushWriter) Write(data []byte) (int, error) {
 	n, err := f.Writer.Write(data)
 	f.flusher.Flush()
 	return n, err
@@ -158,7 +158,7 @@ type lasting struct {
 }
 
 func (l lasting) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
-	return status(!over(l.done)), nil
+	return status(!isClosed(l.done)), nil
 }
 
 // status is all that the reader of logs asks of a container's status.

@@ -26,7 +26,7 @@ type options struct {
 // segment is what a path may name: no separator and no leading dot, so it never leaves its folder.
 var segment = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)
 
-// target is the container that a request speaks of.
+// target is the container of a request.
 type target struct{ namespace, pod, container string }
 
 func main() {
@@ -56,13 +56,13 @@ func serve(o options) error {
 	if !pool.AppendCertsFromPEM(authority) {
 		return errors.New(o.clientCAFile + " holds no certificate")
 	}
-	followed, err := newPods(o.kubeconfig, o.logs, o.work)
+	pods, err := newPods(o.kubeconfig, o.logs, o.work)
 	if err != nil {
 		return err
 	}
-	go followed.follow(context.Background())
+	go pods.follow(context.Background())
 	server := &http.Server{
-		Handler: onlyFrom(o.clientName, routes(followed.streams)),
+		Handler: onlyFrom(o.clientName, routes(pods.streams)),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			ClientAuth: tls.RequireAndVerifyClientCert,
@@ -81,19 +81,19 @@ func serve(o options) error {
 func routes(streams streamer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", named(streams.logs.serve))
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", withTarget(streams.logs.serve))
 	for path, handler := range map[string]func(http.ResponseWriter, *http.Request, target){
 		"/exec": streams.exec, "/attach": streams.attach,
 	} {
-		mux.HandleFunc(path+"/{namespace}/{pod}/{container}", named(handler))
-		mux.HandleFunc(path+"/{namespace}/{pod}/{uid}/{container}", named(handler))
+		mux.HandleFunc(path+"/{namespace}/{pod}/{container}", withTarget(handler))
+		mux.HandleFunc(path+"/{namespace}/{pod}/{uid}/{container}", withTarget(handler))
 	}
 	mux.HandleFunc("/portForward/{namespace}/{pod}", streams.portForward)
 	mux.HandleFunc("/portForward/{namespace}/{pod}/{uid}", streams.portForward)
 	return mux
 }
 
-// onlyFrom refuses every caller but the one of that common name: commands run with our rights.
+// onlyFrom refuses all callers except the one with that common name, since commands run as this user.
 func onlyFrom(name string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS.PeerCertificates[0].Subject.CommonName != name {
@@ -104,8 +104,8 @@ func onlyFrom(name string, next http.Handler) http.Handler {
 	})
 }
 
-// named hands the container on, once its name is known to be safe as a file name.
-func named(handler func(http.ResponseWriter, *http.Request, target)) http.HandlerFunc {
+// withTarget calls the handler with the container of the path, if its names are safe as file names.
+func withTarget(handler func(http.ResponseWriter, *http.Request, target)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		t := target{r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")}
 		for _, part := range []string{t.namespace, t.pod, t.container} {

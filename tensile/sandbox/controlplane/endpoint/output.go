@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// longest is the number of bytes after which a line is logged in parts, as container runtimes do.
-const longest = 16 * 1024
+// maxLine is the number of bytes after which a line is logged in parts, as container runtimes do.
+const maxLine = 16 * 1024
 
-// output is where a container's process writes: its log, and whoever is attached.
+// output receives what a container's process writes: it writes the log, and sends it to attached clients.
 type output struct {
-	mutex    sync.Mutex
-	log      *os.File
-	watchers map[*watcher]bool
+	mutex       sync.Mutex
+	log         *os.File
+	attachments map[*attachment]bool
 }
 
-// watcher is one attached client; a writer of it may be nil.
-type watcher struct{ out, err io.Writer }
+// attachment is an attached client; either writer may be nil.
+type attachment struct{ out, err io.Writer }
 
-// newOutput begins the log of a container; the log that is there becomes the previous one.
+// newOutput creates the log of a container; an existing log becomes the previous one.
 func newOutput(path string) (*output, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -32,30 +32,30 @@ func newOutput(path string) (*output, error) {
 		return nil, err
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	return &output{log: file, watchers: map[*watcher]bool{}}, err
+	return &output{log: file, attachments: map[*attachment]bool{}}, err
 }
 
-// watch shows a client what is written from now on, until `leave` is called.
-func (o *output) watch(w *watcher) (leave func()) {
+// attach sends a client what is written from now on, until detach is called.
+func (o *output) attach(a *attachment) (detach func()) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	o.watchers[w] = true
+	o.attachments[a] = true
 	return func() {
 		o.mutex.Lock()
 		defer o.mutex.Unlock()
-		delete(o.watchers, w)
+		delete(o.attachments, a)
 	}
 }
 
-// show hands bytes to those attached; one that does not take them any more is forgotten.
-func (o *output) show(data []byte, of func(*watcher) io.Writer) {
-	for w := range o.watchers {
-		sink := of(w)
+// send writes data to the attached clients, and removes those that fail.
+func (o *output) send(data []byte, writer func(*attachment) io.Writer) {
+	for a := range o.attachments {
+		sink := writer(a)
 		if sink == nil {
 			continue
 		}
 		if _, err := sink.Write(data); err != nil {
-			delete(o.watchers, w)
+			delete(o.attachments, a)
 		}
 	}
 }
@@ -68,52 +68,52 @@ func (o *output) line(stream, tag string, text []byte) error {
 
 // stdout is the writer for standard output, and for a terminal.
 func (o *output) stdout() *stream {
-	return &stream{output: o, name: "stdout", of: func(w *watcher) io.Writer { return w.out }}
+	return &stream{output: o, name: "stdout", writer: func(a *attachment) io.Writer { return a.out }}
 }
 
 // stderr is the writer for standard error.
 func (o *output) stderr() *stream {
-	return &stream{output: o, name: "stderr", of: func(w *watcher) io.Writer { return w.err }}
+	return &stream{output: o, name: "stderr", writer: func(a *attachment) io.Writer { return a.err }}
 }
 
-// stream logs by lines what it shows at once.
+// stream is one output stream: it sends data at once, and logs whole lines.
 type stream struct {
 	*output
-	name string
-	of   func(*watcher) io.Writer
-	rest []byte
+	name    string
+	writer  func(*attachment) io.Writer
+	pending []byte
 }
 
 func (s *stream) Write(data []byte) (int, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.show(data, s.of)
-	s.rest = append(s.rest, data...)
-	for len(s.rest) > 0 {
-		end, tag, skip := bytes.IndexByte(s.rest, '\n'), "F", 1
-		if end < 0 || end > longest {
-			if len(s.rest) < longest {
+	s.send(data, s.writer)
+	s.pending = append(s.pending, data...)
+	for len(s.pending) > 0 {
+		end, tag, skip := bytes.IndexByte(s.pending, '\n'), "F", 1
+		if end < 0 || end > maxLine {
+			if len(s.pending) < maxLine {
 				break
 			}
-			end, tag, skip = longest, "P", 0
+			end, tag, skip = maxLine, "P", 0
 		}
-		if err := s.line(s.name, tag, s.rest[:end]); err != nil {
+		if err := s.line(s.name, tag, s.pending[:end]); err != nil {
 			return 0, err
 		}
-		s.rest = s.rest[end+skip:]
+		s.pending = s.pending[end+skip:]
 	}
 	return len(data), nil
 }
 
-// Close logs what came after the last line's end.
+// Close logs the last line, if it has no end.
 func (s *stream) Close() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if len(s.rest) == 0 {
+	if len(s.pending) == 0 {
 		return nil
 	}
-	return s.line(s.name, "F", s.rest)
+	return s.line(s.name, "F", s.pending)
 }
 
-// previous is where the log of the container's run before this one is.
+// previous returns the path of the log of the run before the current one.
 func previous(path string) string { return path + ".previous" }

@@ -22,42 +22,42 @@ import (
 const (
 	// annotation on a pod asks that its containers' commands run, when it says "command".
 	annotation = "sandbox.tensile-kube.io/run"
-	// patience is how long a request waits for the news of its pod, which the caller may have before us.
-	patience = 5 * time.Second
-	// farewell is how long the end of a pod's processes is waited for before their files go.
-	farewell = 5 * time.Second
+	// podWait is how long a request waits for its pod to run, since the caller may know of it before this program.
+	podWait = 5 * time.Second
+	// stopTimeout is how long the files of a pod are kept for its processes to end.
+	stopTimeout = 5 * time.Second
 )
 
-// pods follows the cluster's pods: it runs the commands of those that ask for it, and removes what a pod had, its
-// processes and its files, when the pod is gone.
+// pods watches the cluster's pods. It runs the commands of those that ask for it, and removes the processes and files of
+// a pod when the pod is deleted.
 type pods struct {
 	api     rest.Interface
 	streams streamer
 	mutex   sync.Mutex
-	held    map[types.NamespacedName]*pod
-	news    chan struct{} // closed and made anew whenever a pod came or began to run
+	byName  map[types.NamespacedName]*pod
+	changed chan struct{} // closed and replaced when a pod was added or changed
 }
 
-// pod is what is known of one pod.
+// pod is the state of one pod.
 type pod struct {
 	uid       types.UID
 	runs      bool
 	processes map[string]*process
 	commands  map[int]bool // processes of exec
 	stop      context.CancelFunc
-	ending    sync.WaitGroup
+	running   sync.WaitGroup
 	status    *statusWriter
 }
 
-// newPods makes a follower that has not begun.
+// newPods returns an empty set of pods; follow fills it.
 func newPods(kubeconfig, logs, work string) (*pods, error) {
 	api, err := client(kubeconfig)
-	followed := &pods{api: api, held: map[types.NamespacedName]*pod{}, news: make(chan struct{})}
-	followed.streams = streamer{logReader{logs, followed}, work, followed}
-	return followed, err
+	created := &pods{api: api, byName: map[types.NamespacedName]*pod{}, changed: make(chan struct{})}
+	created.streams = streamer{logReader{logs, created}, work, created}
+	return created, err
 }
 
-// client speaks to the apiserver of a kubeconfig about pods and nothing else.
+// client returns a client for the pods of the apiserver of a kubeconfig.
 func client(kubeconfig string) (rest.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -83,9 +83,9 @@ func (p *pods) follow(ctx context.Context) {
 		ObjectType:    &corev1.Pod{},
 		Transform:     trimmed,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(found any) { p.see(found.(*corev1.Pod)) },
-			UpdateFunc: func(_, found any) { p.see(found.(*corev1.Pod)) },
-			DeleteFunc: func(found any) { p.lose(found) },
+			AddFunc:    func(found any) { p.update(found.(*corev1.Pod)) },
+			UpdateFunc: func(_, found any) { p.update(found.(*corev1.Pod)) },
+			DeleteFunc: func(found any) { p.deleted(found) },
 		},
 	})
 	go informer.RunWithContext(ctx)
@@ -94,7 +94,7 @@ func (p *pods) follow(ctx context.Context) {
 	}
 }
 
-// trimmed keeps of most pods that they are there, since there may be thousands.
+// trimmed removes the fields of pods without processes that are not needed, since there may be thousands of them.
 func trimmed(found any) (any, error) {
 	full, ok := found.(*corev1.Pod)
 	if !ok || wantsProcess(full) {
@@ -106,62 +106,62 @@ func trimmed(found any) (any, error) {
 	return slim, nil
 }
 
-// wantsProcess tells whether any container of a pod is to have a process.
+// wantsProcess reports whether a container of the pod is to have a process.
 func wantsProcess(found *corev1.Pod) bool {
 	return found.Annotations[annotation] == "command" || len(found.Spec.EphemeralContainers) > 0
 }
 
-// see takes note of a pod, and starts the processes of one that runs.
-func (p *pods) see(found *corev1.Pod) {
+// update adds or updates a pod, and starts the processes of one that runs.
+func (p *pods) update(found *corev1.Pod) {
 	name := types.NamespacedName{Namespace: found.Namespace, Name: found.Name}
 	p.mutex.Lock()
-	held := p.held[name]
+	known := p.byName[name]
 	p.mutex.Unlock()
-	if held != nil && held.uid != found.UID {
-		p.forget(name, held)
-		held = nil
+	if known != nil && known.uid != found.UID {
+		p.remove(name, known)
+		known = nil
 	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if held == nil {
-		held = &pod{uid: found.UID}
-		p.held[name] = held
+	if known == nil {
+		known = &pod{uid: found.UID}
+		p.byName[name] = known
 	}
-	held.runs = found.Status.Phase != corev1.PodPending
+	known.runs = found.Status.Phase != corev1.PodPending
 	if found.Status.Phase == corev1.PodRunning && wantsProcess(found) {
-		p.start(held, found)
+		p.start(known, found)
 	}
-	close(p.news)
-	p.news = make(chan struct{})
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
-// start starts the processes of a pod that it does not have yet.
-func (p *pods) start(held *pod, found *corev1.Pod) {
-	if held.processes == nil {
+// start starts the missing processes of a pod.
+func (p *pods) start(known *pod, found *corev1.Pod) {
+	if known.processes == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		held.processes, held.stop, held.status = map[string]*process{}, stop, newStatusWriter(ctx, p.api, found)
+		known.processes, known.stop, known.status = map[string]*process{}, stop, newStatusWriter(ctx, p.api, found)
 	}
-	held.status.seeEphemeral(found)
+	known.status.addEphemeral(found)
 	for _, wanted := range containers(found) {
-		if held.processes[wanted.Name] != nil {
+		if known.processes[wanted.Name] != nil {
 			continue
 		}
-		started := p.processOf(found, wanted, held.status)
-		held.processes[wanted.Name] = started
-		if held.status.over(wanted.Name) { // before this server began
-			started.gone = true
+		started := p.newProcess(found, wanted, known.status)
+		known.processes[wanted.Name] = started
+		if known.status.terminated(wanted.Name) { // by an earlier instance of this program
+			started.finished = true
 			continue
 		}
-		held.ending.Add(1)
+		known.running.Add(1)
 		go func() {
-			defer held.ending.Done()
-			started.keep(held.status.ctx)
+			defer known.running.Done()
+			started.run(known.status.ctx)
 		}()
 	}
 }
 
-// containers gives those of a pod that are to have a process: ephemeral ones always, since somebody has just asked
-// for them; they start a shell where they name no command, as images for debugging do.
+// containers returns the containers of a pod that are to have a process. Ephemeral ones always have one; without a
+// command it is a shell, as in images for debugging.
 func containers(found *corev1.Pod) []corev1.EphemeralContainerCommon {
 	var wanted []corev1.EphemeralContainerCommon
 	for _, one := range found.Spec.EphemeralContainers {
@@ -183,22 +183,22 @@ func containers(found *corev1.Pod) []corev1.EphemeralContainerCommon {
 	return wanted
 }
 
-// processOf makes the process of a container.
-func (p *pods) processOf(found *corev1.Pod, spec corev1.EphemeralContainerCommon, status *statusWriter) *process {
+// newProcess returns the process of a container, not yet started.
+func (p *pods) newProcess(found *corev1.Pod, spec corev1.EphemeralContainerCommon, status *statusWriter) *process {
 	policy := found.Spec.RestartPolicy
 	if spec.RestartPolicy != nil {
 		policy = corev1.RestartPolicy(*spec.RestartPolicy)
 	}
 	where := container{p.streams, target{found.Namespace, found.Name, spec.Name}}
-	made := &process{container: where, spec: spec, policy: policy, report: status.of(spec.Name), changed: make(chan struct{})}
+	created := &process{container: where, spec: spec, policy: policy, report: status.reporter(spec.Name), changed: make(chan struct{})}
 	if _, err := os.Stat(p.streams.logs.path(where.target)); err == nil {
-		made.before = status.restarts(spec.Name) + 1
+		created.restarts = status.restarts(spec.Name) + 1
 	}
-	return made
+	return created
 }
 
-// lose forgets a pod that is gone.
-func (p *pods) lose(found any) {
+// deleted handles the deletion of a pod.
+func (p *pods) deleted(found any) {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(found)
 	if err != nil {
 		return
@@ -206,36 +206,36 @@ func (p *pods) lose(found any) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(key)
 	full := types.NamespacedName{Namespace: namespace, Name: name}
 	p.mutex.Lock()
-	held := p.held[full]
+	known := p.byName[full]
 	p.mutex.Unlock()
-	if held != nil {
-		p.forget(full, held)
+	if known != nil {
+		p.remove(full, known)
 	}
 }
 
-// forget ends what runs of a pod and removes its files.
-func (p *pods) forget(name types.NamespacedName, held *pod) {
+// remove kills the processes of a pod and removes its files.
+func (p *pods) remove(name types.NamespacedName, known *pod) {
 	p.mutex.Lock()
-	delete(p.held, name)
-	for pid := range held.commands {
+	delete(p.byName, name)
+	for pid := range known.commands {
 		killGroup(pid)
 	}
 	p.mutex.Unlock()
-	if held.stop != nil {
-		held.stop()
-		held.finished(farewell)
+	if known.stop != nil {
+		known.stop()
+		known.waitStopped(stopTimeout)
 	}
 	for _, folder := range []string{p.streams.logs.folder, p.streams.work} {
 		_ = os.RemoveAll(filepath.Join(folder, name.Namespace, name.Name))
-		_ = os.Remove(filepath.Join(folder, name.Namespace)) // stays while there is another pod in it
+		_ = os.Remove(filepath.Join(folder, name.Namespace)) // fails while there is another pod in it
 	}
 }
 
-// finished waits until no process of the pod runs any more, but not for ever.
-func (held *pod) finished(limit time.Duration) {
+// waitStopped waits until no process of the pod runs any more, at most for that time.
+func (p *pod) waitStopped(limit time.Duration) {
 	done := make(chan struct{})
 	go func() {
-		held.ending.Wait()
+		p.running.Wait()
 		close(done)
 	}()
 	select {
@@ -244,54 +244,54 @@ func (held *pod) finished(limit time.Duration) {
 	}
 }
 
-// sweep removes the files of pods that went while nobody watched.
+// sweep removes the files of pods that were deleted while this program did not run.
 func (p *pods) sweep(store cache.Store) {
 	for _, folder := range []string{p.streams.logs.folder, p.streams.work} {
 		found, _ := filepath.Glob(filepath.Join(folder, "*", "*"))
 		for _, path := range found {
 			namespace := filepath.Base(filepath.Dir(path))
-			if _, known, _ := store.GetByKey(namespace + "/" + filepath.Base(path)); !known {
+			if _, exists, _ := store.GetByKey(namespace + "/" + filepath.Base(path)); !exists {
 				_ = os.RemoveAll(path)
 			}
 		}
 	}
 }
 
-// process gives the process of a container; nil: it has none.
+// process returns the process of a container, nil if it has none. It waits for the pod to run.
 func (p *pods) process(ctx context.Context, t target) (*process, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
 	name := types.NamespacedName{Namespace: t.namespace, Name: t.pod}
 	for {
 		p.mutex.Lock()
-		held, news := p.held[name], p.news
+		known, changed := p.byName[name], p.changed
 		p.mutex.Unlock()
-		if held != nil && held.runs {
-			return held.processes[t.container], nil
+		if known != nil && known.runs {
+			return known.processes[t.container], nil
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return nil, errors.New("pod " + name.String() + " does not run here")
 		}
 	}
 }
 
-// holds has a command of exec end with its pod; what is returned is called when the command ends before.
-func (p *pods) holds(t target, pid int) (release func()) {
+// addCommand lets a command of exec be killed with its pod. The caller calls release when the command has ended.
+func (p *pods) addCommand(t target, pid int) (release func()) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	held := p.held[types.NamespacedName{Namespace: t.namespace, Name: t.pod}]
-	if held == nil {
+	known := p.byName[types.NamespacedName{Namespace: t.namespace, Name: t.pod}]
+	if known == nil {
 		return func() {}
 	}
-	if held.commands == nil {
-		held.commands = map[int]bool{}
+	if known.commands == nil {
+		known.commands = map[int]bool{}
 	}
-	held.commands[pid] = true
+	known.commands[pid] = true
 	return func() {
 		p.mutex.Lock()
 		defer p.mutex.Unlock()
-		delete(held.commands, pid)
+		delete(known.commands, pid)
 	}
 }

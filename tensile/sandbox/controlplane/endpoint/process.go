@@ -15,70 +15,70 @@ import (
 )
 
 const (
-	firstPause  = 50 * time.Millisecond // before a container is started again, doubled each time
-	longestWait = 10 * time.Second
-	drain       = 200 * time.Millisecond // for output that is under way when a command ends
-	steady      = time.Minute            // a container that ran for so long is started again without a wait
+	initialBackoff = 50 * time.Millisecond // before a restart; doubled each time
+	maxBackoff     = 10 * time.Second
+	outputDelay    = 200 * time.Millisecond // for output that is not read yet when a command ends
+	backoffReset   = time.Minute            // a container that ran for so long is restarted with the initial backoff
 )
 
-// ended is how one run of a container's process ended.
-type ended struct {
-	code         int
-	begun, ended time.Time
+// termination is the end of one run of a container's process.
+type termination struct {
+	exitCode              int
+	startedAt, finishedAt time.Time
 }
 
 // run is one run of a container's process.
 type run struct {
 	output *output
-	input  io.WriteCloser // nil: it has none
+	input  io.WriteCloser // nil if it has none
 	resize func(remotecommand.TerminalSize)
 	done   chan struct{}
 }
 
-// process is a container whose command runs as a local process for as long as its pod is there.
+// process is a container whose command runs as a local process until its pod is deleted.
 type process struct {
 	container
-	spec   corev1.EphemeralContainerCommon
-	report func(restarts int, begun time.Time, last *ended, again bool)
-	policy corev1.RestartPolicy
-	before int // how often it was started again by a server before this one
+	spec     corev1.EphemeralContainerCommon
+	report   func(restarts int, startedAt time.Time, last *termination, running bool)
+	policy   corev1.RestartPolicy
+	restarts int // the number of restarts before this program started
 
-	mutex   sync.Mutex
-	current *run
-	gone    bool
-	changed chan struct{} // closed when there is another run, or none will come
+	mutex    sync.Mutex
+	current  *run
+	finished bool          // no other run will come
+	changed  chan struct{} // closed and replaced when there is another run, or no other run will come
 }
 
-// keep runs the command again and again, as the pod's restart policy has it, until the context ends.
-func (p *process) keep(ctx context.Context) {
-	defer p.announce(nil, true)
-	pause, last := firstPause, (*ended)(nil)
-	for restarts := p.before; ctx.Err() == nil; restarts++ {
-		begun := time.Now()
-		p.report(restarts, begun, last, true)
-		last = &ended{p.once(ctx), begun, time.Now()}
+// run runs and restarts the command according to the restart policy, until the context ends.
+func (p *process) run(ctx context.Context) {
+	defer p.setCurrent(nil, true)
+	backoff, last := initialBackoff, (*termination)(nil)
+	for restarts := p.restarts; ctx.Err() == nil; restarts++ {
+		startedAt := time.Now()
+		p.report(restarts, startedAt, last, true)
+		last = &termination{p.runOnce(ctx), startedAt, time.Now()}
 		if ctx.Err() != nil {
 			return
 		}
-		if !p.again(last.code) {
-			p.report(restarts, begun, last, false)
+		if !p.restartsAfter(last.exitCode) {
+			p.report(restarts, startedAt, last, false)
 			return
 		}
-		if last.ended.Sub(begun) > steady {
-			pause = firstPause
+		if last.finishedAt.Sub(startedAt) > backoffReset {
+			backoff = initialBackoff
 		}
-		wait(ctx, pause)
-		pause = min(2*pause, longestWait)
+		sleep(ctx, backoff)
+		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
-// again tells whether the container is started once more after it ended with that code.
-func (p *process) again(code int) bool {
+// restartsAfter reports whether the container is restarted after that exit code.
+func (p *process) restartsAfter(code int) bool {
 	return p.policy == corev1.RestartPolicyAlways || p.policy == corev1.RestartPolicyOnFailure && code != 0
 }
 
-// once runs the command to its end and returns its exit code; what cannot be started ends with 128.
-func (p *process) once(ctx context.Context) int {
+// runOnce runs the command to its end and returns its exit code, 128 if it cannot be started.
+func (p *process) runOnce(ctx context.Context) int {
 	sink, err := newOutput(p.logs.path(p.target))
 	if err != nil {
 		return 128
@@ -96,7 +96,7 @@ func (p *process) once(ctx context.Context) int {
 	return exitCode(command.ProcessState)
 }
 
-// command is the container's command, not yet started.
+// command returns the container's command, not yet started.
 func (p *process) command(ctx context.Context) (*exec.Cmd, error) {
 	command, err := p.process(ctx, append(append([]string{}, p.spec.Command...), p.spec.Args...))
 	if err != nil {
@@ -110,14 +110,14 @@ func (p *process) command(ctx context.Context) (*exec.Cmd, error) {
 	return command, nil
 }
 
-// start starts the command on a terminal or on pipes, and lets those in who wait for it.
+// start starts the command on a terminal or on pipes, and makes it the current run.
 func (p *process) start(command *exec.Cmd, sink *output) error {
 	current := &run{output: sink, done: make(chan struct{}), resize: func(remotecommand.TerminalSize) {}}
 	if p.spec.TTY {
 		return p.startOnTerminal(command, current)
 	}
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	command.Stdout, command.Stderr, command.WaitDelay = sink.stdout(), sink.stderr(), drain
+	command.Stdout, command.Stderr, command.WaitDelay = sink.stdout(), sink.stderr(), outputDelay
 	if p.spec.Stdin {
 		input, err := command.StdinPipe()
 		if err != nil {
@@ -128,11 +128,11 @@ func (p *process) start(command *exec.Cmd, sink *output) error {
 	if err := command.Start(); err != nil {
 		return err
 	}
-	p.announce(current, false)
+	p.setCurrent(current, false)
 	return nil
 }
 
-// startOnTerminal gives the command a terminal, whose output ends when the command's last process does.
+// startOnTerminal starts the command on a terminal, and copies its output until its last process has ended.
 func (p *process) startOnTerminal(command *exec.Cmd, current *run) error {
 	terminal, err := pty.StartWithAttrs(command, nil,
 		&syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL})
@@ -146,13 +146,13 @@ func (p *process) startOnTerminal(command *exec.Cmd, current *run) error {
 	if p.spec.Stdin {
 		current.input = terminal
 	}
-	p.announce(current, false)
+	p.setCurrent(current, false)
 	_, _ = io.Copy(out, terminal)
 	_ = out.Close()
 	return terminal.Close()
 }
 
-// finish waits for the command's end, and ends what it left running: a container ends with its first process.
+// finish waits for the end of the command, and kills its other processes: a container ends with its first process.
 func (p *process) finish(command *exec.Cmd) {
 	_ = command.Wait()
 	killGroup(command.Process.Pid)
@@ -164,7 +164,7 @@ func (p *process) finish(command *exec.Cmd) {
 	close(p.current.done)
 }
 
-// state is what the reader of the container's log asks: whether the run of this moment is over.
+// state returns what the log reader asks for: whether the current run has ended.
 func (p *process) state() lasting {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -174,11 +174,11 @@ func (p *process) state() lasting {
 	return lasting{done: p.current.done}
 }
 
-// announce tells those who wait that there is another run, or that none will come any more.
-func (p *process) announce(next *run, gone bool) {
+// setCurrent sets the current run, if there is another one, and notifies the waiting goroutines.
+func (p *process) setCurrent(next *run, finished bool) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	p.gone = gone
+	p.finished = finished
 	if next != nil {
 		p.current = next
 	}
@@ -186,16 +186,16 @@ func (p *process) announce(next *run, gone bool) {
 	p.changed = make(chan struct{})
 }
 
-// running waits for a run that has not ended.
+// running waits for a run that has not ended, and returns it.
 func (p *process) running(ctx context.Context) (*run, error) {
 	for {
 		p.mutex.Lock()
-		current, gone, changed := p.current, p.gone, p.changed
+		current, finished, changed := p.current, p.finished, p.changed
 		p.mutex.Unlock()
-		if current != nil && !over(current.done) {
+		if current != nil && !isClosed(current.done) {
 			return current, nil
 		}
-		if gone {
+		if finished {
 			return nil, errors.New("the container has ended")
 		}
 		select {
@@ -206,21 +206,21 @@ func (p *process) running(ctx context.Context) (*run, error) {
 	}
 }
 
-// attach connects a client to the run of this moment until that ends.
+// attach connects a client to the current run until the run ends.
 func (p *process) attach(ctx context.Context, in io.Reader, out, errOut io.Writer,
 	resize <-chan remotecommand.TerminalSize) error {
 	current, err := p.running(ctx)
 	if err != nil {
 		return err
 	}
-	defer current.output.watch(&watcher{out, errOut})()
+	defer current.output.attach(&attachment{out, errOut})()
 	go func() {
 		for size := range resize {
 			current.resize(size)
 		}
 	}()
 	if in != nil && current.input != nil {
-		go p.feed(current, in)
+		go p.copyInput(current, in)
 	}
 	select {
 	case <-current.done:
@@ -229,24 +229,24 @@ func (p *process) attach(ctx context.Context, in io.Reader, out, errOut io.Write
 	return nil
 }
 
-// feed hands a client's input on, and ends the container's input with it when the pod says that one client is all.
-func (p *process) feed(current *run, in io.Reader) {
+// copyInput copies a client's input, and then closes the container's input if stdinOnce is set.
+func (p *process) copyInput(current *run, in io.Reader) {
 	_, _ = io.Copy(current.input, in)
 	if p.spec.StdinOnce && !p.spec.TTY {
 		_ = current.input.Close()
 	}
 }
 
-// wait returns after the pause, or when the context ends.
-func wait(ctx context.Context, pause time.Duration) {
+// sleep waits for that time, or until the context ends.
+func sleep(ctx context.Context, pause time.Duration) {
 	select {
 	case <-time.After(pause):
 	case <-ctx.Done():
 	}
 }
 
-// over tells whether the channel is closed.
-func over(done <-chan struct{}) bool {
+// isClosed reports whether the channel is closed.
+func isClosed(done <-chan struct{}) bool {
 	select {
 	case <-done:
 		return true

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// statusWriter tells the apiserver how the processes of one pod fare. It keeps the lists it writes, because the API
-// takes them as a whole.
+// statusWriter writes the statuses of the containers of one pod. It keeps the lists, because the API replaces them as a
+// whole.
 type statusWriter struct {
 	ctx       context.Context
 	api       rest.Interface
@@ -23,14 +23,14 @@ type statusWriter struct {
 	ephemeral []corev1.ContainerStatus
 }
 
-// newStatusWriter begins with what the pod's status says.
+// newStatusWriter returns a writer that starts with the status of the pod.
 func newStatusWriter(ctx context.Context, api rest.Interface, found *corev1.Pod) *statusWriter {
 	return &statusWriter{ctx: ctx, api: api, pod: found,
 		regular: found.Status.ContainerStatuses, ephemeral: found.Status.EphemeralContainerStatuses}
 }
 
-// seeEphemeral takes note of ephemeral containers, which come while a pod runs.
-func (s *statusWriter) seeEphemeral(found *corev1.Pod) {
+// addEphemeral adds the new ephemeral containers of the pod, which are added while it runs.
+func (s *statusWriter) addEphemeral(found *corev1.Pod) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	for _, one := range found.Spec.EphemeralContainers[len(s.ephemeral):] {
@@ -38,9 +38,9 @@ func (s *statusWriter) seeEphemeral(found *corev1.Pod) {
 	}
 }
 
-// of gives the function with which the process of that container reports.
-func (s *statusWriter) of(name string) func(int, time.Time, *ended, bool) {
-	return func(restarts int, begun time.Time, last *ended, again bool) {
+// reporter returns the function with which the process of that container reports its state.
+func (s *statusWriter) reporter(name string) func(int, time.Time, *termination, bool) {
+	return func(restarts int, startedAt time.Time, last *termination, running bool) {
 		s.mutex.Lock()
 		defer s.mutex.Unlock()
 		changed := s.find(name)
@@ -48,27 +48,27 @@ func (s *statusWriter) of(name string) func(int, time.Time, *ended, bool) {
 			return
 		}
 		changed.ContainerID = "sandbox://" + name
-		changed.RestartCount, changed.Ready, changed.Started = int32(restarts), again, &again
-		changed.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(begun)}}
-		if last != nil && again {
-			changed.LastTerminationState = corev1.ContainerState{Terminated: last.terminated()}
+		changed.RestartCount, changed.Ready, changed.Started = int32(restarts), running, &running
+		changed.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(startedAt)}}
+		if last != nil && running {
+			changed.LastTerminationState = corev1.ContainerState{Terminated: last.state()}
 		}
-		if last != nil && !again {
-			changed.State = corev1.ContainerState{Terminated: last.terminated()}
+		if last != nil && !running {
+			changed.State = corev1.ContainerState{Terminated: last.state()}
 		}
 		s.write()
 	}
 }
 
-// over tells whether a container has ended for good, as its status says.
-func (s *statusWriter) over(name string) bool {
+// terminated reports whether a container has ended and is not restarted, according to its status.
+func (s *statusWriter) terminated(name string) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	found := s.find(name)
 	return found != nil && found.State.Terminated != nil
 }
 
-// restarts is how often a container has been started again, as its status says.
+// restarts returns the number of restarts of a container, according to its status.
 func (s *statusWriter) restarts(name string) int {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -78,19 +78,19 @@ func (s *statusWriter) restarts(name string) int {
 	return 0
 }
 
-// find gives the status of a container.
+// find returns the status of a container, nil if it has none.
 func (s *statusWriter) find(name string) *corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{s.regular, s.ephemeral} {
-		for at := range list {
-			if list[at].Name == name {
-				return &list[at]
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
 			}
 		}
 	}
 	return nil
 }
 
-// write sends the lists. What the apiserver refuses is left: the pod is gone then, or another write follows.
+// write patches the status of the pod. Errors are ignored: the pod was deleted, or another write follows.
 func (s *statusWriter) write() {
 	state := map[string]any{"containerStatuses": s.regular}
 	if len(s.ephemeral) > 0 {
@@ -111,7 +111,7 @@ func (s *statusWriter) write() {
 		SubResource("status").Body(body).Do(s.ctx).Error()
 }
 
-// phaseOf is the phase of a pod whose containers are in these states.
+// phaseOf returns the phase of a pod from the states of its containers.
 func phaseOf(statuses []corev1.ContainerStatus) corev1.PodPhase {
 	phase := corev1.PodSucceeded
 	for _, one := range statuses {
@@ -125,14 +125,14 @@ func phaseOf(statuses []corev1.ContainerStatus) corev1.PodPhase {
 	return phase
 }
 
-// terminated is the end of a run as the API tells it.
-func (e *ended) terminated() *corev1.ContainerStateTerminated {
+// state returns the termination as in the API.
+func (t *termination) state() *corev1.ContainerStateTerminated {
 	reason := "Completed"
-	if e.code != 0 {
+	if t.exitCode != 0 {
 		reason = "Error"
 	}
 	return &corev1.ContainerStateTerminated{
-		ExitCode: int32(e.code), Reason: reason,
-		StartedAt: metav1.NewTime(e.begun), FinishedAt: metav1.NewTime(e.ended),
+		ExitCode: int32(t.exitCode), Reason: reason,
+		StartedAt: metav1.NewTime(t.startedAt), FinishedAt: metav1.NewTime(t.finishedAt),
 	}
 }

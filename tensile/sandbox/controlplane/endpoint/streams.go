@@ -21,11 +21,11 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// chunk is how much input is handed on at a time.
-const chunk = 64 * 1024
+// copyBuffer is the size in bytes of the buffer for input.
+const copyBuffer = 64 * 1024
 
-// idle is how long a stream may be silent, as the kubelet has it.
-const idle = 4 * time.Hour
+// streamIdleTimeout is the default of the kubelet.
+const streamIdleTimeout = 4 * time.Hour
 
 // streamer serves the routes that upgrade the connection.
 type streamer struct {
@@ -42,10 +42,10 @@ func (s streamer) exec(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	remotecommand.ServeExec(w, r, container{s, t}, t.pod, "", t.container, r.URL.Query()["command"], streams,
-		idle, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+		streamIdleTimeout, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// attach connects to the container's process, or shows what is logged from now on when it has none.
+// attach connects to the container's process. If it has none, it shows what is logged from now on.
 func (s streamer) attach(w http.ResponseWriter, r *http.Request, t target) {
 	streams, err := remotecommand.NewOptions(r)
 	if err != nil {
@@ -53,10 +53,10 @@ func (s streamer) attach(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	remotecommand.ServeAttach(w, r, container{s, t}, t.pod, "", t.container, streams,
-		idle, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+		streamIdleTimeout, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// portForward connects to a port of this machine's loopback, where the pods' processes are.
+// portForward connects to a port of the loopback address, where the processes of pods listen.
 func (s streamer) portForward(w http.ResponseWriter, r *http.Request) {
 	options, err := portforward.NewV4Options(r)
 	if err != nil {
@@ -64,10 +64,10 @@ func (s streamer) portForward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	portforward.ServePortForward(w, r, loopback{}, r.PathValue("pod"), "", options,
-		idle, remotecommand.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
+		streamIdleTimeout, remotecommand.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
 }
 
-// container is one container as the streaming server wants it.
+// container implements the interfaces of the streaming server for one container.
 type container struct {
 	streamer
 	target
@@ -91,7 +91,7 @@ func (c container) ExecInContainer(ctx context.Context, _, _, _ string, command 
 	return withExitCode(process.ProcessState, err)
 }
 
-// process is the command, not yet started, in the container's working directory.
+// process returns the command, not yet started, in the container's working directory.
 func (c container) process(ctx context.Context, command []string) (*exec.Cmd, error) {
 	directory := filepath.Join(c.work, c.namespace, c.pod, c.target.container)
 	if err := os.MkdirAll(directory, 0o755); err != nil {
@@ -103,7 +103,7 @@ func (c container) process(ctx context.Context, command []string) (*exec.Cmd, er
 	return process, nil
 }
 
-// run connects pipes. Input is copied beside it: a command may end before its input does.
+// run runs the command with pipes. Another goroutine copies the input, since a command may end before its input does.
 func (c container) run(process *exec.Cmd, in io.Reader, out, errOut io.Writer) error {
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if out != nil {
@@ -118,18 +118,18 @@ func (c container) run(process *exec.Cmd, in io.Reader, out, errOut io.Writer) e
 			return err
 		}
 		go func() {
-			_, _ = io.CopyBuffer(pipe, in, make([]byte, chunk))
+			_, _ = io.CopyBuffer(pipe, in, make([]byte, copyBuffer))
 			_ = pipe.Close()
 		}()
 	}
 	if err := process.Start(); err != nil {
 		return err
 	}
-	defer c.pods.holds(c.target, process.Process.Pid)()
+	defer c.pods.addCommand(c.target, process.Process.Pid)()
 	return process.Wait()
 }
 
-// runOnTerminal gives the command a terminal of its own, resized as the caller's is.
+// runOnTerminal runs the command on a new terminal, which is resized with the caller's.
 func (c container) runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer,
 	resize <-chan remotecommand.TerminalSize) error {
 	terminal, err := pty.Start(process)
@@ -137,7 +137,7 @@ func (c container) runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer,
 		return err
 	}
 	defer terminal.Close()
-	defer c.pods.holds(c.target, process.Process.Pid)()
+	defer c.pods.addCommand(c.target, process.Process.Pid)()
 	go func() {
 		for size := range resize {
 			_ = pty.Setsize(terminal, &pty.Winsize{Rows: size.Height, Cols: size.Width})
@@ -152,7 +152,7 @@ func (c container) runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer,
 	return process.Wait()
 }
 
-// exitCode is how a shell would tell of a command's end.
+// exitCode returns the exit code of a command as a shell does.
 func exitCode(state *os.ProcessState) int {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())
@@ -160,20 +160,20 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// withExitCode turns an ended command's error into the one the streaming server reports as a code.
+// withExitCode converts the error of a command that has ended to the one that the streaming server reports as a code.
 func withExitCode(state *os.ProcessState, err error) error {
-	var ended *exec.ExitError
-	if !errors.As(err, &ended) {
+	var exited *exec.ExitError
+	if !errors.As(err, &exited) {
 		return err
 	}
 	code := exitCode(state)
 	return utilexec.CodeExitError{Err: fmt.Errorf("command ended with exit code %d", code), Code: code}
 }
 
-// killGroup ends a process and what it started.
+// killGroup kills a process group.
 func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
 
-// AttachContainer connects to the container's process; without one it follows the container's log from its end.
+// AttachContainer connects to the container's process. If it has none, it follows the container's log from its end.
 func (c container) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, errOut io.WriteCloser,
 	tty bool, resize <-chan remotecommand.TerminalSize) error {
 	var stdout, stderr io.Writer
@@ -192,18 +192,18 @@ func (c container) AttachContainer(ctx context.Context, _, _, _ string, in io.Re
 	}
 	none := int64(0)
 	options := &crilogs.LogOptions{Follow: true, TailLines: &none}
-	return c.logs.read(ctx, c.target, options, orNothing(stdout), orNothing(stderr))
+	return c.logs.read(ctx, c.target, options, orDiscard(stdout), orDiscard(stderr))
 }
 
-// orNothing is the writer, or one that takes everything and keeps nothing.
-func orNothing(sink io.Writer) io.Writer {
+// orDiscard returns the writer, io.Discard if there is none.
+func orDiscard(sink io.Writer) io.Writer {
 	if sink == nil {
 		return io.Discard
 	}
 	return sink
 }
 
-// loopback stands for every pod's network.
+// loopback is the network of every pod.
 type loopback struct{}
 
 // PortForward copies between the stream and a connection to the port.
