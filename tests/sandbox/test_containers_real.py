@@ -137,6 +137,17 @@ def test_a_log_that_is_followed_ends_with_the_container(place: Place) -> None:
     assert sorted(rest.splitlines()) == ["bad", "got end"]
 
 
+def test_a_log_that_is_followed_is_whole(place: Place) -> None:
+    """What a container writes just before its end is shown, and a new run does not show in it."""
+    place.pod("hasty", "echo begun; read line; seq 1 20000", stdin=True)
+    with place.start("logs", "-f", "hasty") as follower, place.start("attach", "-i", "--quiet", "hasty") as typed:
+        assert told(follower) == "begun\n"
+        say(typed, "end")
+        rest, _ = follower.communicate(timeout=LIMIT)
+        typed.communicate(timeout=LIMIT)
+    assert rest.splitlines() == [str(number) for number in range(1, 20001)]
+
+
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (4, "Failed")])
 def test_a_pod_that_is_not_started_again_ends(place: Place, code: int, phase: str) -> None:
     """With restartPolicy Never the pod's phase and exit code are its command's."""
@@ -144,7 +155,7 @@ def test_a_pod_that_is_not_started_again_ends(place: Place, code: int, phase: st
     place.pod(name, f"echo done; exit {code}", policy="Never")
     until(lambda: place.get(name)["phase"] == phase, f"phase {phase}")
     assert place.main(name)["state"]["terminated"]["exitCode"] == code
-    assert place.logs(name) == "done\n"
+    assert place.logs(name) == place.logs(name, "-f") == "done\n"
 
 
 def test_a_command_that_is_not_there_says_so(place: Place) -> None:
@@ -208,7 +219,7 @@ def test_an_ephemeral_container_can_be_worked_in(place: Place) -> None:
 def test_a_restarted_endpoint_begins_again(place: Place) -> None:
     """Containers do not outlive the server that holds their pipes; they come again with it, their logs kept.
 
-    What had ended for good is not run once more.
+    What had ended for good is not run once more, and its log does not wait for more.
     """
     place.pod("kept", "echo begun; sleep 1000")
     place.kubectl("debug", "kept", "--image=none", "--container=probe", "--", "sh", "-c", "echo x >> runs")
@@ -220,3 +231,4 @@ def test_a_restarted_endpoint_begins_again(place: Place) -> None:
     until(lambda: place.main("kept")["restartCount"] == 1, "the restart is told")
     assert place.kubectl("exec", "kept", "--container=probe", "--", "cat", "runs").stdout == "x\n"
     assert "terminated" in place.get("kept")["ephemeralContainerStatuses"][0]["state"]
+    assert place.kubectl("logs", "kept", "--container=probe", "-f").returncode == 0

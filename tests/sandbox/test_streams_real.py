@@ -190,12 +190,17 @@ def test_a_log_is_there_without_preparation(pod: Sandbox) -> None:
         (("--since-time=2031-01-01T00:00:02.5Z",), "two\nthree\nfour\n"),
         (("--since=1s",), "one\ntwo\nthree\nfour\n"),
         (("--limit-bytes=6",), "one\ntw"),
+        (("--limit-bytes=10", "--follow"), "one\ntwo\nth"),
         (
             ("--timestamps", "--tail=1"),
             "2031-01-01T00:00:04.000000000Z four\n",
         ),
+        (
+            ("--timestamps", "--since-time=2031-01-01T00:00:03Z"),
+            "2031-01-01T00:00:03.000000000Z three\n2031-01-01T00:00:04.000000000Z four\n",
+        ),
     ],
-    ids=["all", "tail", "tail 0", "since time", "since", "limit", "timestamps"],
+    ids=["all", "tail", "tail 0", "since time", "since", "limit", "limit of follow", "timestamps", "parts"],
 )
 def test_logs_takes_the_flags_of_kubectl(written: Sandbox, flags: tuple[str, ...], expected: str) -> None:
     """Each flag shows what it shows on a real node; a line in parts is one line."""
@@ -206,6 +211,36 @@ def test_since_leaves_out_what_is_older(pod: Sandbox) -> None:
     """Lines of the past are not shown when only the last seconds are asked for."""
     log_file(pod, "second").write_text("2001-01-01T00:00:01Z stdout F old\n")
     assert logs(pod, "--container=second", "--since=10s") == ""
+
+
+def test_since_counts_for_each_part_of_a_line(pod: Sandbox) -> None:
+    """A part has its own time, and outputs may be mixed."""
+    lines = "2031-01-01T00:00:01Z stdout P ol\n2031-01-01T00:00:02Z stderr F err\n2031-01-01T00:00:03Z stdout F d\n"
+    log_file(pod, "second").write_text(lines)
+    assert logs(pod, "--container=second", "--since-time=2031-01-01T00:00:02Z") == "err\nd\n"
+
+
+def test_the_last_lines_of_a_long_log_are_found(pod: Sandbox) -> None:
+    """Also those that are longer than what is read at once."""
+    lines = [f"2031-01-01T00:00:01Z stdout F {str(number) * 3000}\n" for number in range(20)]
+    log_file(pod, "second").write_text("".join(lines))
+    assert logs(pod, "--container=second", "--tail=2") == "18" * 3000 + "\n" + "19" * 3000 + "\n"
+
+
+def test_a_line_without_an_end_is_shown(pod: Sandbox) -> None:
+    """It is the last one that a container has written."""
+    log_file(pod, "second").write_text(LINES + "2031-01-01T00:00:05Z stdout F unended")
+    assert logs(pod, "--container=second", "--since-time=2031-01-01T00:00:04Z") == "four\nunended"
+
+
+def test_a_file_of_another_format_is_refused(pod: Sandbox) -> None:
+    """The message has its first line; a single such line among others is left out."""
+    log_file(pod, "second").write_text("plain text\n")
+    shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=second", cluster=LOWER)
+    assert shown.returncode != 0
+    assert 'unsupported log format: "plain text\\n"' in shown.stderr
+    log_file(pod, "second").write_text(LINES + "plain text\n" + LINES)
+    assert logs(pod, "--container=second") == "one\ntwo\nthree\nfour\n" * 2
 
 
 def test_there_is_no_previous_container(pod: Sandbox) -> None:
@@ -231,6 +266,52 @@ def test_a_log_can_be_followed(written: Sandbox) -> None:
     assert process.returncode == 0
 
 
+def test_a_line_that_is_followed_is_shown_when_it_has_its_end(written: Sandbox) -> None:
+    """Not in pieces, as its writer writes it."""
+    path = log_file(written, "second")
+    flags = ["logs", f"--namespace={SPACE}", "web", "--container=second", "--follow", "--timestamps", "--tail=1"]
+    with subprocess.Popen(written.kubectl_command(*flags, cluster=LOWER), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with path.open("a", buffering=1) as file:
+            file.write("2031-01-01T00:00:05Z stdout F ha")
+            file.flush()
+            file.write("lf\n")
+        assert process.stdout.readline() == "2031-01-01T00:00:05.000000000Z half\n"
+        path.unlink()
+    assert process.returncode == 0
+
+
+def test_many_can_follow_the_same_log(written: Sandbox) -> None:
+    """One that leaves does not end the others, nor does the end of another log."""
+    paths = [log_file(written, name) for name in ("first", "second")]
+    for path in paths:
+        path.write_text(LINES)
+    flags = ("logs", f"--namespace={SPACE}", "web", "--follow", "--tail=1")
+    commands = [written.kubectl_command(*flags, f"--container={path.stem}", cluster=LOWER) for path in paths]
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            for command in (commands[0], commands[1], commands[1])
+        ]
+        other, leaver, stayer = opened
+        assert [_line(process) for process in opened] == ["four\n"] * 3
+        leaver.kill()
+        paths[0].unlink()
+        assert _line(other) == ""
+        with paths[1].open("a") as file:
+            file.write("2031-01-01T00:00:05Z stdout F more\n")
+        assert _line(stayer) == "more\n"
+        paths[1].unlink()
+        assert _line(stayer) == ""
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    """Return the next line of a command's output, "" at its end."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
 def test_attach_shows_what_is_logged_from_now_on(written: Sandbox) -> None:
     """What was logged before is not shown."""
     path = log_file(written, "second")
@@ -247,13 +328,13 @@ def test_attach_shows_what_is_logged_from_now_on(written: Sandbox) -> None:
 
 
 def _followed(sandbox: Sandbox, path: Path) -> bool:
-    """Report whether the endpoint has the file open and watches its folder."""
-    descriptors = Path(f"/proc/{sandbox.clusters[LOWER].pids['endpoint']}/fd")
-    targets = set()
-    for descriptor in descriptors.iterdir():
+    """Report whether the endpoint watches the file, as the kernel lists it: "inotify wd:1 ino:2a sdev:..."."""
+    watched = f" ino:{path.stat().st_ino:x} "
+    for description in Path(f"/proc/{sandbox.clusters[LOWER].pids['endpoint']}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-            targets.add(str(descriptor.readlink()))
-    return {str(path), "anon_inode:inotify"} <= targets
+            if watched in description.read_text():
+                return True
+    return False
 
 
 class Hello(http.server.BaseHTTPRequestHandler):

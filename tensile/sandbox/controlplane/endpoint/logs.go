@@ -1,78 +1,81 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
-
-	internalapi "k8s.io/cri-api/pkg/apis"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	crilogs "k8s.io/cri-client/pkg/logs"
 )
 
-// logReader serves the log files of containers.
-type logReader struct {
-	folder string
-	pods   *pods
+// logServer serves the log files of containers.
+type logServer struct {
+	folder  string
+	pods    *pods
+	watcher *fileWatcher
 }
 
 // serve answers containerLogs with the options of kubectl logs.
-func (l logReader) serve(w http.ResponseWriter, r *http.Request, t target) {
-	options, err := logOptions(r.URL.Query(), time.Now())
+func (l logServer) serve(w http.ResponseWriter, r *http.Request, t target) {
+	options, err := newLogOptions(r.URL.Query(), time.Now())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	out := flushWriter{w, w.(http.Flusher)}
+	buffer := bufio.NewWriterSize(w, copyBuffer)
+	out := logOutput{buffer, buffer, func() error {
+		if err := buffer.Flush(); err != nil {
+			return err
+		}
+		return http.NewResponseController(w).Flush()
+	}}
 	read := l.read
 	if r.URL.Query().Get("previous") == "true" {
 		read = l.readPrevious
 	}
-	if err := read(r.Context(), t, options, out, out); err != nil && r.Context().Err() == nil {
+	if err := read(r.Context(), t, options, out); err != nil && r.Context().Err() == nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 
-// read copies a container's log. When it follows, it goes on until the container's run ends, or, where the container
-// has no process, until its file is removed.
-func (l logReader) read(ctx context.Context, t target, o *crilogs.LogOptions, out, err io.Writer) error {
-	process, failed := l.pods.process(ctx, t)
-	if failed != nil {
-		return failed
+// read copies a container's log. When it follows, it continues until the current run of the container ends, or, if the
+// container has no process, until its file is removed.
+func (l logServer) read(ctx context.Context, t target, o logOptions, out logOutput) error {
+	process, err := l.pods.process(ctx, t)
+	if err != nil {
+		return err
 	}
 	path := l.path(t)
 	if process != nil {
-		return crilogs.ReadLogs(ctx, path, path, o, process.state(), out, err)
+		return copyLog(ctx, path, o, l.watcher, process.runEnd(), out)
 	}
-	if failed := l.create(path, t); failed != nil {
-		return failed
+	if err := l.create(path, t); err != nil {
+		return err
 	}
-	return crilogs.ReadLogs(ctx, path, path, o, existing{}, out, err)
+	return copyLog(ctx, path, o, l.watcher, nil, out)
 }
 
-// readPrevious copies the log of the run before this one.
-func (l logReader) readPrevious(ctx context.Context, t target, o *crilogs.LogOptions, out, err io.Writer) error {
+// readPrevious copies the log of the run before the current one.
+func (l logServer) readPrevious(ctx context.Context, t target, o logOptions, out logOutput) error {
 	path := previous(l.path(t))
-	if _, failed := os.Stat(path); failed != nil {
+	if _, err := os.Stat(path); err != nil {
 		return fmt.Errorf("previous terminated container %q in pod %q not found", t.container, t.pod)
 	}
-	o.Follow = false
-	return crilogs.ReadLogs(ctx, path, path, o, existing{}, out, err)
+	o.follow = false
+	return copyLog(ctx, path, o, l.watcher, nil, out)
 }
 
 // path returns the path of the container's log.
-func (l logReader) path(t target) string {
+func (l logServer) path(t target) string {
 	return filepath.Join(l.folder, t.namespace, t.pod, t.container+".log")
 }
 
 // create writes the first line of a log, if the log does not exist.
-func (l logReader) create(path string, t target) error {
+func (l logServer) create(path string, t target) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -89,20 +92,17 @@ func (l logReader) create(path string, t target) error {
 	return err
 }
 
-// logOptions reads the query as the kubelet does.
-func logOptions(query url.Values, now time.Time) (*crilogs.LogOptions, error) {
-	options := &crilogs.LogOptions{
-		Follow:    query.Get("follow") == "true",
-		Timestamp: query.Get("timestamps") == "true",
-	}
+// newLogOptions reads the query as the kubelet does.
+func newLogOptions(query url.Values, now time.Time) (logOptions, error) {
+	options := logOptions{follow: query.Get("follow") == "true", timestamps: query.Get("timestamps") == "true"}
 	var err error
-	if options.TailLines, err = number(query, "tailLines"); err != nil {
-		return nil, err
+	if options.tailLines, err = number(query, "tailLines"); err != nil {
+		return options, err
 	}
-	if options.LimitBytes, err = number(query, "limitBytes"); err != nil {
-		return nil, err
+	if options.limitBytes, err = number(query, "limitBytes"); err != nil {
+		return options, err
 	}
-	options.Since, err = since(query, now)
+	options.since, err = since(query, now)
 	return options, err
 }
 
@@ -129,43 +129,4 @@ func number(query url.Values, key string) (*int64, error) {
 		return nil, fmt.Errorf("%s: %q is not a whole number of 0 or more", key, text)
 	}
 	return &value, nil
-}
-
-// flushWriter flushes after every line, so that a client that follows the log receives it at once.
-type flushWriter struct {
-	io.Writer
-	flusher http.Flusher
-}
-
-func (f flushWriter) Write(data []byte) (int, error) {
-	n, err := f.Writer.Write(data)
-	f.flusher.Flush()
-	return n, err
-}
-
-// existing calls a container running for as long as its log file exists; the reader asks no more.
-type existing struct{ internalapi.RuntimeService }
-
-func (existing) ContainerStatus(_ context.Context, path string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
-	_, err := os.Stat(path)
-	return status(err == nil), nil
-}
-
-// lasting calls a container running until its run is over.
-type lasting struct {
-	internalapi.RuntimeService
-	done <-chan struct{}
-}
-
-func (l lasting) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
-	return status(!isClosed(l.done)), nil
-}
-
-// status is all that the reader of logs asks of a container's status.
-func status(runs bool) *runtimeapi.ContainerStatusResponse {
-	state := runtimeapi.ContainerState_CONTAINER_EXITED
-	if runs {
-		state = runtimeapi.ContainerState_CONTAINER_RUNNING
-	}
-	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{State: state}}
 }

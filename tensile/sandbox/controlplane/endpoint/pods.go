@@ -53,7 +53,7 @@ type pod struct {
 func newPods(kubeconfig, logs, work string) (*pods, error) {
 	api, err := client(kubeconfig)
 	created := &pods{api: api, byName: map[types.NamespacedName]*pod{}, changed: make(chan struct{})}
-	created.streams = streamer{logReader{logs, created}, work, created}
+	created.streams = streamer{logServer{logs, created, &fileWatcher{}}, work, created}
 	return created, err
 }
 

@@ -164,14 +164,19 @@ func (p *process) finish(command *exec.Cmd) {
 	close(p.current.done)
 }
 
-// state returns what the log reader asks for: whether the current run has ended.
-func (p *process) state() lasting {
+// runEnd returns a channel that is closed when the current run ends. Without one, it is closed at the next change.
+func (p *process) runEnd() <-chan struct{} {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if p.current == nil {
-		return lasting{done: p.changed}
+	switch {
+	case p.current != nil:
+		return p.current.done
+	case p.finished:
+		ended := make(chan struct{})
+		close(ended)
+		return ended
 	}
-	return lasting{done: p.current.done}
+	return p.changed
 }
 
 // setCurrent sets the current run, if there is another one, and notifies the waiting goroutines.

@@ -15,13 +15,12 @@ import (
 	"time"
 
 	"github.com/creack/pty"
-	crilogs "k8s.io/cri-client/pkg/logs"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 )
 
-// copyBuffer is the size in bytes of the buffer for input.
+// copyBuffer is the size in bytes of the buffers for input of commands and for logs.
 const copyBuffer = 64 * 1024
 
 // streamIdleTimeout is the default of the kubelet.
@@ -29,7 +28,7 @@ const streamIdleTimeout = 4 * time.Hour
 
 // streamer serves the routes that upgrade the connection.
 type streamer struct {
-	logs logReader
+	logs logServer
 	work string
 	pods *pods
 }
@@ -191,16 +190,7 @@ func (c container) AttachContainer(ctx context.Context, _, _, _ string, in io.Re
 		return process.attach(ctx, in, stdout, stderr, resize)
 	}
 	none := int64(0)
-	options := &crilogs.LogOptions{Follow: true, TailLines: &none}
-	return c.logs.read(ctx, c.target, options, orDiscard(stdout), orDiscard(stderr))
-}
-
-// orDiscard returns the writer, io.Discard if there is none.
-func orDiscard(sink io.Writer) io.Writer {
-	if sink == nil {
-		return io.Discard
-	}
-	return sink
+	return c.logs.read(ctx, c.target, logOptions{follow: true, tailLines: &none}, logOutput{stdout: stdout, stderr: stderr})
 }
 
 // loopback is the network of every pod.
