@@ -35,11 +35,11 @@ METRICS_NAMESPACE = "kube-system"
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 FRONT_PROXY_CLIENT = "front-proxy-client"
 SCHEDULER = "kube-scheduler"
+ENDPOINT = "endpoint"
 COMPONENT_USERS = {
     "kube-controller-manager": ("system:kube-controller-manager", ()),
     SCHEDULER: ("system:kube-scheduler", ()),
     "kwok": ("kwok", (ADMINISTRATORS,)),
-    "endpoint": ("endpoint", (ADMINISTRATORS,)),
 }
 APISERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 TEMPLATE = """\
@@ -152,9 +152,11 @@ def _write_node(layout: Layout, signer: Authority) -> None:
 def _write_clients(layout: Layout, signer: Authority) -> None:
     """Write the client certificates and the kubeconfigs.
 
-    Two client certificates have their own files: the apiserver's for kubelets, and the scheduler's for an extender.
+    Three client certificates have their own files: the apiserver's for kubelets, the scheduler's for an extender, and
+    that of our own endpoint, which does not read YAML.
     """
     write_pair(layout.pki / "kubelet-client", signer.issue(KUBELET_CLIENT))
+    write_pair(layout.pki / ENDPOINT, signer.issue(ENDPOINT, (ADMINISTRATORS,)))
     admin = signer.issue("kubernetes-admin", (ADMINISTRATORS,))
     write_pair(layout.pki / "admin", admin)
     _write_kubeconfig(layout, layout.kubeconfig, f"{layout.name}-admin", signer, admin)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from tensile.sandbox.credentials import ADDONS, FRONT_PROXY_CLIENT, KUBELET_CLIENT
+from tensile.sandbox.credentials import ADDONS, ENDPOINT, FRONT_PROXY_CLIENT, KUBELET_CLIENT
 from tensile.sandbox.state import LOOPBACK, Binaries, Layout, Options
 
 FILE = "scheduler.yaml"
@@ -149,7 +149,10 @@ def endpoint(layout: Layout, binaries: Binaries) -> list[str]:
         *_serving(layout, "kubelet", key_flag="--tls-key-file"),
         f"--client-ca-file={layout.pki / 'ca.crt'}",
         f"--client-name={KUBELET_CLIENT}",
-        f"--kubeconfig={layout.pki / 'endpoint.kubeconfig'}",
+        f"--apiserver={layout.server}",
+        f"--apiserver-certificate-authority={layout.pki / 'ca.crt'}",
+        f"--apiserver-client-certificate={layout.pki / ENDPOINT}.crt",
+        f"--apiserver-client-key={layout.pki / ENDPOINT}.key",
         f"--logs={layout.logs}",
         f"--work={layout.work}",
     ]

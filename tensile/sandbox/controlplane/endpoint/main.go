@@ -1,8 +1,9 @@
 // Command endpoint serves the streaming half of the kubelet API (containerLogs, exec, attach,
 // portForward) for nodes that exist in name only: commands run as local processes, logs are read
-// from files, and what belongs to a pod goes with it. It is made of the streaming server and the log reader that container runtimes and
-// the kubelet use themselves, so exit codes, half-closed streams and log options behave as they
-// do on a real node.
+// from files, and what belongs to a pod is removed with it. It uses the streaming server of container runtimes, so exit
+// codes and half-closed streams behave as on a real node.
+//
+// It is compiled where it is used, so it has few dependencies: decoding of pods and the reading of logs are own code.
 package main
 
 import (
@@ -15,16 +16,15 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"regexp"
+	"strings"
 )
 
 // options are the command line.
 type options struct {
-	listen, certFile, keyFile, clientCAFile, clientName, kubeconfig, logs, work string
+	listen, certFile, keyFile, clientCAFile, clientName             string
+	apiserver, apiserverCAFile, apiserverCertFile, apiserverKeyFile string
+	logs, work                                                      string
 }
-
-// segment is what a path may name: no separator and no leading dot, so it never leaves its folder.
-var segment = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)
 
 // target is the container of a request.
 type target struct{ namespace, pod, container string }
@@ -36,7 +36,10 @@ func main() {
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "key of the serving certificate")
 	flag.StringVar(&o.clientCAFile, "client-ca-file", "", "authority that signed the caller's certificate")
 	flag.StringVar(&o.clientName, "client-name", "", "the only common name that may call")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the apiserver whose pods these are")
+	flag.StringVar(&o.apiserver, "apiserver", "", "address of the apiserver whose pods these are")
+	flag.StringVar(&o.apiserverCAFile, "apiserver-certificate-authority", "", "authority that signed its certificate")
+	flag.StringVar(&o.apiserverCertFile, "apiserver-client-certificate", "", "certificate for requests to it")
+	flag.StringVar(&o.apiserverKeyFile, "apiserver-client-key", "", "key of that certificate")
 	flag.StringVar(&o.logs, "logs", "", "folder of NAMESPACE/POD/CONTAINER.log in CRI format")
 	flag.StringVar(&o.work, "work", "", "folder in which each container gets a working directory")
 	flag.Parse()
@@ -48,25 +51,26 @@ func main() {
 
 // serve answers requests until the process is killed.
 func serve(o options) error {
-	authority, err := os.ReadFile(o.clientCAFile)
+	callers, err := readAuthority(o.clientCAFile)
 	if err != nil {
 		return err
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(authority) {
-		return errors.New(o.clientCAFile + " holds no certificate")
-	}
-	pods, err := newPods(o.kubeconfig, o.logs, o.work)
+	authority, err := readAuthority(o.apiserverCAFile)
 	if err != nil {
 		return err
 	}
+	api, err := newApiserver(o.apiserver, authority, o.apiserverCertFile, o.apiserverKeyFile)
+	if err != nil {
+		return err
+	}
+	pods := newPods(api, o.logs, o.work)
 	go pods.follow(context.Background())
 	server := &http.Server{
 		Handler: onlyFrom(o.clientName, routes(pods.streams)),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			ClientAuth: tls.RequireAndVerifyClientCert,
-			ClientCAs:  pool,
+			ClientCAs:  callers,
 			NextProtos: []string{"http/1.1"}, // upgrades exist in no other version
 		},
 	}
@@ -75,6 +79,19 @@ func serve(o options) error {
 		return err
 	}
 	return server.ServeTLS(listener{sockets}, o.certFile, o.keyFile)
+}
+
+// readAuthority returns the certificates of a file.
+func readAuthority(path string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New(path + " holds no certificate")
+	}
+	return pool, nil
 }
 
 // routes maps the kubelet's paths to their handlers.
@@ -109,11 +126,17 @@ func withTarget(handler func(http.ResponseWriter, *http.Request, target)) http.H
 	return func(w http.ResponseWriter, r *http.Request) {
 		t := target{r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")}
 		for _, part := range []string{t.namespace, t.pod, t.container} {
-			if !segment.MatchString(part) {
+			if !isFileName(part) {
 				http.Error(w, fmt.Sprintf("%q is not a name", part), http.StatusBadRequest)
 				return
 			}
 		}
 		handler(w, r, t)
 	}
+}
+
+// isFileName reports whether a name of the API is safe as a file name: no separator and no leading dot.
+func isFileName(name string) bool {
+	return name != "" && len(name) <= 253 && name[0] != '.' && name[0] != '-' &&
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
 }

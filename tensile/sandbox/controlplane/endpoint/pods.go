@@ -3,44 +3,40 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 const (
-	// annotation on a pod asks that its containers' commands run, when it says "command".
-	annotation = "sandbox.tensile-kube.io/run"
 	// podWait is how long a request waits for its pod to run, since the caller may know of it before this program.
 	podWait = 5 * time.Second
 	// stopTimeout is how long the files of a pod are kept for its processes to end.
 	stopTimeout = 5 * time.Second
+	// maxListBackoff is the longest time between two attempts to list and watch the pods.
+	maxListBackoff = time.Second
 )
 
 // pods watches the cluster's pods. It runs the commands of those that ask for it, and removes the processes and files of
 // a pod when the pod is deleted.
 type pods struct {
-	api     rest.Interface
+	api     *apiserver
 	streams streamer
 	mutex   sync.Mutex
-	byName  map[types.NamespacedName]*pod
+	byName  map[podName]*pod
 	changed chan struct{} // closed and replaced when a pod was added or changed
 }
 
-// pod is the state of one pod.
+// podName is the name of a pod in its namespace.
+type podName struct{ namespace, name string }
+
+func (n podName) String() string { return n.namespace + "/" + n.name }
+
+// pod is the state of one pod. Most pods have no processes, and there may be thousands of them.
 type pod struct {
-	uid       types.UID
+	uid       string
 	runs      bool
 	processes map[string]*process
 	commands  map[int]bool // processes of exec
@@ -50,85 +46,91 @@ type pod struct {
 }
 
 // newPods returns an empty set of pods; follow fills it.
-func newPods(kubeconfig, logs, work string) (*pods, error) {
-	api, err := client(kubeconfig)
-	created := &pods{api: api, byName: map[types.NamespacedName]*pod{}, changed: make(chan struct{})}
+func newPods(api *apiserver, logs, work string) *pods {
+	created := &pods{api: api, byName: map[podName]*pod{}, changed: make(chan struct{})}
 	created.streams = streamer{logServer{logs, created, &fileWatcher{}}, work, created}
-	return created, err
+	return created
 }
 
-// client returns a client for the pods of the apiserver of a kubeconfig.
-func client(kubeconfig string) (rest.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.QPS = -1
-	return rest.RESTClientFor(config)
-}
-
-// follow watches the pods until the context ends.
+// follow lists and watches the pods until the context ends. It lists them again after every error, such as a resource
+// version that is too old, but not when the apiserver has ended a watch after its usual time.
 func (p *pods) follow(ctx context.Context) {
-	list := cache.NewListWatchFromClient(p.api, "pods", metav1.NamespaceAll, fields.Everything())
-	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: list,
-		ObjectType:    &corev1.Pod{},
-		Transform:     trimmed,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(found any) { p.update(found.(*corev1.Pod)) },
-			UpdateFunc: func(_, found any) { p.update(found.(*corev1.Pod)) },
-			DeleteFunc: func(found any) { p.deleted(found) },
-		},
+	backoff, swept := initialBackoff, false
+	for ctx.Err() == nil {
+		begin := time.Now()
+		version, err := p.list(ctx)
+		if err == nil && !swept {
+			p.sweep()
+			swept = true
+		}
+		for err == nil {
+			version, err = p.api.watch(ctx, version, p.handle)
+		}
+		fmt.Fprintln(os.Stderr, "endpoint: pods are listed again:", err)
+		if time.Since(begin) > maxListBackoff {
+			backoff = initialBackoff
+		}
+		sleep(ctx, backoff)
+		backoff = min(2*backoff, maxListBackoff)
+	}
+}
+
+// list updates all pods, and returns the resource version from which to watch.
+func (p *pods) list(ctx context.Context) (version string, err error) {
+	listed := map[podName]bool{}
+	version, err = p.api.list(ctx, func(found *podObject) {
+		listed[found.name()] = true
+		p.update(found)
 	})
-	go informer.RunWithContext(ctx)
-	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		p.sweep(store)
+	if err != nil {
+		return "", err
 	}
+	for _, name := range p.names() {
+		if !listed[name] {
+			p.deleted(name)
+		}
+	}
+	return version, nil
 }
 
-// trimmed removes the fields of pods without processes that are not needed, since there may be thousands of them.
-func trimmed(found any) (any, error) {
-	full, ok := found.(*corev1.Pod)
-	if !ok || wantsProcess(full) {
-		return found, nil
+// names returns the names of all pods.
+func (p *pods) names() []podName {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	names := make([]podName, 0, len(p.byName))
+	for name := range p.byName {
+		names = append(names, name)
 	}
-	slim := &corev1.Pod{}
-	slim.Name, slim.Namespace, slim.UID, slim.ResourceVersion = full.Name, full.Namespace, full.UID, full.ResourceVersion
-	slim.Status.Phase = full.Status.Phase
-	return slim, nil
+	return names
 }
 
-// wantsProcess reports whether a container of the pod is to have a process.
-func wantsProcess(found *corev1.Pod) bool {
-	return found.Annotations[annotation] == "command" || len(found.Spec.EphemeralContainers) > 0
+// handle handles an event of the watch.
+func (p *pods) handle(deleted bool, found *podObject) {
+	if deleted {
+		p.deleted(found.name())
+	} else {
+		p.update(found)
+	}
 }
 
 // update adds or updates a pod, and starts the processes of one that runs.
-func (p *pods) update(found *corev1.Pod) {
-	name := types.NamespacedName{Namespace: found.Namespace, Name: found.Name}
+func (p *pods) update(found *podObject) {
+	name := found.name()
 	p.mutex.Lock()
 	known := p.byName[name]
 	p.mutex.Unlock()
-	if known != nil && known.uid != found.UID {
+	if known != nil && known.uid != found.Metadata.UID {
 		p.remove(name, known)
 		known = nil
 	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if known == nil {
-		known = &pod{uid: found.UID}
+		known = &pod{uid: found.Metadata.UID}
 		p.byName[name] = known
 	}
-	known.runs = found.Status.Phase != corev1.PodPending
-	if found.Status.Phase == corev1.PodRunning && wantsProcess(found) {
+	known.runs = found.Status.Phase != phasePending
+	if found.Status.Phase == phaseRunning && found.wantsProcess() {
 		p.start(known, found)
 	}
 	close(p.changed)
@@ -136,13 +138,13 @@ func (p *pods) update(found *corev1.Pod) {
 }
 
 // start starts the missing processes of a pod.
-func (p *pods) start(known *pod, found *corev1.Pod) {
+func (p *pods) start(known *pod, found *podObject) {
 	if known.processes == nil {
 		ctx, stop := context.WithCancel(context.Background())
 		known.processes, known.stop, known.status = map[string]*process{}, stop, newStatusWriter(ctx, p.api, found)
 	}
 	known.status.addEphemeral(found)
-	for _, wanted := range containers(found) {
+	for _, wanted := range found.processSpecs() {
 		if known.processes[wanted.Name] != nil {
 			continue
 		}
@@ -160,37 +162,15 @@ func (p *pods) start(known *pod, found *corev1.Pod) {
 	}
 }
 
-// containers returns the containers of a pod that are to have a process. Ephemeral ones always have one; without a
-// command it is a shell, as in images for debugging.
-func containers(found *corev1.Pod) []corev1.EphemeralContainerCommon {
-	var wanted []corev1.EphemeralContainerCommon
-	for _, one := range found.Spec.EphemeralContainers {
-		common := one.EphemeralContainerCommon
-		if len(common.Command)+len(common.Args) == 0 {
-			common.Command = []string{"sh"}
-		}
-		common.RestartPolicy = new(corev1.ContainerRestartPolicyNever)
-		wanted = append(wanted, common)
-	}
-	if found.Annotations[annotation] != "command" {
-		return wanted
-	}
-	for _, one := range found.Spec.Containers {
-		if len(one.Command)+len(one.Args) > 0 {
-			wanted = append(wanted, corev1.EphemeralContainerCommon(one))
-		}
-	}
-	return wanted
-}
-
 // newProcess returns the process of a container, not yet started.
-func (p *pods) newProcess(found *corev1.Pod, spec corev1.EphemeralContainerCommon, status *statusWriter) *process {
+func (p *pods) newProcess(found *podObject, spec containerSpec, status *statusWriter) *process {
 	policy := found.Spec.RestartPolicy
-	if spec.RestartPolicy != nil {
-		policy = corev1.RestartPolicy(*spec.RestartPolicy)
+	if spec.RestartPolicy != "" {
+		policy = spec.RestartPolicy
 	}
-	where := container{p.streams, target{found.Namespace, found.Name, spec.Name}}
-	created := &process{container: where, spec: spec, policy: policy, report: status.reporter(spec.Name), changed: make(chan struct{})}
+	where := container{p.streams, target{found.Metadata.Namespace, found.Metadata.Name, spec.Name}}
+	created := &process{container: where, spec: spec, policy: policy, report: status.reporter(spec.Name),
+		changed: make(chan struct{})}
 	if _, err := os.Stat(p.streams.logs.path(where.target)); err == nil {
 		created.restarts = status.restarts(spec.Name) + 1
 	}
@@ -198,23 +178,17 @@ func (p *pods) newProcess(found *corev1.Pod, spec corev1.EphemeralContainerCommo
 }
 
 // deleted handles the deletion of a pod.
-func (p *pods) deleted(found any) {
-	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(found)
-	if err != nil {
-		return
-	}
-	namespace, name, _ := cache.SplitMetaNamespaceKey(key)
-	full := types.NamespacedName{Namespace: namespace, Name: name}
+func (p *pods) deleted(name podName) {
 	p.mutex.Lock()
-	known := p.byName[full]
+	known := p.byName[name]
 	p.mutex.Unlock()
 	if known != nil {
-		p.remove(full, known)
+		p.remove(name, known)
 	}
 }
 
 // remove kills the processes of a pod and removes its files.
-func (p *pods) remove(name types.NamespacedName, known *pod) {
+func (p *pods) remove(name podName, known *pod) {
 	p.mutex.Lock()
 	delete(p.byName, name)
 	for pid := range known.commands {
@@ -226,8 +200,8 @@ func (p *pods) remove(name types.NamespacedName, known *pod) {
 		known.waitStopped(stopTimeout)
 	}
 	for _, folder := range []string{p.streams.logs.folder, p.streams.work} {
-		_ = os.RemoveAll(filepath.Join(folder, name.Namespace, name.Name))
-		_ = os.Remove(filepath.Join(folder, name.Namespace)) // fails while there is another pod in it
+		_ = os.RemoveAll(filepath.Join(folder, name.namespace, name.name))
+		_ = os.Remove(filepath.Join(folder, name.namespace)) // fails while there is another pod in it
 	}
 }
 
@@ -245,12 +219,13 @@ func (p *pod) waitStopped(limit time.Duration) {
 }
 
 // sweep removes the files of pods that were deleted while this program did not run.
-func (p *pods) sweep(store cache.Store) {
+func (p *pods) sweep() {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
 	for _, folder := range []string{p.streams.logs.folder, p.streams.work} {
 		found, _ := filepath.Glob(filepath.Join(folder, "*", "*"))
 		for _, path := range found {
-			namespace := filepath.Base(filepath.Dir(path))
-			if _, exists, _ := store.GetByKey(namespace + "/" + filepath.Base(path)); !exists {
+			if p.byName[podName{filepath.Base(filepath.Dir(path)), filepath.Base(path)}] == nil {
 				_ = os.RemoveAll(path)
 			}
 		}
@@ -261,7 +236,7 @@ func (p *pods) sweep(store cache.Store) {
 func (p *pods) process(ctx context.Context, t target) (*process, error) {
 	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
-	name := types.NamespacedName{Namespace: t.namespace, Name: t.pod}
+	name := podName{t.namespace, t.pod}
 	for {
 		p.mutex.Lock()
 		known, changed := p.byName[name], p.changed
@@ -281,7 +256,7 @@ func (p *pods) process(ctx context.Context, t target) (*process, error) {
 func (p *pods) addCommand(t target, pid int) (release func()) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	known := p.byName[types.NamespacedName{Namespace: t.namespace, Name: t.pod}]
+	known := p.byName[podName{t.namespace, t.pod}]
 	if known == nil {
 		return func() {}
 	}

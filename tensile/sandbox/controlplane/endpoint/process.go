@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/creack/pty"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
@@ -38,9 +37,9 @@ type run struct {
 // process is a container whose command runs as a local process until its pod is deleted.
 type process struct {
 	container
-	spec     corev1.EphemeralContainerCommon
+	spec     containerSpec
 	report   func(restarts int, startedAt time.Time, last *termination, running bool)
-	policy   corev1.RestartPolicy
+	policy   string
 	restarts int // the number of restarts before this program started
 
 	mutex    sync.Mutex
@@ -74,7 +73,7 @@ func (p *process) run(ctx context.Context) {
 
 // restartsAfter reports whether the container is restarted after that exit code.
 func (p *process) restartsAfter(code int) bool {
-	return p.policy == corev1.RestartPolicyAlways || p.policy == corev1.RestartPolicyOnFailure && code != 0
+	return p.policy == restartAlways || p.policy == restartOnFailure && code != 0
 }
 
 // runOnce runs the command to its end and returns its exit code, 128 if it cannot be started.
