@@ -238,11 +238,9 @@ func (p *pods) process(ctx context.Context, t target) (*process, error) {
 	defer cancel()
 	name := podName{t.namespace, t.pod}
 	for {
-		p.mutex.Lock()
-		known, changed := p.byName[name], p.changed
-		p.mutex.Unlock()
-		if known != nil && known.runs {
-			return known.processes[t.container], nil
+		found, runs, changed := p.find(name, t.container)
+		if runs {
+			return found, nil
 		}
 		select {
 		case <-changed:
@@ -250,6 +248,18 @@ func (p *pods) process(ctx context.Context, t target) (*process, error) {
 			return nil, errors.New("pod " + name.String() + " does not run here")
 		}
 	}
+}
+
+// find returns the process of a container, nil if it has none, whether its pod runs, and a channel that is closed when a
+// pod has changed.
+func (p *pods) find(name podName, container string) (found *process, runs bool, changed <-chan struct{}) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	known := p.byName[name]
+	if known == nil {
+		return nil, false, p.changed
+	}
+	return known.processes[container], known.runs, p.changed
 }
 
 // addCommand lets a command of exec be killed with its pod. The caller calls release when the command has ended.

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	initialBackoff = 50 * time.Millisecond // before a restart; doubled each time
+	initialBackoff = 50 * time.Millisecond // before a restart, or before pods are listed again; doubled each time
 	maxBackoff     = 10 * time.Second
 	outputDelay    = 200 * time.Millisecond // for output that is not read yet when a command ends
 	backoffReset   = time.Minute            // a container that ran for so long is restarted with the initial backoff
