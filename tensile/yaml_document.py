@@ -12,6 +12,7 @@ that any of them takes for another type (`y`, `no`, `1e3`, `0x1F`, `12:30`, `202
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -374,6 +375,9 @@ class Advice(NamedTuple):
 
 _UNCLOSED = Advice("an unclosed bracket, or a missing comma in it", opened=True)
 _QUOTES = Advice("an unclosed quote", opened=True)
+_NO_CONTENT = "did not find expected node content"
+_OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 _TABLE = (
     (
         "mapping values are not allowed",
@@ -412,7 +416,7 @@ _TABLE = (
         Advice("an anchor or alias without a name; put a value that starts with & or * in quotes"),
     ),
     (
-        "did not find expected node content",
+        _NO_CONTENT,
         Advice("a missing value, or a closing bracket without an opening one"),
     ),
     (
@@ -441,9 +445,26 @@ def _syntax(text: str, error: Exception) -> _Stop:
     if _text_at(text, noticed) == "\t":
         return _Stop(noticed, "not valid YAML: a tab in the indentation; indent with spaces")
     opened = getattr(error, "context_mark", None)
+    if problem.startswith(_NO_CONTENT) and _text_at(text, noticed) not in "]}":
+        opened = _open_bracket(text, noticed)
+        advice = _UNCLOSED if opened else advice
     if not advice.opened or opened is None:
         return _Stop(noticed, f"not valid YAML: {advice.words}")
     return _Stop(_at(opened), f"not valid YAML: {advice.words} (detected in line {noticed.line})")
+
+
+def _open_bracket(text: str, until: Position) -> yaml.Mark | None:
+    """Return where the innermost bracket begins that is open at a position, None if none is."""
+    found: list[yaml.Mark] = []
+    with suppress(yaml.YAMLError, ValueError, OverflowError):
+        for token in yaml.scan(text, Loader=_LOADER):
+            if _at(token.start_mark) >= until:
+                break
+            if isinstance(token, _OPENING):
+                found.append(token.start_mark)
+            elif isinstance(token, _CLOSING) and found:
+                found.pop()
+    return found[-1] if found else None
 
 
 def _within(text: str, position: Position) -> Position:

@@ -50,6 +50,7 @@ _DENIED: Mapping[str, str] = {
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
     SECRET_NOT_FOUND: "create the Secret in the upper cluster",
     LOWER_UNREACHABLE: "restore the connection to the lower cluster; `tensile doctor` shows what is wrong",
+    "Forbidden": "change what the lower cluster forbids, a policy or a right: `tensile doctor` lists missing rights",
 }
 """What to do about frequent reasons not to mirror a pod."""
 
@@ -443,13 +444,13 @@ def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:
 
 def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
     said = conditions_of(pod).get(MIRRORED) or {}
-    if said.get("status") == "False":
+    if row["quota"]:
+        yield f"raise the quota in {row['name']}, or reduce the requests of the pod"
+    elif said.get("status") == "False":
         reason = str(said.get("reason", ""))
         yield _DENIED.get(reason, f"see the reason {reason} in docs/reference/conditions.md")
-    elif row["quota"]:
-        yield f"raise the quota in {row['name']}, or reduce the requests of the pod"
     else:
-        yield _CHECKS["node"]
+        yield START
 
 
 def _reach(row: Row) -> str:

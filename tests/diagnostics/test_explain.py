@@ -146,6 +146,7 @@ def test_a_quota_below() -> None:
     found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), UpperPod(pod, []))
     assert found["why"] == ("it is not created in lower-a: quota q is too small: requests.cpu: 2 asked, 1 of 4 left")
     assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 2 asked, 1 of 4 left"}]
+    assert found["advice"] == ["raise the quota in lower-a, or reduce the requests of the pod"]
     assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in explanation_text(found)
 
 
