@@ -221,16 +221,18 @@ def test_since_counts_for_each_part_of_a_line(pod: Sandbox) -> None:
 
 
 def test_the_last_lines_of_a_long_log_are_found(pod: Sandbox) -> None:
-    """Also those that are longer than what is read at once."""
-    lines = [f"2031-01-01T00:00:01Z stdout F {str(number) * 3000}\n" for number in range(20)]
-    log_file(pod, "second").write_text("".join(lines))
-    assert logs(pod, "--container=second", "--tail=2") == "18" * 3000 + "\n" + "19" * 3000 + "\n"
+    """Also where each line ends at the end of a block of 4096 bytes, which is read at once."""
+    head = "2031-01-01T00:00:01Z stdout F "
+    texts = [letter * (4095 - len(head)) + "\n" for letter in "abcdef"]
+    log_file(pod, "second").write_text("".join(head + text for text in texts))
+    assert logs(pod, "--container=second", "--tail=3") == "".join(texts[3:])
 
 
 def test_a_line_without_an_end_is_shown(pod: Sandbox) -> None:
-    """It is the last one that a container has written."""
+    """It is the last one that a container has written; `--tail` does not count it, as on a real node."""
     log_file(pod, "second").write_text(LINES + "2031-01-01T00:00:05Z stdout F unended")
     assert logs(pod, "--container=second", "--since-time=2031-01-01T00:00:04Z") == "four\nunended"
+    assert logs(pod, "--container=second", "--tail=1") == "four\n"
 
 
 def test_a_file_of_another_format_is_refused(pod: Sandbox) -> None:
