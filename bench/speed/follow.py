@@ -15,8 +15,8 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -49,8 +49,6 @@ CONTAINER = "c"
 TICK = 0.01
 LIMIT = 300.0
 GRACE = 30.0
-WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
-SPARE = 1000
 
 
 class Pen:
@@ -205,24 +203,6 @@ def _pod(name: str, node: str) -> Manifest:
     return {"metadata": {"name": name, "labels": {"followed": "true"}}, "spec": spec}
 
 
-@contextmanager
-def watches(streams: int) -> Iterator[None]:
-    """Let the lowers' nodes watch so many log files, and put back what was, where this is ours to set.
-
-    Each takes an inotify instance, of which a user has 128 as a rule, and three clusters take forty.
-    """
-    had = int(WATCHES.read_text())
-    if had >= streams + SPARE or not os.access(WATCHES, os.W_OK):
-        yield
-        return
-    print(f"follow: {WATCHES} is {streams + SPARE} for now instead of {had}", flush=True)
-    WATCHES.write_text(str(streams + SPARE))
-    try:
-        yield
-    finally:
-        WATCHES.write_text(str(had))
-
-
 async def mirrored(trial: Trial, pods: int, *, by_ceiling: bool) -> float:
     """Return the seconds until the pods of a Deployment are all Ready; afterwards they are gone from every cluster.
 
@@ -298,11 +278,6 @@ TURNS = (("direct", True), ("through", False), ("through", True))
 
 async def follow(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     """Take all turns in all rounds."""
-    with watches(given.streams):
-        return await _followed(sandbox, given)
-
-
-async def _followed(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
         nodes = {name: name for name in trial.lowers}
