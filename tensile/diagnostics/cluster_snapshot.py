@@ -132,10 +132,13 @@ class ClusterSnapshot(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
-class UpperPod(NamedTuple):
-    """A pod of the upper cluster, its events, and the Lease of its node ({}: none, None: not read)."""
+class UpperObject(NamedTuple):
+    """An object of the upper cluster as it is stored ({} for none), and its events.
 
-    pod: Manifest
+    `lease` is the Lease of a Node, or of a pod's node: {} if there is none, None if it was not read.
+    """
+
+    manifest: Manifest
     events: list[Manifest]
     lease: Manifest | None = None
 

@@ -19,14 +19,13 @@ from tensile.diagnostics.cluster_snapshot import (
     NEEDED,
     ClusterSnapshot,
     FleetSnapshot,
-    UpperPod,
+    UpperObject,
     kept,
     picture_of,
 )
 from tensile.diagnostics.explain import explained, explanation_text, is_copy_of
 from tensile.diagnostics.explain_objects import (
     EXTRA,
-    UpperObject,
     explained_claim,
     explained_node,
     explained_service,
@@ -71,10 +70,9 @@ def looked_around(
 
 def looked_at(
     topology: Topology, ways: ClusterAccess, now: Callable[[], datetime], namespace: str, name: str
-) -> tuple[FleetSnapshot, UpperPod]:
+) -> tuple[FleetSnapshot, UpperObject]:
     """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
-    picture, found = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
-    asked = UpperPod(found.manifest, found.events, found.lease) if found else None
+    picture, asked = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
     if asked is None:
         raise TensileError(_no_pod(namespace, name))
     return picture, asked
@@ -154,6 +152,8 @@ async def _looked(
         async with asyncio.timeout(PATIENCE):
             upper_uid = await upper.identify()
             asked = await _asked(upper, ref) if ref else None
+            if ref and asked and (node := _node_of(ref, asked.manifest)):
+                asked = asked._replace(lease=await _lease(upper, node))
         secrets = await secrets_of(upper, topology.lowers)
         see = partial(_sight, extra=extra)
         sight, *lowers = await asyncio.gather(
@@ -186,8 +186,14 @@ async def _asked(cluster: Cluster, ref: Ref) -> UpperObject | None:
     if ref.kind == NODE:  # a kubelet, and the engine, name a Node by its name in place of the UID
         about = f"involvedObject.kind=Node,involvedObject.name={ref.name}"
     events = await cluster.list(EVENT, Selection(ref.namespace, fields=about), orjson.loads)
-    node = ref.name if ref.kind == NODE else (found.get("spec") or {}).get("nodeName") if ref.kind == POD else None
-    return UpperObject(found, events.items, await _lease(cluster, node) if node and ref.cluster == UPPER else None)
+    return UpperObject(found, events.items)
+
+
+def _node_of(ref: Ref, found: Manifest) -> str:
+    """Return the name of the Node that an object is, or on which a pod is; "" for none."""
+    if ref.kind == NODE:
+        return ref.name
+    return str(found["spec"].get("nodeName") or "") if ref.kind == POD else ""
 
 
 async def _lease(upper: Cluster, node: str) -> Manifest | None:

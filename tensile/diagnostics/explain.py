@@ -6,15 +6,14 @@ about the first obstacle; a pod that runs, or that only needs time, gets none.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperPod
-from tensile.engine.status.query import holds, renewed_at
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
+from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
-from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, timestamp, uid
+from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, uid
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT
@@ -55,12 +54,12 @@ _DENIED: Mapping[str, str] = {
 """What to do about frequent reasons not to mirror a pod."""
 
 
-def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
+def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
     """Return the document: `formatVersion`, `pod`, `why`, `advice`, `lowers` and `events`.
 
     Each lower has `above`, `below` and `quota`.
     """
-    pod = asked.pod
+    pod = asked.manifest
     above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
     lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
     meta, status = metadata(pod), pod.get("status") or {}
@@ -81,14 +80,6 @@ def explained(picture: FleetSnapshot, asked: UpperPod) -> Document:
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
         todo = [START, *(line for line in todo if line != START)]
     return document | {"why": why, "advice": todo}
-
-
-def unrenewed(lease: Manifest | None, now: datetime) -> str:
-    """Return since when no engine renews a node's Lease ({}: it has none), "" if one does, or if it is not known."""
-    renewed = renewed_at(lease or {})
-    if lease is None or holds(renewed, now):
-        return ""
-    return f"since {timestamp(renewed)}" if lease else "as it has none"
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:

@@ -7,8 +7,9 @@ cluster down to the lower ones. Advice always follows, also that nothing has to 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot
-from tensile.diagnostics.explain import START, event_rows, unrenewed
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
+from tensile.diagnostics.explain import START, event_rows
+from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import (
     CORDONED_BY,
@@ -59,17 +60,6 @@ class Verdict(NamedTuple):
 
     why: str
     advice: str
-
-
-class UpperObject(NamedTuple):
-    """An object of the upper cluster as it is stored ({} for none), and its events.
-
-    `lease` is the Lease of a Node, or of a pod's node: {} if there is none, None if it was not read.
-    """
-
-    manifest: Manifest
-    events: list[Manifest]
-    lease: Manifest | None = None
 
 
 def explained_node(name: str, asked: UpperObject, picture: FleetSnapshot) -> Document:

@@ -41,6 +41,8 @@ belongs to the Node of its name, whose kubelet may write it, and some controller
 (Gardener; Karpenter did).
 """
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
+BOTH_UNDO = "both undo each other's changes: stop one, or run both with --leader-elect"
+"""What two engines of one topology do without leader election, and the remedy."""
 _LONGEST = 4.0
 """A lease is trusted for at most this multiple of our own duration, so that one of ten years locks no engine out."""
 _MOST_TRANSITIONS = (1 << 31) - 1
@@ -164,8 +166,7 @@ async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
     except (ClusterError, TimeoutError):
         return
     if leader:
-        words = "another engine leads this topology, and both undo each other's changes: stop one, or run both with "
-        _log.warning(f"{words}--leader-elect", lease=str(ref), leader=leader)
+        _log.warning(f"another engine leads this topology, and {BOTH_UNDO}", lease=str(ref), leader=leader)
 
 
 class Election:

@@ -17,6 +17,7 @@ import structlog
 
 from tensile.engine import transitions
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world
+from tensile.engine.leader_election import BOTH_UNDO
 from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
 from tensile.kube.cluster import Cluster
@@ -394,8 +395,7 @@ class LowerConnection:
         """Report in the log and in the status that another engine works on the same node, "" that none does."""
         self.lower.other_engine = engine
         if engine:
-            words = "another engine renews this node lease, and both undo each other's changes"
-            _log.warning(f"{words}: stop one, or run both with --leader-elect", node=self.lower.node, engine=engine)
+            _log.warning(f"another engine renews this node lease, and {BOTH_UNDO}", node=self.lower.node, engine=engine)
         else:
             _log.info("no other engine renews the node lease any more", node=self.lower.node)
 

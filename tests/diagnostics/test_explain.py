@@ -6,7 +6,7 @@ import pytest
 from picturekit import NOW, TAINT, above, below, picture, sight, two_nodes, virtual
 from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
-from tensile.diagnostics.cluster_snapshot import UpperPod
+from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import explained, explanation_text
 from tensile.names import MIRRORED
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
@@ -17,7 +17,7 @@ LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
 
 def why(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> str:
     """Return the sentence."""
-    return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperPod(pod, []))["why"])
+    return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperObject(pod, []))["why"])
 
 
 def on(node_name: str = "lower-a") -> Manifest:
@@ -68,7 +68,7 @@ def test_a_pod_behind_gates() -> None:
 
 def test_a_topology_without_lowers() -> None:
     """There is nowhere to go."""
-    found = explained(picture([], lowers=[]), UpperPod(above(), []))
+    found = explained(picture([], lowers=[]), UpperObject(above(), []))
     assert found["why"] == "the topology has no lower clusters"
     assert found["lowers"] == []
 
@@ -85,8 +85,8 @@ def test_a_lower_pod_that_pretends_to_be_the_copy_is_not_described() -> None:
     pod = above(spec=on())
     made = below(pod, on="lower-a-1")
     forged = {**made, "metadata": {**made["metadata"], "name": "forged"}}
-    honest = explained(picture([], two_nodes("lower-a", (POD, made)), LOWERS[1]), UpperPod(pod, []))
-    fooled = explained(picture([], two_nodes("lower-a", (POD, forged)), LOWERS[1]), UpperPod(pod, []))
+    honest = explained(picture([], two_nodes("lower-a", (POD, made)), LOWERS[1]), UpperObject(pod, []))
+    fooled = explained(picture([], two_nodes("lower-a", (POD, forged)), LOWERS[1]), UpperObject(pod, []))
     assert [bool(row["pod"]) for row in honest["lowers"]] == [True, False]
     assert [bool(row["pod"]) for row in fooled["lowers"]] == [False, False]
 
@@ -105,7 +105,7 @@ def test_a_pod_that_runs() -> None:
     """Where it is, and the other nodes are judged as if it were not there."""
     pod = above(spec=on() | asking(cpu="3"))
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
-    found = explained(picture([], lower, LOWERS[1]), UpperPod(pod, []))
+    found = explained(picture([], lower, LOWERS[1]), UpperObject(pod, []))
     assert found["why"] == "in lower-a it is on node lower-a-1"
     assert [one["fits"] for one in found["lowers"][0]["below"]["nodes"]] == [True, True]
     assert found["lowers"][0]["pod"] == {"namespace": "default", "name": "web", "node": "lower-a-1", "phase": "Running"}
@@ -143,7 +143,7 @@ def quota(hard: str, used: str, **spec: Any) -> Manifest:
 def test_a_quota_below() -> None:
     """What it leaves is told where the pod is not below yet."""
     pod = above(spec=on() | asking(cpu="2"))
-    found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), UpperPod(pod, []))
+    found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), UpperObject(pod, []))
     assert found["why"] == ("it is not created in lower-a: quota q is too small: requests.cpu: 2 asked, 1 of 4 left")
     assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 2 asked, 1 of 4 left"}]
     assert found["advice"] == ["raise the quota in lower-a, or reduce the requests of the pod"]
@@ -155,7 +155,7 @@ def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
     """Nor one that leaves enough."""
     pod = above(spec=on() | asking(cpu="2"))
     for one in (quota("4", "4", **spec), quota("4", "2")):
-        found = explained(picture([], two_nodes("lower-a", (QUOTA, one))), UpperPod(pod, []))
+        found = explained(picture([], two_nodes("lower-a", (QUOTA, one))), UpperObject(pod, []))
         assert found["lowers"][0]["quota"] == []
 
 
@@ -165,24 +165,24 @@ def test_nothing_is_said_of_it() -> None:
 
 
 def test_a_pod_whose_engine_is_away() -> None:
-    """What is told of it is old: since when comes after it, and what to do first. A pod that has ended is over."""
+    """It says since when the Lease is not renewed, and to start the engine; not for a pod that has ended."""
     lease = {"spec": {"renewTime": "2026-03-01T11:00:00.000000Z"}}
     seen = picture([], *LOWERS)
-    found = explained(seen, UpperPod(above(spec=on()), [], lease))
+    found = explained(seen, UpperObject(above(spec=on()), [], lease))
     assert found["why"].endswith(
         "; no engine has renewed the lease of its node since 2026-03-01T11:00:00Z, so its status may be old"
     )
     assert found["advice"][0].startswith("start the engine")
-    over = explained(seen, UpperPod(above(spec=on(), status={"phase": "Succeeded"}), [], lease))
+    over = explained(seen, UpperObject(above(spec=on(), status={"phase": "Succeeded"}), [], lease))
     assert (over["why"], over["advice"]) == ("it has ended", [])
     fresh = {"spec": {"renewTime": f"{NOW:%Y-%m-%dT%H:%M:%S.%fZ}"}}
-    assert "lease" not in explained(seen, UpperPod(above(spec=on()), [], fresh))["why"]
+    assert "lease" not in explained(seen, UpperObject(above(spec=on()), [], fresh))["why"]
 
 
 def test_a_lower_out_of_reach() -> None:
     """Half a picture is told as such."""
     trouble = "lower-a: no answer in 20 s"
-    found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), UpperPod(above(spec=on()), []))
+    found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), UpperObject(above(spec=on()), []))
     assert found["why"] == f"its state in lower-a is unknown: {trouble}"
     assert found["lowers"][0]["below"] is None
     assert found["lowers"][1]["below"]["fits"] == 2
@@ -225,7 +225,7 @@ def test_a_volume_that_holds_the_pod_in_one_place() -> None:
     """Below, a claim of ours that is bound to a node's own volume."""
     pod = above(spec=on() | using("data"))
     storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-2")))]
-    found = explained(picture([(CLAIM, claim())], two_nodes("lower-a", *storage)), UpperPod(pod, []))
+    found = explained(picture([(CLAIM, claim())], two_nodes("lower-a", *storage)), UpperObject(pod, []))
     nodes = found["lowers"][0]["below"]["nodes"]
     assert [(one["name"], one["fits"]) for one in nodes] == [("lower-a-1", False), ("lower-a-2", True)]
     assert nodes[0]["check"] == "volumes"
@@ -238,15 +238,15 @@ def test_a_claim_that_would_come_with_the_pod() -> None:
     lowers = [{"name": "lower-a", "kubeconfig": "a", "storageClasses": {"fast": "local-fast"}}]
     upper = [(CLAIM, above_claim), (STORAGE_CLASS, kind("fast"))]
     pod = above(spec=using("data"))
-    found = explained(picture(upper, lower, lowers=lowers), UpperPod(pod, []))
+    found = explained(picture(upper, lower, lowers=lowers), UpperObject(pod, []))
     assert found["lowers"][0]["below"]["fits"] == 2
-    without = explained(picture(upper, lower, lowers=lowers, controllers=[]), UpperPod(pod, []))
+    without = explained(picture(upper, lower, lowers=lowers, controllers=[]), UpperObject(pod, []))
     assert without["lowers"][0]["below"]["nowhere"]["reasons"] == ['persistentvolumeclaim "data" not found']
 
 
 def test_what_means_something_above_only_is_not_asked_below() -> None:
     """A pod pinned to a lower by its virtual node's label fits on the nodes behind it."""
-    found = explained(picture([], *LOWERS), UpperPod(above(spec={"nodeSelector": {"clusterID": "lower-b"}}), []))
+    found = explained(picture([], *LOWERS), UpperObject(above(spec={"nodeSelector": {"clusterID": "lower-b"}}), []))
     assert [one["above"]["fits"] for one in found["lowers"]] == [False, True]
     assert found["lowers"][1]["below"]["fits"] == 2
 
@@ -254,7 +254,7 @@ def test_what_means_something_above_only_is_not_asked_below() -> None:
 def test_a_virtual_node_that_is_missing() -> None:
     """Above there is nobody to send pods to."""
     lowers = [{"name": "lower-x", "kubeconfig": "x"}]
-    found = explained(picture([], two_nodes("lower-x"), lowers=lowers), UpperPod(above(), []))
+    found = explained(picture([], two_nodes("lower-x"), lowers=lowers), UpperObject(above(), []))
     assert found["why"] == "no virtual node accepts it: there is no node lower-x (does the engine run?)"
 
 
@@ -264,7 +264,7 @@ def test_a_prefixed_namespace() -> None:
     limit = quota("1", "1")
     limit["metadata"]["namespace"] = "demo-default"
     lower = two_nodes("lower-a", (NAMESPACE, space("demo-default")), (QUOTA, limit))
-    found = explained(picture([], lower, lowers=lowers), UpperPod(above(spec=asking(cpu="1")), []))
+    found = explained(picture([], lower, lowers=lowers), UpperObject(above(spec=asking(cpu="1")), []))
     assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 1 asked, 0 of 1 left"}]
 
 
@@ -275,7 +275,7 @@ def event(reason: str, time: str, **fields: Any) -> Manifest:
 
 def advised(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> list[str]:
     """Return what is advised."""
-    found = explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperPod(pod, []))
+    found = explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperObject(pod, []))
     steps = [line.removeprefix("-> ") for line in explanation_text(found).splitlines() if line.startswith("-> ")]
     assert steps == found["advice"]
     return steps
@@ -343,7 +343,7 @@ def test_the_last_events_are_told() -> None:
         }
     )
     events.append(event("Made", "", eventTime="2026-03-01T11:30:00Z", reportingComponent="tensile-kube"))
-    found = explained(picture([], *LOWERS), UpperPod(above(), events))["events"]
+    found = explained(picture([], *LOWERS), UpperObject(above(), events))["events"]
     assert [one["reason"] for one in found] == ["Series", "Made", "R6", "R5", "R4"]
     assert found[1]["source"] == "tensile-kube"
     assert found[2] == {
@@ -359,7 +359,7 @@ def test_what_could_not_be_read_is_told() -> None:
     """Placement rests on less then."""
     lower = two_nodes("lower-a")
     lower.unread.append("persistentvolumes: forbidden")
-    found = explained(picture([], lower, LOWERS[1]), UpperPod(above(), []))
+    found = explained(picture([], lower, LOWERS[1]), UpperObject(above(), []))
     assert "lower-a: cannot be read: persistentvolumes: forbidden" in explanation_text(found)
 
 
@@ -368,7 +368,7 @@ def test_the_table() -> None:
     tight = sight("lower-b", (NODE, node("b-1", cpu="1")), (NODE, node("b-2", spec={"unschedulable": True})))
     pod = above(spec=asking(cpu="2"), status=unscheduled("later"))
     text = explanation_text(
-        explained(picture([], LOWERS[0], tight), UpperPod(pod, [event("FailedScheduling", "2026-03-01T11:00:00Z")]))
+        explained(picture([], LOWERS[0], tight), UpperObject(pod, [event("FailedScheduling", "2026-03-01T11:00:00Z")]))
     )
     assert text == (
         "Pod default/web is Pending: the upper scheduler has not bound it, although it fits on lower-a, lower-b; it "
@@ -391,7 +391,7 @@ def test_many_nodes_share_lines() -> None:
     """By what they say; how much each has left is in the JSON."""
     nodes = [(NODE, node(f"n{number:02}", cpu="1" if number else "4")) for number in range(25)]
     text = explanation_text(
-        explained(picture([], sight("lower-a", *nodes), LOWERS[1]), UpperPod(above(spec=asking(cpu="2")), []))
+        explained(picture([], sight("lower-a", *nodes), LOWERS[1]), UpperObject(above(spec=asking(cpu="2")), []))
     )
     lines = [line for line in text.splitlines() if line.startswith("lower-a")]
     assert lines == [
@@ -404,10 +404,10 @@ def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
     """Each is a line."""
     empty = sight("lower-b")
     pod = above(spec=using("gone"))
-    text = explanation_text(explained(picture([], LOWERS[0], empty), UpperPod(pod, [])))
+    text = explanation_text(explained(picture([], LOWERS[0], empty), UpperObject(pod, [])))
     assert 'lower-a   any       no     volumes   persistentvolumeclaim "gone" not found' in text
     assert "lower-b   any       no     volumes" in text
-    plain = explanation_text(explained(picture([], LOWERS[0], empty), UpperPod(above(), [])))
+    plain = explanation_text(explained(picture([], LOWERS[0], empty), UpperObject(above(), [])))
     assert "lower-b   -           no     node    the cluster has no nodes" in plain
 
 
@@ -415,6 +415,6 @@ def test_words_of_others_do_nothing_to_a_terminal() -> None:
     """Events and conditions are written by whoever may, and cannot make a line of their own."""
     pod = above(status=unscheduled("no\x1b[2Jway\nPod fine"))
     event = {"type": "Warning", "reason": "Odd", "message": "see\x07\nthis", "lastTimestamp": "2026-06-01T12:00:00Z"}
-    text = explanation_text(explained(picture([(NODE, virtual("lower-a"))], *LOWERS), UpperPod(pod, [event])))
+    text = explanation_text(explained(picture([(NODE, virtual("lower-a"))], *LOWERS), UpperObject(pod, [event])))
     assert "\x1b" not in text
     assert text.splitlines()[-1] == " 2026-06-01T12:00:00Z Warning Odd: see\\u0007\\nthis"

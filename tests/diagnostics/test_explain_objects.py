@@ -9,9 +9,8 @@ from picturekit import NOW, above, picture, sight, two_nodes
 from placekit import space
 from worldkit import written
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
 from tensile.diagnostics.explain_objects import (
-    UpperObject,
     explained_claim,
     explained_node,
     explained_service,

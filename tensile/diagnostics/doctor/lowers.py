@@ -39,7 +39,8 @@ from tensile.diagnostics.doctor.facts import (
     shown,
     strays,
 )
-from tensile.diagnostics.explain import START, unrenewed
+from tensile.diagnostics.explain import START
+from tensile.engine.status.query import unrenewed
 from tensile.names import ENGINE, LOWER_UID, NOWHERE, OTHER_ENGINE, OWNER, OWNER_NAME, PROVISIONER, prefixed
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
@@ -116,9 +117,9 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
 
 def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetime) -> Finding:
     """Return a finding on whether an engine renews the lease of a Node of ours; None for a lease that was not read."""
-    gone = unrenewed(lease, now)
     if not lease:
         return Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine has renewed its lease yet")
+    gone = unrenewed(lease, now)
     if gone:
         what = f"Node {name} exists, but no engine has renewed its lease {gone}: logs, exec and new pods wait"
         return Finding(side.name, "node", Level.WARN, what, START)

@@ -26,7 +26,7 @@ from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
 from tensile.kube.transport import cause_of
 from tensile.names import LEASE_NAMESPACE
-from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref
+from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref, timestamp
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Telemetry, TopologyErrors, Upper, decode, parse, salvaged
 
@@ -243,6 +243,14 @@ def renewed_at(lease: Manifest) -> datetime:
 def holds(renewed: datetime, now: datetime) -> bool:
     """Report whether a lease renewed at that time is still valid."""
     return (now - renewed).total_seconds() <= LEASE_SECONDS
+
+
+def unrenewed(lease: Manifest | None, now: datetime) -> str:
+    """Return since when no engine renews a node's Lease ({}: it has none), "" if one does, or if it is not known."""
+    renewed = renewed_at(lease or {})
+    if lease is None or holds(renewed, now):
+        return ""
+    return f"since {timestamp(renewed)}" if lease else "as it has none"
 
 
 def _gone(renewed: datetime, now: datetime) -> str:

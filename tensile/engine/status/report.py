@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from tensile.engine.leader_election import BOTH_UNDO
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kubelet.node.capacity import capacity
@@ -279,8 +280,7 @@ def _message(lower: LowerWorld, trouble: str) -> str:
     if wrong:
         return wrong
     if lower.other_engine:
-        other = f"engine {lower.other_engine} runs this topology too, and both undo each other's changes"
-        return f"{other}: stop one, or run both with --leader-elect"
+        return f"engine {lower.other_engine} runs this topology too, and {BOTH_UNDO}"
     if not lower.in_topology:
         return "removed from the topology, but pods are still bound to its node"
     return "" if lower.settled else "not all its objects are listed yet"

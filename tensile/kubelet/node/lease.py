@@ -58,8 +58,9 @@ class Heartbeat:
         self._engine = engine
         self._shared = shared
         self._lease: Manifest | None = None
-        self._others: list[str] = []
-        """The engines that renewed the Lease before our last renewals, the latest last; "" for none."""
+        self._before = ""
+        """The other engine that renewed the Lease before our last renewal, "" for none."""
+        self._reported = ""
 
     async def run(self) -> None:
         """Renew the Lease every ten seconds, sooner after a failure and while the Node does not exist yet."""
@@ -96,16 +97,14 @@ class Heartbeat:
         known, self._lease = self._lease, None
         body = self._body(node_uid)
         try:
-            if known is None:
-                self._lease = await self._patched(await self._read(), body)
-                return
+            before = known or await self._read()
             try:
-                self._lease = await self._patched(known, body)
-                self._note("")
+                self._lease = await self._patched(before, body)
             except Conflict:
-                found = await self._read()
-                self._lease = await self._patched(found, body)
-                self._note(annotations(found).get(ENGINE, ""))
+                before = await self._read()
+                self._lease = await self._patched(before, body)
+            if known is not None:
+                self._note(annotations(before).get(ENGINE, ""))
         except NotFound:
             created = await self._upper.create(self._ref, {"apiVersion": LEASE.api, "kind": LEASE.name, **body})
             self._lease = orjson.loads(created)
@@ -120,15 +119,13 @@ class Heartbeat:
         return found
 
     def _note(self, engine: str) -> None:
-        """Record who renewed the Lease since our last renewal, and report a change of what is to be reported."""
-        before = self._reported()
-        self._others = [*self._others, "" if engine == self._engine else engine][-2:]
-        if self._reported() != before:
-            self._shared(self._reported())
-
-    def _reported(self) -> str:
-        """Return the other engine if there was one before each of the last two renewals, else ""."""
-        return self._others[-1] if len(self._others) > 1 and all(self._others) else ""
+        """Record which engine renewed the Lease last before us, and report a change of what is to be reported."""
+        other = "" if engine == self._engine else engine
+        reported = other if self._before else ""
+        self._before = other
+        if reported != self._reported:
+            self._reported = reported
+            self._shared(reported)
 
     def _body(self, node_uid: str) -> Manifest:
         owner: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "name": self._ref.name, "uid": node_uid}
@@ -136,7 +133,7 @@ class Heartbeat:
             "metadata": {
                 "name": self._ref.name,
                 "namespace": LEASE_NAMESPACE,
-                "annotations": {ENGINE: self._engine, OTHER_ENGINE: self._reported() or None},
+                "annotations": {ENGINE: self._engine, OTHER_ENGINE: self._reported or None},
                 "ownerReferences": [owner],
             },
             "spec": {

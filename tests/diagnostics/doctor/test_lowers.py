@@ -90,7 +90,7 @@ def test_a_node_that_is_kept() -> None:
 
 
 def test_a_node_that_nobody_keeps() -> None:
-    """Since when no engine runs is told, and what to do: its pods go on, but nobody serves them."""
+    """A warning says since when no engine renews the Lease, and how to start one."""
     finding = noded_lower(node_of(LOWER), ago=41.0)
     assert finding.level == Level.WARN
     assert "no engine has renewed its lease since 20" in finding.what
@@ -98,7 +98,7 @@ def test_a_node_that_nobody_keeps() -> None:
 
 
 def test_a_node_that_two_engines_keep() -> None:
-    """Both are named, and how they get along."""
+    """A warning names both engines, with the remedy."""
     told = lease().value | {"metadata": {"annotations": {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}}}
     known = facts(above(node_of(LOWER), **{lease_of(LOWER): QueryAnswer(told)}))
     finding = only(noded(known.lowers[LOWER], known))
