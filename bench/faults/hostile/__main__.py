@@ -132,10 +132,15 @@ async def run_once(stage: Stage, pods: int, way: str | None, sort: str) -> dict[
 
 
 async def _clear(stage: Stage, tag: str) -> None:
-    """Remove what a run made, in the hostile lower too, which is honest by now."""
+    """Remove what a run made, in the hostile lower too, which is honest by now.
+
+    Without a grace period, upper pods are gone at once. An engine that stops then leaves their lower pods behind, until
+    the node is full.
+    """
     await stage.upper.delete(f"{DEPLOYMENTS.format('default')}/{tag}?propagationPolicy=Background")
     await stage.upper.delete(f"{DEPLOYMENTS.format(HERE)}/{tag}-b?propagationPolicy=Background")
-    await until_gone(stage.upper, PODS.format("default"), labelled(tag), LIMIT)
+    for site in (stage.upper, stage.honest):
+        await until_gone(site, PODS.format("default"), labelled(tag), LIMIT)
     for pod in await stage.upper.items(f"{PODS.format(HERE)}?labelSelector=app%3D{tag}-b"):
         await stage.upper.delete(f"{PODS.format(HERE)}/{pod['metadata']['name']}?gracePeriodSeconds=0")
 

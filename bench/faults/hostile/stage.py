@@ -74,11 +74,13 @@ class Stage:
         self.sandbox = sandbox
         self.scratch = scratch
         self.upper = Site(sandbox.clusters[UPPER])
+        self.honest = Site(sandbox.clusters[HONEST])
         self.log = sandbox.directory / "engine.log"
         self._server: Process
 
     async def __aenter__(self) -> "Self":
         await self.upper.__aenter__()
+        await self.honest.__aenter__()
         pki = self.sandbox.clusters[HOSTILE].audit_log.parent / "pki"
         parts = urlsplit(self.sandbox.clusters[HOSTILE].server)
         arguments = ["-m", "bench.faults.hostile.service", str(pki), f"{parts.hostname}:{parts.port}"]
@@ -101,6 +103,7 @@ class Stage:
         assert self._server.stdin is not None
         self._server.stdin.close()
         await self._server.wait()
+        await self.honest.__aexit__(kind, error, trace)
         await self.upper.__aexit__(kind, error, trace)
 
     async def turn(self, way: str | None) -> dict[str, Any]:
