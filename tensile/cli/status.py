@@ -29,6 +29,8 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _CLEAR, _TOP = "\x1b[J", "\x1b[H"
 """Clear from the cursor to the end of the screen; move the cursor to its top left corner."""
 _HASH = 12
+_BROKEN = ("NoAnswer", "Error", "Forbidden")
+_DOCTOR = "To find the cause, run `tensile doctor`: it checks connections, credentials and permissions."
 _NOT_LOCAL = "  changes and pods: see ConfigMap NAME-status; the engine shows them on loopback addresses only"
 """What stands there for an engine that was asked at another address."""
 
@@ -40,10 +42,13 @@ def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) ->
     """
     lowers = document["lowers"]
     head, cells = ((*_HEAD, *_WIDE), _wide_cells) if wide else (_HEAD, _cells)
-    lines = aligned([head, *map(cells, lowers)]) if lowers else ["No lower clusters."]
+    nothing = "The lower clusters are not known yet." if document.get("waits") else "No lower clusters."
+    lines = aligned([head, *map(cells, lowers)]) if lowers else [nothing]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
-    notes = [f"{row['name']}: {row['message']}" for row in lowers if row["message"] and not wide]
+    notes = [_named(row["name"], row["message"]) for row in lowers if row["message"] and not wide]
+    notes += [f"{row['name']}: {_blocked(row['blocked'])}" for row in lowers if row.get("blocked")]
     notes += [f"{row['name']}: {_drift(row['drift'])}" for row in lowers if row.get("drift")]
+    notes += [_DOCTOR] if any(_is_broken(row) for row in lowers) else []
     more = "; NODES: Ready and schedulable/all" if wide else ""
     legend = [f"CPU, MEMORY and MAX PODS: advertised/real{more}."] if lowers else []
     return "\n".join([*marked, joined([*_block(legend), *_block(notes), "", *_verdict(document)])])
@@ -81,6 +86,21 @@ def _state(row: Mapping[str, Any]) -> str:
 
 def _pair(row: Mapping[str, Any], name: str) -> str:
     return "/".join(readable(row[side].get(name, ""), name) for side in ("advertised", "real"))
+
+
+def _named(lower: str, message: str) -> str:
+    """Return a message with its lower's name before it; errors of requests have the name already."""
+    return message if message.startswith(f"{lower}: ") else f"{lower}: {message}"
+
+
+def _is_broken(row: Mapping[str, Any]) -> bool:
+    """Report whether a lower's state has a cause outside of its objects, or a request of it failed."""
+    return _state(row) in _BROKEN or row["message"].startswith(f"{row['name']}: ")
+
+
+def _blocked(count: int) -> str:
+    """Return how many objects are blocked; an engine of an earlier version does not tell it."""
+    return f"{'1 object is' if count == 1 else f'{count} objects are'} blocked: `tensile plan` shows which, and why"
 
 
 def _drift(count: int) -> str:

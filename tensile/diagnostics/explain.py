@@ -12,11 +12,12 @@ from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
 from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
-from tensile.names import LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
-from tensile.objects import POD, QUOTA, Manifest, annotations, labels, metadata, uid
+from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
+from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, labels, metadata, uid
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT
+from tensile.reconcile.pods.index import facts_of
 from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUND
 from tensile.resources import is_binary, parse_all, render
 from tensile.text import aligned, joined
@@ -35,15 +36,29 @@ Cells = tuple[str, ...]
 START = "start the engine (`tensile run`), or look in its log for why it stopped"
 _LABEL = 'virtual-pod: "true"'
 _OPTED_IN = ("virtual-pod", "true")
-_FULL = "free capacity or add nodes there; `tensile simulate` shows how many pods would fit"
 _CHECKS: Mapping[str, str] = {
     "unschedulable": "uncordon the node, or remove `maintenance` of its lower cluster from the topology",
     "ports": "remove the host port from the pod, or free it on a node",
-    "resources": f"reduce the requests of the pod, or {_FULL}",
+    "resources": (
+        "reduce the requests of the pod, or free capacity or add nodes there; `tensile simulate` shows how many pods "
+        "would fit"
+    ),
     "volumes": "check the claims of the pod: `kubectl describe pvc`",
     "node": START,
 }
 """What to do if all virtual nodes refuse a pod in one check, except in those that depend on the pod's label."""
+_CHECKS_BELOW: Mapping[str, str] = {
+    "affinity": (
+        "give a node in {name} the labels that the pod selects; with the extender (`extender.enabled`) the upper "
+        "scheduler chooses only lower clusters that have such a node"
+    ),
+    "unschedulable": "uncordon a node in {name}",
+    "taints": "remove the taint from a node in {name}, or add a toleration of it to the pod",
+    "ports": "free the host port on a node in {name}, or remove it from the pod",
+    "resources": "free capacity or add nodes in {name}; `tensile simulate` shows how many pods would fit",
+    "volumes": "check the claims of the pod in {name}: `kubectl describe pvc`",
+}
+"""What to do if the nodes of a lower refuse a pod in a check."""
 _DENIED: Mapping[str, str] = {
     NAME_CONFLICT: "move the object of that name in the lower cluster, or set `onConflict: adopt`",
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
@@ -87,6 +102,7 @@ def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement)
     sight = picture.lowers[spec.name]
     row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
     row["here"] = pod["spec"].get("nodeName") == spec.node.name
+    row["deletionsBlocked"] = blocked_deletions(picture.upper.all(NODE), spec.node.name)
     row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
     row["below"], row["quota"], row["pod"] = None, [], None
     if sight.trouble:
@@ -101,6 +117,13 @@ def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement)
         quotas = exceeded(wanted, sight.all(QUOTA), wanted.namespace)
         row["quota"] = [{"name": name, "message": words} for name, words in quotas]
     return row
+
+
+def blocked_deletions(nodes: Iterable[Manifest], name: str) -> str:
+    """Return what a Node reports about deletions that the guard blocks, "" for none."""
+    node = next((one for one in nodes if metadata(one)["name"] == name), {})
+    said = conditions_of(node).get(DELETIONS_BLOCKED) or {}
+    return str(said.get("message", "")) if said.get("status") == "True" else ""
 
 
 def _copy(pod: Manifest, picture: FleetSnapshot, lower: str) -> Manifest | None:
@@ -260,6 +283,10 @@ def _unmirrored(pod: Manifest, row: Row) -> str:
     said = conditions_of(pod).get(MIRRORED) or {}
     if said.get("status") == "False":
         return f"it is not created in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
+    if facts_of(pod).ran:
+        blocked = row["deletionsBlocked"]
+        then = f"the guard keeps it unchanged: {blocked}" if blocked else "the engine sets it to Failed"
+        return f"its lower pod in {row['name']} is gone, but no user deleted the upper pod; {then}"
     if row["quota"]:
         first = row["quota"][0]
         return f"it is not created in {row['name']}: quota {first['name']} is too small: {first['message']}"
@@ -412,30 +439,45 @@ def _for_check(check: str, pod: Manifest) -> str:
         tolerate = "add a toleration of the taint to the pod"
         return tolerate if is_opted_in else f"{tolerate}, or label it {_LABEL}: the engine then adds the toleration"
     if check == "affinity":
-        give = "give a virtual node these labels (`node.labels` in the topology)"
-        if is_opted_in:
-            return f"{give}, or serve the webhook (`webhook.enabled`) and recreate the pod"
-        return f"{give}; for labels of lower nodes, label the pod {_LABEL} and serve the webhook (`webhook.enabled`)"
+        again = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
+        return (
+            "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve the "
+            f"webhook (`webhook.enabled`) and {again}; without the extender (`extender.enabled`), the upper scheduler "
+            "may then choose a lower cluster without such a node"
+        )
     return _CHECKS.get(check, "")
 
 
 def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:
     """Yield what to do about a pod that is bound to the virtual node of a lower."""
-    name = row["name"]
     if row["trouble"]:
         yield _reach(row)
     elif row["pod"] is None:
         yield from _for_unmirrored(pod, row)
     elif not row["pod"]["node"] and not row["below"]["fits"]:
-        yield f"{_FULL.replace('there', f'in {name}')}; with `descheduler.enabled` the engine moves such pods"
+        yield from _for_unplaced(row)
     elif row["pod"]["phase"] == "Pending" and row["pod"]["node"]:
         meta = metadata(pod)
         yield f"see its containers and events: `kubectl describe pod {meta['name']} -n {meta['namespace']}`"
 
 
+def _for_unplaced(row: Row) -> Iterator[str]:
+    """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
+    below, name = row["below"], row["name"]
+    refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
+    checks = dict.fromkeys(one["check"] for one in refusals)
+    advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
+    yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
+    yield "with `descheduler.enabled` the engine moves such pods to another lower cluster"
+
+
 def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
     said = conditions_of(pod).get(MIRRORED) or {}
-    if row["quota"]:
+    if said.get("status") != "False" and facts_of(pod).ran:
+        if row["deletionsBlocked"]:
+            yield "look at all of them with `tensile plan`, and see docs/howto/held-deletions.md"
+            yield "run `tensile apply --force`: it sets such pods to Failed, and their controllers create new ones"
+    elif row["quota"]:
         yield f"raise the quota in {row['name']}, or reduce the requests of the pod"
     elif said.get("status") == "False":
         reason = str(said.get("reason", ""))

@@ -26,6 +26,7 @@ from tensile.kube.limits import LogThrottle
 from tensile.kube.store import Cache, Delta
 from tensile.objects import Manifest, Ref
 from tensile.reconcile.diff import fields
+from tensile.reconcile.loop import NOT_IN_PLAN
 from tensile.reconcile.ownership import digest_node, is_kept_alive, is_ours
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import Change, Preview, Recorder, observed, preview_of, summary_line
@@ -118,7 +119,9 @@ class LoggingRecorder(Recorder):
         self._observer.on_step(key, step, error)
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Log a key whose reconciliation is blocked."""
+        """Log a key whose reconciliation is blocked. What is only missing in a plan is told in the end."""
+        if problem.reason == NOT_IN_PLAN:
+            return
         self._observer.on_blocked(key, problem)
 
 

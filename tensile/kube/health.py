@@ -56,22 +56,27 @@ CheckIdentity = Callable[[str], AccessProblem | None]
 _IDENTIFYING = "read Namespace kube-system"
 
 
-def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> str:
-    """Return the message for a response from another cluster than the one with UID `pin`."""
+def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool, objection: AccessProblem | None) -> str:
+    """Return the message for a response from another cluster than the one with UID `pin`.
+
+    `objection` is the conflict of that cluster with another name. Then its kubeconfig is right, but not for this name.
+    """
     meant = "restart the engine" if is_upper else "add it as a new lower"
-    return (
-        f"a different cluster responds at {access.url} (kube-system UID {uid}, expected {pin}): "
-        f"correct the server in {access.origin}, or, if intended, {meant}"
-    )
+    advice = f"correct the server in {access.origin}, or, if intended, {meant}"
+    which = ""
+    if objection is not None and not is_upper:
+        which, advice = f", {objection.what}", objection.advice or _anothers(access)
+    return f"a different cluster responds at {access.url}{which} (kube-system UID {uid}, expected {pin}): {advice}"
 
 
 def same_cluster(access: Access, objection: AccessProblem) -> str:
     """Return the message for a cluster that is open already under another name."""
-    advice = (
-        objection.advice
-        or f"use the kubeconfig of another cluster than {access.origin}, or remove the lower from the topology"
-    )
+    advice = objection.advice or f"{_anothers(access)}, or remove the lower from the topology"
     return f"{access.url} is {objection.what}: {advice}"
+
+
+def _anothers(access: Access) -> str:
+    return f"use the kubeconfig of another cluster than {access.origin}"
 
 
 class Health:
@@ -193,10 +198,11 @@ class ClusterIdentity:
 
         `access` is the one in use, and `is_current` whether the UID was read with it.
         """
+        objection = self._admit(uid)
         if self.pin and uid != self.pin:
             self._proven.clear()
-            raise self._refused(WrongCluster, another_cluster(access, uid, self.pin, is_upper=not self._cluster))
-        objection = self._admit(uid)
+            words = another_cluster(access, uid, self.pin, is_upper=not self._cluster, objection=objection)
+            raise self._refused(WrongCluster, words)
         if objection is not None:
             raise self._refused(SharedCluster, same_cluster(access, objection))
         self.pin = uid

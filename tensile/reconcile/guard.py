@@ -10,7 +10,7 @@ decide whether to delete their copies. That is recorded on the Node, for later e
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED, ProblemReason
@@ -27,6 +27,7 @@ HOLDS: ProblemReason = "DeletionLimitExceeded"
 """More deletions that no user requested are due than `guard` allows, so they wait. Remedy: see [blocked
 deletions](../howto/held-deletions.md)."""
 _FORCE = "if they are correct, run: tensile apply --force"
+_REPLACE = "to set them to Failed, so that their controllers replace them, run: tensile apply --force"
 
 _NAMED = 3
 """The most namespaces in a message."""
@@ -81,12 +82,12 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     many = sorted(name for name, count in counts.items() if _are_many(count, stock.of(name), limits))
     rest = [step for step in unasked if homes[id(step)] not in many]
     if _are_many(len(rest), stock.but(many), limits):
-        return _without(plan, unasked, _too_many(len(rest), stock.but(many), "", limits), HOLDS)
+        return _without(plan, unasked, _too_many(rest, stock.but(many), "", limits), HOLDS)
     if not many:
         return GuardedPlan(plan)
-    held, there = sum(counts[name] for name in many), sum(stock.of(name) for name in many)
-    words = _too_many(held, there, f" in {_named(many)}", limits)
-    return _without(plan, [step for step in unasked if homes[id(step)] in many], words, HOLDS)
+    held = [step for step in unasked if homes[id(step)] in many]
+    words = _too_many(held, sum(stock.of(name) for name in many), f" in {_named(many)}", limits)
+    return _without(plan, held, words, HOLDS)
 
 
 def namespace_of(ref: Ref, lower: LowerWorld) -> str:
@@ -143,10 +144,24 @@ def _percent(count: int, there: int) -> int:
     return 100 * count // max(count, there)
 
 
-def _too_many(count: int, there: int, where: str, limits: Guard) -> str:
+def _too_many(held: Sequence[Step], there: int, where: str, limits: Guard) -> str:
+    """Return the message about blocked steps: objects that exist only below, pods that exist only above, or both."""
     bounds = f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}"
-    share = f"{_percent(count, there)} % of the owned objects there"
-    return f"{count} deletions{where} ({share}) that no user requested are blocked by {bounds}; {_FORCE}"
+    count, lost = len(held), sum(map(_has_lost_its_copy, held))
+    which = f"{where} ({_percent(count, there)} % of the owned objects there)"
+    if lost == count:
+        return (
+            f"{count} pods{which} were deleted in the lower cluster, but not in the upper one, where {bounds} keep "
+            f"them unchanged; {_REPLACE}"
+        )
+    sorts = f": {count - lost} deletions there, and {lost} pods that were deleted only there" if lost else ""
+    what = "changes" if lost else "deletions"
+    return f"{count} {what}{which} that no user requested are blocked by {bounds}{sorts}; {_FORCE}"
+
+
+def _has_lost_its_copy(step: Step) -> bool:
+    """Report whether a step sets an upper pod to Failed, or reads before that whether its lower pod is really gone."""
+    return step.ref.kind == POD and step.verb == ("patch" if step.ref.cluster == UPPER else "confirm")
 
 
 def _named(namespaces: list[str]) -> str:

@@ -126,7 +126,7 @@ def test_status_of_an_engine_that_waits_says_what_for(files: Files) -> None:
     with started("run", "-f", path):
         until(lambda: tensile("status", "-f", path).code == 0, "the engine answers")
         told = tensile("status", "-f", path)
-    assert told.out.startswith("No lower clusters.\n\nTopology files: in force since ")
+    assert told.out.startswith("The lower clusters are not known yet.\n\nTopology files: in force since ")
     assert told.out.endswith("\nThe engine is not ready: the upper cluster has not responded yet\n")
 
 

@@ -34,6 +34,7 @@ def test_lowers_are_laid_out_as_kubectl_does() -> None:
         "CPU, MEMORY and MAX PODS: advertised/real.\n"
         "\n"
         f"lower-bb: {AWAY}\n"
+        "To find the cause, run `tensile doctor`: it checks connections, credentials and permissions.\n"
         "\n"
         "Topology demo: in force since 2026-03-01T12:00:00Z (sha256 aa..., resourceVersion 7)"
     )
@@ -58,6 +59,22 @@ def test_drift_is_counted_where_there_is_any() -> None:
     document = StatusReport("demo", accepted(), (row(drift=1),)).document()
     del document["lowers"][0]["drift"]
     assert "put back" not in as_text(document, colour=False)
+
+
+def test_blocked_objects_are_told_with_the_command_that_names_them() -> None:
+    """An engine of an earlier version does not tell it."""
+    report = StatusReport("demo", accepted(), (row(blocked=1), row("lower-b", blocked=30), row("lower-c")))
+    rest = "blocked: `tensile plan` shows which, and why\n"
+    assert f"\nlower-a: 1 object is {rest}lower-b: 30 objects are {rest}\nTopology" in shown(report)
+    document = StatusReport("demo", accepted(), (row(blocked=1),)).document()
+    del document["lowers"][0]["blocked"]
+    assert "blocked" not in as_text(document, colour=False)
+
+
+def test_a_failed_request_names_its_lower_once() -> None:
+    """Its message begins with the name; in any state, doctor finds the cause."""
+    text = shown(StatusReport("demo", accepted(), (row(message="lower-a: list Pod: forbidden", state="Starting"),)))
+    assert "\nlower-a: list Pod: forbidden\nTo find the cause, run `tensile doctor`" in text
 
 
 def test_without_lowers_that_is_said() -> None:
@@ -118,6 +135,7 @@ def test_what_has_to_wait_is_told() -> None:
 def test_what_the_engine_waits_for_is_told() -> None:
     """It answers, and is not ready."""
     text = shown(StatusReport("demo", accepted(), None, "the upper cluster has not responded yet"))
+    assert text.startswith("The lower clusters are not known yet.\n")
     assert text.endswith("\nThe engine is not ready: the upper cluster has not responded yet")
 
 

@@ -164,6 +164,20 @@ def test_nothing_is_said_of_it() -> None:
     assert why(above(spec=on())) == "it is not created in lower-a, and the engine has not reported why: does it run?"
 
 
+def test_a_lower_pod_that_was_deleted_only_there() -> None:
+    """It is not missing for want of an engine; if many are, the guard keeps them, and its Node says so."""
+    ran = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
+    gone = "its lower pod in lower-a is gone, but no user deleted the upper pod; "
+    assert (why(ran), advised(ran)) == (f"{gone}the engine sets it to Failed", [])
+    held = {"type": "DeletionsBlocked", "status": "True", "message": "40 pods are gone"}
+    guarded = virtual("lower-a")
+    guarded["status"]["conditions"] = [held]
+    assert why(ran, upper=[(NODE, guarded)]) == f"{gone}the guard keeps it unchanged: 40 pods are gone"
+    look, repair = advised(ran, upper=[(NODE, guarded)])
+    assert "docs/howto/held-deletions.md" in look
+    assert "`tensile apply --force`" in repair
+
+
 def test_a_pod_whose_engine_is_away() -> None:
     """It says since when the Lease is not renewed, and to start the engine; not for a pod that has ended."""
     lease = {"spec": {"renewTime": "2026-03-01T11:00:00.000000Z"}}
@@ -291,7 +305,11 @@ NOWHERE = {"nodeSelector": {"disk": "ssd"}}
         (above(spec={"tolerations": []}), 'add a toleration of the taint to the pod, or label it virtual-pod: "true"'),
         (above(spec={"tolerations": []}, labels=OPTED_IN), "add a toleration of the taint to the pod"),
         (above(spec=NOWHERE), "give a virtual node these labels (`node.labels` in the topology); for labels of lower"),
-        (above(spec=NOWHERE, labels=OPTED_IN), "give a virtual node these labels (`node.labels` in the topology), or"),
+        (
+            above(spec=NOWHERE, labels=OPTED_IN),
+            "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve the "
+            "webhook (`webhook.enabled`) and create the pod again; without the extender",
+        ),
         (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
         (above(spec={"schedulingGates": [{"name": "x"}]}), "wait until the owner of the gates removes them"),
         (above(spec=on()), "start the engine"),
@@ -312,7 +330,12 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     assert advised(above(spec=on()), sight("lower-a", trouble="no answer"), LOWERS[1]) == [
         "restore the connection to lower-a; `tensile doctor` shows what is wrong"
     ]
-    assert advised(large, waiting)[0].startswith("free capacity or add nodes in lower-a; ")
+    room, move = advised(large, waiting)
+    assert room.startswith("free capacity or add nodes in lower-a; ")
+    assert move == "with `descheduler.enabled` the engine moves such pods to another lower cluster"
+    choosy = above(spec=on() | NOWHERE)
+    astray = two_nodes("lower-a", (POD, below(choosy, phase="Pending")))
+    assert advised(choosy, astray)[0].startswith("give a node in lower-a the labels that the pod selects; ")
     assert advised(above(spec=on() | asking(cpu="2")), two_nodes("lower-a", (QUOTA, quota("4", "3")))) == [
         "raise the quota in lower-a, or reduce the requests of the pod"
     ]

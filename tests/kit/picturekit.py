@@ -39,8 +39,9 @@ def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> Clus
 
 
 def picture(upper: list[tuple[Kind, Manifest]], *lowers: ClusterSnapshot, **fields: Any) -> FleetSnapshot:
-    """Make a picture: virtual nodes stand above, and each lower has a namespace default."""
-    nodes = [(NODE, virtual("lower-a")), (NODE, virtual("lower-b"))]
+    """Make a picture: virtual nodes stand above, unless others are given, and each lower has a namespace default."""
+    given = {one["metadata"]["name"] for kind, one in upper if kind == NODE}
+    nodes = [(NODE, virtual(name)) for name in ("lower-a", "lower-b") if name not in given]
     above = sight("", *nodes, (NAMESPACE, space("default")), *upper)
     return FleetSnapshot(topology(**fields), "upper-uid", above, list(lowers), NOW)
 

@@ -130,7 +130,7 @@ async def test_a_name_is_free_when_the_other_is_given_up(apiserver: Apiserver) -
 
 
 async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() -> None:
-    """A lower with pods whose address leads to its neighbour has the wrong address."""
+    """A lower with pods whose address leads to its neighbour has the wrong kubeconfig; the neighbour is named."""
     one, other = Apiserver("one"), Apiserver("other")
     async with served(one, other), watched() as (fleet, news):
         fleet.open("b", access_to(other.port))
@@ -138,7 +138,8 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
         fleet.open("a", access_to(other.port), pin="one")
         await news.until(lambda: fleet["a"].health.wrong)
         assert not fleet["a"].health.shared
-        with pytest.raises(WrongCluster, match="a different cluster responds"):
+        neighbour = r", the same cluster as lower b \(.*\): use the kubeconfig of another cluster than the test$"
+        with pytest.raises(WrongCluster, match=f"a different cluster responds at .*{neighbour}"):
             await fleet["a"].cluster.identify()
         fleet["a"].cluster.identity.accept_any()
         assert "lower b" in await refused(fleet, news, "a")

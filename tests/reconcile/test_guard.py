@@ -6,7 +6,7 @@ from worldkit import A, put, upper_pod, world
 
 from tensile.objects import NAMESPACE, POD, UPPER, Ref
 from tensile.reconcile.guard import GuardedPlan, guard, namespace_of
-from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.plan import Plan, Step, Verb
 from tensile.reconcile.world import LowerWorld
 from tensile.topology import Guard
 
@@ -58,6 +58,32 @@ def test_many_are_held_and_the_reason_names_the_limits(unasked: int, owned: int)
     assert guarded.reason == "DeletionLimitExceeded"
     assert "guard.maxDeletes: 2" in guarded.held
     assert "tensile apply --force" in guarded.held
+
+
+def lost(count: int, verb: Verb = "confirm") -> Plan:
+    """Make a plan with the steps for so many upper pods whose lower pods are gone."""
+    cluster = UPPER if verb == "patch" else A
+    refs = (Ref(cluster, POD, "default", f"pod-{number}") for number in range(count))
+    return Plan(tuple(Step(verb, ref, "because", uid="u", requested=False) for ref in refs))
+
+
+@pytest.mark.parametrize("verb", ["confirm", "patch"])
+def test_pods_that_were_deleted_only_below_are_said_to_be_that(verb: Verb) -> None:
+    """Nothing is to be deleted: the same command has their controllers replace them."""
+    guarded = guard(lost(5, verb), LIMITS, owning(default=5))
+    assert guarded.plan.steps == ()
+    assert guarded.held == (
+        "5 pods in namespace default (100 % of the owned objects there) were deleted in the lower cluster, but not in "
+        "the upper one, where guard.maxDeletes: 2 and guard.maxDeletePercent: 50 keep them unchanged; "
+        "to set them to Failed, so that their controllers replace them, run: tensile apply --force"
+    )
+
+
+def test_both_directions_at_once_are_counted_apart() -> None:
+    """Objects that exist only below, and pods that exist only above."""
+    words = guard(together(deletions(3, first=100), lost(4)), LIMITS, owning(default=5)).held
+    assert words.startswith("7 changes in namespace default (87 % of the owned objects there) that no user requested")
+    assert ": 3 deletions there, and 4 pods that were deleted only there; if they are correct, run: " in words
 
 
 def test_what_was_asked_for_passes_beside_what_is_held() -> None:

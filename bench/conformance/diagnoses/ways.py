@@ -90,7 +90,7 @@ async def something_else_listens(stage: Stage) -> None:
     stage.edit(A, server=f"https://{LOOPBACK}:{server.sockets[0].getsockname()[1]}")
 
 
-@setup(A, "reach", cause="the TLS handshake fails (no answer in 3 s)", remedy="check that an apiserver listens there")
+@setup(A, "reach", cause="does not respond (no answer in 3 s)", remedy="its apiserver hangs or is overloaded")
 async def silent_server(stage: Stage) -> None:
     """It takes connections, and never says a word."""
     listening = stage.open.enter_context(socket.create_server((LOOPBACK, 0)))

@@ -76,6 +76,12 @@ def _failed(contact: ContactResult, facts: Facts) -> tuple[str, str]:
             return f"{way.where} cannot be connected to ({error})", _unconnected(way, error)
         case Stage.TLS if contact.shown:
             return _untrusted(contact, x509.load_der_x509_certificate(contact.shown), facts)
+        case Stage.TLS | Stage.ANSWER if "no answer" in error:
+            advice = (
+                "its apiserver hangs or is overloaded: look at its log and restart it; if there is none, correct "
+                f"`server` in {way.origin}"
+            )
+            return f"{way.where} accepts connections, but does not respond ({error})", advice
         case Stage.TLS:
             advice = f"check that an apiserver listens there; otherwise correct `server` in {way.origin}"
             return f"{way.where} accepts connections, but the TLS handshake fails ({error})", advice
@@ -147,7 +153,10 @@ def renew_token(way: ServerEndpoint) -> str:
         command = f"kubectl -n {quote(namespace)} create token {quote(name)} --duration=8760h"
     else:
         command = "kubectl -n NAMESPACE create token SERVICEACCOUNT --duration=8760h"
-    return f"replace the token in {way.origin}; as an administrator of that cluster: {command}"
+    return (
+        f"replace the token in {way.origin}; as an administrator of that cluster, where the ServiceAccount has to "
+        f"exist: {command}"
+    )
 
 
 def _version(side: ClusterFacts, contact: ContactResult, facts: Facts) -> Finding:

@@ -39,8 +39,8 @@ from tensile.diagnostics.doctor.facts import (
     shown,
     strays,
 )
-from tensile.diagnostics.explain import START
-from tensile.engine.status.query import unrenewed
+from tensile.diagnostics.explain import START, blocked_deletions
+from tensile.engine.status.query import LEASE_SECONDS, unrenewed
 from tensile.names import ENGINE, LOWER_UID, NOWHERE, OTHER_ENGINE, OWNER, OWNER_NAME, PROVISIONER, prefixed
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
@@ -66,6 +66,8 @@ MOST = 20
 """The largest number of a lower's namespaces that are inspected; each takes a query of its own."""
 _TOLD = 5
 _ACCOUNT = "system:serviceaccount:"
+_AWAY = f"{START}; a Node's lease stays valid for {LEASE_SECONDS:g} s after its engine has stopped"
+"""Advice for a kubelet port of this machine that nothing listens on."""
 
 
 def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -113,6 +115,10 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node))
     else:
         yield _renewal(side, name, upper.value(lease_of(name)), facts.now)
+        blocked = blocked_deletions([node], name)
+        if blocked:
+            advice = "look at the changes with `tensile plan`, and see docs/howto/held-deletions.md"
+            yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", advice)
 
 
 def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetime) -> Finding:
@@ -196,15 +202,20 @@ def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer) -> Fin
     address, port = endpoint_of(node)
     where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
     if isinstance(answer.value, ContactResult):
-        if answer.value.stage == Stage.DONE:
+        contact = answer.value
+        if contact.stage == Stage.DONE:
             return Finding(lower, "kubelet", Level.OK, f"{where} is reachable from here")
-        return Finding(
-            lower, "kubelet", Level.FAIL, f"{where} is not reachable ({answer.value.error})", _unreached(port)
-        )
+        if contact.stage == Stage.TLS and "no answer" not in contact.error:
+            what = f"another program than the engine listens at {where} ({contact.error})"
+            return Finding(lower, "kubelet", Level.FAIL, what, "stop it, or set another kubelet port for the lower")
+        return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reachable ({contact.error})", _AWAY)
     if answer.value:
         return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {where}")
     what = f"the upper's apiserver does not reach {where} (HTTP {answer.status or '-'}: {answer.error})"
-    return Finding(lower, "kubelet", Level.FAIL, what, _remedy(answer, port))
+    advice = _remedy(answer, port)
+    if "connection refused" in answer.error:
+        advice = f"check that the engine runs, by its log or with `tensile status`; if it does, {advice}"
+    return Finding(lower, "kubelet", Level.FAIL, what, advice)
 
 
 def _remedy(answer: QueryAnswer, port: int) -> str:

@@ -66,6 +66,7 @@ NODE_PROXY = Permission(NODE, ("get",), "calls of virtual nodes by the apiserver
 _CONNECTIONS = 6
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 _TEXT = "application/json, */*"
+_NODE_STATUS = ("addresses", "conditions", "daemonEndpoints")
 _MOST = 1 << 20
 
 Now = Callable[[], datetime]
@@ -206,7 +207,7 @@ def _node(raw: bytes) -> Manifest:
     """Return a Node without the fields that no check reads: its list of images alone may be 50 KB."""
     node: Manifest = orjson.loads(raw)
     status = node.get("status") or {}
-    return {**node, "status": {key: status[key] for key in ("addresses", "daemonEndpoints") if key in status}}
+    return {**node, "status": {key: status[key] for key in _NODE_STATUS if key in status}}
 
 
 def _name(raw: bytes) -> str:

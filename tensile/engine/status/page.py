@@ -194,7 +194,8 @@ def _head(view: PageView) -> Iterator[str]:
 def _attention(view: PageView) -> Iterator[str]:
     """Yield the problems, each with the command that tells more."""
     yield '<h2 id="attention">Needs attention</h2>'
-    unwell = [row for row in view.report.lowers or () if row.message]
+    told = {problem.message for _, problem in view.problems}
+    unwell = [row for row in view.report.lowers or () if row.message and row.message not in told]
     if not unwell and not view.problems:
         yield '<p class="good">Nothing.</p>'
         return

@@ -5,6 +5,7 @@ per lower cluster. A row's `lag` is for how many seconds the cluster has not res
 changes at once, so the row of a responding cluster is up to date.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
@@ -16,12 +17,12 @@ from tensile.engine.leader_election import BOTH_UNDO
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kubelet.node.capacity import capacity
-from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, is_reachable
+from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, held_back, is_reachable, keys
 from tensile.objects import Manifest, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
-FORMAT = "1.3"
+FORMAT = "1.4"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
@@ -154,6 +155,7 @@ class LowerRow(NamedTuple):
     `advertised` is what its node offers, `real` what its Ready and schedulable nodes have: quantities, {} if unknown.
     `version` is that of Kubernetes, "" if unknown. `nodes` counts the Ready and schedulable nodes (`ready`) and all
     nodes (`total`), {} if unknown. `drift` is how many changes of other clients were put back since the engine started.
+    `blocked` is how many objects are not reconciled now, besides what the guard blocks.
     """
 
     name: str
@@ -168,6 +170,7 @@ class LowerRow(NamedTuple):
     version: str = ""
     nodes: Mapping[str, int] = MappingProxyType({})
     drift: int = 0
+    blocked: int = 0
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -180,8 +183,10 @@ def rows(world: World, troubles: Mapping[str, str], drifts: Mapping[str, int] = 
     `troubles` maps lower names to what is wrong with the connection, and `drifts` to how many changes of other clients
     were put back.
     """
+    guarded = {key for name in world.lowers for key in keys(name)}
+    blocked = Counter(key.lower for key in world.problems if key not in guarded)
     found = (_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values())
-    return [row._replace(drift=drifts.get(row.name, 0)) for row in found]
+    return [row._replace(drift=drifts.get(row.name, 0), blocked=blocked[row.name]) for row in found]
 
 
 def are_known(world: World) -> bool:
@@ -204,7 +209,7 @@ def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
         name=lower.name,
         node=lower.node,
         reachable=reachable,
-        message=_message(lower, trouble),
+        message=_message(lower, seen, world, trouble),
         pods=len(lower.upper_pods),
         lag=int(lower.unreachable_seconds),
         advertised=amounts(seen),
@@ -272,8 +277,8 @@ def _nodes(lower: LowerWorld) -> dict[str, int]:
     return {"ready": sum(one.ready and one.schedulable for one in offers), "total": len(offers)}
 
 
-def _message(lower: LowerWorld, trouble: str) -> str:
-    """Return the most severe problem."""
+def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> str:
+    """Return the most severe problem of a lower; `node` is its virtual node, {} if there is none."""
     if not lower.connected:
         return "removed from the topology while no engine ran; its node is kept"
     wrong = lower.refusal or trouble or lower.denied or lower.warning
@@ -283,6 +288,9 @@ def _message(lower: LowerWorld, trouble: str) -> str:
         return f"engine {lower.other_engine} runs this topology too, and {BOTH_UNDO}"
     if not lower.in_topology:
         return "removed from the topology, but pods are still bound to its node"
+    held = held_back(node, lower, world)
+    if held is not None:
+        return held.message
     return "" if lower.settled else "not all its objects are listed yet"
 
 

@@ -186,6 +186,8 @@ def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key when a pod is deleted, replaced, deleted by Kubernetes itself, or ends before its lower pod.
 
+    While the guard blocks changes, it is news of any pod that it has ended: another client may have done that part.
+
     While a pod of another lower has the name, `_orphan` leaves a lower pod alone. So its deletion is news there too.
     """
     before, after = delta
@@ -199,7 +201,7 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     elif after.facts.terminal:
         here = world.lowers[lower]
         below = here.pods.get(here.namespace(after.namespace), after.name)
-        if below is not None and _is_afterlife(below, after):
+        if key_of(lower) in world.problems or (below is not None and _is_afterlife(below, after)):
             yield key_of(lower)
 
 

@@ -321,7 +321,7 @@ def status_write(upper: PodView, body: Manifest, reason: str, *, asked: bool = T
     It is conditional on the pod's UID. With a phase it is also conditional on the resourceVersion, because two keys may
     write a phase, and a slow write must not revert an end that was reported meanwhile. The same holds for
     DisruptionTarget, which an eviction also sets just before it deletes the pod. Other statuses need no such condition:
-    a later decision corrects them.
+    a later decision corrects them. One that no user `asked` for ends a pod, so a plan shows it.
     """
     meta, status = upper.meta, body["status"]
     fence = {"uid": meta["uid"]}
@@ -329,4 +329,4 @@ def status_write(upper: PodView, body: Manifest, reason: str, *, asked: bool = T
     if shared and "resourceVersion" in meta:
         fence["resourceVersion"] = meta["resourceVersion"]
     patch = Patch("strategic-merge-patch", {"metadata": fence, **body})
-    return Patched(upper.ref, patch, reason, "status", requested=asked, after_rollback=lost)
+    return Patched(upper.ref, patch, reason, "status", in_plan=not asked, requested=asked, after_rollback=lost)

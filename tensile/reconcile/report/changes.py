@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 Action = Literal["create", "update", "delete", "replace"]
 
 _FENCES = ("uid", "resourceVersion")
+_END = frozenset({"phase", "reason", "message"})
+"""The fields of a pod's status that say how it ended."""
 _POINTERS = tuple(f"/metadata/{name}" for name in _FENCES)
 
 _RANKS = {NAMESPACE.name: 0, CONFIG_MAP.name: 1, SECRET.name: 2, POD.name: 4, NODE.name: 5}
@@ -298,9 +300,17 @@ def _updated(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change |
     if seen is not None and seen == state:
         return None
     told = _alleged(joined) if seen is None or state is None else differences(seen, state)
+    if ref.kind == POD:
+        joined = [operation for operation in joined if _is_shown_of_pod(parts(operation["path"]))]
+        told = tuple(one for one in told if _is_shown_of_pod(one.path))
     reason = "; ".join(dict.fromkeys(step.reason for step in steps))
     shown = tuple(redacted_operation(ref.kind, operation) for operation in joined)
     return Change(ref, "update", reason, shown, redacted_differences(ref.kind, told))
+
+
+def _is_shown_of_pod(path: Sequence[str]) -> bool:
+    """Report whether a field of a pod is shown: of its status, only how it ends, as the rest follows from that."""
+    return "status" not in path[:1] or not _END.isdisjoint(path[1:2])
 
 
 def _moving(steps: Sequence[Step]) -> PodMove | None:

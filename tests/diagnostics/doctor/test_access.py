@@ -82,6 +82,17 @@ def test_a_server_that_speaks_no_tls() -> None:
     assert "the TLS handshake fails (WRONG_VERSION_NUMBER)" in finding.what
 
 
+@pytest.mark.parametrize("stage", [Stage.TLS, Stage.ANSWER])
+def test_a_server_that_hangs(stage: Stage) -> None:
+    """Its address is right as a rule, so the server comes first in the advice."""
+    finding = only(told(contact(stage, "no answer in 3 s", shown=b"")))
+    assert finding.what == "192.0.2.1:6443 accepts connections, but does not respond (no answer in 3 s)"
+    assert finding.advice == (
+        "its apiserver hangs or is overloaded: look at its log and restart it; if there is none, correct `server` in "
+        "kubeconfigs/it"
+    )
+
+
 def untrusted(error: str, pem: bytes, **fields: Any) -> Finding:
     """Look at a server whose certificate was not trusted."""
     return only(told(contact(Stage.TLS, error, shown=der(pem), **fields)))

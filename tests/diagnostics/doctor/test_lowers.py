@@ -107,6 +107,19 @@ def test_a_node_that_two_engines_keep() -> None:
     assert finding.advice == "stop one of them, or run both with --leader-elect"
 
 
+def test_a_node_whose_deletions_are_blocked() -> None:
+    """The Node tells what the guard blocks; doctor repeats it with the way to more."""
+    node = node_of(LOWER)
+    node["status"]["conditions"] = [{"type": "DeletionsBlocked", "status": "True", "message": "40 pods are gone"}]
+    known = facts(above(node))
+    kept, blocked = noded(known.lowers[LOWER], known)
+    assert (kept.level, blocked.level) == (Level.OK, Level.WARN)
+    assert blocked.what == "the guard blocks changes: 40 pods are gone"
+    assert "tensile plan" in blocked.advice
+    node["status"]["conditions"][0]["status"] = "False"
+    assert only(noded(known.lowers[LOWER], known)).level == Level.OK
+
+
 def test_a_node_that_is_not_there_yet() -> None:
     """The engine makes it."""
     assert noded_lower().level == Level.SKIP
@@ -166,7 +179,11 @@ def test_a_node_that_the_apiserver_reaches() -> None:
 @pytest.mark.parametrize(
     ("status", "words", "advice"),
     [
-        (503, "error trying to reach service: dial tcp 192.0.2.9:10350: connect: connection refused", "port 10350"),
+        (
+            503,
+            "error trying to reach service: dial tcp 192.0.2.9:10350: connect: connection refused",
+            "check that the engine runs, by its log or with `tensile status`; if it does, let the upper's apiserver",
+        ),
         (0, "no answer in 3 s", "firewall, NetworkPolicy, kubelet.bind"),
         (503, "tls: failed to verify certificate: x509: unknown authority", "--kubelet-certificate-authority"),
         (403, "Forbidden", "--clusterrole=system:kubelet-api-admin"),
@@ -191,6 +208,26 @@ def test_a_node_on_loopback_is_called_from_here() -> None:
         known = facts(upper, address="127.0.0.1")
         finding = only(called(known.lowers[LOWER], known))
         assert (finding.level, "[::1]:10350" in finding.what) == (level, True)
+
+
+@pytest.mark.parametrize(
+    ("stage", "error", "what", "advice"),
+    [
+        (Stage.CONNECTION, "Connection refused", "is not reachable (Connection refused)", "start the engine (`tensile"),
+        (Stage.TLS, "no answer in 3 s", "is not reachable (no answer in 3 s)", "start the engine (`tensile run`), or"),
+        (Stage.TLS, "WRONG_VERSION_NUMBER", "another program than the engine listens at", "stop it, or set another"),
+    ],
+)
+def test_a_node_on_loopback_that_does_not_answer(stage: Stage, error: str, what: str, advice: str) -> None:
+    """No firewall is between two programs of one machine: the engine has stopped, or lost its port to another."""
+    upper = above(node_of(LOWER, address="127.0.0.1"))
+    upper.contact = contact(way=way("127.0.0.1"))
+    upper.answers[port_of(LOWER)] = QueryAnswer(contact(stage, error))
+    known = facts(upper, address="127.0.0.1")
+    finding = only(called(known.lowers[LOWER], known))
+    assert finding.level == Level.FAIL
+    assert what in finding.what
+    assert finding.advice.startswith(advice)
 
 
 def test_nodes_that_publish_loopback_to_another_machine() -> None:

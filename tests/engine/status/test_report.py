@@ -17,7 +17,7 @@ def test_the_json_has_all_of_it() -> None:
     """With the version of its form."""
     found = report(row()).document()
     assert list(found) == ["formatVersion", "topology", "waits", "state", "accepted", "lowers"]
-    assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.3", "demo", "")
+    assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.4", "demo", "")
     assert found["lowers"] == [
         {
             "name": "lower-a",
@@ -32,6 +32,7 @@ def test_the_json_has_all_of_it() -> None:
             "version": "v1.36.3",
             "nodes": {"ready": 3, "total": 4},
             "drift": 0,
+            "blocked": 0,
         }
     ]
 

@@ -8,7 +8,7 @@ from worldkit import A, B, drop, put, raised, reload, thing, upper_pod, world
 
 from tensile.engine.status.report import LowerRow, amounts, are_known, coarse, rows
 from tensile.objects import Manifest
-from tensile.reconcile.world import World
+from tensile.reconcile.world import Key, Problem, World
 
 
 def node(name: str, *, ready: bool = True, cpu: str = "32") -> Manifest:
@@ -107,6 +107,23 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     lower.connected = False
     assert first(here).message == "removed from the topology while no engine ran; its node is kept"
     assert first(here).reachable is False
+
+
+def test_what_the_guard_blocks_is_told() -> None:
+    """It is no state of the connection, so it comes after what is wrong with that; it is not counted as an object."""
+    here = standing()
+    here.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "40 pods are gone")
+    assert (first(here).message, first(here).blocked) == ("40 pods are gone", 0)
+    here.lowers[A].warning = "the Secret is gone"
+    assert first(here).message == "the Secret is gone"
+
+
+def test_blocked_objects_are_counted_by_lower() -> None:
+    """Why each is blocked is in the plan and on the object."""
+    here = standing()
+    for lower, name in ((A, "web-0"), (A, "web-1"), ("elsewhere", "web-2")):
+        here.problems[Key("pods", lower, "shop", name)] = Problem("NameConflict", "taken")
+    assert (first(here).blocked, first(here).message) == (2, "")
 
 
 def test_how_lowers_are_is_known_when_each_has_answered_or_will_not() -> None:

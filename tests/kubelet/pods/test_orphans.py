@@ -25,7 +25,7 @@ from tensile.kube.store import Delta
 from tensile.kubelet.pods.orphans import PodOrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
-from tensile.reconcile.world import NamespaceNaming, World
+from tensile.reconcile.world import NamespaceNaming, Problem, World
 
 RULE = PodOrphanRule()
 KEY = key_of(A)
@@ -220,7 +220,7 @@ def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
 
 
 def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
-    """Whichever side is told last; an ordinary end concerns it not."""
+    """Whichever side is told last; an ordinary end concerns it not, unless the guard blocks pods that it may be one of."""
     here = mirrored(status={"phase": "Failed"})
     keys = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
@@ -229,6 +229,8 @@ def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
     ended = put(here.lowers[A].pods, twin(upper_pod(), {"phase": "Failed"}))
     assert list(keys["pods"](here, A, Delta(lower, ended))) == []
     assert list(keys["upper_pods"](here, A, Delta(upper, upper))) == []
+    here.problems[KEY] = Problem("DeletionLimitExceeded", "40 pods")
+    assert list(keys["upper_pods"](here, A, Delta(upper, upper))) == [KEY]
 
 
 def test_there_is_one_key_for_each_lower() -> None:

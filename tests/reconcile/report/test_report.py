@@ -74,6 +74,23 @@ def test_once_it_is_so_there_is_nothing_to_plan() -> None:
     assert again.preview.problems == ()
 
 
+def test_of_a_pod_that_was_deleted_only_below_the_plan_shows_how_it_ends() -> None:
+    """The rest of its status follows from that, and would fill the plan."""
+    made = rehearsed(world(f"name: {A}")).world
+    put(made.upper.namespaces, space("shop"))
+    container = {"name": "main", "image": "app:1", "state": {"running": {"startedAt": "2026-03-01T11:00:00Z"}}}
+    running = {"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [container]}
+    put(made.lowers[A].upper_pods, upper_pod("web", namespace="shop", status=running))
+    text = as_text(rehearsed(made).preview, colour=False)
+    assert (
+        "~ Pod shop/web: its lower pod is gone, but the upper pod was not deleted\n"
+        '    status.message: set to "another client deleted the pod in the lower cluster"\n'
+        '    status.phase: "Running" -> "Failed"\n'
+        '    status.reason: set to "LowerPodLost"\n'
+    ) in text
+    assert "podIP" not in text
+
+
 def test_an_edit_above_is_one_change_below() -> None:
     """With the value as it was observed and as it will be."""
     made = rehearsed(shop()).world
