@@ -307,8 +307,10 @@ NOWHERE = {"nodeSelector": {"disk": "ssd"}}
         (above(spec=NOWHERE), "give a virtual node these labels (`node.labels` in the topology); for labels of lower"),
         (
             above(spec=NOWHERE, labels=OPTED_IN),
-            "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve the "
-            "webhook (`webhook.enabled`) and create the pod again; without the extender",
+            (
+                "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve "
+                "the webhook (`webhook.enabled`) and create the pod again; without the extender"
+            ),
         ),
         (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
         (above(spec={"schedulingGates": [{"name": "x"}]}), "wait until the owner of the gates removes them"),
