@@ -34,6 +34,10 @@ Row = dict[str, Any]
 Document = dict[str, Any]
 Cells = tuple[str, ...]
 START = "start the engine (`tensile run`), or look in its log for why it stopped"
+BLOCKED = (
+    "run `tensile apply --force`: on a terminal it lists the changes and asks first; see docs/howto/held-deletions.md"
+)
+REMOVED_LOWER = "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"
 _LABEL = 'virtual-pod: "true"'
 _OPTED_IN = ("virtual-pod", "true")
 _CHECKS: Mapping[str, str] = {
@@ -90,11 +94,23 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         "events": event_rows(asked.events),
     }
     why, todo = verdict(pod, lowers, picture.topology.exclude_namespaces), advice(pod, lowers)
+    if is_of_removed_lower(pod, picture) and status.get("phase") not in ("Succeeded", "Failed"):
+        why = f"its node {pod['spec']['nodeName']} is of a lower cluster that was removed from the topology; it runs on"
+        todo = [REMOVED_LOWER]
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
         todo = [START, *(line for line in todo if line != START)]
     return document | {"why": why, "advice": todo}
+
+
+def is_of_removed_lower(pod: Manifest, picture: FleetSnapshot) -> bool:
+    """Report whether a pod is bound to a Node of this topology without a lower cluster in it."""
+    name = pod["spec"].get("nodeName")
+    if not name or any(spec.node.name == name for spec in picture.topology.lowers):
+        return False
+    mine = (node for node in picture.upper.all(NODE) if labels(node).get(OWNER) == picture.owner.mark)
+    return any(metadata(node)["name"] == name for node in mine)
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:
@@ -475,8 +491,8 @@ def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
     said = conditions_of(pod).get(MIRRORED) or {}
     if said.get("status") != "False" and facts_of(pod).ran:
         if row["deletionsBlocked"]:
-            yield "look at all of them with `tensile plan`, and see docs/howto/held-deletions.md"
-            yield "run `tensile apply --force`: it sets such pods to Failed, and their controllers create new ones"
+            yield BLOCKED
+            yield "it sets such pods to Failed, and their controllers create new ones"
     elif row["quota"]:
         yield f"raise the quota in {row['name']}, or reduce the requests of the pod"
     elif said.get("status") == "False":

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
-from tensile.diagnostics.explain import START, event_rows
+from tensile.diagnostics.explain import BLOCKED, REMOVED_LOWER, START, event_rows
 from tensile.engine.status.query import unrenewed
+from tensile.kubelet.node.status import FORBIDDEN
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import (
     CORDONED_BY,
@@ -97,15 +98,16 @@ def _failing(conditions: Mapping[str, Manifest], lower: str) -> Verdict | None:
     checks = (
         ("Ready", "True", START),
         (LOWER_REACHABLE, "True", _DOCTOR),
-        (IN_TOPOLOGY, "True", "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"),
-        (DELETIONS_BLOCKED, "False", "check the deletions with `tensile plan`; if they are correct, `apply --force`"),
+        (IN_TOPOLOGY, "True", REMOVED_LOWER),
+        (DELETIONS_BLOCKED, "False", BLOCKED),
         (LOWER_SCHEDULABLE, "True", f"look at the nodes of {lower}: none is Ready and schedulable"),
     )
     for kind, good, advice in checks:
         one = conditions.get(kind)
         if one is not None and one.get("status") != good:
             told = ": ".join(filter(None, (one.get("reason"), one.get("message"))))
-            return Verdict(f"condition {kind} is {one.get('status')}: {told}", advice)
+            is_denied = one.get("reason") == FORBIDDEN
+            return Verdict(f"condition {kind} is {one.get('status')}: {told}", _DOCTOR if is_denied else advice)
     return None
 
 

@@ -8,7 +8,7 @@ from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import explained, explanation_text
-from tensile.names import MIRRORED
+from tensile.names import MIRRORED, OWNER, owner_of
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
 
 Manifest = dict[str, Any]
@@ -173,9 +173,21 @@ def test_a_lower_pod_that_was_deleted_only_there() -> None:
     guarded = virtual("lower-a")
     guarded["status"]["conditions"] = [held]
     assert why(ran, upper=[(NODE, guarded)]) == f"{gone}the guard keeps it unchanged: 40 pods are gone"
-    look, repair = advised(ran, upper=[(NODE, guarded)])
-    assert "docs/howto/held-deletions.md" in look
-    assert "`tensile apply --force`" in repair
+    repair, effect = advised(ran, upper=[(NODE, guarded)])
+    assert repair.startswith("run `tensile apply --force`")
+    assert effect == "it sets such pods to Failed, and their controllers create new ones"
+
+
+def test_a_pod_of_a_lower_that_was_removed() -> None:
+    """Its Node is this topology's still; one of somebody else is only not a virtual node of it."""
+    pod = above(spec=on("lower-x"), status={"phase": "Running"})
+    assert why(pod) == "its node lower-x is not a virtual node of this topology"
+    left = virtual("lower-x")
+    left["metadata"]["labels"] = {OWNER: owner_of("upper-uid", "demo").mark}
+    assert why(pod, upper=[(NODE, left)]) == (
+        "its node lower-x is of a lower cluster that was removed from the topology; it runs on"
+    )
+    assert advised(pod, upper=[(NODE, left)])[0].startswith("delete the pods of the node, or put the lower cluster")
 
 
 def test_a_pod_whose_engine_is_away() -> None:

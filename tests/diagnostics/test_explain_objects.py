@@ -98,7 +98,7 @@ def test_a_node_whose_lease_nobody_renews(seconds: float, *, old: bool) -> None:
         ("Ready", "Unknown", "start the engine"),
         ("LowerReachable", "False", "run `tensile doctor`"),
         ("InTopology", "False", "delete the pods of the node"),
-        ("DeletionsBlocked", "True", "check the deletions with `tensile plan`"),
+        ("DeletionsBlocked", "True", "run `tensile apply --force`"),
         ("LowerSchedulable", "False", "look at the nodes of lower-a"),
     ],
 )
@@ -109,6 +109,13 @@ def test_a_condition_that_is_wrong(condition: str, status: str, advice: str) -> 
     why, told = of_node(virtual_node(*others, (condition, status)))
     assert why == f"condition {condition} is {status}: Because: it is so"
     assert told.startswith(advice)
+
+
+def test_a_node_whose_lower_denies_a_right() -> None:
+    """Its nodes are not the cause."""
+    denied = virtual_node(("Ready", "True"), ("LowerSchedulable", "False"))
+    denied["status"]["conditions"][-1]["reason"] = "Forbidden"
+    assert of_node(denied)[1].startswith("run `tensile doctor`")
 
 
 def test_a_cordoned_node() -> None:

@@ -39,9 +39,20 @@ from tensile.diagnostics.doctor.facts import (
     shown,
     strays,
 )
-from tensile.diagnostics.explain import START, blocked_deletions
+from tensile.diagnostics.explain import BLOCKED, REMOVED_LOWER, START, blocked_deletions
 from tensile.engine.status.query import LEASE_SECONDS, unrenewed
-from tensile.names import ENGINE, LOWER_UID, NOWHERE, OTHER_ENGINE, OWNER, OWNER_NAME, PROVISIONER, prefixed
+from tensile.kubelet.pods.conditions import conditions_of
+from tensile.names import (
+    ENGINE,
+    IN_TOPOLOGY,
+    LOWER_UID,
+    NOWHERE,
+    OTHER_ENGINE,
+    OWNER,
+    OWNER_NAME,
+    PROVISIONER,
+    prefixed,
+)
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Lower, Topology
@@ -117,8 +128,7 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield _renewal(side, name, upper.value(lease_of(name)), facts.now)
         blocked = blocked_deletions([node], name)
         if blocked:
-            advice = "look at the changes with `tensile plan`, and see docs/howto/held-deletions.md"
-            yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", advice)
+            yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
 
 
 def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetime) -> Finding:
@@ -154,13 +164,21 @@ def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield Nodes with this topology's marks that are not in it; another engine with another file may renew them."""
     name = facts.topology.name
     for node in strays(upper, facts.topology):
-        if is_renewed(upper, node, facts.now):
+        if is_removed(node_named(upper, node) or {}):
+            what = f"Node {node} is of a lower cluster that was removed from the topology while pods are bound to it"
+            advice = REMOVED_LOWER
+        elif is_renewed(upper, node, facts.now):
             what = f"an engine keeps Node {node} for topology {name}, which has no such lower cluster here"
             advice = "check whether a second engine runs a topology of that name; if so, rename one of them"
         else:
             what = f"Node {node} is of topology {name}, which no longer has such a lower cluster"
             advice = "run the engine, which deletes it when no pod is bound to it"
         yield Finding(UPPER, "node", Level.WARN, what, advice)
+
+
+def is_removed(node: Manifest) -> bool:
+    """Report whether an engine says on a Node that its topology no longer has the lower cluster."""
+    return (conditions_of(node).get(IN_TOPOLOGY) or {}).get("status") == "False"
 
 
 def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:

@@ -115,7 +115,7 @@ def test_a_node_whose_deletions_are_blocked() -> None:
     kept, blocked = noded(known.lowers[LOWER], known)
     assert (kept.level, blocked.level) == (Level.OK, Level.WARN)
     assert blocked.what == "the guard blocks changes: 40 pods are gone"
-    assert "tensile plan" in blocked.advice
+    assert "docs/howto/held-deletions.md" in blocked.advice
     node["status"]["conditions"][0]["status"] = "False"
     assert only(noded(known.lowers[LOWER], known)).level == Level.OK
 
@@ -142,6 +142,16 @@ def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
     assert (finding.level, "an engine keeps Node elsewhere for topology demo" in finding.what) == (Level.WARN, True)
     known = facts(above(node_of("elsewhere"), ago=3600.0))
     assert "no longer has such a lower cluster" in only(noded(known.upper, known)).what
+
+
+def test_a_node_of_a_removed_lower() -> None:
+    """Its engine says so on the Node: there is no second engine."""
+    node = node_of("elsewhere")
+    node["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
+    known = facts(above(node))
+    finding = only(noded(known.upper, known))
+    assert "is of a lower cluster that was removed from the topology while pods are bound to it" in finding.what
+    assert finding.advice.startswith("delete the pods of the node, or put the lower cluster back")
 
 
 def test_nodes_of_others_are_not_looked_at() -> None:
