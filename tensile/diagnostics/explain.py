@@ -67,7 +67,7 @@ _DENIED: Mapping[str, str] = {
     NAME_CONFLICT: "move the object of that name in the lower cluster, or set `onConflict: adopt`",
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
     SECRET_NOT_FOUND: "create the Secret in the upper cluster",
-    LOWER_UNREACHABLE: "restore the connection to the lower cluster; `tensile doctor` shows what is wrong",
+    LOWER_UNREACHABLE: "find the cause with `tensile doctor`: it checks connections, credentials and permissions",
     "Forbidden": "change what the lower cluster forbids, a policy or a right: `tensile doctor` lists missing rights",
 }
 """What to do about frequent reasons not to mirror a pod."""
@@ -503,4 +503,4 @@ def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
 
 
 def _reach(row: Row) -> str:
-    return f"restore the connection to {row['name']}; `tensile doctor` shows what is wrong"
+    return f"find the cause with `tensile doctor`: it checks connection, credential and permissions of {row['name']}"

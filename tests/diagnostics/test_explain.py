@@ -342,7 +342,7 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     large = above(spec=on() | asking(cpu="5"))
     waiting = two_nodes("lower-a", (POD, below(large, phase="Pending")))
     assert advised(above(spec=on()), sight("lower-a", trouble="no answer"), LOWERS[1]) == [
-        "restore the connection to lower-a; `tensile doctor` shows what is wrong"
+        "find the cause with `tensile doctor`: it checks connection, credential and permissions of lower-a"
     ]
     room, move = advised(large, waiting)
     assert room.startswith("free capacity or add nodes in lower-a; ")

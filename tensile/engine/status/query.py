@@ -135,8 +135,11 @@ async def _ask_engine(data: bytes, file: str) -> StatusAnswer:
         name, telemetry = salvaged(data.decode(errors="replace"))
         try:
             answer = await _answer_at(telemetry, name)
-        except TensileError as error:
-            raise TensileError(f"{refused}\n{error}") from None
+        except TensileError:
+            where = _url(telemetry, "/status")
+            raise TensileError(
+                f"{refused}\nno status from {where}, the address that is left of this file: correct the errors first"
+            ) from None
         return answer if answer.document.get(REJECTED) else StatusAnswer(answer.document, str(refused))
     return await _answer_at(topology.telemetry, topology.name)
 

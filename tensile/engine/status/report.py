@@ -16,6 +16,7 @@ import orjson
 from tensile.engine.leader_election import BOTH_UNDO
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
+from tensile.kube.health import NOT_CONTACTED
 from tensile.kubelet.node.capacity import capacity
 from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, held_back, is_reachable, keys
 from tensile.objects import Manifest, timestamp
@@ -214,18 +215,18 @@ def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
         lag=int(lower.unreachable_seconds),
         advertised=amounts(seen),
         real=_real(lower),
-        state=_state(lower, seen, reachable=reachable),
+        state=_state(lower, seen, trouble, reachable=reachable),
         version=lower.version,
         nodes=_nodes(lower),
     )
 
 
-def _state(lower: LowerWorld, node: Manifest, *, reachable: bool) -> LowerState:
+def _state(lower: LowerWorld, node: Manifest, trouble: str, *, reachable: bool) -> LowerState:
     """Return the state of a lower; `node` is its virtual node, {} if there is none."""
     if not lower.connected or not lower.in_topology:
         return "Leaving"
     if not reachable:
-        return _unreachable(lower)
+        return _unreachable(lower, trouble)
     if lower.denied:
         return "Forbidden"
     if lower.spec.maintenance == "drain":
@@ -237,13 +238,13 @@ def _state(lower: LowerWorld, node: Manifest, *, reachable: bool) -> LowerState:
     return "Ready" if has_ready_node(node, lower) else "NotReady"
 
 
-def _unreachable(lower: LowerWorld) -> LowerState:
-    """Return why a lower is not reachable."""
+def _unreachable(lower: LowerWorld, trouble: str) -> LowerState:
+    """Return why a lower is not reachable; `trouble` is the last error of its connection."""
     if lower.refusal:
         return "Error"
     if lower.unreachable_seconds > SILENT_AFTER:
         return "NoAnswer"
-    return "Error" if lower.version else "Starting"
+    return "Error" if lower.version or trouble not in ("", NOT_CONTACTED) else "Starting"
 
 
 def amounts(node: Manifest) -> Amounts:

@@ -122,10 +122,10 @@ async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> No
 
 
 async def test_a_broken_file_and_nobody_who_answers() -> None:
-    """Both are told: the file first."""
+    """The file may hide where the engine is, so its errors come first, and nobody is told to start one."""
     runner, port = await serving(b"")
     await runner.cleanup()
-    with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno engine responds at http://127.0.0.1:{port}/"):
+    with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno status from http://127.0.0.1:{port}/"):
         await _ask_engine(file_of(port, more=BROKEN[0]), "f")
 
 

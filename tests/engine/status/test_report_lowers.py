@@ -7,6 +7,7 @@ from statuskit import row
 from worldkit import A, B, drop, put, raised, reload, thing, upper_pod, world
 
 from tensile.engine.status.report import LowerRow, amounts, are_known, coarse, rows
+from tensile.kube.health import NOT_CONTACTED
 from tensile.objects import Manifest
 from tensile.reconcile.world import Key, Problem, World
 
@@ -215,6 +216,14 @@ def test_the_state_is_one_word(change: Change, state: str) -> None:
     here = standing()
     change(here)
     assert first(here).state == state
+
+
+def test_a_lower_that_fails_from_the_start_is_no_longer_starting() -> None:
+    """Its connection has an error, which is more than that it was not contacted yet."""
+    here = standing()
+    here.lowers[A].version = ""
+    assert first(here, **{A: NOT_CONTACTED}).state == "Starting"
+    assert first(here, **{A: "lower-a: read Namespace kube-system: denied"}).state == "Error"
 
 
 def test_a_lower_without_its_node_is_starting() -> None:
