@@ -93,6 +93,12 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         advice = f"use the kubeconfig of another cluster than {origin}, or remove a lower cluster of the two"
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
+    left = _left_node(side, facts)
+    if left:
+        what = f"it is the cluster of removed node {left}, which still has pods"
+        advice = f"to keep them, write node: {{name: {left}}} for lower {side.name}; or delete these pods"
+        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+        return
     known = _noted(side, facts)
     if known not in ("", side.identity):
         what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
@@ -108,6 +114,15 @@ def _noted(side: ClusterFacts, facts: Facts) -> str:
         return ""
     node = node_named(facts.upper, facts.spec(side.name).node.name)
     return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
+
+
+def _left_node(side: ClusterFacts, facts: Facts) -> str:
+    """Return the Node of a removed lower that was made for the same cluster, "" for none: the lower was renamed."""
+    nodes = (node_named(facts.upper, name) or {} for name in strays(facts.upper, facts.topology))
+    left = (
+        metadata(one)["name"] for one in nodes if is_removed(one) and annotations(one).get(LOWER_UID) == side.identity
+    )
+    return next(left, "")
 
 
 def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:

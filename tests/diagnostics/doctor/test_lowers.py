@@ -69,6 +69,18 @@ def test_another_cluster_than_the_node_was_made_for() -> None:
     assert found[False].level == Level.OK
 
 
+def test_a_lower_that_was_renamed_while_it_had_pods() -> None:
+    """They are bound to the Node of its former name, which the new one can keep."""
+    left = node_of("lower-old")
+    left["metadata"]["annotations"][LOWER_UID] = LOWER_ID
+    left["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
+    one = side()
+    finding = only(identified(one, facts(above(left), one)))
+    assert finding.level == Level.FAIL
+    assert finding.what == "it is the cluster of removed node lower-old, which still has pods"
+    assert finding.advice.startswith("to keep them, write node: {name: lower-old} for lower lower-a")
+
+
 def test_a_cluster_that_did_not_tell_who_it_is() -> None:
     """Nothing is said, and nothing is taken for its twin."""
     first, second = side(identity=""), side("lower-b", identity="")
