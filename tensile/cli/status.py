@@ -100,7 +100,8 @@ def _is_broken(row: Mapping[str, Any]) -> bool:
 
 def _blocked(count: int) -> str:
     """Return how many objects are blocked; an engine of an earlier version does not tell it."""
-    return f"{'1 object is' if count == 1 else f'{count} objects are'} blocked: `tensile plan` shows which, and why"
+    what = "1 object is" if count == 1 else f"{count} objects are"
+    return f"{what} blocked: the engine's log and status page name them; `tensile explain pod` says why a pod waits"
 
 
 def _drift(count: int) -> str:

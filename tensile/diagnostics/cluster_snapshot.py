@@ -17,7 +17,7 @@ from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
-from tensile.names import LOWER, UPPER_UID, Owner, owner_of
+from tensile.names import LOWER, LOWER_UID, OWNER, UPPER_UID, Owner, owner_of
 from tensile.objects import (
     ATTACHMENT,
     CLAIM,
@@ -32,6 +32,8 @@ from tensile.objects import (
     VOLUME,
     Kind,
     Manifest,
+    annotations,
+    labels,
     metadata,
     uid,
 )
@@ -71,6 +73,7 @@ _META = (
 _NOTES = (
     UPPER_UID,
     LOWER,
+    LOWER_UID,
     "pv.kubernetes.io/bind-completed",
     "volume.kubernetes.io/selected-node",
     "volume.beta.kubernetes.io/storage-class",
@@ -113,6 +116,11 @@ class ClusterSnapshot(msgspec.Struct, forbid_unknown_fields=True):
         """Return the objects of a kind."""
         return self.objects.get(kind.plural, [])
 
+    @property
+    def identity(self) -> str:
+        """The UID of namespace kube-system, "" if it was not read."""
+        return next((uid(one) for one in self.all(NAMESPACE) if metadata(one)["name"] == "kube-system"), "")
+
     def snapshot(self, without: str = "", more_claims: tuple[Manifest, ...] = ()) -> Snapshot:
         """Return the cluster as placement reads it, without the pod of a UID, and with claims that do not exist yet."""
         pods = (one for one in self.all(POD) if not without or metadata(one).get("uid") != without)
@@ -153,7 +161,7 @@ class FleetSnapshot:
         self.upper_uid = upper_uid
         self.upper = upper
         seen = {sight.name: sight for sight in lowers}
-        self.lowers = {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers}
+        self.lowers = {spec.name: self._checked(spec, seen) for spec in topology.lowers}
         self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
         self.world.upper.nodes.replace([orjson.dumps(node) for node in upper.all(NODE)], 1)
         for spec in topology.lowers:
@@ -191,6 +199,22 @@ class FleetSnapshot:
         """Return the snapshot as the content of a file."""
         kept = SnapshotFile(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
         return orjson.dumps(msgspec.to_builtins(kept))
+
+    def _checked(self, spec: Lower, seen: Mapping[str, ClusterSnapshot]) -> ClusterSnapshot:
+        """Return what was seen of a lower, or only the error if it is another cluster than its Node was made for."""
+        sight = seen.get(spec.name) or _unseen(spec.name)
+        mine = owner_of(self.upper_uid, self.topology.name).mark
+        nodes = (node for node in self.upper.all(NODE) if labels(node).get(OWNER) == mine)
+        expected = next(
+            (annotations(one).get(LOWER_UID) for one in nodes if metadata(one)["name"] == spec.node.name), ""
+        )
+        found = sight.identity
+        if not expected or not found or expected == found:
+            return sight
+        twin = next((name for name, other in seen.items() if name != spec.name and other.identity == found), "")
+        which = f", the same cluster as lower {twin}" if twin else ""
+        words = f"a different cluster responds{which} (kube-system UID {found}, expected {expected})"
+        return ClusterSnapshot(spec.name, trouble=words)
 
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, NamespaceNaming(self.topology.name, self.owner.mark))

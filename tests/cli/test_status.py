@@ -64,7 +64,7 @@ def test_drift_is_counted_where_there_is_any() -> None:
 def test_blocked_objects_are_told_with_the_command_that_names_them() -> None:
     """An engine of an earlier version does not tell it."""
     report = StatusReport("demo", accepted(), (row(blocked=1), row("lower-b", blocked=30), row("lower-c")))
-    rest = "blocked: `tensile plan` shows which, and why\n"
+    rest = "blocked: the engine's log and status page name them; `tensile explain pod` says why a pod waits\n"
     assert f"\nlower-a: 1 object is {rest}lower-b: 30 objects are {rest}\nTopology" in shown(report)
     document = StatusReport("demo", accepted(), (row(blocked=1),)).document()
     del document["lowers"][0]["blocked"]

@@ -8,7 +8,7 @@ from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import explained, explanation_text
-from tensile.names import MIRRORED, OWNER, owner_of
+from tensile.names import LOWER_UID, MIRRORED, OWNER, owner_of
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
 
 Manifest = dict[str, Any]
@@ -176,6 +176,22 @@ def test_a_lower_pod_that_was_deleted_only_there() -> None:
     repair, effect = advised(ran, upper=[(NODE, guarded)])
     assert repair.startswith("run `tensile apply --force`")
     assert effect == "it sets such pods to Failed, and their controllers create new ones"
+
+
+def test_a_lower_at_whose_address_another_cluster_is() -> None:
+    """Its pods are in its own cluster: that they are missing in this one says nothing."""
+    pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
+    ours = virtual("lower-a")
+    ours["metadata"] |= {
+        "labels": {OWNER: owner_of("upper-uid", "demo").mark},
+        "annotations": {LOWER_UID: "uid-of-a"},
+    }
+    system = [(NAMESPACE, {"metadata": {"name": "kube-system", "uid": one}}) for one in ("uid-of-a", "uid-of-b")]
+    assert "is gone" in why(pod, two_nodes("lower-a", system[0]), two_nodes("lower-b"), upper=[(NODE, ours)])
+    assert why(pod, two_nodes("lower-a", system[1]), two_nodes("lower-b", system[1]), upper=[(NODE, ours)]) == (
+        "its state in lower-a is unknown: a different cluster responds, the same cluster as lower lower-b "
+        "(kube-system UID uid-of-b, expected uid-of-a)"
+    )
 
 
 def test_a_pod_of_a_lower_that_was_removed() -> None:

@@ -288,7 +288,7 @@ def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> s
     if lower.other_engine:
         return f"engine {lower.other_engine} runs this topology too, and {BOTH_UNDO}"
     if not lower.in_topology:
-        return "removed from the topology, but pods are still bound to its node"
+        return "removed from the topology, but its node has pods: delete them, or put it back with maintenance: drain"
     held = held_back(node, lower, world)
     if held is not None:
         return held.message

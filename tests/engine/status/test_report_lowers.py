@@ -92,7 +92,9 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     here = standing()
     lower = here.lowers[A]
     lower.in_topology = False
-    assert first(here).message == "removed from the topology, but pods are still bound to its node"
+    assert first(here).message == (
+        "removed from the topology, but its node has pods: delete them, or put it back with maintenance: drain"
+    )
     lower.other_engine = "host_2_b"
     assert first(here).message == (
         "engine host_2_b runs this topology too, and both undo each other's changes: "
