@@ -204,11 +204,9 @@ class FleetSnapshot:
         """Return what was seen of a lower, or only the error if it is another cluster than its Node was made for."""
         sight = seen.get(spec.name) or _unseen(spec.name)
         mine = owner_of(self.upper_uid, self.topology.name).mark
-        nodes = (node for node in self.upper.all(NODE) if labels(node).get(OWNER) == mine)
-        expected = next(
-            (annotations(one).get(LOWER_UID) for one in nodes if metadata(one)["name"] == spec.node.name), ""
-        )
-        found = sight.identity
+        ours = (node for node in self.upper.all(NODE) if labels(node).get(OWNER) == mine)
+        node = next((one for one in ours if metadata(one)["name"] == spec.node.name), {})
+        expected, found = annotations(node).get(LOWER_UID), sight.identity
         if not expected or not found or expected == found:
             return sight
         twin = next((name for name, other in seen.items() if name != spec.name and other.identity == found), "")
