@@ -95,7 +95,8 @@ def _named(lower: str, message: str) -> str:
 
 def _is_broken(row: Mapping[str, Any]) -> bool:
     """Report whether a lower's state has a cause outside of its objects, or a request of it failed."""
-    return _state(row) in _BROKEN or row["message"].startswith(f"{row['name']}: ")
+    is_failing = bool(row["message"]) and (row["lag"] > 0 or row["message"].startswith(f"{row['name']}: "))
+    return _state(row) in _BROKEN or is_failing
 
 
 def _blocked(count: int) -> str:

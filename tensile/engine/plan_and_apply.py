@@ -389,7 +389,7 @@ def _why(clusters: Clusters, name: str) -> str:
     known = _known(clusters, name)
     if _is_silent(clusters, name) and (not known or "no response" in known):
         return (
-            "out of reach: no response: check the address, that the apiserver works, and that no firewall is in between"
+            "out of reach: no response: check that its apiserver works, its address, and the firewalls in between"
         )
     return known or "out of reach: its lists were not complete in time"
 

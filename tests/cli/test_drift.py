@@ -309,7 +309,7 @@ its controller replaces it
 Values: as the engine writes them -> as they are now.
 
 Not examined
-! lower-b: out of reach: no response: check the address, that the apiserver works, and that no firewall is in between
+! lower-b: out of reach: no response: check that its apiserver works, its address, and the firewalls in between
 
 Drift: 2 changed, 1 deleted, 0 without marks, 0 without an upper object (lower-a: 2 changed, 1 deleted; \
 not examined: lower-b)"""
@@ -320,7 +320,7 @@ async def test_the_outputs() -> None:
     here = Clusters().edit(CONFIG_MAP, change_data(key="edited", more="added"), "kubectl-edit", data=["key", "more"])
     here.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
     here.below[POD] = None
-    away = "out of reach: no response: check the address, that the apiserver works, and that no firewall is in between"
+    away = "out of reach: no response: check that its apiserver works, its address, and the firewalls in between"
     report = await here.report(**{B: away})
     assert drift_text(report, colour=False) == TEXT
     body, _, last = TEXT.rpartition("\n\n")

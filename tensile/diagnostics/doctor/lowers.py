@@ -90,7 +90,8 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if twin is not None:
         origin = side.contact.way.origin if side.contact else ""
         what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
-        advice = f"use the kubeconfig of another cluster than {origin}, or remove a lower cluster of the two"
+        advice = f"use the kubeconfig of another cluster than {origin}"
+        advice += ", or remove a lower cluster of the two" if _noted(side, facts) in ("", side.identity) else ""
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     left = _left_node(side, facts)

@@ -54,6 +54,11 @@ def test_two_lowers_that_are_one() -> None:
     assert only(identified(first, known)).level == Level.OK
     finding = only(identified(second, known))
     assert (finding.level, "it is the same cluster as lower-a" in finding.what) == (Level.FAIL, True)
+    assert finding.advice.endswith("or remove a lower cluster of the two")
+    own = node_of("lower-b")
+    own["metadata"]["annotations"][LOWER_UID] = "uid-of-b"
+    known = facts(above(own), first, second, topology=topology(lowers=TWO))
+    assert only(identified(second, known)).advice == "use the kubeconfig of another cluster than kubeconfigs/it"
 
 
 def test_another_cluster_than_the_node_was_made_for() -> None:
