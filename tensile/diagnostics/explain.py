@@ -63,12 +63,16 @@ _CHECKS_BELOW: Mapping[str, str] = {
     "volumes": "check the claims of the pod in {name}: `kubectl describe pvc`",
 }
 """What to do if the nodes of a lower refuse a pod in a check."""
+_UNAUTHORIZED = " cannot "
+"""In the message of an apiserver that denies a user a right: 'User "x" cannot create resource "pods"'."""
 _DENIED: Mapping[str, str] = {
-    NAME_CONFLICT: "move the object of that name in the lower cluster, or set `onConflict: adopt`",
+    NAME_CONFLICT: (
+        "rename or delete one of the two; `onConflict: adopt` takes over an object of the lower cluster that is the same"
+    ),
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
     SECRET_NOT_FOUND: "create the Secret in the upper cluster",
     LOWER_UNREACHABLE: "find the cause with `tensile doctor`: it checks connections, credentials and permissions",
-    "Forbidden": "change what the lower cluster forbids, a policy or a right: `tensile doctor` lists missing rights",
+    "Forbidden": "change the pod as the message says, or the policy of the lower cluster that forbids it",
 }
 """What to do about frequent reasons not to mirror a pod."""
 
@@ -497,6 +501,9 @@ def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
         yield f"raise the quota in {row['name']}, or reduce the requests of the pod"
     elif said.get("status") == "False":
         reason = str(said.get("reason", ""))
+        if _UNAUTHORIZED in said.get("message", ""):
+            yield "grant the engine this right: `tensile doctor` lists what is missing, with the commands"
+            return
         yield _DENIED.get(reason, f"see the reason {reason} in docs/reference/conditions.md")
     else:
         yield START

@@ -388,9 +388,7 @@ def _why(clusters: Clusters, name: str) -> str:
     """Return why a cluster was not read in time."""
     known = _known(clusters, name)
     if _is_silent(clusters, name) and (not known or "no response" in known):
-        return (
-            "out of reach: no response: check that its apiserver works, its address, and the firewalls in between"
-        )
+        return "out of reach: no response: check that its apiserver works, its address, and the firewalls in between"
     return known or "out of reach: its lists were not complete in time"
 
 

@@ -343,7 +343,18 @@ NOWHERE = {"nodeSelector": {"disk": "ssd"}}
         (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
         (above(spec={"schedulingGates": [{"name": "x"}]}), "wait until the owner of the gates removes them"),
         (above(spec=on()), "start the engine"),
-        (above(spec=on(), status=unmirrored("NameConflict", "")), "move the object of that name in the lower cluster"),
+        (
+            above(spec=on(), status=unmirrored("NameConflict", "")),
+            "rename or delete one of the two; `onConflict: adopt`",
+        ),
+        (
+            above(spec=on(), status=unmirrored("Forbidden", 'violates PodSecurity "restricted:latest"')),
+            "change the pod as the message says, or the policy of the lower cluster",
+        ),
+        (
+            above(spec=on(), status=unmirrored("Forbidden", 'User "engine" cannot create resource "pods"')),
+            "grant the engine this right: `tensile doctor` lists",
+        ),
         (above(spec=on(), status=unmirrored("Odd", "")), "see the reason Odd in docs/reference/conditions.md"),
     ],
 )
