@@ -67,7 +67,7 @@ _UNAUTHORIZED = " cannot "
 """In the message of an apiserver that denies a user a right: 'User "x" cannot create resource "pods"'."""
 _DENIED: Mapping[str, str] = {
     NAME_CONFLICT: (
-        "rename or delete one of the two; `onConflict: adopt` takes over an object of the lower cluster that is the same"
+        "rename or delete one of the two; `onConflict: adopt` takes over an object there that has the same content"
     ),
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
     SECRET_NOT_FOUND: "create the Secret in the upper cluster",

@@ -355,5 +355,7 @@ def _same_cluster(topology: Topology) -> Iterator[TopologyFault]:
     for place, lower in enumerate(topology.lowers):
         first = seen.setdefault(lower.way, place)
         if first != place:
-            words = f"lowers[{first}] is the same cluster, which can only be one lower; use another kubeconfig, or remove one"
+            words = (
+                f"lowers[{first}] is the same cluster, and can only be one lower; use another kubeconfig, or remove one"
+            )
             yield TopologyFault(("lowers", place), words)

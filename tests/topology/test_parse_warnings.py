@@ -34,6 +34,6 @@ def test_a_webhook_with_an_address_or_none_at_all_is_not_warned_of(webhook: str)
 
 def test_two_lowers_that_are_reached_in_one_way_are_warned_of() -> None:
     """They are one cluster; with contexts of their own they may be two."""
-    words = "lowers[0] is the same cluster, which can only be one lower; use another kubeconfig, or remove one"
+    words = "lowers[0] is the same cluster, and can only be one lower; use another kubeconfig, or remove one"
     assert told(HEAD + LOWERS) == [f"f:7:3: lowers[1]: {words}"]
     assert told(HEAD + LOWERS + "  context: other\n") == []
