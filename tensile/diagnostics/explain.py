@@ -37,6 +37,7 @@ START = "start the engine (`tensile run`), or look in its log for why it stopped
 BLOCKED = (
     "run `tensile apply --force`: on a terminal it lists the changes and asks first; see docs/howto/held-deletions.md"
 )
+ONE_ENGINE = "stop one of them, or run both with --leader-elect"
 REMOVED_LOWER = "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"
 _LABEL = 'virtual-pod: "true"'
 _OPTED_IN = ("virtual-pod", "true")

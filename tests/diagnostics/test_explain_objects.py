@@ -16,7 +16,19 @@ from tensile.diagnostics.explain_objects import (
     explained_service,
     object_text,
 )
-from tensile.names import CORDONED_BY, LOWER, MIRRORED, OWNER, OWNER_NAME, PROVISIONER, UPPER_UID, Owner, owner_of
+from tensile.names import (
+    CORDONED_BY,
+    ENGINE,
+    LOWER,
+    MIRRORED,
+    OTHER_ENGINE,
+    OWNER,
+    OWNER_NAME,
+    PROVISIONER,
+    UPPER_UID,
+    Owner,
+    owner_of,
+)
 from tensile.objects import CLAIM, ENDPOINT_SLICE, NAMESPACE, POD, SERVICE, STORAGE_CLASS, VOLUME, Kind, Manifest
 
 MINE: Owner = owner_of("upper-uid", "demo")
@@ -109,6 +121,15 @@ def test_a_condition_that_is_wrong(condition: str, status: str, advice: str) -> 
     why, told = of_node(virtual_node(*others, (condition, status)))
     assert why == f"condition {condition} is {status}: Because: it is so"
     assert told.startswith(advice)
+
+
+def test_a_node_that_two_engines_keep() -> None:
+    """Each records the other on the Lease."""
+    shared = lease()
+    shared["metadata"]["annotations"] = {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}
+    why, advice = of_node(virtual_node(("Ready", "True")), shared)
+    assert why == "engines host_1_a and host_2_b both renew its lease, and undo each other's changes"
+    assert advice == "stop one of them, or run both with --leader-elect"
 
 
 def test_a_node_whose_lower_denies_a_right() -> None:

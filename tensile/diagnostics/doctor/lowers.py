@@ -39,7 +39,7 @@ from tensile.diagnostics.doctor.facts import (
     shown,
     strays,
 )
-from tensile.diagnostics.explain import BLOCKED, REMOVED_LOWER, START, blocked_deletions
+from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, blocked_deletions
 from tensile.engine.status.query import LEASE_SECONDS, unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import (
@@ -158,7 +158,7 @@ def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetim
     engine, other = annotations(lease).get(ENGINE), annotations(lease).get(OTHER_ENGINE)
     if other:
         what = f"engines {engine} and {other} both renew the lease of Node {name}, and undo each other's changes"
-        return Finding(side.name, "node", Level.WARN, what, "stop one of them, or run both with --leader-elect")
+        return Finding(side.name, "node", Level.WARN, what, ONE_ENGINE)
     which = f"engine {engine}" if engine else "an engine"
     return Finding(side.name, "node", Level.OK, f"Node {name} exists, and {which} renews its lease")
 

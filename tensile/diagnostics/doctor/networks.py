@@ -275,8 +275,8 @@ def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     where = address_of(facts.topology.webhook)
     contact: ContactResult | None = upper.value(HOOK_ADDRESS)
     advice = (
-        "start the engine, let the upper's apiserver through to webhook.port, and correct webhook.url, which has to "
-        "lead there"
+        f"webhook.url has to lead to webhook.port ({facts.topology.webhook.port}) of the engine: correct it, or start "
+        "the engine, or let the upper's apiserver through to that port"
     )
     if contact is None or contact.stage != Stage.DONE:
         why = contact.error if contact else "not checked in time"
