@@ -48,7 +48,6 @@ _CHECKS: Mapping[str, str] = {
         "reduce the requests of the pod, or free capacity or add nodes there; `tensile simulate` shows how many pods "
         "would fit"
     ),
-    "volumes": "check the claims of the pod: `kubectl describe pvc`",
     "node": START,
 }
 """What to do if all virtual nodes refuse a pod in one check, except in those that depend on the pod's label."""
@@ -60,7 +59,10 @@ _CHECKS_BELOW: Mapping[str, str] = {
     "unschedulable": "uncordon a node in {name}",
     "taints": "remove the taint from a node in {name}, or add a toleration of it to the pod",
     "ports": "free the host port on a node in {name}, or remove it from the pod",
-    "resources": "free capacity or add nodes in {name}; `tensile simulate` shows how many pods would fit",
+    "resources": (
+        "reduce the requests of the pod, or free capacity or add nodes in {name}; `tensile simulate` shows how many "
+        "pods would fit"
+    ),
     "volumes": "check the claims of the pod in {name}: `kubectl describe pvc`",
 }
 """What to do if the nodes of a lower refuse a pod in a check."""
@@ -466,7 +468,17 @@ def _for_check(check: str, pod: Manifest) -> str:
             f"webhook (`webhook.enabled`) and {again}; without the extender (`extender.enabled`), the upper scheduler "
             "may then choose a lower cluster without such a node"
         )
+    if check == "volumes":
+        return f"see why its claims are not bound: {_claim_commands(pod)}"
     return _CHECKS.get(check, "")
+
+
+def _claim_commands(pod: Manifest) -> str:
+    """Return the commands that explain the claims of a pod."""
+    meta = metadata(pod)
+    mounted = (one.get("persistentVolumeClaim") or {} for one in pod["spec"].get("volumes") or ())
+    names = [one["claimName"] for one in mounted if one.get("claimName")]
+    return ", ".join(f"`tensile explain claim {name} -n {meta['namespace']}`" for name in names) or "`kubectl get pvc`"
 
 
 def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:

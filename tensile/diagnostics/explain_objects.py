@@ -120,7 +120,7 @@ def _away(spec: Lower | None, picture: FleetSnapshot) -> Verdict | None:
     trouble = picture.lowers[spec.name].trouble if spec else ""
     if not trouble:
         return None
-    return Verdict(f"the engine reaches its lower cluster, but this command does not: {trouble}", _DOCTOR)
+    return Verdict(f"this command does not reach its lower cluster, and the Node does not say so: {trouble}", _DOCTOR)
 
 
 def _cordoned(node: Manifest, lower: str) -> Verdict | None:

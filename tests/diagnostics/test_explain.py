@@ -341,6 +341,7 @@ NOWHERE = {"nodeSelector": {"disk": "ssd"}}
             ),
         ),
         (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
+        (above(spec=using("data")), "see why its claims are not bound: `tensile explain claim data -n default`"),
         (above(spec={"schedulingGates": [{"name": "x"}]}), "wait until the owner of the gates removes them"),
         (above(spec=on()), "start the engine"),
         (
@@ -372,7 +373,7 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
         "find the cause with `tensile doctor`: it checks connection, credential and permissions of lower-a"
     ]
     room, move = advised(large, waiting)
-    assert room.startswith("free capacity or add nodes in lower-a; ")
+    assert room.startswith("reduce the requests of the pod, or free capacity or add nodes in lower-a; ")
     assert move == "with `descheduler.enabled` the engine moves such pods to another lower cluster"
     choosy = above(spec=on() | NOWHERE)
     astray = two_nodes("lower-a", (POD, below(choosy, phase="Pending")))

@@ -153,7 +153,7 @@ def test_a_cordoned_node() -> None:
 def test_a_lower_that_only_the_engine_reaches() -> None:
     """This command reads the cluster itself."""
     why, advice = of_node(virtual_node(("Ready", "True")), trouble="no answer")
-    assert why == "the engine reaches its lower cluster, but this command does not: no answer"
+    assert why == "this command does not reach its lower cluster, and the Node does not say so: no answer"
     assert advice.startswith("run `tensile doctor`")
 
 

@@ -345,8 +345,11 @@ def _unbound(upper: ClusterFacts) -> Iterator[Finding]:
     kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
     if kept:
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
-        what = f"the scheduler waits for claims that bind before a node is chosen, of {', '.join(kept[:_NAMED])}"
-        advice = f"for virtual nodes, use a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
+        what = f"the scheduler waits for unbound claims of {', '.join(kept[:_NAMED])}"
+        advice = (
+            "see `tensile explain claim`: their StorageClass is missing, or binds before a node is chosen\n"
+            f"for virtual nodes, use a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
+        )
         yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
 
 
