@@ -125,6 +125,13 @@ class WebhookServer:
         pair = self._listener.shown if self._listener else None
         return pair.certificate if pair else b""
 
+    @property
+    def unregistered(self) -> tuple[str, ...]:
+        """Why the upper apiserver does not call it as the topology says, () if it does."""
+        if self._trouble and self._topology.webhook.enabled and not self.pending:
+            return (f"the webhook is not registered as configured: {self._trouble}",)
+        return self.pending
+
     def waits(self) -> str:
         """Return why the engine is not ready for reviews, "" if it is ready."""
         if not self._topology.webhook.enabled:

@@ -299,8 +299,11 @@ async def test_another_address_turns_nobody_away(here: Scene) -> None:
     former, trusted = await here.heard(), here.trusted()
     assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == REST
     assert await here.heard() == former
+    (words,) = here.server.unregistered
+    assert words.startswith(f"the webhook is not registered as configured: https://nowhere.invalid:{here.port}/")
     other = f"https://localhost:{here.port}/mutate"
     assert await here.begin(url=other) == LOOK
+    assert here.server.unregistered == ()
     assert (await here.heard(), here.trusted()) == (other, trusted)
 
 
