@@ -241,7 +241,7 @@ async def reason_of(trial: Trial, swap: Swap) -> list[str]:
         return not swap.reason or bool(found["reason"] == swap.reason)
 
     await until(is_told, f"the node says {swap.reason}", NOTICED_IN)
-    if swap.reason and (found["status"] != "False" or "correct the server" not in found["message"]):
+    if swap.reason and (found["status"] != "False" or "use the kubeconfig of another" not in found["message"]):
         return [f"the node says {found}"]
     return []
 

@@ -13,7 +13,7 @@ from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
-from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, labels, metadata, uid
+from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT
@@ -21,7 +21,7 @@ from tensile.reconcile.pods.index import facts_of
 from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUND
 from tensile.resources import is_binary, parse_all, render
 from tensile.text import aligned, joined
-from tensile.topology import Lower
+from tensile.topology import Descheduler, Lower
 
 FORMAT = 1
 _EVENTS = 5
@@ -104,6 +104,8 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
     if is_of_removed_lower(pod, picture) and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"its node {pod['spec']['nodeName']} is of a lower cluster that was removed from the topology; it runs on"
         todo = [REMOVED_LOWER]
+    if any(row["here"] and _is_unplaced(row) for row in lowers):
+        todo.append(_move(pod, picture.topology.descheduler))
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
@@ -487,11 +489,24 @@ def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:
         yield _reach(row)
     elif row["pod"] is None:
         yield from _for_unmirrored(pod, row)
-    elif not row["pod"]["node"] and not row["below"]["fits"]:
+    elif _is_unplaced(row):
         yield from _for_unplaced(row)
     elif row["pod"]["phase"] == "Pending" and row["pod"]["node"]:
         meta = metadata(pod)
         yield f"see its containers and events: `kubectl describe pod {meta['name']} -n {meta['namespace']}`"
+
+
+def _is_unplaced(row: Row) -> bool:
+    """Report whether a pod exists in a lower whose nodes all refuse it."""
+    return bool(row["pod"]) and not row["pod"]["node"] and not row["below"]["fits"]
+
+
+def _move(pod: Manifest, descheduler: Descheduler) -> str:
+    """Return what to do so that the descheduler moves a pod to another lower."""
+    bare = "" if controller_of(pod) or descheduler.recreate_bare_pods else " and `descheduler.recreateBarePods`"
+    if bare or not descheduler.enabled:
+        return f"with `descheduler.enabled`{bare} the engine moves such pods to another lower cluster"
+    return "`tensile plan` shows where the descheduler moves it, or why it does not"
 
 
 def _for_unplaced(row: Row) -> Iterator[str]:
@@ -501,7 +516,6 @@ def _for_unplaced(row: Row) -> Iterator[str]:
     checks = dict.fromkeys(one["check"] for one in refusals)
     advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
     yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
-    yield "with `descheduler.enabled` the engine moves such pods to another lower cluster"
 
 
 def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
@@ -511,7 +525,9 @@ def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
             yield BLOCKED
             yield "it sets such pods to Failed, and their controllers create new ones"
     elif row["quota"]:
-        yield f"raise the quota in {row['name']}, or reduce the requests of the pod"
+        is_count = all(one["message"].startswith(("pods:", "count/pods:")) for one in row["quota"])
+        instead = "delete pods there" if is_count else "reduce the requests of the pod"
+        yield f"raise the quota in {row['name']}, or {instead}"
     elif said.get("status") == "False":
         reason = str(said.get("reason", ""))
         if _UNAUTHORIZED in said.get("message", ""):

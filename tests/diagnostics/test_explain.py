@@ -374,7 +374,19 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     ]
     room, move = advised(large, waiting)
     assert room.startswith("reduce the requests of the pod, or free capacity or add nodes in lower-a; ")
-    assert move == "with `descheduler.enabled` the engine moves such pods to another lower cluster"
+    wanted = "with `descheduler.enabled` and `descheduler.recreateBarePods` the engine moves such pods to another"
+    assert move == f"{wanted} lower cluster"
+    of_set = {
+        **large,
+        "metadata": large["metadata"] | {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]},
+    }
+    assert advised(of_set, waiting)[-1].startswith("with `descheduler.enabled` the engine moves")
+    assert advised(of_set, waiting, descheduler={"enabled": True})[-1].startswith("`tensile plan` shows where")
+    few = quota("4", "3")
+    few["status"] = {"hard": {"pods": "5"}, "used": {"pods": "5"}}
+    assert advised(above(spec=on()), two_nodes("lower-a", (QUOTA, few))) == [
+        "raise the quota in lower-a, or delete pods there"
+    ]
     choosy = above(spec=on() | NOWHERE)
     astray = two_nodes("lower-a", (POD, below(choosy, phase="Pending")))
     assert advised(choosy, astray)[0].startswith("give a node in lower-a the labels that the pod selects; ")
