@@ -14,6 +14,7 @@ from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
 from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
+from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT
@@ -63,7 +64,6 @@ _CHECKS_BELOW: Mapping[str, str] = {
         "reduce the requests of the pod, or free capacity or add nodes in {name}; `tensile simulate` shows how many "
         "pods would fit"
     ),
-    "volumes": "check the claims of the pod in {name}: `kubectl describe pvc`",
 }
 """What to do if the nodes of a lower refuse a pod in a check."""
 _UNAUTHORIZED = " cannot "
@@ -104,7 +104,7 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
     if is_of_removed_lower(pod, picture) and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"its node {pod['spec']['nodeName']} is of a lower cluster that was removed from the topology; it runs on"
         todo = [REMOVED_LOWER]
-    if any(row["here"] and _is_unplaced(row) for row in lowers):
+    if any(row["here"] and _is_unplaced(row) for row in lowers) and not uses_claims(pod):
         todo.append(_move(pod, picture.topology.descheduler))
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and status.get("phase") not in ("Succeeded", "Failed"):
@@ -490,7 +490,7 @@ def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:
     elif row["pod"] is None:
         yield from _for_unmirrored(pod, row)
     elif _is_unplaced(row):
-        yield from _for_unplaced(row)
+        yield from _for_unplaced(pod, row)
     elif row["pod"]["phase"] == "Pending" and row["pod"]["node"]:
         meta = metadata(pod)
         yield f"see its containers and events: `kubectl describe pod {meta['name']} -n {meta['namespace']}`"
@@ -509,12 +509,13 @@ def _move(pod: Manifest, descheduler: Descheduler) -> str:
     return "`tensile plan` shows where the descheduler moves it, or why it does not"
 
 
-def _for_unplaced(row: Row) -> Iterator[str]:
+def _for_unplaced(pod: Manifest, row: Row) -> Iterator[str]:
     """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
     below, name = row["below"], row["name"]
     refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
     checks = dict.fromkeys(one["check"] for one in refusals)
     advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
+    advice += [f"see why its claims are not bound there: {_claim_commands(pod)}"] if "volumes" in checks else []
     yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
 
 

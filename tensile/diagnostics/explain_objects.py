@@ -165,7 +165,7 @@ def claim_verdict(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) 
     if said := _denied(claim):
         return Verdict(said, "see the reason in docs/reference/conditions.md, and docs/howto/storage.md")
     if status.get("phase") == "Bound":
-        return _bound_claim(claim, picture)
+        return _bound_claim(claim, picture, list(rows))
     return _pending_claim(claim, picture, users, list(rows))
 
 
@@ -177,7 +177,7 @@ def _denied(claim: Manifest) -> str:
     return ""
 
 
-def _bound_claim(claim: Manifest, picture: FleetSnapshot) -> Verdict:
+def _bound_claim(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
     name = claim["spec"].get("volumeName", "")
     volume = next((one for one in picture.upper.all(VOLUME) if metadata(one)["name"] == name), {})
     home = annotations(volume).get(LOWER)
@@ -185,6 +185,9 @@ def _bound_claim(claim: Manifest, picture: FleetSnapshot) -> Verdict:
         return Verdict(f"it is bound to volume {name} of the upper cluster, which no lower cluster has", _NOTHING)
     if home in picture.lowers and (trouble := picture.lowers[home].trouble):
         return Verdict(f"it is bound to volume {name} in lower {home}, which cannot be read: {trouble}", _DOCTOR)
+    spec = next((one for one in picture.topology.lowers if one.name == home), None)
+    if spec is not None and any(row["cluster"] == home and row["state"] == "Pending" for row in rows):
+        return _waiting_copy(claim, spec, picture, f"it is bound to volume {name}, but ")
     return Verdict(f"it is bound to volume {name}, whose data is in lower {home}", f"{_NOTHING}: its pods run there")
 
 
@@ -198,7 +201,7 @@ def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest
     spec = next((one for one in picture.topology.lowers if one.node.name == node), None)
     spec = spec or _lower_of(users, picture)
     if spec is not None:
-        return _provisioning(claim, spec, rows)
+        return _provisioning(claim, spec, picture, rows)
     provisioner = (found or {}).get("provisioner", "")
     if found and provisioner != PROVISIONER and found.get("volumeBindingMode") != "WaitForFirstConsumer":
         advice = f"look at that provisioner, or use a StorageClass with the provisioner {PROVISIONER}"
@@ -215,9 +218,9 @@ def _lower_of(users: Iterable[Manifest], picture: FleetSnapshot) -> Lower | None
     return next((nodes[pod["spec"]["nodeName"]] for pod in users if pod["spec"].get("nodeName") in nodes), None)
 
 
-def _provisioning(claim: Manifest, spec: Lower, rows: Iterable[Row]) -> Verdict:
+def _provisioning(claim: Manifest, spec: Lower, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
     """Return why a claim has no volume in its lower yet."""
-    name, meta = spec.name, metadata(claim)
+    name = spec.name
     state = next(row["state"] for row in rows if row["cluster"] == name)
     if state == "unreadable":
         return Verdict(f"its volume is to be created in lower {name}, which cannot be read", _DOCTOR)
@@ -228,8 +231,21 @@ def _provisioning(claim: Manifest, spec: Lower, rows: Iterable[Row]) -> Verdict:
         return Verdict(f"lower {name} has a claim of that name that is not the engine's", advice)
     if state == "none":
         return Verdict(f"lower {name} has no copy of it yet, and the engine has not reported why", START)
+    return _waiting_copy(claim, spec, picture, "")
+
+
+def _waiting_copy(claim: Manifest, spec: Lower, picture: FleetSnapshot, beginning: str) -> Verdict:
+    """Return why the copy of a claim in a lower has no volume there; `beginning` is what comes before."""
+    name, meta, sight = spec.name, metadata(claim), picture.lowers[spec.name]
+    below, _ = _at_place(claim, CLAIM, spec, picture)
+    state = (below.get("status") or {}).get("phase", "Pending")
+    kind, classes = class_of(below), [metadata(one)["name"] for one in sight.all(STORAGE_CLASS)]
+    is_listed = not any(one.startswith(f"{STORAGE_CLASS.plural}:") for one in sight.unread)
+    if kind and kind not in classes and is_listed:
+        why = f"{beginning}its copy in lower {name} waits for StorageClass {kind}, which does not exist there"
+        return Verdict(why, f"create it there, or set `storageClasses` of {name} and create the claim again")
     place = f"kubectl describe pvc {meta['name']}` in the namespace that mirrors {meta['namespace']}"
-    return Verdict(f"its copy in lower {name} is {state} there", f"look at it in {name}: `{place}")
+    return Verdict(f"{beginning}its copy in lower {name} is {state} there", f"look at it in {name}: `{place}")
 
 
 def explained_service(asked: UpperObject, picture: FleetSnapshot) -> Document:

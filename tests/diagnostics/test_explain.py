@@ -382,6 +382,11 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     }
     assert advised(of_set, waiting)[-1].startswith("with `descheduler.enabled` the engine moves")
     assert advised(of_set, waiting, descheduler={"enabled": True})[-1].startswith("`tensile plan` shows where")
+    storing = above(spec=on() | using("data"))
+    unbound = two_nodes("lower-a", (POD, below(storing, phase="Pending")))
+    assert advised(storing, unbound) == [
+        "see why its claims are not bound there: `tensile explain claim data -n default`"
+    ]
     few = quota("4", "3")
     few["status"] = {"hard": {"pods": "5"}, "used": {"pods": "5"}}
     assert advised(above(spec=on()), two_nodes("lower-a", (QUOTA, few))) == [

@@ -225,10 +225,26 @@ def test_a_claim_whose_copy_waits_below(*, chosen: bool) -> None:
     """Its lower is that of the node that the scheduler chose, else that of its pod."""
     asked = claim(meta={"annotations": {SELECTED: "lower-a"}}) if chosen else claim()
     user = (POD, USER if chosen else BOUND_USER)
-    copied = (CLAIM, copy_of(asked, status={"phase": "Pending"}))
-    why, advice = of_claim(asked, user, a=(copied,))
+    copied = (CLAIM, copy_of(asked, status={"phase": "Pending"}, spec={"storageClassName": "fast"}))
+    why, advice = of_claim(asked, user, a=(copied, FAST))
     assert why == "its copy in lower lower-a is Pending there"
     assert advice.startswith("look at it in lower-a: `kubectl describe pvc data`")
+    assert of_claim(asked, user, a=(copied,)) == (
+        "its copy in lower lower-a waits for StorageClass fast, which does not exist there",
+        "create it there, or set `storageClasses` of lower-a and create the claim again",
+    )
+
+
+def test_a_bound_claim_whose_copy_waits_below() -> None:
+    """The upper claim is bound as soon as its lower is known, before the volume exists there."""
+    volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
+    bound = claim("Bound", volumeName="pv")
+    copied = (CLAIM, copy_of(bound, status={"phase": "Pending"}, spec={"storageClassName": "fast"}))
+    begin = "it is bound to volume pv, but its copy in lower lower-a"
+    assert of_claim(bound, volume, a=(copied, FAST))[0] == f"{begin} is Pending there"
+    why, advice = of_claim(bound, volume, a=(copied,))
+    assert why == f"{begin} waits for StorageClass fast, which does not exist there"
+    assert advice.startswith("create it there, or set `storageClasses` of lower-a")
 
 
 def test_a_claim_without_a_copy() -> None:

@@ -371,7 +371,8 @@ def _below(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     for above, below in missing.items():
         what = f"upper StorageClass {above} is {below} here, which does not exist: its claims stay Pending"
         has = ", ".join(sorted(there)) or "none"
-        advice = f"create it, or set storageClasses: {{{above}: NAME}} for {side.name} (there are: {has})"
+        instead = f"set storageClasses: {{{above}: NAME}} for {side.name} (there are: {has})"
+        advice = f"create it, or {instead}, and create its claims again"
         yield Finding(side.name, "storage", Level.WARN, what, advice)
     if wanted and not missing:
         yield Finding(side.name, "storage", Level.OK, "every class of the upper cluster has one here")
