@@ -129,10 +129,8 @@ def test_classes_that_are_missing_below() -> None:
         "upper StorageClass tensile is tensile here",
         "upper StorageClass slow is tape here",
     ]
-    assert (
-        told[0].advice
-        == "create it, or set storageClasses: {tensile: NAME} for lower-a (there are: nvme), and create its claims again"
-    )
+    instead = "set storageClasses: {tensile: NAME} for lower-a (there are: nvme)"
+    assert told[0].advice == f"create it, or {instead}, and create its claims again"
 
 
 def test_classes_that_are_all_there_below() -> None:
