@@ -17,7 +17,7 @@ from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
-from tensile.names import LOWER, LOWER_UID, OWNER, UPPER_UID, Owner, owner_of
+from tensile.names import LOWER, LOWER_UID, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import (
     ATTACHMENT,
     CLAIM,
@@ -74,6 +74,7 @@ _NOTES = (
     UPPER_UID,
     LOWER,
     LOWER_UID,
+    OWNER_NAME,
     "pv.kubernetes.io/bind-completed",
     "volume.kubernetes.io/selected-node",
     "volume.beta.kubernetes.io/storage-class",

@@ -17,7 +17,7 @@ from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_
 from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
-from tensile.reconcile.ownership import NAME_CONFLICT
+from tensile.reconcile.ownership import NAME_CONFLICT, other_topology, rename_advice
 from tensile.reconcile.pods.index import facts_of
 from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUND
 from tensile.resources import is_binary, parse_all, render
@@ -104,6 +104,8 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
     if is_of_removed_lower(pod, picture) and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"its node {pod['spec']['nodeName']} is of a lower cluster that was removed from the topology; it runs on"
         todo = [REMOVED_LOWER]
+    if topology := _other_topology(pod, picture):
+        why, todo = f"its node {pod['spec']['nodeName']} belongs to topology {topology}", [rename_advice(topology)]
     if any(row["here"] and _is_unplaced(row) for row in lowers) and not uses_claims(pod):
         todo.append(_move(pod, picture.topology.descheduler))
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
@@ -120,6 +122,12 @@ def is_of_removed_lower(pod: Manifest, picture: FleetSnapshot) -> bool:
         return False
     mine = (node for node in picture.upper.all(NODE) if labels(node).get(OWNER) == picture.owner.mark)
     return any(metadata(node)["name"] == name for node in mine)
+
+
+def _other_topology(pod: Manifest, picture: FleetSnapshot) -> str:
+    """Return the name of another topology that the Node of a pod belongs to, "" for none."""
+    nodes = (node for node in picture.upper.all(NODE) if metadata(node)["name"] == pod["spec"].get("nodeName"))
+    return next((other_topology(node, picture.owner) for node in nodes), "")
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:

@@ -41,7 +41,7 @@ from tensile.objects import (
     metadata,
     uid,
 )
-from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
 from tensile.reconcile.rules.claims import SELECTED_NODE, class_of
 from tensile.reconcile.rules.services import EXTERNAL_NAME
 from tensile.text import aligned, joined
@@ -81,6 +81,8 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
     if not node:
         return Verdict(f"the Node of lower {lower} does not exist: no engine has created it", START)
     if not is_ours(node, picture.owner):
+        if topology := other_topology(node, picture.owner):
+            return Verdict(f"the Node belongs to topology {topology}", rename_advice(topology))
         advice = "give the virtual node another name (`node.name` in the topology), or remove that Node"
         return Verdict("the Node belongs to another owner, so the engine does not touch it", advice)
     gone = unrenewed(asked.lease, picture.world.now)

@@ -33,6 +33,7 @@ from tensile.names import (
     WRITTEN_KEYS,
     Owner,
     ProblemReason,
+    owner_of,
 )
 from tensile.objects import NODE, POD, Manifest, Ref, annotations, labels, metadata, uid
 from tensile.reconcile.world import LowerWorld, Problem, World, mapping_note
@@ -213,6 +214,18 @@ def conflict(ref: Ref, why: str = "") -> Problem:
     )
 
 
+def other_topology(node: Manifest, owner: Owner) -> str:
+    """Return the name of another topology of this upper cluster that a Node is marked for, "" for none."""
+    name = annotations(node).get(OWNER_NAME, "")
+    mark = labels(node).get(OWNER)
+    return name if mark and mark != owner.mark and owner_of(owner.upper, name).mark == mark else ""
+
+
+def rename_advice(topology: str) -> str:
+    """Return what to do about a Node of another topology, which may be this one under its former name."""
+    return f"if this topology was renamed, set `name: {topology}` again; otherwise give the lower another node.name"
+
+
 def adoption_problem(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -> Problem | None:
     """Return why an object that is not ours must not be adopted, None if it may.
 
@@ -222,7 +235,9 @@ def adoption_problem(ref: Ref, found: Manifest, upper_uid: str, world: World, lo
     if upper_uid == NO_ORIGINAL:
         return conflict(ref, NOT_ABOVE)
     if not adopts(world, lower):
-        return conflict(ref)
+        topology = other_topology(found, world.owner) if ref.kind == NODE else ""
+        words = f"Node {ref.name} belongs to topology {topology}: {rename_advice(topology)}"
+        return Problem(NAME_CONFLICT, words) if topology else conflict(ref)
     why = objection(ref, found, upper_uid, world)
     return conflict(ref, why) if why else None
 

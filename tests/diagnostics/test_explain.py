@@ -8,7 +8,7 @@ from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import explained, explanation_text
-from tensile.names import LOWER_UID, MIRRORED, OWNER, owner_of
+from tensile.names import LOWER_UID, MIRRORED, OWNER, OWNER_NAME, owner_of
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
 
 Manifest = dict[str, Any]
@@ -192,6 +192,18 @@ def test_a_lower_at_whose_address_another_cluster_is() -> None:
         "its state in lower-a is unknown: a different cluster responds, the same cluster as lower lower-b "
         "(kube-system UID uid-of-b, expected uid-of-a)"
     )
+
+
+def test_a_pod_on_a_node_of_a_renamed_topology() -> None:
+    """Its lower pod is marked for the former name, and nothing is done about it."""
+    pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
+    former = virtual("lower-a")
+    former["metadata"] |= {
+        "labels": {OWNER: owner_of("upper-uid", "former").mark},
+        "annotations": {OWNER_NAME: "former"},
+    }
+    assert why(pod, upper=[(NODE, former)]) == "its node lower-a belongs to topology former"
+    assert advised(pod, upper=[(NODE, former)])[0].startswith("if this topology was renamed, set `name: former` again")
 
 
 def test_a_pod_of_a_lower_that_was_removed() -> None:

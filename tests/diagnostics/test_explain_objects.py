@@ -95,6 +95,18 @@ def test_a_node_of_somebody_else() -> None:
     assert of_node(node)[0] == "the Node belongs to another owner, so the engine does not touch it"
 
 
+def test_a_node_of_a_renamed_topology() -> None:
+    """Its former name is noted on the Node."""
+    node = virtual_node()
+    node["metadata"] |= {
+        "labels": {OWNER: owner_of("upper-uid", "former").mark},
+        "annotations": {OWNER_NAME: "former"},
+    }
+    why, advice = of_node(node)
+    assert why == "the Node belongs to topology former"
+    assert advice.startswith("if this topology was renamed, set `name: former` again")
+
+
 @pytest.mark.parametrize(("seconds", "old"), [(39, False), (41, True)])
 def test_a_node_whose_lease_nobody_renews(seconds: float, *, old: bool) -> None:
     """Its conditions say nothing then, so they are not read."""

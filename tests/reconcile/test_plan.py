@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from worldkit import OWNER_HERE, STRANGER, A, config_map, marked, put, space, thing, world
+from worldkit import OWNER_HERE, SIBLING, STRANGER, A, config_map, marked, put, space, thing, world
 
 from tensile.kube.cluster import Patch
 from tensile.names import OWNER, UPPER_UID
@@ -119,6 +119,18 @@ def test_a_conflict_names_an_object_without_a_namespace_and_the_upper_cluster() 
     problem = planned(here, Present(Ref(UPPER, NODE, "", "lower-a"), thing("Node", "lower-a", ""), "")).problem
     assert problem is not None
     assert problem.message.startswith("Node lower-a exists in the upper cluster and has another owner")
+
+
+def test_a_node_of_another_topology_names_that() -> None:
+    """A topology that was renamed finds its own nodes under its former name."""
+    here = world()
+    put(here.upper.nodes, marked(thing("Node", "lower-a", ""), "above", SIBLING))
+    problem = planned(here, Present(Ref(UPPER, NODE, "", "lower-a"), thing("Node", "lower-a", ""), "")).problem
+    assert problem is not None
+    assert problem.message == (
+        "Node lower-a belongs to topology second: if this topology was renamed, set `name: second` again; "
+        "otherwise give the lower another node.name"
+    )
 
 
 def test_a_conflict_ends_the_plan_there() -> None:

@@ -51,10 +51,11 @@ from tensile.names import (
     OWNER,
     OWNER_NAME,
     PROVISIONER,
+    Owner,
     prefixed,
 )
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
-from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
 from tensile.topology import Lower, Topology
 
 _CERTIFICATE = ("x509", "certificate", "tls:")
@@ -139,7 +140,7 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if node is None:
         yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine creates it")
     elif not is_ours(node, owner(upper, facts.topology)):
-        yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node))
+        yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node, owner(upper, facts.topology)))
     else:
         yield _renewal(side, name, upper.value(lease_of(name)), facts.now)
         blocked = blocked_deletions([node], name)
@@ -163,8 +164,11 @@ def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetim
     return Finding(side.name, "node", Level.OK, f"Node {name} exists, and {which} renews its lease")
 
 
-def _foreign(name: str, node: Manifest) -> tuple[str, str]:
+def _foreign(name: str, node: Manifest, mine: Owner) -> tuple[str, str]:
     """Return whose Node has the name of ours, and what to do."""
+    topology = other_topology(node, mine)
+    if topology:
+        return f"Node {name} belongs to topology {topology}, and the engine does not change it", rename_advice(topology)
     if labels(node).get(OWNER):
         whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
     else:

@@ -18,7 +18,7 @@ from tensile.diagnostics.doctor.facts import (
     port_of,
 )
 from tensile.diagnostics.doctor.lowers import called, identified, noded
-from tensile.names import ENGINE, LOWER_UID, OTHER_ENGINE, OWNER, OWNER_NAME
+from tensile.names import ENGINE, LOWER_UID, OTHER_ENGINE, OWNER, OWNER_NAME, owner_of
 from tensile.objects import UPPER, Manifest
 
 TWO = [{"name": LOWER, "kubeconfig": "a"}, {"name": "lower-b", "kubeconfig": "b"}]
@@ -150,6 +150,17 @@ def test_a_name_that_somebody_has_taken() -> None:
     foreign = node_of(LOWER, ours=False)
     foreign["metadata"] |= {"labels": {OWNER: "0123456789abcdef"}, "annotations": {OWNER_NAME: "staging"}}
     assert "is topology staging's (tensile-kube.io/owner=0123456789abcdef)" in noded_lower(foreign).what
+
+
+def test_a_node_of_another_topology_of_this_upper_cluster() -> None:
+    """Its mark follows from the name that it notes; the usual cause is that the topology was renamed."""
+    renamed = node_of(LOWER, ours=False)
+    renamed["metadata"] |= {"labels": {OWNER: owner_of(UPPER_ID, "former").mark}, "annotations": {OWNER_NAME: "former"}}
+    finding = noded_lower(renamed)
+    assert finding.what == "Node lower-a belongs to topology former, and the engine does not change it"
+    assert finding.advice == (
+        "if this topology was renamed, set `name: former` again; otherwise give the lower another node.name"
+    )
 
 
 def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
