@@ -41,6 +41,9 @@ BLOCKED = (
 ONE_ENGINE = "stop one of them, or run both with --leader-elect"
 REMOVED_LOWER = "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"
 _LABEL = 'virtual-pod: "true"'
+_EXTENDER = (
+    "with the extender (`extender.enabled`) the upper scheduler chooses only lower clusters that have a node for it"
+)
 _OPTED_IN = ("virtual-pod", "true")
 _CHECKS: Mapping[str, str] = {
     "unschedulable": "uncordon the node, or remove `maintenance` of its lower cluster from the topology",
@@ -53,10 +56,7 @@ _CHECKS: Mapping[str, str] = {
 }
 """What to do if all virtual nodes refuse a pod in one check, except in those that depend on the pod's label."""
 _CHECKS_BELOW: Mapping[str, str] = {
-    "affinity": (
-        "give a node in {name} the labels that the pod selects; with the extender (`extender.enabled`) the upper "
-        "scheduler chooses only lower clusters that have such a node"
-    ),
+    "affinity": "give a node in {name} the labels that the pod selects, or change what the pod selects",
     "unschedulable": "uncordon a node in {name}",
     "taints": "remove the taint from a node in {name}, or add a toleration of it to the pod",
     "ports": "free the host port on a node in {name}, or remove it from the pod",
@@ -106,8 +106,9 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         todo = [REMOVED_LOWER]
     if topology := _other_topology(pod, picture):
         why, todo = f"its node {pod['spec']['nodeName']} belongs to topology {topology}", [rename_advice(topology)]
-    if any(row["here"] and _is_unplaced(row) for row in lowers) and not uses_claims(pod):
-        todo.append(_move(pod, picture.topology.descheduler))
+    if any(row["here"] and _is_unplaced(row) for row in lowers):
+        todo += [] if picture.topology.extender.enabled else [_EXTENDER]
+        todo += [] if uses_claims(pod) else [_move(pod, picture.topology.descheduler)]
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"

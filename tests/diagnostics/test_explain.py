@@ -384,8 +384,10 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     assert advised(above(spec=on()), sight("lower-a", trouble="no answer"), LOWERS[1]) == [
         "find the cause with `tensile doctor`: it checks connection, credential and permissions of lower-a"
     ]
-    room, move = advised(large, waiting)
+    room, choose, move = advised(large, waiting)
     assert room.startswith("reduce the requests of the pod, or free capacity or add nodes in lower-a; ")
+    assert choose.startswith("with the extender (`extender.enabled`) the upper scheduler chooses only")
+    assert choose not in advised(large, waiting, extender={"enabled": True})
     wanted = "with `descheduler.enabled` and `descheduler.recreateBarePods` the engine moves such pods to another"
     assert move == f"{wanted} lower cluster"
     of_set = {
@@ -397,7 +399,8 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     storing = above(spec=on() | using("data"))
     unbound = two_nodes("lower-a", (POD, below(storing, phase="Pending")))
     assert advised(storing, unbound) == [
-        "see why its claims are not bound there: `tensile explain claim data -n default`"
+        "see why its claims are not bound there: `tensile explain claim data -n default`",
+        choose,
     ]
     few = quota("4", "3")
     few["status"] = {"hard": {"pods": "5"}, "used": {"pods": "5"}}
@@ -406,7 +409,7 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     ]
     choosy = above(spec=on() | NOWHERE)
     astray = two_nodes("lower-a", (POD, below(choosy, phase="Pending")))
-    assert advised(choosy, astray)[0].startswith("give a node in lower-a the labels that the pod selects; ")
+    assert advised(choosy, astray)[0].startswith("give a node in lower-a the labels that the pod selects, or ")
     assert advised(above(spec=on() | asking(cpu="2")), two_nodes("lower-a", (QUOTA, quota("4", "3")))) == [
         "raise the quota in lower-a, or reduce the requests of the pod"
     ]
