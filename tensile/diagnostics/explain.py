@@ -108,7 +108,8 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         why, todo = f"its node {pod['spec']['nodeName']} belongs to topology {topology}", [rename_advice(topology)]
     if any(row["here"] and _is_unplaced(row) for row in lowers):
         todo += [] if picture.topology.extender.enabled else [_EXTENDER]
-        todo += [] if uses_claims(pod) else [_move(pod, picture.topology.descheduler)]
+        has_room = any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers)
+        todo += [_move(pod, picture.topology.descheduler)] if has_room and not uses_claims(pod) else []
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and status.get("phase") not in ("Succeeded", "Failed"):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
@@ -274,6 +275,8 @@ def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
     if open_above:
         names = ", ".join(one["node"] for one in open_above)
         told = f"it reports: {said}" if said else "it has reported no reason"
+        if said and all(map(_takes_nothing, open_above)):
+            return f"it fits on {names} in sum, but on no single node there; the upper scheduler reports: {said}"
         return f"the upper scheduler has not bound it, although it fits on {names}; {told}"
     if not lowers:
         return "the topology has no lower clusters"
@@ -281,6 +284,11 @@ def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
     if common:
         return f"no virtual node accepts it: {common}"
     return "no virtual node accepts it: " + "; ".join(f"{one['node']}: {refusal(one['above'])}" for one in lowers)
+
+
+def _takes_nothing(row: Row) -> bool:
+    """Report whether the nodes of a lower are known, and all refuse a pod."""
+    return row["below"] is not None and not row["below"]["fits"]
 
 
 def _common(lowers: Sequence[Row]) -> str:
@@ -461,7 +469,10 @@ def _for_unbound(pod: Manifest, lowers: Sequence[Row]) -> Iterator[str]:
         yield "wait until the owner of the gates removes them"
     elif not lowers:
         yield "add a lower cluster to the topology"
-    elif not any(one["above"]["fits"] for one in lowers):
+    elif open_above := [one for one in lowers if one["above"]["fits"]]:
+        if all(map(_takes_nothing, open_above)):
+            yield from dict.fromkeys(line for one in open_above for line in _for_unplaced(pod, one))
+    else:
         checks = dict.fromkeys(one["above"]["check"] for one in lowers)
         yield from (line for check in checks if (line := _for_check(check, pod)))
 

@@ -104,8 +104,8 @@ def _failing(conditions: Mapping[str, Manifest], lower: str) -> Verdict | None:
     """Return the first condition of a node that has the wrong status."""
     checks = (
         ("Ready", "True", START),
-        (LOWER_REACHABLE, "True", _DOCTOR),
         (IN_TOPOLOGY, "True", REMOVED_LOWER),
+        (LOWER_REACHABLE, "True", _DOCTOR),
         (DELETIONS_BLOCKED, "False", BLOCKED),
         (LOWER_SCHEDULABLE, "True", f"look at the nodes of {lower}: none is Ready and schedulable"),
     )

@@ -61,6 +61,18 @@ def test_a_pod_that_the_upper_scheduler_has_not_looked_at() -> None:
     assert why(above(status=unscheduled("busy"))).endswith("; it reports: busy")
 
 
+def test_a_pod_that_fits_on_a_virtual_node_in_sum_only() -> None:
+    """The extender refuses it there; what to do depends on the lower nodes."""
+    large = above(spec=asking(cpu="5"), status=unscheduled("no node fits"))
+    assert why(large) == (
+        "it fits on lower-a, lower-b in sum, but on no single node there; the upper scheduler reports: no node fits"
+    )
+    assert [line.partition(";")[0] for line in advised(large)] == [
+        f"reduce the requests of the pod, or free capacity or add nodes in {name}" for name in ("lower-a", "lower-b")
+    ]
+    assert advised(above(spec=asking(cpu="3"))) == []
+
+
 def test_a_pod_behind_gates() -> None:
     """They come first."""
     assert why(above(spec={"schedulingGates": [{"name": "quota.io/wait"}]})) == "it has scheduling gates: quota.io/wait"
@@ -384,18 +396,20 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     assert advised(above(spec=on()), sight("lower-a", trouble="no answer"), LOWERS[1]) == [
         "find the cause with `tensile doctor`: it checks connection, credential and permissions of lower-a"
     ]
-    room, choose, move = advised(large, waiting)
+    roomy = two_nodes("lower-b", cpu="8")
+    room, choose, move = advised(large, waiting, roomy)
+    assert advised(large, waiting, LOWERS[1]) == [room, choose]
     assert room.startswith("reduce the requests of the pod, or free capacity or add nodes in lower-a; ")
     assert choose.startswith("with the extender (`extender.enabled`) the upper scheduler chooses only")
-    assert choose not in advised(large, waiting, extender={"enabled": True})
+    assert choose not in advised(large, waiting, roomy, extender={"enabled": True})
     wanted = "with `descheduler.enabled` and `descheduler.recreateBarePods` the engine moves such pods to another"
     assert move == f"{wanted} lower cluster"
     of_set = {
         **large,
         "metadata": large["metadata"] | {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]},
     }
-    assert advised(of_set, waiting)[-1].startswith("with `descheduler.enabled` the engine moves")
-    assert advised(of_set, waiting, descheduler={"enabled": True})[-1].startswith("`tensile plan` shows where")
+    assert advised(of_set, waiting, roomy)[-1].startswith("with `descheduler.enabled` the engine moves")
+    assert advised(of_set, waiting, roomy, descheduler={"enabled": True})[-1].startswith("`tensile plan` shows where")
     storing = above(spec=on() | using("data"))
     unbound = two_nodes("lower-a", (POD, below(storing, phase="Pending")))
     assert advised(storing, unbound) == [

@@ -298,7 +298,7 @@ def _bare_text(text: str) -> str:
 
 
 NODE = f"Node {A}"
-FILE = r"stale\.yaml: from SHA-256 [0-9a-f]{12} to [0-9a-f]{12}"
+FILE = r"stale\.yaml: edited, from SHA-256 [0-9a-f]{12} to [0-9a-f]{12}"
 UID = "[-0-9a-f]{36}"
 OTHERS: Mapping[str, Other] = {
     "node-label": Other(

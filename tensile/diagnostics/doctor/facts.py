@@ -22,6 +22,7 @@ NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", 
 WAITING = "pods without a node"
 SPACES, STRANGERS = "namespaces", "pods by namespace"
 POLICIES = "NetworkPolicies by namespace"
+LOCAL_ENGINE = "engine on this machine"
 AUTHORITY, REQUESTS, ADVERTISED = "authority of callers", "certificate requests", "advertised address"
 HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
     "webhook",

@@ -16,6 +16,7 @@ from shlex import quote
 
 from tensile.diagnostics.doctor.facts import (
     CLASSES,
+    LOCAL_ENGINE,
     METRICS,
     NODES,
     POLICIES,
@@ -224,7 +225,7 @@ def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         )
         yield Finding(side.name, "kubelet", Level.SKIP, what)
     else:
-        yield _answered(side.name, name, node, answer)
+        yield _answered(side.name, name, node, answer, runs=upper.value(LOCAL_ENGINE) == facts.topology.name)
 
 
 def _loopback(facts: Facts) -> tuple[str, str] | None:
@@ -236,7 +237,8 @@ def _loopback(facts: Facts) -> tuple[str, str] | None:
     return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
 
 
-def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer) -> Finding:
+def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, runs: bool) -> Finding:
+    """Return the finding on an answer of a Node's kubelet port; `runs`: an engine of the topology runs here."""
     address, port = endpoint_of(node)
     where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
     if isinstance(answer.value, ContactResult):
@@ -246,7 +248,10 @@ def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer) -> Fin
         if contact.stage == Stage.TLS and "no answer" not in contact.error:
             what = f"another program than the engine listens at {where} ({contact.error})"
             return Finding(lower, "kubelet", Level.FAIL, what, "stop it, or set another kubelet port for the lower")
-        return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reachable ({contact.error})", _AWAY)
+        advice = (
+            f"the engine runs, but not at {address}: correct kubelet.nodeAddress and kubelet.bind" if runs else _AWAY
+        )
+        return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reachable ({contact.error})", advice)
     if answer.value:
         return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {where}")
     what = f"the upper's apiserver does not reach {where} (HTTP {answer.status or '-'}: {answer.error})"

@@ -133,7 +133,7 @@ def _difference(lower: LowerWorld) -> str:
     if lower.in_topology:
         return "the Node differs from the topology"
     count = sum(not pod.facts.stays_out for pod in lower.upper_pods)
-    stay = "1 pod stays" if count == 1 else f"{count} pods stay"
+    stay = "1 pod stays" if count == 1 else f"{count} pods stay" if lower.upper_pods.synced else "its pods stay"
     return (
         f"its lower cluster was removed from the topology; {stay} on it until deleted: to evict them, put the lower "
         "back with maintenance: drain"

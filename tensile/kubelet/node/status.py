@@ -71,8 +71,8 @@ what is too large, and delete it or split it."""
 NODES_READY: ConditionReason = "NodesReady"
 """`LowerSchedulable`: the lower cluster has a ready node. Remedy: nothing."""
 NO_READY_NODES: ConditionReason = "NoReadyNodes"
-"""`LowerSchedulable`: no node of the lower cluster is ready and schedulable, so the node takes no new pods. Remedy:
-repair or uncordon a node there."""
+"""`LowerSchedulable`: no node of the lower cluster is known to be ready and schedulable, so the node takes no new pods.
+Remedy: repair or uncordon a node there; if the message says that the nodes are not known, run `tensile doctor`."""
 FORBIDDEN: ConditionReason = "Forbidden"
 """`LowerSchedulable`: the lower cluster denies the engine a right that it needs; the message names it. Remedy: grant
 the right ([rights](../doctor.md))."""
@@ -264,6 +264,8 @@ def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
         return FORBIDDEN, lower.denied
     if schedulable:
         return NODES_READY, f"lower cluster {lower.name} has nodes that are ready and schedulable"
+    if not lower.nodes.synced:
+        return NO_READY_NODES, f"the nodes of lower cluster {lower.name} are not known"
     return NO_READY_NODES, f"lower cluster {lower.name} has no node that is ready and schedulable"
 
 

@@ -7,6 +7,7 @@ from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only
 from doctorkit import node as node_of
 
 from tensile.diagnostics.doctor.facts import (
+    LOCAL_ENGINE,
     NODES,
     ClusterFacts,
     Facts,
@@ -266,6 +267,9 @@ def test_a_node_on_loopback_that_does_not_answer(stage: Stage, error: str, what:
     assert finding.level == Level.FAIL
     assert what in finding.what
     assert finding.advice.startswith(advice)
+    upper.answers[LOCAL_ENGINE] = QueryAnswer("demo")
+    advised = only(called(known.lowers[LOWER], known)).advice
+    assert advised.startswith(("stop it", "the engine runs, but not at 127.0.0.1: "))
 
 
 def test_nodes_that_publish_loopback_to_another_machine() -> None:
