@@ -18,11 +18,11 @@ from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT, other_topology, rename_advice
-from tensile.reconcile.pods.index import facts_of
+from tensile.reconcile.pods.index import TERMINAL, facts_of
 from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUND
 from tensile.resources import is_binary, parse_all, render
 from tensile.text import aligned, joined
-from tensile.topology import Descheduler, Lower
+from tensile.topology import Descheduler, Lower, Topology
 
 FORMAT = 1
 _EVENTS = 5
@@ -100,36 +100,37 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         "lowers": lowers,
         "events": event_rows(asked.events),
     }
-    why, todo = verdict(pod, lowers, picture.topology.exclude_namespaces), advice(pod, lowers)
-    if is_of_removed_lower(pod, picture) and status.get("phase") not in ("Succeeded", "Failed"):
-        why = f"its node {pod['spec']['nodeName']} is of a lower cluster that was removed from the topology; it runs on"
-        todo = [REMOVED_LOWER]
-    if topology := _other_topology(pod, picture):
-        why, todo = f"its node {pod['spec']['nodeName']} belongs to topology {topology}", [rename_advice(topology)]
-    if any(row["here"] and _is_unplaced(row) for row in lowers):
-        todo += [] if picture.topology.extender.enabled else [_EXTENDER]
-        has_room = any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers)
-        todo += [_move(pod, picture.topology.descheduler)] if has_room and not uses_claims(pod) else []
+    why, todo = _on_lost_node(pod, picture) or (
+        verdict(pod, lowers, picture.topology.exclude_namespaces),
+        [*advice(pod, lowers), *_room_elsewhere(pod, lowers, picture.topology)],
+    )
     gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
-    if gone and status.get("phase") not in ("Succeeded", "Failed"):
+    if gone and not _has_ended(pod):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
         todo = [START, *(line for line in todo if line != START)]
     return document | {"why": why, "advice": todo}
 
 
-def is_of_removed_lower(pod: Manifest, picture: FleetSnapshot) -> bool:
-    """Report whether a pod is bound to a Node of this topology without a lower cluster in it."""
+def _has_ended(pod: Manifest) -> bool:
+    return (pod.get("status") or {}).get("phase") in TERMINAL
+
+
+def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> tuple[str, list[str]] | None:
+    """Return the verdict and the advice for a pod whose Node is of a removed lower, or of another topology.
+
+    None for any other pod.
+    """
     name = pod["spec"].get("nodeName")
-    if not name or any(spec.node.name == name for spec in picture.topology.lowers):
-        return False
-    mine = (node for node in picture.upper.all(NODE) if labels(node).get(OWNER) == picture.owner.mark)
-    return any(metadata(node)["name"] == name for node in mine)
-
-
-def _other_topology(pod: Manifest, picture: FleetSnapshot) -> str:
-    """Return the name of another topology that the Node of a pod belongs to, "" for none."""
-    nodes = (node for node in picture.upper.all(NODE) if metadata(node)["name"] == pod["spec"].get("nodeName"))
-    return next((other_topology(node, picture.owner) for node in nodes), "")
+    node = next((one for one in picture.upper.all(NODE) if metadata(one)["name"] == name), None)
+    if node is None or _has_ended(pod) or metadata(pod).get("deletionTimestamp"):
+        return None
+    if topology := other_topology(node, picture.owner):
+        return f"its node {name} belongs to topology {topology}", [rename_advice(topology)]
+    is_declared = any(spec.node.name == name for spec in picture.topology.lowers)
+    if is_declared or labels(node).get(OWNER) != picture.owner.mark:
+        return None
+    why = f"its node {name} is of a lower cluster that was removed from the topology; it runs on"
+    return why, [REMOVED_LOWER]
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:
@@ -242,7 +243,7 @@ def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection
     status = pod.get("status") or {}
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
-    if status.get("phase") in ("Succeeded", "Failed"):
+    if _has_ended(pod):
         return f"it has ended ({_said(status)})" if _said(status) else "it has ended"
     if not pod["spec"].get("nodeName"):
         return _unbound(pod, lowers)
@@ -455,12 +456,11 @@ def advice(pod: Manifest, lowers: Sequence[Row]) -> list[str]:
 
 
 def _advice(pod: Manifest, lowers: Sequence[Row]) -> Iterator[str]:
-    phase = (pod.get("status") or {}).get("phase")
     if metadata(pod).get("deletionTimestamp"):
         yield from (_reach(one) for one in lowers if one["here"] and one["trouble"])
     elif not pod["spec"].get("nodeName"):
         yield from _for_unbound(pod, lowers)
-    elif phase not in ("Succeeded", "Failed"):
+    elif not _has_ended(pod):
         yield from (line for one in lowers if one["here"] for line in _for_bound(pod, one))
 
 
@@ -519,6 +519,16 @@ def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:
 def _is_unplaced(row: Row) -> bool:
     """Report whether a pod exists in a lower whose nodes all refuse it."""
     return bool(row["pod"]) and not row["pod"]["node"] and not row["below"]["fits"]
+
+
+def _room_elsewhere(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
+    """Yield what brings a pod that no node of its lower takes to another lower."""
+    if not any(row["here"] and _is_unplaced(row) for row in lowers):
+        return
+    if not topology.extender.enabled:
+        yield _EXTENDER
+    if not uses_claims(pod) and any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers):
+        yield _move(pod, topology.descheduler)
 
 
 def _move(pod: Manifest, descheduler: Descheduler) -> str:
