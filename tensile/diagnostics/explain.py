@@ -11,15 +11,25 @@ from typing import Any
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
 from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
-from tensile.kubelet.pods.rule import excluded
-from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, OWNER, UPPER_UID, Owner
+from tensile.kubelet.pods.rule import (
+    DAEMON_SET_NOT_MIRRORED,
+    NOT_IN_TOPOLOGY,
+    PREDECESSOR_RUNNING,
+    PREDECESSOR_TERMINATING,
+    PREDECESSOR_UNREACHABLE,
+    excluded,
+)
+from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, OWNER, UPPER_UID, Owner
 from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
 from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.reconcile.ownership import NAME_CONFLICT, other_topology, rename_advice
 from tensile.reconcile.pods.index import TERMINAL, facts_of
+from tensile.reconcile.rules.claim_rule import CLAIM_NOT_FOUND
 from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUND
+from tensile.reconcile.rules.namespaces import TERMINATING
+from tensile.reconcile.rules.service_accounts import ACCOUNT_NOT_FOUND
 from tensile.resources import is_binary, parse_all, render
 from tensile.text import aligned, joined
 from tensile.topology import Descheduler, Lower, Topology
@@ -74,6 +84,17 @@ _DENIED: Mapping[str, str] = {
     ),
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
     SECRET_NOT_FOUND: "create the Secret in the upper cluster",
+    ACCOUNT_NOT_FOUND: "create the ServiceAccount in the upper cluster",
+    CLAIM_NOT_FOUND: "create the claim in the upper cluster",
+    NAMESPACE_EXCLUDED: "create the pod in another namespace, or change `excludeNamespaces` in the topology",
+    DAEMON_SET_NOT_MIRRORED: (
+        "keep the DaemonSet off nodes with the label type: virtual-kubelet, or label its pods " + _LABEL
+    ),
+    NOT_IN_TOPOLOGY: "put the lower cluster back into the topology, or delete the pod",
+    PREDECESSOR_TERMINATING: "wait; if the older pod stays, look at its finalizers in the lower cluster",
+    PREDECESSOR_RUNNING: "wait; if the older pod stays, delete it in its lower cluster",
+    PREDECESSOR_UNREACHABLE: "bring the lower cluster of the older pod back: `tensile doctor` shows what is wrong",
+    TERMINATING: "wait; if the lower namespace stays, look there for objects with finalizers",
     LOWER_UNREACHABLE: "find the cause with `tensile doctor`: it checks connections, credentials and permissions",
     "Forbidden": "change the pod as the message says, or the policy of the lower cluster that forbids it",
 }

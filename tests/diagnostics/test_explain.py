@@ -380,6 +380,10 @@ NOWHERE = {"nodeSelector": {"disk": "ssd"}}
             above(spec=on(), status=unmirrored("Forbidden", 'User "engine" cannot create resource "pods"')),
             "grant the engine this right: `tensile doctor` lists",
         ),
+        (
+            above(spec=on(), status=unmirrored("NamespaceExcluded", "")),
+            "create the pod in another namespace, or change",
+        ),
         (above(spec=on(), status=unmirrored("Odd", "")), "see the reason Odd in docs/reference/conditions.md"),
     ],
 )
