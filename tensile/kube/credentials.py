@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,15 @@ def claims_of(token: str) -> Mapping[str, Any]:
     except (IndexError, ValueError, binascii.Error):
         return {}
     return said if isinstance(said, dict) else {}
+
+
+def token_expiry(access: Access, now: datetime) -> str:
+    """Return since when the token of an access has been expired, "" if it is not, or if that is not known."""
+    try:
+        until = datetime.fromtimestamp(claims_of(token_in(access))["exp"], UTC)
+    except (KeyError, OverflowError, OSError, TypeError, ValueError):
+        return ""
+    return f"its token expired on {tls.date_of(until)}" if until < now else ""
 
 
 def account_namespace(access: Access) -> str:

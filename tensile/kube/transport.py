@@ -15,13 +15,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import NamedTuple
 
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.aio import NO_CONTENT, UnverifiedServer, VerifyCertificate, aiohttp, is_overlong
-from tensile.kube.credentials import Access
+from tensile.kube.credentials import Access, token_expiry
 from tensile.kube.limits import OBJECT, ResponseBudget, TokenBucket, TooLarge
 from tensile.kube.measures import RequestMetrics
 from tensile.kube.rest import RequestPool, StreamPool
@@ -129,6 +130,8 @@ class Transport:
         self._probes = RequestPool(account, KeepAlive(self._note))
         self._renewing = asyncio.Lock()
         self._renew_from = -math.inf
+        self._renewed = ""
+        """Why the last renewal brought no new credential, "" if it brought one."""
         self._renewal_seconds = _RENEWAL_SECONDS
         self._prepared: dict[str, Mapping[str, str]] = {}
         self._prepared_for: Access | None = None
@@ -192,11 +195,13 @@ class Transport:
         async with self._renewing:
             if self.access is not refused:
                 return ""
+            expired = token_expiry(refused, datetime.now(UTC))
             if self._clock() < self._renew_from:
-                return self.reread.stale or "the credential was reloaded a moment ago"
+                return self.reread.stale or expired or self._renewed or "the new credential was rejected too"
             self._renew_from = self._clock() + self._renewal_seconds
             self._renewal_seconds = min(2 * self._renewal_seconds, _RENEWAL_LONGEST)
-            return await self._reread()
+            self._renewed = await self._reread()
+            return self._renewed and (self.reread.stale or expired or self._renewed)
 
     async def refresh(self) -> str:
         """Reload everything after its files changed. Return "" if another access is used now, else why not."""

@@ -1,6 +1,7 @@
 """A client whose way to its cluster changes: what is sent which way, and what has to be shown before."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -190,6 +191,17 @@ async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver
         assert (cluster.health.unreachable_for(now[0]), cluster.credential_error) == (0.0, "")
 
 
+async def test_a_token_that_has_expired_is_said_to_be_that(apiserver: Apiserver) -> None:
+    """At once and until another one is there; the date is in the token itself."""
+    claims = base64.urlsafe_b64encode(b'{"exp": 1767225600}').decode()
+    async with client(way(apiserver.port, f"head.{claims}.sign")) as cluster:
+        for _ in range(2):
+            apiserver.play("write", UNAUTHORIZED)
+            with pytest.raises(Unauthorized, match=r"\(its token expired on 2026-01-01 00:00 UTC\)"):
+                await cluster.create(REF, pod("web", 1))
+            apiserver.play("identity", UNAUTHORIZED)
+
+
 async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) -> None:
     """An expired token costs one more request, for writes too, since nothing was done; a refused one is an error."""
     cluster = HttpCluster("a", way(apiserver.port, "old", lambda: way(apiserver.port, "new")))
@@ -198,7 +210,7 @@ async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) 
     assert [shown(asked) for asked in apiserver.asked] == ["old", "new"]
     assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
     apiserver.play("list", UNAUTHORIZED)
-    with pytest.raises(Unauthorized, match="reloaded a moment ago"):
+    with pytest.raises(Unauthorized, match="the new credential was rejected too"):
         await cluster.read(REF)
     await cluster.close()
     assert len(apiserver.of("list")) == 1
