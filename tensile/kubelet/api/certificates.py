@@ -22,7 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from structlog.typing import FilteringBoundLogger
 
-from tensile.errors import TensileError
+from tensile.errors import TensileError, Unreachable
 from tensile.kube.files import read_regular
 from tensile.kube.tls import (
     CertificateProblem,
@@ -279,7 +279,9 @@ class ClientCA:
             async with asyncio.timeout(RETRY_SECONDS):
                 self._take(await source())
         except (TensileError, TimeoutError) as error:
-            self._troubled(CertificateProblem(self.which, str(error) or "no response in time", _CLIENT_CA_ADVICE))
+            is_silent = isinstance(error, Unreachable | TimeoutError)
+            advice = "it is read as soon as the upper cluster answers" if is_silent else _CLIENT_CA_ADVICE
+            self._troubled(CertificateProblem(self.which, str(error) or "no response in time", advice))
         self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
 
     def _take(self, text: str) -> None:

@@ -21,7 +21,7 @@ from worldkit import OWNER_HERE, opened, put, raised, reload, thing, world
 
 from bench.kit.spareports import spare_port, spare_ports
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
-from tensile.errors import NotFound, TensileError
+from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.kube.file_watch import FileWatcher
 from tensile.kubelet.api.requests import EmptyPodLister
 from tensile.kubelet.api.server import NodeEndpoint
@@ -290,9 +290,18 @@ def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
     assert noted_ports(here) == {}
 
 
-@pytest.mark.parametrize("published", [{"data": {}}, {}, {"data": {"client-ca-file": ""}}, NotFound("no", status=404)])
+@pytest.mark.parametrize(
+    ("published", "advice"),
+    [
+        ({"data": {}}, "kubelet.clientCAFile"),
+        ({}, "kubelet.clientCAFile"),
+        ({"data": {"client-ca-file": ""}}, "kubelet.clientCAFile"),
+        (NotFound("no", status=404), "kubelet.clientCAFile"),
+        (Unreachable("gone"), "it is read as soon as the upper cluster answers"),
+    ],
+)
 async def test_an_upper_without_a_published_authority_is_told(
-    tmp_path: Path, pki: Pki, published: dict[str, object] | NotFound
+    tmp_path: Path, pki: Pki, published: dict[str, object] | ClusterError, advice: str
 ) -> None:
     """Where the ConfigMap or its key is missing every request is 401, and the log says where to look and what to do."""
     async with leak_watch():
@@ -310,5 +319,5 @@ async def test_an_upper_without_a_published_authority_is_told(
             await ports.close()
         [said] = [each for each in logs if each["event"] == "the client CA cannot be used"]
         assert "extension-apiserver-authentication" in said["why"]
-        assert "kubelet.clientCAFile" in said["why"]
+        assert advice in said["why"]
         assert said["effect"] == "every request is rejected"
