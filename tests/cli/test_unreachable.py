@@ -38,7 +38,7 @@ def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are
     away = {one["lower"]: one["message"] for one in found["unreached"]}
     causes = {
         "below": f"out of reach: cannot connect to {wait.address} (Connection refused): ",
-        "hangs": "out of reach: no response: check the address",
+        "hangs": "out of reach: no response: check that its apiserver works",
         "forbidden": 'read Namespace kube-system: denied: namespaces "kube-system" is forbidden: User "nobody-known"',
         "unknown": "credential rejected: Unauthorized",
         "gone": f"{wait.directory / 'gone.kubeconfig'}: cannot be read (No such file or directory): ",

@@ -68,7 +68,7 @@ async def test_a_cluster_that_was_swapped_while_the_engine_was_away_is_refused(
         pods = await below(ground)
         async with swapped(ground):
             told = condition_of(await node(ground, is_wrong), "LowerReachable")
-            assert "correct the server" in told["message"]
+            assert "use the kubeconfig of another cluster than" in told["message"]
             assert await identity(ground, A) == annotations(await node(ground))[LOWER_UID]
             assert {one.cluster for one in await ground.writes()} <= {"upper"}
             assert await below(ground) == pods
