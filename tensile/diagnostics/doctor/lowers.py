@@ -399,7 +399,8 @@ def places(spec: Lower, topology: Topology, above: Iterable[str], below: Iterabl
 def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether others run pods in the namespaces of mirrored pods.
 
-    If they do, also yield the settings that assume that they do not.
+    If they do, also yield the settings that assume that they do not. Pods of the topology that the lower's Node belongs
+    to are no others: it may be this one under its former name, which the check of the Node says.
     """
     if side.name == UPPER or not side.is_in:
         return
@@ -412,8 +413,9 @@ def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "tenants", Level.SKIP, f"not checked: namespaces and pods cannot be read ({why})")
         return
     where = places(spec, facts.topology, upper.items(SPACES), side.items(SPACES))
-    mark = owner(upper, facts.topology).mark
-    strangers = Counter(namespace for namespace, of in side.items(STRANGERS) if of != mark)
+    mine, node = owner(upper, facts.topology), node_named(upper, spec.node.name)
+    marks = {mine.mark, labels(node).get(OWNER) if node and other_topology(node, mine) else mine.mark}
+    strangers = Counter(namespace for namespace, of in side.items(STRANGERS) if of not in marks)
     yield from _own(side, where)
     shared = {name: strangers[name] for name in sorted(where.values()) if strangers[name]}
     if not shared:

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
-from doctorkit import LOWER, OWNER_OF, at, facts, levels, only, side, topology
+from doctorkit import LOWER, OWNER_OF, UPPER_ID, at, facts, levels, only, side, topology
+from doctorkit import node as node_of
 
-from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Finding, Level, QueryAnswer
+from tensile.diagnostics.doctor.facts import NODES, POLICIES, SPACES, STRANGERS, Finding, Level, QueryAnswer
 from tensile.diagnostics.doctor.lowers import MOST, places, tenanted, unprotected
+from tensile.names import OWNER, OWNER_NAME, owner_of
 from tensile.objects import UPPER
 
 OURS = OWNER_OF.mark
@@ -38,6 +40,19 @@ def test_pods_of_others_in_a_namespace_of_the_same_name_are_told() -> None:
     assert finding.what.endswith("go to, and count as one tenant: shop (2)")
     assert "namespaces: {mapping: prefix}" in finding.advice
     assert "excludeNamespaces" in finding.advice
+
+
+def test_pods_of_the_topology_that_has_the_node_are_no_others() -> None:
+    """After a topology was renamed they are its own, under its former name."""
+    former = owner_of(UPPER_ID, "former")
+    node = node_of(LOWER, ours=False)
+    node["metadata"] |= {"labels": {OWNER: former.mark}, "annotations": {OWNER_NAME: former.name}}
+    upper = side(UPPER, answers={SPACES: QueryAnswer(["shop"]), NODES: QueryAnswer([node])})
+    pods = QueryAnswer([("shop", former.mark)])
+    lower = side(answers={SPACES: QueryAnswer(["shop"]), STRANGERS: pods})
+    assert only(tenanted(lower, facts(upper, lower))).level == Level.OK
+    upper.answers[NODES] = QueryAnswer([])
+    assert only(tenanted(lower, facts(upper, lower))).level == Level.WARN
 
 
 def test_pods_of_others_in_a_prefixed_namespace_are_told() -> None:
