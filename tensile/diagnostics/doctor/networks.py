@@ -266,9 +266,8 @@ def hooked(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     yield from _service(side, facts) if webhook.service else _url(side, facts)
     if side.answers.get(HOOK, QueryAnswer()).status == HTTPStatus.NOT_FOUND:
         what = "it is not registered yet: the engine first calls itself at that address"
-        yield Finding(
-            UPPER, "webhook", Level.WARN, what, "start the engine, and see what its log reports about the webhook"
-        )
+        advice = "`tensile status` and the engine's log say why; if no engine runs, start it"
+        yield Finding(UPPER, "webhook", Level.WARN, what, advice)
 
 
 def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
