@@ -127,16 +127,16 @@ def _problems(view: PageView, lower: str) -> Iterator[str]:
 
 
 def _held(steps: list[Step]) -> Iterator[str]:
-    """Yield the deletions that the guard blocks."""
+    """Yield the changes that the guard blocks: deletions, and pods that end because they were deleted only below."""
     if not steps:
         return
-    yield f'<h2 id="held">Blocked by the guard</h2><p>These {len(steps):,} deletions follow from no deletion in the '
-    yield f"upper cluster. If they are correct, run {code('tensile apply --force')}.</p>"
+    yield f'<h2 id="held">Blocked by the guard</h2><p>These {len(steps):,} changes follow from no deletion in the '
+    yield f"upper cluster. To make them, run {code('tensile apply --force')}.</p>"
     rows = (
         (one.ref.cluster or "upper", f"{one.ref.kind.name} {one.ref.namespaced_name}", one.reason)
         for one in steps[:PER_PAGE]
     )
-    yield from table("Deletions that the guard blocks", ("Cluster", "Object", "Why"), rows)
+    yield from table("Changes that the guard blocks", ("Cluster", "Object", "Why"), rows)
     yield _more(len(steps))
 
 

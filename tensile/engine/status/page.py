@@ -230,8 +230,8 @@ def _held(held: Mapping[Key, int]) -> Iterator[str]:
     for key, count in held.items():
         counts[key.lower] += count
     for lower, count in sorted(counts.items()):
-        yield f"<li>{link(_counted(count, 'deletion'), 'lowers', lower)} in {text(lower)}</li>"
-    yield f"</ul><p>If they are correct, run {code('tensile apply --force')}.</p>"
+        yield f"<li>{link(_counted(count, 'change'), 'lowers', lower)} in {text(lower)}</li>"
+    yield f"</ul><p>No user requested them. To make them, run {code('tensile apply --force')}.</p>"
 
 
 def _counted(count: int, what: str) -> str:

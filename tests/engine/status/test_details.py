@@ -102,7 +102,7 @@ def test_blocked_objects_and_blocked_deletions_of_the_lower_are_listed() -> None
     text = of_lower(stage).text
     assert "QuotaExceeded" in text
     assert "of another" not in text
-    assert "130 deletions" in text
+    assert "130 changes" in text
     assert "Pod shop/web-99its upper pod is gone" in text
     assert "And 30 more." in text
 

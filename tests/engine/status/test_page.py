@@ -79,7 +79,7 @@ def test_deletions_that_the_guard_blocks_are_counted_by_lower() -> None:
     """With the way to their list, and the command that lets them pass; without any, there is no such section."""
     orphans = Key("orphans", "lower-a", "", "pods")
     found = Shown(content(view(row(), held={orphans: 1200, orphans._replace(name="rest"): 34})))
-    assert "1,234 deletions in lower-a" in found.text
+    assert "1,234 changes in lower-a" in found.text
     assert "tensile apply --force" in found.text
     assert "guard" not in Shown(content(view(row()))).text
 
