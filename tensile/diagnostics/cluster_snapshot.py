@@ -205,12 +205,13 @@ class FleetSnapshot:
         """Return what was seen of a lower, or only the error if it is another cluster than its Node was made for."""
         sight = seen.get(spec.name) or _unseen(spec.name)
         mine = owner_of(self.upper_uid, self.topology.name).mark
-        ours = (node for node in self.upper.all(NODE) if labels(node).get(OWNER) == mine)
-        node = next((one for one in ours if metadata(one)["name"] == spec.node.name), {})
-        expected, found = annotations(node).get(LOWER_UID), sight.identity
+        ours = {metadata(one)["name"]: one for one in self.upper.all(NODE) if labels(one).get(OWNER) == mine}
+        noted = {one.name: annotations(ours.get(one.node.name, {})).get(LOWER_UID) for one in self.topology.lowers}
+        expected, found = noted[spec.name], sight.identity
         if not expected or not found or expected == found:
             return sight
-        twin = next((name for name, other in seen.items() if name != spec.name and other.identity == found), "")
+        reached = {name: other.identity for name, other in seen.items()}
+        twin = next((one for one in noted if one != spec.name and found in (noted[one], reached.get(one))), "")
         which = f", the same cluster as lower {twin}" if twin else ""
         words = f"a different cluster responds{which} (kube-system UID {found}, expected {expected})"
         return ClusterSnapshot(spec.name, trouble=words)

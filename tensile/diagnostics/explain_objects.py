@@ -202,12 +202,16 @@ def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest
     node = annotations(claim).get(SELECTED_NODE, "")
     spec = next((one for one in picture.topology.lowers if one.node.name == node), None)
     spec = spec or _lower_of(users, picture)
-    if spec is not None:
-        return _provisioning(claim, spec, picture, rows)
     provisioner = (found or {}).get("provisioner", "")
-    if found and provisioner != PROVISIONER and found.get("volumeBindingMode") != "WaitForFirstConsumer":
-        advice = f"look at that provisioner, or use a StorageClass with the provisioner {PROVISIONER}"
-        return Verdict(f"it waits for provisioner {provisioner} of StorageClass {kind} in the upper cluster", advice)
+    is_foreign = bool(found) and provisioner != PROVISIONER
+    if spec is not None and not (is_foreign and all(row["state"] == "none" for row in rows)):
+        return _provisioning(claim, spec, picture, rows)
+    if found and is_foreign and (spec is not None or found.get("volumeBindingMode") != "WaitForFirstConsumer"):
+        why = f"it waits for provisioner {provisioner} of StorageClass {kind} in the upper cluster"
+        if spec is not None:
+            advice = f"for pods on virtual nodes, create the claim with a StorageClass of the provisioner {PROVISIONER}"
+            return Verdict(f"{why}, which makes no volumes in lower clusters", advice)
+        return Verdict(why, f"look at that provisioner, or use a StorageClass with the provisioner {PROVISIONER}")
     if not users:
         return Verdict("no pod uses it, and its lower cluster follows from its first pod", "create a pod that uses it")
     name = _name(users[0])

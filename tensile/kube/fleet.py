@@ -481,8 +481,8 @@ class Fleet(Mapping[str, OpenCluster]):
         """Return the conflict with another name under which the cluster of that UID is open, None for none.
 
         Of two names for one cluster, the one under which it has responded keeps it. Otherwise the name for which this
-        UID is pinned at this server has precedence, then the name opened first. A cluster that is being closed has no
-        conflict.
+        UID is pinned at this server has precedence, then the name opened first. A name for which another UID is pinned
+        has no precedence. A cluster that is being closed has no conflict.
         """
         own = self._open.get(name)
         if own is None:
@@ -496,7 +496,8 @@ class Fleet(Mapping[str, OpenCluster]):
                 is_earlier = False
                 continue
             is_pinned_here = own.identity != uid and _server(opened) == _server(own)
-            if opened.identity == uid and (is_earlier or opened.is_identified or is_pinned_here):
+            is_theirs = is_earlier or is_pinned_here or own.identity not in ("", uid)
+            if opened.identity == uid and (is_theirs or opened.is_identified):
                 return AccessProblem(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None
 

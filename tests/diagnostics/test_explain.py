@@ -206,6 +206,23 @@ def test_a_lower_at_whose_address_another_cluster_is() -> None:
     )
 
 
+def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
+    """Each is told by the Node of the other, whatever answers there."""
+    pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
+    nodes = []
+    for name in ("lower-a", "lower-b"):
+        node = virtual(name)
+        mark = owner_of("upper-uid", "demo").mark
+        node["metadata"] |= {"labels": {OWNER: mark}, "annotations": {LOWER_UID: f"uid-of-{name}"}}
+        nodes.append((NODE, node))
+    system = {
+        one: (NAMESPACE, {"metadata": {"name": "kube-system", "uid": f"uid-of-{one}"}})
+        for one in ("lower-a", "lower-b")
+    }
+    swapped = two_nodes("lower-a", system["lower-b"]), two_nodes("lower-b", system["lower-a"])
+    assert ", the same cluster as lower lower-b (" in why(pod, *swapped, upper=nodes)
+
+
 def test_a_pod_on_a_node_of_a_renamed_topology() -> None:
     """Its lower pod is marked for the former name, and nothing is done about it."""
     pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})

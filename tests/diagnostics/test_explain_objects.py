@@ -282,6 +282,12 @@ def test_a_claim_with_another_problem() -> None:
     assert of_claim(claim(storageClassName="slow"))[0].startswith("StorageClass slow does not exist")
     nfs = (STORAGE_CLASS, {"metadata": {"name": "nfs"}, "provisioner": "example.com/nfs"})
     assert of_claim(claim(storageClassName="nfs"), nfs)[0].startswith("it waits for provisioner example.com/nfs")
+    late = (STORAGE_CLASS, {**nfs[1], "volumeBindingMode": "WaitForFirstConsumer"})
+    why, advice = of_claim(claim(storageClassName="nfs"), late, (POD, BOUND_USER))
+    assert why.endswith("of StorageClass nfs in the upper cluster, which makes no volumes in lower clusters")
+    assert advice == (
+        "for pods on virtual nodes, create the claim with a StorageClass of the provisioner tensile-kube.io/lower"
+    )
 
 
 # Services.

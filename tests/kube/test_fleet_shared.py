@@ -147,6 +147,18 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
         assert await fleet["a"].identified() == "one"
 
 
+async def test_two_names_whose_addresses_were_swapped_are_told_of_each_other() -> None:
+    """Neither has answered as itself, so the pinned identities tell whose cluster it is."""
+    one, other = Apiserver("one"), Apiserver("other")
+    async with served(one, other), watched() as (fleet, news):
+        fleet.open("a", access_to(other.port), pin="one")
+        fleet.open("b", access_to(one.port), pin="other")
+        await news.until(lambda: fleet["a"].health.wrong and fleet["b"].health.wrong)
+        assert "the same cluster as lower b (" in fleet["a"].health.error
+        assert "the same cluster as lower a (" in fleet["b"].health.error
+        assert [fleet[name].health.shared for name in "ab"] == [False, False]
+
+
 async def test_the_name_that_is_to_have_a_cluster_is_not_refused_for_one_opened_before(apiserver: Apiserver) -> None:
     """Whichever of them answers first: one whose Node notes another cluster does not take its place."""
     async with watched() as (fleet, news):

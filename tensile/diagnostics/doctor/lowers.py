@@ -106,6 +106,9 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     if known not in ("", side.identity):
         what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
         advice = "correct the address, or add the new cluster to the topology under another name"
+        holders = (one.name for one in facts.lowers.values() if _noted(one, facts) == side.identity)
+        if holder := next(holders, ""):
+            what, advice = f"{what}: that of lower {holder}", f"use the kubeconfig of the cluster of {side.name}"
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     yield Finding(side.name, "identity", Level.OK, f"kube-system {side.identity}")

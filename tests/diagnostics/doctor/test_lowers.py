@@ -75,6 +75,17 @@ def test_another_cluster_than_the_node_was_made_for() -> None:
     assert found[False].level == Level.OK
 
 
+def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
+    """The Node of the other one tells which cluster it is."""
+    nodes = {name: node_of(name) for name in (LOWER, "lower-b")}
+    for name, node in nodes.items():
+        node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
+    first, second = side(identity="uid-of-lower-b"), side("lower-b", identity="uid-of-lower-a")
+    finding = only(identified(first, facts(above(*nodes.values()), first, second, topology=topology(lowers=TWO))))
+    assert finding.what.endswith("(kube-system uid-of-lower-b, not uid-of-lower-a): that of lower lower-b")
+    assert finding.advice == "use the kubeconfig of the cluster of lower-a"
+
+
 def test_a_lower_that_was_renamed_while_it_had_pods() -> None:
     """They are bound to the Node of its former name, which the new one can keep."""
     left = node_of("lower-old")
