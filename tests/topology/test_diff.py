@@ -179,7 +179,8 @@ def test_name_and_upper_do_not_reload() -> None:
     found = edit(old, new)
     assert found.words == ("lowers[a].qps: 500 -> 3",)
     assert found.refused == (
-        "name: demo -> other: this change requires a restart of the engine",
+        "name: demo -> other: this change requires a restart of the engine, "
+        "which then does not own the present nodes and pods",
         "upper.kubeconfig: u -> v: this change requires a restart of the engine",
         "upper.qps: 500 -> 9: this change requires a restart of the engine",
     )

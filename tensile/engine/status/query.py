@@ -167,12 +167,18 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
         found = None
     if not isinstance(found, dict) or "formatVersion" not in found:
         raise TensileError(f"the server at {url} is not an engine: correct telemetry in the topology file")
-    if topology and found["topology"] != topology:
+    if topology and found["topology"] != topology and not _is_renamed(found, topology):
         raise TensileError(
             f"the engine at {url} runs topology {found['topology']}, not {topology}: use its file, "
             "or set another telemetry.port for one of them"
         )
     return StatusAnswer(found)
+
+
+def _is_renamed(document: dict[str, Any], topology: str) -> bool:
+    """Report whether an engine waits for its restart to use that name, which its own file has now."""
+    needed = (document.get("accepted") or {}).get("restartNeeded") or ()
+    return any(words.startswith("name: ") and f" -> {topology}" in words for words in needed)
 
 
 async def _fetched(url: str) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from statuskit import NOW, PLACE, accepted, bad, row
+from statuskit import LATER, NOW, PLACE, accepted, bad, good, row
 
 from tensile.engine.status.configmap import status_owner, status_ref, write
 from tensile.engine.status.query import (
@@ -20,7 +20,7 @@ from tensile.engine.status.query import (
     _url,
     follow_engine,
 )
-from tensile.engine.status.report import StatusReport
+from tensile.engine.status.report import StatusReport, TopologyStatus
 from tensile.errors import TensileError
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NAMESPACE, NODE, UPPER, Manifest
@@ -84,6 +84,14 @@ async def test_another_topologys_engine_is_not_taken_for_ours() -> None:
     """Two on one machine are a mistake of a port away."""
     with pytest.raises(TensileError, match="runs topology demo, not other: use its file, or set another"):
         await asked(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
+
+
+async def test_an_engine_whose_file_was_renamed_is_still_ours() -> None:
+    """It goes on under the former name until its restart, and its report says so."""
+    needed = ("name: demo -> other: this change requires a restart of the engine",)
+    verdict = TopologyStatus().after(good(), LATER, needed)
+    document = StatusReport("demo", verdict, ()).document()
+    assert await asked(orjson.dumps(document), name="other") == document
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"", b'"x"'])
