@@ -219,7 +219,7 @@ class Transport:
             )
         if fresh.shows() == known.shows():
             self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
-            return f"{fresh.origin} contains the same credential as before"
+            return f"{fresh.origin} has no other credential"
         self.access = fresh.keeping(known)
         self._changed()
         return ""

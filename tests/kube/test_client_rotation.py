@@ -178,7 +178,7 @@ async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver
     now = [0.0]
     async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
         apiserver.play("write", UNAUTHORIZED)
-        with pytest.raises(Unauthorized, match="contains the same credential as before"):
+        with pytest.raises(Unauthorized, match="has no other credential"):
             await cluster.create(REF, pod("web", 1))
         now[0] = 7.0
         assert cluster.health.unreachable_for(now[0]) == 7.0
@@ -274,7 +274,7 @@ async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apise
 async def test_a_refresh_without_news_costs_nothing(apiserver: Apiserver) -> None:
     """Files that were only touched lead to no question and no new connection."""
     async with client(way(apiserver.port, "old")) as cluster:
-        assert await cluster.refresh() == "the test contains the same credential as before"
+        assert await cluster.refresh() == "the test has no other credential"
         await cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
         assert apiserver.connections == 2  # one of them is for the question who answers
