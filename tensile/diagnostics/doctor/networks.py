@@ -275,7 +275,7 @@ def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     contact: ContactResult | None = upper.value(HOOK_ADDRESS)
     advice = (
         f"webhook.url has to lead to webhook.port ({facts.topology.webhook.port}) of the engine: correct it, or start "
-        "the engine, or let the upper's apiserver through to that port"
+        "or restart the engine, or let the upper's apiserver through to that port"
     )
     if contact is None or contact.stage != Stage.DONE:
         why = contact.error if contact else "not checked in time"
