@@ -51,7 +51,7 @@ from tensile.engine.clusters import node_address, own_namespace
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.permissions import Permission, lower_rights, upper_rights
 from tensile.engine.sources import text_at
-from tensile.engine.status.query import engine_at
+from tensile.engine.status.query import report_at
 from tensile.engine.topology_reader import ConfigMapKey, read_configmap
 from tensile.errors import AccessError, ClusterError, described
 from tensile.kube import net
@@ -189,7 +189,7 @@ class _Gathering:
         far = ports.keys() - near
         may_proxy = bool(far) and await asking.may(NODE_PROXY)
         calls = [asking.note(port_of(name), _dialled_blindly(*ports[name])) for name in near]
-        calls += [asking.note(LOCAL_ENGINE, engine_at(self._topology.telemetry))] if near else []
+        calls += [asking.note(LOCAL_ENGINE, report_at(self._topology.telemetry))] if near else []
         await asyncio.gather(*calls, *(self._have_called(asking, name) for name in far if may_proxy))
 
     def _port(self, name: str) -> tuple[str, int] | None:

@@ -9,10 +9,11 @@ may read there may read the copies. Pods of others in those namespaces are the v
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from shlex import quote
+from typing import Any
 
 from tensile.diagnostics.doctor.facts import (
     CLASSES,
@@ -41,7 +42,7 @@ from tensile.diagnostics.doctor.facts import (
     strays,
 )
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, blocked_deletions
-from tensile.engine.status.query import LEASE_SECONDS, unrenewed
+from tensile.engine.status.query import LEASE_SECONDS, restart_needed, unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import (
     ENGINE,
@@ -138,6 +139,9 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         return
     if side.name == UPPER:
         yield from _others(upper, facts)
+        report = _local_report(upper)
+        for words in restart_needed(report) if report.get("topology") == facts.topology.name else ():
+            yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", "restart the engine, or undo the change")
         return
     name = facts.spec(side.name).node.name
     node = node_named(upper, name)
@@ -228,7 +232,7 @@ def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         )
         yield Finding(side.name, "kubelet", Level.SKIP, what)
     else:
-        yield _answered(side.name, name, node, answer, runs=upper.value(LOCAL_ENGINE) == facts.topology.name)
+        yield _answered(side.name, name, node, answer, runs=_local_report(upper).get("topology") == facts.topology.name)
 
 
 def _loopback(facts: Facts) -> tuple[str, str] | None:
@@ -238,6 +242,12 @@ def _loopback(facts: Facts) -> tuple[str, str] | None:
         return None
     what = f"nodes publish {facts.address}, which is the upper apiserver itself and not the engine"
     return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
+
+
+def _local_report(upper: ClusterFacts) -> Mapping[str, Any]:
+    """Return the report of an engine on this machine, {} if none was asked, or none responds."""
+    found: Mapping[str, Any] = upper.value(LOCAL_ENGINE) or {}
+    return found
 
 
 def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, runs: bool) -> Finding:

@@ -6,7 +6,7 @@ follow a status, the ConfigMap is watched; the telemetry server, which is on thi
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -151,10 +151,20 @@ def ask_metrics(telemetry: Telemetry) -> str:
 
 async def engine_at(telemetry: Telemetry) -> str:
     """Return the topology name of the engine that serves telemetry there, "" if none responds."""
+    return str((await report_at(telemetry)).get("topology", ""))
+
+
+async def report_at(telemetry: Telemetry) -> dict[str, Any]:
+    """Return the report of the engine that serves telemetry there, {} if none responds."""
     try:
-        return str((await _answer_at(telemetry, "")).document["topology"])
+        return (await _answer_at(telemetry, "")).document
     except TensileError:
-        return ""
+        return {}
+
+
+def restart_needed(document: Mapping[str, Any]) -> Sequence[str]:
+    """Return what an engine uses only after a restart, from its report."""
+    return (document.get("accepted") or {}).get("restartNeeded") or ()
 
 
 async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
@@ -177,8 +187,7 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
 
 def _is_renamed(document: dict[str, Any], topology: str) -> bool:
     """Report whether an engine waits for its restart to use that name, which its own file has now."""
-    needed = (document.get("accepted") or {}).get("restartNeeded") or ()
-    return any(words.startswith("name: ") and f" -> {topology}" in words for words in needed)
+    return any(words.startswith("name: ") and f" -> {topology}" in words for words in restart_needed(document))
 
 
 async def _fetched(url: str) -> bytes:

@@ -194,6 +194,18 @@ def test_a_node_of_a_removed_lower() -> None:
     assert finding.advice.startswith("delete the pods of the node, or put the lower cluster back")
 
 
+def test_what_the_engine_uses_only_after_a_restart() -> None:
+    """The engine on this machine reports it; what does not answer at a changed port has this cause."""
+    upper = above()
+    upper.answers[LOCAL_ENGINE] = QueryAnswer(
+        {"topology": "demo", "accepted": {"restartNeeded": ["webhook.port: 1 -> 2"]}}
+    )
+    known = facts(upper)
+    finding = only(noded(known.upper, known))
+    assert (finding.level, finding.what) == (Level.WARN, "not in force: webhook.port: 1 -> 2")
+    assert finding.advice == "restart the engine, or undo the change"
+
+
 def test_nodes_of_others_are_not_looked_at() -> None:
     """They are none of this topology's."""
     known = facts(above(node_of("real-node", ours=False)))
@@ -278,7 +290,7 @@ def test_a_node_on_loopback_that_does_not_answer(stage: Stage, error: str, what:
     assert finding.level == Level.FAIL
     assert what in finding.what
     assert finding.advice.startswith(advice)
-    upper.answers[LOCAL_ENGINE] = QueryAnswer("demo")
+    upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo"})
     advised = only(called(known.lowers[LOWER], known)).advice
     assert advised.startswith(("stop it", "the engine runs, but not at 127.0.0.1: "))
 
