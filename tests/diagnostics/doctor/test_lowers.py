@@ -196,12 +196,12 @@ def test_a_node_of_a_removed_lower() -> None:
 
 def test_what_the_engine_uses_only_after_a_restart() -> None:
     """The engine on this machine reports it; what does not answer at a changed port has this cause."""
-    upper = above()
-    upper.answers[LOCAL_ENGINE] = QueryAnswer(
-        {"topology": "demo", "accepted": {"restartNeeded": ["webhook.port: 1 -> 2"]}}
-    )
+    upper, needed = above(), {"restartNeeded": ["webhook.port: 1 -> 2"]}
     known = facts(upper)
-    finding = only(noded(known.upper, known))
+    upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "another", "accepted": needed})
+    assert not list(noded(upper, known))
+    upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": needed})
+    finding = only(noded(upper, known))
     assert (finding.level, finding.what) == (Level.WARN, "not in force: webhook.port: 1 -> 2")
     assert finding.advice == "restart the engine, or undo the change"
 
