@@ -544,9 +544,10 @@ def _is_unplaced(row: Row) -> bool:
 
 def _room_elsewhere(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
     """Yield what brings a pod that no node of its lower takes to another lower."""
-    if not any(row["here"] and _is_unplaced(row) for row in lowers):
+    here = next((row for row in lowers if row["here"] and _is_unplaced(row)), None)
+    if here is None:
         return
-    if not topology.extender.enabled:
+    if not topology.extender.enabled and _checks_below(here).keys() != {"volumes"}:
         yield _EXTENDER
     if not uses_claims(pod) and any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers):
         yield _move(pod, topology.descheduler)
@@ -560,11 +561,16 @@ def _move(pod: Manifest, descheduler: Descheduler) -> str:
     return "`tensile plan` shows where the descheduler moves it, or why it does not"
 
 
+def _checks_below(row: Row) -> dict[str, None]:
+    """Return the checks in which the nodes of a lower refuse a pod, in the order of the nodes."""
+    below = row["below"]
+    refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
+    return dict.fromkeys(one["check"] for one in refusals)
+
+
 def _for_unplaced(pod: Manifest, row: Row) -> Iterator[str]:
     """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
-    below, name = row["below"], row["name"]
-    refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
-    checks = dict.fromkeys(one["check"] for one in refusals)
+    checks, name = _checks_below(row), row["name"]
     advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
     advice += [f"see why its claims are not bound there: {_claim_commands(pod)}"] if "volumes" in checks else []
     yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])

@@ -434,8 +434,7 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     storing = above(spec=on() | using("data"))
     unbound = two_nodes("lower-a", (POD, below(storing, phase="Pending")))
     assert advised(storing, unbound) == [
-        "see why its claims are not bound there: `tensile explain claim data -n default`",
-        choose,
+        "see why its claims are not bound there: `tensile explain claim data -n default`"
     ]
     few = quota("4", "3")
     few["status"] = {"hard": {"pods": "5"}, "used": {"pods": "5"}}

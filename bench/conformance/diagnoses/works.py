@@ -267,7 +267,7 @@ async def storage_class_that_is_missing_below(stage: Stage) -> None:
     stage.lower(A)["storageClasses"] = {"fast": "no-such-class"}
 
 
-@setup(UPPER, "storage", cause="the scheduler waits for unbound claims of", remedy="| kubectl apply -f -", level="warn")
+@setup(UPPER, "storage", cause="the scheduler waits for unbound claims of", remedy="for virtual nodes, ", level="warn")
 async def pod_that_waits_for_its_claim(stage: Stage) -> None:
     """The scheduler's VolumeBinding wants the claim bound first, and nobody binds it."""
     name = stage.user

@@ -341,7 +341,7 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
             what = f"StorageClass {name} binds before a node is chosen: pods with its claims never start"
             advice = f"recreate it with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
-    yield from _unbound(upper)
+    yield from _unbound(upper, [metadata(one)["name"] for one in classes])
     default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
     if default is not None and default not in classes:
         name = metadata(default)["name"]
@@ -359,8 +359,8 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
         yield Finding(UPPER, "storage", Level.SKIP, *_none())
 
 
-def _unbound(upper: ClusterFacts) -> Iterator[Finding]:
-    """Yield a warning for pods that the scheduler's VolumeBinding plugin blocks.
+def _unbound(upper: ClusterFacts, classes: list[str]) -> Iterator[Finding]:
+    """Yield a warning for pods that the scheduler's VolumeBinding plugin blocks; `classes` are for virtual nodes.
 
     Only such pods show that the plugin is enabled.
     """
@@ -368,9 +368,11 @@ def _unbound(upper: ClusterFacts) -> Iterator[Finding]:
     if kept:
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
         what = f"the scheduler waits for unbound claims of {', '.join(kept[:_NAMED])}"
+        make = f"make a StorageClass that each lower cluster has too, or maps (storageClasses): {_MAKE}"
+        use = f"use StorageClass {' or '.join(classes)}" if classes else make
         advice = (
             "see `tensile explain claim`: their StorageClass is missing, or binds before a node is chosen\n"
-            f"for virtual nodes, use a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
+            f"for virtual nodes, {use}"
         )
         yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
 

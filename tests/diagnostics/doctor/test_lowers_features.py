@@ -107,6 +107,10 @@ def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
     upper.answers[WAITING] = QueryAnswer(pods)
     finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
     assert finding.what.endswith("of shop/db-0, shop/db-1, shop/db-2 and 2 more")
+    assert finding.advice.endswith("\nfor virtual nodes, use StorageClass tensile")
+    without = classes(UPPER)
+    without.answers[WAITING] = QueryAnswer(pods)
+    assert only(at(list(stored(without, facts(without))), Level.WARN)).advice.endswith("' | kubectl apply -f -")
     upper.answers[WAITING] = QueryAnswer(pods[-1:])
     assert not at(list(stored(upper, facts(upper))), Level.WARN)
 
