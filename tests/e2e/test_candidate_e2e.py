@@ -22,6 +22,7 @@ from sitekit import LIMIT, Manifest, is_ready
 
 from bench.kit.granting import grant, path_of, singles
 from tensile.deploy.setup import candidate_roles
+from tensile.names import HISTORY_SUFFIX
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -56,10 +57,11 @@ def _has(found: Manifest, wanted: dict[str, str]) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CandidateProgram]:
-    """The program on a ConfigMap, with a pod in the first lower that uses a Secret."""
+    """The program on a ConfigMap, with its history, and with a pod in the first lower that uses a Secret."""
     async with served(sandbox, tmp_path_factory.mktemp("candidate"), CandidateProgram) as made:
         await made.upper.create(made.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
         await made.run_pod("web", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+        await made.upper.until(made.path("configmaps", f"{NAME}{HISTORY_SUFFIX}"), bool)
         yield made
 
 
