@@ -161,9 +161,12 @@ class FleetSnapshot:
         self.topology = topology
         self.upper_uid = upper_uid
         self.upper = upper
-        seen = {sight.name: sight for sight in lowers}
-        self.lowers = {spec.name: self._checked(spec, seen) for spec in topology.lowers}
-        self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
+        owner, seen = owner_of(upper_uid, topology.name), {sight.name: sight for sight in lowers}
+        self.lowers = _recognized(
+            {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers},
+            {spec.name: _recorded_identity(upper, spec, owner) for spec in topology.lowers},
+        )
+        self.world = World(topology, owner, upper_world(), now)
         self.world.upper.nodes.replace([orjson.dumps(node) for node in upper.all(NODE)], 1)
         for spec in topology.lowers:
             self.world.lowers[spec.name] = self._lower(spec)
@@ -201,21 +204,6 @@ class FleetSnapshot:
         kept = SnapshotFile(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
         return orjson.dumps(msgspec.to_builtins(kept))
 
-    def _checked(self, spec: Lower, seen: Mapping[str, ClusterSnapshot]) -> ClusterSnapshot:
-        """Return what was seen of a lower, or only the error if it is another cluster than its Node was made for."""
-        sight = seen.get(spec.name) or _unseen(spec.name)
-        mine = owner_of(self.upper_uid, self.topology.name).mark
-        ours = {metadata(one)["name"]: one for one in self.upper.all(NODE) if labels(one).get(OWNER) == mine}
-        noted = {one.name: annotations(ours.get(one.node.name, {})).get(LOWER_UID) for one in self.topology.lowers}
-        expected, found = noted[spec.name], sight.identity
-        if not expected or not found or expected == found:
-            return sight
-        reached = {name: other.identity for name, other in seen.items()}
-        twin = next((one for one in noted if one != spec.name and found in (noted[one], reached.get(one))), "")
-        which = f", the same cluster as lower {twin}" if twin else ""
-        words = f"a different cluster responds{which} (kube-system UID {found}, expected {expected})"
-        return ClusterSnapshot(spec.name, trouble=words)
-
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, NamespaceNaming(self.topology.name, self.owner.mark))
         lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
@@ -228,8 +216,7 @@ class FleetSnapshot:
         if "PV" not in spec.controllers:
             return []
         namespace = metadata(upper_pod).get("namespace") or "default"
-        mounted = (one.get("persistentVolumeClaim") or {} for one in upper_pod["spec"].get("volumes") or ())
-        names = {one.get("claimName") for one in mounted}
+        names = claim_names(upper_pod)
         above = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
         below = self.namespace_below(lower, namespace)
         return [
@@ -316,6 +303,32 @@ def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Fle
     if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
         raise TensileError(f"{name}: not a valid snapshot: {flaw}: save a new one")
     return FleetSnapshot(topology, found.upperUID, found.upper, found.lowers, now)
+
+
+def _recorded_identity(upper: ClusterSnapshot, spec: Lower, owner: Owner) -> str:
+    """Return the identity that the Node of a lower records, "" for none."""
+    nodes = (one for one in upper.all(NODE) if metadata(one)["name"] == spec.node.name)
+    return next((annotations(one).get(LOWER_UID, "") for one in nodes if labels(one).get(OWNER) == owner.mark), "")
+
+
+def _recognized(sights: Mapping[str, ClusterSnapshot], recorded: Mapping[str, str]) -> dict[str, ClusterSnapshot]:
+    """Return each lower, with only an error in it if it is another cluster than its Node records."""
+    reached = {name: sight.identity for name, sight in sights.items()}
+    found = dict(sights)
+    for name, sight in sights.items():
+        actual, expected = reached[name], recorded[name]
+        if actual and expected and actual != expected:
+            twin = next((one for one in sights if one != name and actual in (recorded[one], reached[one])), "")
+            which = f", the same cluster as lower {twin}" if twin else ""
+            words = f"a different cluster responds{which} (kube-system UID {actual}, expected {expected})"
+            found[name] = ClusterSnapshot(sight.name, trouble=words)
+    return found
+
+
+def claim_names(pod: Manifest) -> list[str]:
+    """Return the names of the claims that a pod mounts."""
+    mounted = (one.get("persistentVolumeClaim") or {} for one in pod["spec"].get("volumes") or ())
+    return [one["claimName"] for one in mounted if one.get("claimName")]
 
 
 def _unseen(name: str) -> ClusterSnapshot:

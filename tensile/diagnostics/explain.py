@@ -8,7 +8,7 @@ about the first obstacle; a pod that runs, or that only needs time, gets none.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
 from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import (
@@ -141,8 +141,8 @@ def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> tuple[str, list[str]
 
     None for any other pod.
     """
-    name = pod["spec"].get("nodeName")
-    node = next((one for one in picture.upper.all(NODE) if metadata(one)["name"] == name), None)
+    name = pod["spec"].get("nodeName") or ""
+    node = _node_named(name, picture)
     if node is None or _has_ended(pod) or metadata(pod).get("deletionTimestamp"):
         return None
     if topology := other_topology(node, picture.owner):
@@ -159,7 +159,7 @@ def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement)
     sight = picture.lowers[spec.name]
     row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
     row["here"] = pod["spec"].get("nodeName") == spec.node.name
-    row["deletionsBlocked"] = blocked_deletions(picture.upper.all(NODE), spec.node.name)
+    row["deletionsBlocked"] = blocked_deletions(_node_named(spec.node.name, picture) or {})
     row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
     row["below"], row["quota"], row["pod"] = None, [], None
     if sight.trouble:
@@ -176,9 +176,12 @@ def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement)
     return row
 
 
-def blocked_deletions(nodes: Iterable[Manifest], name: str) -> str:
+def _node_named(name: str, picture: FleetSnapshot) -> Manifest | None:
+    return next((one for one in picture.upper.all(NODE) if metadata(one)["name"] == name), None)
+
+
+def blocked_deletions(node: Manifest) -> str:
     """Return what a Node reports about deletions that the guard blocks, "" for none."""
-    node = next((one for one in nodes if metadata(one)["name"] == name), {})
     said = conditions_of(node).get(DELETIONS_BLOCKED) or {}
     return str(said.get("message", "")) if said.get("status") == "True" else ""
 
@@ -518,10 +521,9 @@ def _for_check(check: str, pod: Manifest) -> str:
 
 def _claim_commands(pod: Manifest) -> str:
     """Return the commands that explain the claims of a pod."""
-    meta = metadata(pod)
-    mounted = (one.get("persistentVolumeClaim") or {} for one in pod["spec"].get("volumes") or ())
-    names = [one["claimName"] for one in mounted if one.get("claimName")]
-    return ", ".join(f"`tensile explain claim {name} -n {meta['namespace']}`" for name in names) or "`kubectl get pvc`"
+    space = metadata(pod)["namespace"]
+    found = (f"`tensile explain claim {name} -n {space}`" for name in claim_names(pod))
+    return ", ".join(found) or "`kubectl get pvc`"
 
 
 def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:

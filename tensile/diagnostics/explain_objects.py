@@ -7,21 +7,19 @@ cluster down to the lower ones. Advice always follows, also that nothing has to 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, event_rows
-from tensile.engine.status.query import unrenewed
+from tensile.engine.status.query import sharing, unrenewed
 from tensile.kubelet.node.status import FORBIDDEN
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import (
     CORDONED_BY,
     DELETIONS_BLOCKED,
-    ENGINE,
     IN_TOPOLOGY,
     LOWER,
     LOWER_REACHABLE,
     LOWER_SCHEDULABLE,
     MIRRORED,
-    OTHER_ENGINE,
     OWNER,
     PROVISIONER,
     UPPER_UID,
@@ -88,9 +86,8 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
     gone = unrenewed(asked.lease, picture.world.now)
     if gone:
         return Verdict(f"no engine has renewed its lease {gone}, so its conditions are old", START)
-    engine, other = annotations(asked.lease or {}).get(ENGINE), annotations(asked.lease or {}).get(OTHER_ENGINE)
-    if other:
-        return Verdict(f"engines {engine} and {other} both renew its lease, and undo each other's changes", ONE_ENGINE)
+    if shared := sharing(asked.lease or {}, "its lease"):
+        return Verdict(shared, ONE_ENGINE)
     conditions = {one["type"]: one for one in (node.get("status") or {}).get("conditions") or ()}
     return (
         _failing(conditions, lower)
@@ -377,8 +374,7 @@ def _uses(pod: Manifest, claim: Manifest) -> bool:
         return False
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return False
-    mounted = ((one.get("persistentVolumeClaim") or {}).get("claimName") for one in pod["spec"].get("volumes") or ())
-    return meta["name"] in mounted
+    return meta["name"] in claim_names(pod)
 
 
 def _is_ready(pod: Manifest) -> bool:

@@ -119,7 +119,7 @@ class LoggingRecorder(Recorder):
         self._observer.on_step(key, step, error)
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Log a key whose reconciliation is blocked. What is only missing in a plan is told in the end."""
+        """Log a key whose reconciliation is blocked, except for steps that are not in the plan: `apply` lists them."""
         if problem.reason == NOT_IN_PLAN:
             return
         self._observer.on_blocked(key, problem)

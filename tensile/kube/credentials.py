@@ -372,13 +372,18 @@ def claims_of(token: str) -> Mapping[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def expiry_of(claims: Mapping[str, Any]) -> datetime | None:
+    """Return the expiry that the claims of a JWT have, None for none, or for none that is a time."""
+    try:
+        return datetime.fromtimestamp(claims["exp"], UTC)
+    except (KeyError, OverflowError, OSError, TypeError, ValueError):
+        return None
+
+
 def token_expiry(access: Access, now: datetime) -> str:
     """Return since when the token of an access has been expired, "" if it is not, or if that is not known."""
-    try:
-        until = datetime.fromtimestamp(claims_of(token_in(access))["exp"], UTC)
-    except (KeyError, OverflowError, OSError, TypeError, ValueError):
-        return ""
-    return f"its token expired on {tls.date_of(until)}" if until < now else ""
+    until = expiry_of(claims_of(token_in(access)))
+    return f"its token expired on {tls.date_of(until)}" if until and until < now else ""
 
 
 def account_namespace(access: Access) -> str:

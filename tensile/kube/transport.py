@@ -195,13 +195,16 @@ class Transport:
         async with self._renewing:
             if self.access is not refused:
                 return ""
-            expired = token_expiry(refused, datetime.now(UTC))
             if self._clock() < self._renew_from:
-                return self.reread.stale or expired or self._renewed or "the new credential was rejected too"
+                return self._unrenewed(refused) or "the new credential was rejected too"
             self._renew_from = self._clock() + self._renewal_seconds
             self._renewal_seconds = min(2 * self._renewal_seconds, _RENEWAL_LONGEST)
             self._renewed = await self._reread()
-            return self._renewed and (self.reread.stale or expired or self._renewed)
+            return self._renewed and self._unrenewed(refused)
+
+    def _unrenewed(self, refused: Access) -> str:
+        """Return why the last renewal brought nothing to replace a rejected credential, "" if it did."""
+        return self.reread.stale or token_expiry(refused, datetime.now(UTC)) or self._renewed
 
     async def refresh(self) -> str:
         """Reload everything after its files changed. Return "" if another access is used now, else why not."""

@@ -9,7 +9,7 @@ from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import explained, explanation_text
 from tensile.names import LOWER_UID, MIRRORED, OWNER, OWNER_NAME, owner_of
-from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
+from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME, Kind
 
 Manifest = dict[str, Any]
 LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
@@ -190,61 +190,58 @@ def test_a_lower_pod_that_was_deleted_only_there() -> None:
     assert effect == "it sets such pods to Failed, and their controllers create new ones"
 
 
+def running() -> Manifest:
+    """Make a pod that runs on node lower-a."""
+    return above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
+
+
+def owned(name: str, topology: str = "demo", **notes: str) -> tuple[Kind, Manifest]:
+    """Make a virtual node with the marks of a topology; `notes` are further annotations."""
+    node = virtual(name)
+    node["metadata"] |= {
+        "labels": {OWNER: owner_of("upper-uid", topology).mark},
+        "annotations": {OWNER_NAME: topology, **notes},
+    }
+    return NODE, node
+
+
+def system(identity: str) -> tuple[Kind, Manifest]:
+    """Make the namespace that identifies a cluster."""
+    return NAMESPACE, {"metadata": {"name": "kube-system", "uid": identity}}
+
+
 def test_a_lower_at_whose_address_another_cluster_is() -> None:
     """Its pods are in its own cluster: that they are missing in this one says nothing."""
-    pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
-    ours = virtual("lower-a")
-    ours["metadata"] |= {
-        "labels": {OWNER: owner_of("upper-uid", "demo").mark},
-        "annotations": {LOWER_UID: "uid-of-a"},
-    }
-    system = [(NAMESPACE, {"metadata": {"name": "kube-system", "uid": one}}) for one in ("uid-of-a", "uid-of-b")]
-    assert "is gone" in why(pod, two_nodes("lower-a", system[0]), two_nodes("lower-b"), upper=[(NODE, ours)])
-    assert why(pod, two_nodes("lower-a", system[1]), two_nodes("lower-b", system[1]), upper=[(NODE, ours)]) == (
+    upper, (a, b) = [owned("lower-a", **{LOWER_UID: "uid-of-a"})], (system("uid-of-a"), system("uid-of-b"))
+    assert "is gone" in why(running(), two_nodes("lower-a", a), two_nodes("lower-b"), upper=upper)
+    assert why(running(), two_nodes("lower-a", b), two_nodes("lower-b", b), upper=upper) == (
         "its state in lower-a is unknown: a different cluster responds, the same cluster as lower lower-b "
         "(kube-system UID uid-of-b, expected uid-of-a)"
     )
 
 
 def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
-    """Each is told by the Node of the other, whatever answers there."""
-    pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
-    nodes = []
-    for name in ("lower-a", "lower-b"):
-        node = virtual(name)
-        mark = owner_of("upper-uid", "demo").mark
-        node["metadata"] |= {"labels": {OWNER: mark}, "annotations": {LOWER_UID: f"uid-of-{name}"}}
-        nodes.append((NODE, node))
-    system = {
-        one: (NAMESPACE, {"metadata": {"name": "kube-system", "uid": f"uid-of-{one}"}})
-        for one in ("lower-a", "lower-b")
-    }
-    swapped = two_nodes("lower-a", system["lower-b"]), two_nodes("lower-b", system["lower-a"])
-    assert ", the same cluster as lower lower-b (" in why(pod, *swapped, upper=nodes)
+    """The Node of each lower records its cluster, so the error names the lower whose cluster responds."""
+    upper = [owned(f"lower-{one}", **{LOWER_UID: f"uid-of-{one}"}) for one in "ab"]
+    swapped = two_nodes("lower-a", system("uid-of-b")), two_nodes("lower-b", system("uid-of-a"))
+    assert ", the same cluster as lower lower-b (" in why(running(), *swapped, upper=upper)
 
 
 def test_a_pod_on_a_node_of_a_renamed_topology() -> None:
     """Its lower pod is marked for the former name, and nothing is done about it."""
-    pod = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
-    former = virtual("lower-a")
-    former["metadata"] |= {
-        "labels": {OWNER: owner_of("upper-uid", "former").mark},
-        "annotations": {OWNER_NAME: "former"},
-    }
-    assert why(pod, upper=[(NODE, former)]) == "its node lower-a belongs to topology former"
-    assert advised(pod, upper=[(NODE, former)])[0].startswith("if this topology was renamed, set `name: former` again")
+    upper = [owned("lower-a", topology="former")]
+    assert why(running(), upper=upper) == "its node lower-a belongs to topology former"
+    assert advised(running(), upper=upper)[0].startswith("if this topology was renamed, set `name: former` again")
 
 
 def test_a_pod_of_a_lower_that_was_removed() -> None:
-    """Its Node is this topology's still; one of somebody else is only not a virtual node of it."""
-    pod = above(spec=on("lower-x"), status={"phase": "Running"})
+    """The Node still has this topology's owner label; a Node without it is not a virtual node of the topology."""
+    pod, upper = above(spec=on("lower-x"), status={"phase": "Running"}), [owned("lower-x")]
     assert why(pod) == "its node lower-x is not a virtual node of this topology"
-    left = virtual("lower-x")
-    left["metadata"]["labels"] = {OWNER: owner_of("upper-uid", "demo").mark}
-    assert why(pod, upper=[(NODE, left)]) == (
+    assert why(pod, upper=upper) == (
         "its node lower-x is of a lower cluster that was removed from the topology; it runs on"
     )
-    assert advised(pod, upper=[(NODE, left)])[0].startswith("delete the pods of the node, or put the lower cluster")
+    assert advised(pod, upper=upper)[0].startswith("delete the pods of the node, or put the lower cluster")
 
 
 def test_a_pod_whose_engine_is_away() -> None:

@@ -76,7 +76,7 @@ def _failed(contact: ContactResult, facts: Facts) -> tuple[str, str]:
             return f"{way.where} cannot be connected to ({error})", _unconnected(way, error)
         case Stage.TLS if contact.shown:
             return _untrusted(contact, x509.load_der_x509_certificate(contact.shown), facts)
-        case Stage.TLS | Stage.ANSWER if "no answer" in error:
+        case Stage.TLS | Stage.ANSWER if contact.is_silent:
             advice = (
                 "its apiserver hangs or is overloaded: look at its log and restart it; if there is none, correct "
                 f"`server` in {way.origin}"

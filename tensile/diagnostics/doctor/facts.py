@@ -22,6 +22,8 @@ NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", 
 WAITING = "pods without a node"
 SPACES, STRANGERS = "namespaces", "pods by namespace"
 POLICIES = "NetworkPolicies by namespace"
+NO_ANSWER = "no answer in"
+"""How the error of a step of a connection begins that took too long."""
 LOCAL_ENGINE = "engine on this machine"
 AUTHORITY, REQUESTS, ADVERTISED = "authority of callers", "certificate requests", "advertised address"
 HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
@@ -105,6 +107,11 @@ class ContactResult(NamedTuple):
     shown: bytes = b""
     version: str = ""
     ahead: float | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the server did not respond in time."""
+        return self.error.startswith(NO_ANSWER)
 
 
 class QueryAnswer(NamedTuple):

@@ -42,14 +42,13 @@ from tensile.diagnostics.doctor.facts import (
     strays,
 )
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, blocked_deletions
-from tensile.engine.status.query import LEASE_SECONDS, restart_needed, unrenewed
+from tensile.engine.status.query import LEASE_SECONDS, restart_needed, sharing, unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import (
     ENGINE,
     IN_TOPOLOGY,
     LOWER_UID,
     NOWHERE,
-    OTHER_ENGINE,
     OWNER,
     OWNER_NAME,
     PROVISIONER,
@@ -151,7 +150,7 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node, owner(upper, facts.topology)))
     else:
         yield _renewal(side, name, upper.value(lease_of(name)), facts.now)
-        blocked = blocked_deletions([node], name)
+        blocked = blocked_deletions(node)
         if blocked:
             yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
 
@@ -164,10 +163,9 @@ def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetim
     if gone:
         what = f"Node {name} exists, but no engine has renewed its lease {gone}: logs, exec and new pods wait"
         return Finding(side.name, "node", Level.WARN, what, START)
-    engine, other = annotations(lease).get(ENGINE), annotations(lease).get(OTHER_ENGINE)
-    if other:
-        what = f"engines {engine} and {other} both renew the lease of Node {name}, and undo each other's changes"
-        return Finding(side.name, "node", Level.WARN, what, ONE_ENGINE)
+    if shared := sharing(lease, f"the lease of Node {name}"):
+        return Finding(side.name, "node", Level.WARN, shared, ONE_ENGINE)
+    engine = annotations(lease).get(ENGINE)
     which = f"engine {engine}" if engine else "an engine"
     return Finding(side.name, "node", Level.OK, f"Node {name} exists, and {which} renews its lease")
 
@@ -258,7 +256,7 @@ def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, run
         contact = answer.value
         if contact.stage == Stage.DONE:
             return Finding(lower, "kubelet", Level.OK, f"{where} is reachable from here")
-        if contact.stage == Stage.TLS and "no answer" not in contact.error:
+        if contact.stage == Stage.TLS and not contact.is_silent:
             what = f"another program than the engine listens at {where} ({contact.error})"
             return Finding(lower, "kubelet", Level.FAIL, what, "stop it, or set another kubelet port for the lower")
         advice = (

@@ -24,6 +24,7 @@ import orjson
 from tensile import __version__
 from tensile.diagnostics.doctor.facts import (
     CLASSES,
+    NO_ANSWER,
     NODES,
     RANGES,
     ClusterFacts,
@@ -38,7 +39,7 @@ from tensile.errors import ClusterError, TensileError
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
-from tensile.kube.credentials import Access, claims_of, token_in
+from tensile.kube.credentials import Access, claims_of, expiry_of, token_in
 from tensile.kube.dial import connected
 from tensile.kube.rest import StreamPool
 from tensile.kube.transport import cause_of
@@ -292,7 +293,7 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
 
 def why(error: Exception) -> str:
     """Return an error in a few words."""
-    return f"no answer in {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error, str(error))
+    return f"{NO_ANSWER} {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error, str(error))
 
 
 async def _looked_up(host: str, port: int) -> None:
@@ -382,9 +383,8 @@ def way_of(access: Access) -> ServerEndpoint:
 def token_of(token: str) -> TokenInfo:
     """Return the claims of a token; without values if it is not a JWT."""
     said = claims_of(token)
-    try:
-        until = datetime.fromtimestamp(said["exp"], UTC) if "exp" in said else None
-    except (OverflowError, OSError, TypeError, ValueError):
+    until = expiry_of(said)
+    if until is None and "exp" in said:
         return TokenInfo()
     return TokenInfo(str(said.get("sub", "")), until)
 

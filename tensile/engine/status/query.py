@@ -25,8 +25,8 @@ from tensile.kube.informer import Informer
 from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
 from tensile.kube.transport import cause_of
-from tensile.names import LEASE_NAMESPACE
-from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref, timestamp
+from tensile.names import ENGINE, LEASE_NAMESPACE, OTHER_ENGINE
+from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref, annotations, timestamp
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Telemetry, TopologyErrors, Upper, decode, parse, salvaged
 
@@ -269,6 +269,12 @@ def unrenewed(lease: Manifest | None, now: datetime) -> str:
     if lease is None or holds(renewed, now):
         return ""
     return f"since {timestamp(renewed)}" if lease else "as it has none"
+
+
+def sharing(lease: Manifest, whose: str) -> str:
+    """Return that two engines renew a Lease, "" if none does beside the other; `whose` names the Lease."""
+    engine, other = annotations(lease).get(ENGINE), annotations(lease).get(OTHER_ENGINE)
+    return f"engines {engine} and {other} both renew {whose}, and undo each other's changes" if other else ""
 
 
 def _gone(renewed: datetime, now: datetime) -> str:

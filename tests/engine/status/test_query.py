@@ -130,7 +130,7 @@ async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> No
 
 
 async def test_a_broken_file_and_nobody_who_answers() -> None:
-    """The file may hide where the engine is, so its errors come first, and nobody is told to start one."""
+    """The errors of the file come first. They may hide the telemetry address, so no advice is to start an engine."""
     runner, port = await serving(b"")
     await runner.cleanup()
     with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno status from http://127.0.0.1:{port}/"):

@@ -220,7 +220,7 @@ def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
 
 
 def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
-    """Whichever side is told last; an ordinary end concerns it only while the guard blocks pods."""
+    """In either order of the two events. The end of another pod enqueues the key only while the guard blocks steps."""
     here = mirrored(status={"phase": "Failed"})
     keys = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
