@@ -125,7 +125,8 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         verdict(pod, lowers, picture.topology.exclude_namespaces),
         [*advice(pod, lowers), *_room_elsewhere(pod, lowers, picture.topology)],
     )
-    gone = unrenewed(asked.lease, picture.world.now) if any(row["here"] for row in lowers) else ""
+    node = _node_named(document["pod"]["node"], picture) or {}
+    gone = unrenewed(asked.lease, node, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and not _has_ended(pod):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
         todo = [START, *(line for line in todo if line != START)]

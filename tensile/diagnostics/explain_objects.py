@@ -83,7 +83,7 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
             return Verdict(f"the Node belongs to topology {topology}", rename_advice(topology))
         advice = "give the virtual node another name (`node.name` in the topology), or remove that Node"
         return Verdict("the Node belongs to another owner, so the engine does not touch it", advice)
-    gone = unrenewed(asked.lease, picture.world.now)
+    gone = unrenewed(asked.lease, node, picture.world.now)
     if gone:
         return Verdict(f"no engine has renewed its lease {gone}, so its conditions are old", START)
     if shared := sharing(asked.lease or {}, "its lease"):

@@ -29,7 +29,18 @@ from tensile.names import (
     Owner,
     owner_of,
 )
-from tensile.objects import CLAIM, ENDPOINT_SLICE, NAMESPACE, POD, SERVICE, STORAGE_CLASS, VOLUME, Kind, Manifest
+from tensile.objects import (
+    CLAIM,
+    ENDPOINT_SLICE,
+    NAMESPACE,
+    POD,
+    SERVICE,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+    Manifest,
+    timestamp,
+)
 
 MINE: Owner = owner_of("upper-uid", "demo")
 SELECTED = "volume.kubernetes.io/selected-node"
@@ -114,6 +125,14 @@ def test_a_node_whose_lease_nobody_renews(seconds: float, *, old: bool) -> None:
     assert why.startswith("no engine has renewed its lease since 2026-03-01T11:59:") is old
     assert advice.startswith("start the engine")
     assert of_node(virtual_node(), {})[0].startswith("no engine has renewed its lease as it has none")
+
+
+@pytest.mark.parametrize(("seconds", "old"), [(39, False), (41, True)])
+def test_a_node_that_has_no_lease_yet(seconds: float, *, old: bool) -> None:
+    """A new Node is there a moment before its first lease."""
+    node = virtual_node(("Ready", "True"))
+    node["metadata"]["creationTimestamp"] = timestamp(NOW - timedelta(seconds=seconds))
+    assert of_node(node, {})[0].startswith("no engine has renewed its lease") is old
 
 
 @pytest.mark.parametrize(

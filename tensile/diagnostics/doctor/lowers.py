@@ -149,17 +149,18 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     elif not is_ours(node, owner(upper, facts.topology)):
         yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node, owner(upper, facts.topology)))
     else:
-        yield _renewal(side, name, upper.value(lease_of(name)), facts.now)
+        yield _renewal(side, node, upper.value(lease_of(name)), facts.now)
         blocked = blocked_deletions(node)
         if blocked:
             yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
 
 
-def _renewal(side: ClusterFacts, name: str, lease: Manifest | None, now: datetime) -> Finding:
+def _renewal(side: ClusterFacts, node: Manifest, lease: Manifest | None, now: datetime) -> Finding:
     """Return a finding on whether an engine renews the lease of a Node of ours; None for a lease that was not read."""
+    name = metadata(node)["name"]
     if not lease:
         return Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine has renewed its lease yet")
-    gone = unrenewed(lease, now)
+    gone = unrenewed(lease, node, now)
     if gone:
         what = f"Node {name} exists, but no engine has renewed its lease {gone}: logs, exec and new pods wait"
         return Finding(side.name, "node", Level.WARN, what, START)

@@ -26,7 +26,7 @@ from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
 from tensile.kube.transport import cause_of
 from tensile.names import ENGINE, LEASE_NAMESPACE, OTHER_ENGINE
-from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref, annotations, timestamp
+from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref, annotations, metadata, timestamp
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Telemetry, TopologyErrors, Upper, decode, parse, salvaged
 
@@ -258,14 +258,22 @@ def renewed_at(lease: Manifest) -> datetime:
     return datetime.fromisoformat(told) if told else datetime.fromtimestamp(0, UTC)
 
 
+def _created_at(node: Manifest) -> datetime:
+    """Return when a Node was created; 1970 if that is not known."""
+    return datetime.fromisoformat(metadata(node).get("creationTimestamp") or "1970-01-01T00:00:00Z")
+
+
 def holds(renewed: datetime, now: datetime) -> bool:
     """Report whether a lease renewed at that time is still valid."""
     return (now - renewed).total_seconds() <= LEASE_SECONDS
 
 
-def unrenewed(lease: Manifest | None, now: datetime) -> str:
-    """Return since when no engine renews a node's Lease ({}: it has none), "" if one does, or if it is not known."""
-    renewed = renewed_at(lease or {})
+def unrenewed(lease: Manifest | None, node: Manifest, now: datetime) -> str:
+    """Return since when no engine renews a node's Lease ({}: it has none), "" if one does, or if it is not known.
+
+    A new Node may still get its first Lease.
+    """
+    renewed = renewed_at(lease) if lease else _created_at(node)
     if lease is None or holds(renewed, now):
         return ""
     return f"since {timestamp(renewed)}" if lease else "as it has none"
