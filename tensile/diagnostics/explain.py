@@ -6,7 +6,7 @@ about the first obstacle; a pod that runs, or that only needs time, gets none.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
 from tensile.engine.status.query import unrenewed
@@ -76,6 +76,9 @@ _CHECKS_BELOW: Mapping[str, str] = {
     ),
 }
 """What to do if the nodes of a lower refuse a pod in a check."""
+_BLOCKED_PODS = "it sets such pods to Failed, and their controllers create new ones"
+_OVER_QUOTA = "exceeded quota"
+"""In the message of an apiserver that refuses an object for a quota."""
 _UNAUTHORIZED = " cannot "
 """In the message of an apiserver that denies a user a right: 'User "x" cannot create resource "pods"'."""
 _DENIED: Mapping[str, str] = {
@@ -101,6 +104,13 @@ _DENIED: Mapping[str, str] = {
 """What to do about frequent reasons not to mirror a pod."""
 
 
+class Explanation(NamedTuple):
+    """The state of a pod in one sentence, and what a user can do about it, the most useful first."""
+
+    why: str
+    advice: tuple[str, ...] = ()
+
+
 def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
     """Return the document: `formatVersion`, `pod`, `why`, `advice`, `lowers` and `events`.
 
@@ -121,24 +131,21 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         "lowers": lowers,
         "events": event_rows(asked.events),
     }
-    why, todo = _on_lost_node(pod, picture) or (
-        verdict(pod, lowers, picture.topology.exclude_namespaces),
-        [*advice(pod, lowers), *_room_elsewhere(pod, lowers, picture.topology)],
-    )
-    node = _node_named(document["pod"]["node"], picture) or {}
+    why, advice = _on_lost_node(pod, picture) or _verdict(pod, lowers, picture.topology)
+    node = _node_named(pod["spec"].get("nodeName") or "", picture) or {}
     gone = unrenewed(asked.lease, node, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and not _has_ended(pod):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
-        todo = [START, *(line for line in todo if line != START)]
-    return document | {"why": why, "advice": todo}
+        advice = (START, *(line for line in advice if line != START))
+    return document | {"why": why, "advice": list(advice)}
 
 
 def _has_ended(pod: Manifest) -> bool:
     return (pod.get("status") or {}).get("phase") in TERMINAL
 
 
-def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> tuple[str, list[str]] | None:
-    """Return the verdict and the advice for a pod whose Node is of a removed lower, or of another topology.
+def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> Explanation | None:
+    """Return the explanation of a pod whose Node is of a removed lower, or of another topology.
 
     None for any other pod.
     """
@@ -147,12 +154,12 @@ def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> tuple[str, list[str]
     if node is None or _has_ended(pod) or metadata(pod).get("deletionTimestamp"):
         return None
     if topology := other_topology(node, picture.owner):
-        return f"its node {name} belongs to topology {topology}", [rename_advice(topology)]
+        return Explanation(f"its node {name} belongs to topology {topology}", (rename_advice(topology),))
     is_declared = any(spec.node.name == name for spec in picture.topology.lowers)
     if is_declared or labels(node).get(OWNER) != picture.owner.mark:
         return None
     why = f"its node {name} is of a lower cluster that was removed from the topology; it runs on"
-    return why, [REMOVED_LOWER]
+    return Explanation(why, (REMOVED_LOWER,))
 
 
 def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:
@@ -263,102 +270,152 @@ def _event(event: Manifest) -> Document:
     return {"time": _moment(event), **fields, "source": source}
 
 
-def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection[str]) -> str:
-    """Return the one sentence that explains the pod's state; `lowers` are the rows of the document."""
+def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explanation:
+    """Return the first obstacle of a pod on its way to a lower node; `lowers` are the rows of the document."""
     status = pod.get("status") or {}
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
     if _has_ended(pod):
-        return f"it has ended ({_said(status)})" if _said(status) else "it has ended"
+        return Explanation(f"it has ended ({_said(status)})" if _said(status) else "it has ended")
     if not pod["spec"].get("nodeName"):
         return _unbound(pod, lowers)
     row = next((one for one in lowers if one["here"]), None)
     if row is None:
-        return f"its node {pod['spec']['nodeName']} is not a virtual node of this topology"
-    return _bound(pod, row, exclude_namespaces)
+        return Explanation(f"its node {pod['spec']['nodeName']} is not a virtual node of this topology")
+    found = _bound(pod, row, topology.exclude_namespaces)
+    if _is_unplaced(row):
+        return Explanation(found.why, (*found.advice, *_room_elsewhere(pod, row, lowers, topology)))
+    return found
 
 
-def _ending(pod: Manifest, lowers: Sequence[Row]) -> str:
+def _ending(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
     """Return what a pod that is being deleted waits for."""
     since = f"its deletion was requested at {metadata(pod)['deletionTimestamp']}"
-    there = next((one for one in lowers if one["pod"]), None)
-    silent = next((one for one in lowers if one["here"] and one["trouble"]), None)
-    if there:
-        return f"{since}, and it still exists in {there['name']}"
-    if silent:
-        return f"{since}; whether it still runs in {silent['name']} is unknown: {silent['trouble']}"
+    if there := next((one for one in lowers if one["pod"]), None):
+        return Explanation(f"{since}, and it still exists in {there['name']}")
+    if silent := next((one for one in lowers if one["here"] and one["trouble"]), None):
+        why = f"{since}; whether it still runs in {silent['name']} is unknown: {silent['trouble']}"
+        return Explanation(why, (_reach(silent),))
     holders = metadata(pod).get("finalizers")
-    return f"{since}; it waits for its finalizers: {', '.join(holders)}" if holders else since
+    return Explanation(f"{since}; it waits for its finalizers: {', '.join(holders)}" if holders else since)
 
 
-def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
+# A pod without a node.
+
+
+def _unbound(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
     """Return why the upper scheduler has bound a pod to no node."""
-    gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
-    if gates:
-        return f"it has scheduling gates: {', '.join(gates)}"
-    said = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
-    open_above = [one for one in lowers if one["above"]["fits"]]
-    if open_above:
-        names = ", ".join(one["node"] for one in open_above)
-        told = f"it reports: {said}" if said else "it has reported no reason"
-        if said and all(map(_takes_nothing, open_above)):
-            return f"it fits on {names} in sum, but on no single node there; the upper scheduler reports: {said}"
-        return f"the upper scheduler has not bound it, although it fits on {names}; {told}"
+    if gates := [one["name"] for one in pod["spec"].get("schedulingGates") or ()]:
+        why = f"it has scheduling gates: {', '.join(gates)}"
+        return Explanation(why, ("wait until the owner of the gates removes them",))
     if not lowers:
-        return "the topology has no lower clusters"
-    common = _common(lowers)
-    if common:
-        return f"no virtual node accepts it: {common}"
-    return "no virtual node accepts it: " + "; ".join(f"{one['node']}: {refusal(one['above'])}" for one in lowers)
+        return Explanation("the topology has no lower clusters", ("add a lower cluster to the topology",))
+    if open_above := [one for one in lowers if one["above"]["fits"]]:
+        return _unchosen(pod, open_above)
+    checks = dict.fromkeys(one["above"]["check"] for one in lowers)
+    advice = tuple(line for check in checks if (line := _for_check(check, pod)))
+    reasons = {_refusal(one["above"]) for one in lowers}
+    if len(reasons) == 1:
+        return Explanation(f"no virtual node accepts it: {reasons.pop()}", advice)
+    each = "; ".join(f"{one['node']}: {_refusal(one['above'])}" for one in lowers)
+    return Explanation(f"no virtual node accepts it: {each}", advice)
 
 
-def _takes_nothing(row: Row) -> bool:
-    """Report whether the nodes of a lower are known, and all refuse a pod."""
-    return row["below"] is not None and not row["below"]["fits"]
+def _unchosen(pod: Manifest, open_above: Sequence[Row]) -> Explanation:
+    """Return why a pod has no node although these virtual nodes would accept it."""
+    names = ", ".join(one["node"] for one in open_above)
+    said = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
+    told = f"reports: {said}" if said else "has reported no reason"
+    if not all(one["below"] is not None and not one["below"]["fits"] for one in open_above):
+        return Explanation(f"the upper scheduler has not bound it, although it fits on {names}; it {told}")
+    advice = tuple(dict.fromkeys(line for one in open_above for line in _for_unplaced(pod, one)))
+    return Explanation(f"it fits on {names} in sum, but on no single node there; the upper scheduler {told}", advice)
 
 
-def _common(lowers: Sequence[Row]) -> str:
-    """Return the reason that all virtual nodes have in common, "" if their reasons differ."""
-    told = {refusal(one["above"]) for one in lowers}
-    return told.pop() if len(told) == 1 else ""
-
-
-def refusal(told: Row) -> str:
+def _refusal(told: Row) -> str:
     """Return the reasons of a node that refuses a pod, as text."""
     reasons = ", ".join(told["reasons"])
     return f"{reasons} ({told['detail']})" if told["detail"] else reasons
 
 
-def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
+def _for_check(check: str, pod: Manifest) -> str:
+    """Return what to do about a check in which virtual nodes refuse a pod, "" if nothing general can be said."""
+    is_opted_in = _OPTED_IN in labels(pod).items()
+    if check == "taints":
+        tolerate = "add a toleration of the taint to the pod"
+        return tolerate if is_opted_in else f"{tolerate}, or label it {_LABEL}: the engine then adds the toleration"
+    if check == "affinity":
+        again = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
+        return (
+            "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve the "
+            f"webhook (`webhook.enabled`) and {again}; without the extender (`extender.enabled`), the upper scheduler "
+            "may then choose a lower cluster without such a node"
+        )
+    if check == "volumes":
+        return f"see why its claims are not bound: {_claim_commands(pod)}"
+    return _CHECKS.get(check, "")
+
+
+def _claim_commands(pod: Manifest) -> str:
+    """Return the commands that explain the claims of a pod."""
+    space = metadata(pod)["namespace"]
+    found = (f"`tensile explain claim {name} -n {space}`" for name in claim_names(pod))
+    return ", ".join(found) or "`kubectl get pvc`"
+
+
+# A pod that is bound to a virtual node.
+
+
+def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> Explanation:
     """Return the state in its lower cluster of a pod that is bound to a virtual node."""
-    kept_out = excluded(pod, exclude_namespaces)
-    if kept_out:
-        return f"it is not mirrored: {kept_out.message}"
     name = row["name"]
+    if kept_out := excluded(pod, exclude_namespaces):
+        return Explanation(f"it is not mirrored: {kept_out.message}", (_DENIED[kept_out.reason],))
     if row["trouble"]:
-        return f"its state in {name} is unknown: {row['trouble']}"
+        return Explanation(f"its state in {name} is unknown: {row['trouble']}", (_reach(row),))
     if row["pod"] is None:
         return _unmirrored(pod, row)
     if not row["pod"]["node"]:
-        return f"in {name} it waits for a node: {_nodes(row)}"
-    where = f"in {name} it is on node {row['pod']['node']}"
-    waiting = _waiting(pod)
-    return f"{where}, and waits: {waiting}" if waiting else where
+        advice = tuple(_for_unplaced(pod, row)) if _is_unplaced(row) else ()
+        return Explanation(f"in {name} it waits for a node: {_nodes(row)}", advice)
+    where, waiting = f"in {name} it is on node {row['pod']['node']}", _waiting(pod)
+    meta = metadata(pod)
+    look = f"see its containers and events: `kubectl describe pod {meta['name']} -n {meta['namespace']}`"
+    advice = (look,) if row["pod"]["phase"] == "Pending" else ()
+    return Explanation(f"{where}, and waits: {waiting}" if waiting else where, advice)
 
 
-def _unmirrored(pod: Manifest, row: Row) -> str:
+def _unmirrored(pod: Manifest, row: Row) -> Explanation:
     """Return why a pod does not exist in its lower cluster yet."""
+    absent = f"it is not created in {row['name']}"
     said = conditions_of(pod).get(MIRRORED) or {}
     if said.get("status") == "False":
-        return f"it is not created in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
+        reason, message = str(said.get("reason", "")), str(said.get("message", ""))
+        return Explanation(f"{absent}: {reason}: {message}", (_for_reason(reason, message, row),))
     if facts_of(pod).ran:
-        blocked = row["deletionsBlocked"]
-        then = f"the guard keeps it unchanged: {blocked}" if blocked else "the engine sets it to Failed"
-        return f"its lower pod in {row['name']} is gone, but no user deleted the upper pod; {then}"
+        why = f"its lower pod in {row['name']} is gone, but no user deleted the upper pod"
+        if blocked := row["deletionsBlocked"]:
+            return Explanation(f"{why}; the guard keeps it unchanged: {blocked}", (BLOCKED, _BLOCKED_PODS))
+        return Explanation(f"{why}; the engine sets it to Failed")
     if row["quota"]:
         first = row["quota"][0]
-        return f"it is not created in {row['name']}: quota {first['name']} is too small: {first['message']}"
-    return f"it is not created in {row['name']}, and the engine has not reported why: does it run?"
+        return Explanation(f"{absent}: quota {first['name']} is too small: {first['message']}", (_for_quota(row),))
+    return Explanation(f"{absent}, and the engine has not reported why: does it run?", (START,))
+
+
+def _for_reason(reason: str, message: str, row: Row) -> str:
+    """Return what to do about a reason that the engine reports in condition Mirrored."""
+    if _UNAUTHORIZED in message:
+        return "grant the engine this right: `tensile doctor` lists what is missing, with the commands"
+    if _OVER_QUOTA in message and row["quota"]:
+        return _for_quota(row)
+    return _DENIED.get(reason, f"see the reason {reason} in docs/reference/conditions.md")
+
+
+def _for_quota(row: Row) -> str:
+    is_count = all(one["message"].startswith(("pods:", "count/pods:")) for one in row["quota"])
+    instead = "delete pods there" if is_count else "reduce the requests of the pod"
+    return f"raise the quota in {row['name']}, or {instead}"
 
 
 def _nodes(row: Row) -> str:
@@ -384,6 +441,49 @@ def _waiting(pod: Manifest) -> str:
 
 def _said(status: Manifest) -> str:
     return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+
+
+def _is_unplaced(row: Row) -> bool:
+    """Report whether a pod exists in a lower whose nodes all refuse it."""
+    return bool(row["pod"]) and not row["pod"]["node"] and not row["below"]["fits"]
+
+
+def _for_unplaced(pod: Manifest, row: Row) -> Iterator[str]:
+    """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
+    checks, name = _checks_below(row), row["name"]
+    advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
+    advice += [f"see why its claims are not bound there: {_claim_commands(pod)}"] if "volumes" in checks else []
+    yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
+
+
+def _checks_below(row: Row) -> dict[str, None]:
+    """Return the checks in which the nodes of a lower refuse a pod, in the order of the nodes."""
+    below = row["below"]
+    refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
+    return dict.fromkeys(one["check"] for one in refusals)
+
+
+def _room_elsewhere(pod: Manifest, here: Row, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
+    """Yield what brings a pod that no node of its lower takes to another lower."""
+    if not topology.extender.enabled and _checks_below(here).keys() != {"volumes"}:
+        yield _EXTENDER
+    if not uses_claims(pod) and any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers):
+        yield _move(pod, topology.descheduler)
+
+
+def _move(pod: Manifest, descheduler: Descheduler) -> str:
+    """Return what to do so that the descheduler moves a pod to another lower."""
+    bare = "" if controller_of(pod) or descheduler.recreate_bare_pods else " and `descheduler.recreateBarePods`"
+    if bare or not descheduler.enabled:
+        return f"with `descheduler.enabled`{bare} the engine moves such pods to another lower cluster"
+    return "`tensile plan` shows where the descheduler moves it, or why it does not"
+
+
+def _reach(row: Row) -> str:
+    return f"find the cause with `tensile doctor`: it checks connection, credential and permissions of {row['name']}"
+
+
+# Quotas.
 
 
 def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[tuple[str, str]]:
@@ -420,6 +520,9 @@ def _words(name: str, asked: int, hard: int, used: int) -> str:
     return f"{name}: {render(asked, binary=binary)} asked, {left} of {render(hard, binary=binary)} left"
 
 
+# As text.
+
+
 def explanation_text(document: Row) -> str:
     """Return an explanation as text, without a trailing newline: a sentence, a table, the latest events, what to do."""
     pod = document["pod"]
@@ -440,7 +543,7 @@ def explanation_text(document: Row) -> str:
 
 def _lower_cells(row: Row) -> Iterator[Cells]:
     """Yield the table rows of one lower: its virtual node, then the nodes of the lower cluster."""
-    yield ("upper", row["node"], *_verdict(row["above"]))
+    yield ("upper", row["node"], *_answer(row["above"]))
     name = row["name"]
     if row["trouble"]:
         yield (name, "-", "?", "reach", row["trouble"])
@@ -449,7 +552,7 @@ def _lower_cells(row: Row) -> Iterator[Cells]:
         yield (name, "-", "no", "quota", f"{quota['name']}: {quota['message']}")
     below = row["below"]
     if below["nowhere"]:
-        yield (name, "any", *_verdict({"fits": False, **below["nowhere"]}))
+        yield (name, "any", *_answer({"fits": False, **below["nowhere"]}))
         return
     nodes = below["nodes"]
     yield from ((name, *cells) for cells in (_one_by_one(nodes) if len(nodes) <= _ONE_BY_ONE else _grouped(nodes)))
@@ -458,146 +561,18 @@ def _lower_cells(row: Row) -> Iterator[Cells]:
 
 
 def _one_by_one(nodes: Iterable[Row]) -> Iterator[Cells]:
-    return ((one["name"], *_verdict(one)) for one in nodes)
+    return ((one["name"], *_answer(one)) for one in nodes)
 
 
 def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
     """Yield one row for all nodes with the same result; details such as amounts may differ."""
     groups: dict[Cells, list[str]] = {}
     for one in nodes:
-        groups.setdefault(_verdict({**one, "detail": ""}), []).append(one["name"])
+        groups.setdefault(_answer({**one, "detail": ""}), []).append(one["name"])
     for cells, names in sorted(groups.items(), key=lambda group: -len(group[1])):
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         yield (", ".join(names[:_NAMED]) + more, *cells)
 
 
-def _verdict(told: Row) -> Cells:
-    return ("yes", "", "") if told["fits"] else ("no", told["check"], refusal(told))
-
-
-def advice(pod: Manifest, lowers: Sequence[Row]) -> list[str]:
-    """Return what a user can do about the first obstacle of a pod; `lowers` are the rows of the explanation."""
-    return list(_advice(pod, lowers))
-
-
-def _advice(pod: Manifest, lowers: Sequence[Row]) -> Iterator[str]:
-    if metadata(pod).get("deletionTimestamp"):
-        yield from (_reach(one) for one in lowers if one["here"] and one["trouble"])
-    elif not pod["spec"].get("nodeName"):
-        yield from _for_unbound(pod, lowers)
-    elif not _has_ended(pod):
-        yield from (line for one in lowers if one["here"] for line in _for_bound(pod, one))
-
-
-def _for_unbound(pod: Manifest, lowers: Sequence[Row]) -> Iterator[str]:
-    if pod["spec"].get("schedulingGates"):
-        yield "wait until the owner of the gates removes them"
-    elif not lowers:
-        yield "add a lower cluster to the topology"
-    elif open_above := [one for one in lowers if one["above"]["fits"]]:
-        if all(map(_takes_nothing, open_above)):
-            yield from dict.fromkeys(line for one in open_above for line in _for_unplaced(pod, one))
-    else:
-        checks = dict.fromkeys(one["above"]["check"] for one in lowers)
-        yield from (line for check in checks if (line := _for_check(check, pod)))
-
-
-def _for_check(check: str, pod: Manifest) -> str:
-    """Return what to do about a check in which virtual nodes refuse a pod, "" if nothing general can be said."""
-    is_opted_in = _OPTED_IN in labels(pod).items()
-    if check == "taints":
-        tolerate = "add a toleration of the taint to the pod"
-        return tolerate if is_opted_in else f"{tolerate}, or label it {_LABEL}: the engine then adds the toleration"
-    if check == "affinity":
-        again = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
-        return (
-            "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve the "
-            f"webhook (`webhook.enabled`) and {again}; without the extender (`extender.enabled`), the upper scheduler "
-            "may then choose a lower cluster without such a node"
-        )
-    if check == "volumes":
-        return f"see why its claims are not bound: {_claim_commands(pod)}"
-    return _CHECKS.get(check, "")
-
-
-def _claim_commands(pod: Manifest) -> str:
-    """Return the commands that explain the claims of a pod."""
-    space = metadata(pod)["namespace"]
-    found = (f"`tensile explain claim {name} -n {space}`" for name in claim_names(pod))
-    return ", ".join(found) or "`kubectl get pvc`"
-
-
-def _for_bound(pod: Manifest, row: Row) -> Iterator[str]:
-    """Yield what to do about a pod that is bound to the virtual node of a lower."""
-    if row["trouble"]:
-        yield _reach(row)
-    elif row["pod"] is None:
-        yield from _for_unmirrored(pod, row)
-    elif _is_unplaced(row):
-        yield from _for_unplaced(pod, row)
-    elif row["pod"]["phase"] == "Pending" and row["pod"]["node"]:
-        meta = metadata(pod)
-        yield f"see its containers and events: `kubectl describe pod {meta['name']} -n {meta['namespace']}`"
-
-
-def _is_unplaced(row: Row) -> bool:
-    """Report whether a pod exists in a lower whose nodes all refuse it."""
-    return bool(row["pod"]) and not row["pod"]["node"] and not row["below"]["fits"]
-
-
-def _room_elsewhere(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
-    """Yield what brings a pod that no node of its lower takes to another lower."""
-    here = next((row for row in lowers if row["here"] and _is_unplaced(row)), None)
-    if here is None:
-        return
-    if not topology.extender.enabled and _checks_below(here).keys() != {"volumes"}:
-        yield _EXTENDER
-    if not uses_claims(pod) and any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers):
-        yield _move(pod, topology.descheduler)
-
-
-def _move(pod: Manifest, descheduler: Descheduler) -> str:
-    """Return what to do so that the descheduler moves a pod to another lower."""
-    bare = "" if controller_of(pod) or descheduler.recreate_bare_pods else " and `descheduler.recreateBarePods`"
-    if bare or not descheduler.enabled:
-        return f"with `descheduler.enabled`{bare} the engine moves such pods to another lower cluster"
-    return "`tensile plan` shows where the descheduler moves it, or why it does not"
-
-
-def _checks_below(row: Row) -> dict[str, None]:
-    """Return the checks in which the nodes of a lower refuse a pod, in the order of the nodes."""
-    below = row["below"]
-    refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
-    return dict.fromkeys(one["check"] for one in refusals)
-
-
-def _for_unplaced(pod: Manifest, row: Row) -> Iterator[str]:
-    """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
-    checks, name = _checks_below(row), row["name"]
-    advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
-    advice += [f"see why its claims are not bound there: {_claim_commands(pod)}"] if "volumes" in checks else []
-    yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
-
-
-def _for_unmirrored(pod: Manifest, row: Row) -> Iterator[str]:
-    said = conditions_of(pod).get(MIRRORED) or {}
-    if said.get("status") != "False" and facts_of(pod).ran:
-        if row["deletionsBlocked"]:
-            yield BLOCKED
-            yield "it sets such pods to Failed, and their controllers create new ones"
-    elif row["quota"]:
-        is_count = all(one["message"].startswith(("pods:", "count/pods:")) for one in row["quota"])
-        instead = "delete pods there" if is_count else "reduce the requests of the pod"
-        yield f"raise the quota in {row['name']}, or {instead}"
-    elif said.get("status") == "False":
-        reason = str(said.get("reason", ""))
-        if _UNAUTHORIZED in said.get("message", ""):
-            yield "grant the engine this right: `tensile doctor` lists what is missing, with the commands"
-            return
-        yield _DENIED.get(reason, f"see the reason {reason} in docs/reference/conditions.md")
-    else:
-        yield START
-
-
-def _reach(row: Row) -> str:
-    return f"find the cause with `tensile doctor`: it checks connection, credential and permissions of {row['name']}"
+def _answer(told: Row) -> Cells:
+    return ("yes", "", "") if told["fits"] else ("no", told["check"], _refusal(told))

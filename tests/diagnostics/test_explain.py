@@ -162,6 +162,22 @@ def test_a_quota_below() -> None:
     assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in explanation_text(found)
 
 
+def test_a_quota_is_not_the_remedy_for_another_reason() -> None:
+    """A quota would be in the way next; the advice is about the obstacle that the sentence names."""
+    lower = two_nodes("lower-a", (QUOTA, quota("4", "3")))
+    missing = unmirrored("ConfigMapNotFound", "ConfigMap a/b does not exist in the upper cluster")
+    pod = above(spec=on() | asking(cpu="2"), status=missing)
+    assert advised(pod, lower) == ["create the ConfigMap in the upper cluster"]
+    pod["status"] = unmirrored("Forbidden", "exceeded quota: q, requested: requests.cpu=2")
+    assert advised(pod, lower) == ["raise the quota in lower-a, or reduce the requests of the pod"]
+
+
+def test_the_remedy_for_an_excluded_namespace_needs_no_engine() -> None:
+    """The topology tells it, also before the engine has set the condition."""
+    (advice,) = advised(above(spec=on(), namespace="kube-system"))
+    assert advice.startswith("create the pod in another namespace, or change `excludeNamespaces`")
+
+
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}])
 def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
     """Nor one that leaves enough."""
