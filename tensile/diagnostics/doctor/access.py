@@ -112,8 +112,10 @@ def _untrusted(contact: ContactResult, shown: x509.Certificate, facts: Facts) ->
     known = ", ".join(each.subject.rfc4514_string() for each in certificates_in(way.authority)) or "the system's"
     issuer = shown.issuer.rfc4514_string()
     return what, (
-        f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there, which this "
-        "prints: kubectl -n kube-system get configmap kube-root-ca.crt -o jsonpath='{.data.ca\\.crt}'"
+        f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there; with a kubeconfig "
+        "that works for that cluster, this prints it: kubectl --kubeconfig WORKING -n kube-system get configmap "
+        "kube-root-ca.crt -o jsonpath='{.data.ca\\.crt}'; with kubeadm it is /etc/kubernetes/pki/ca.crt of its control "
+        "plane"
     )
 
 

@@ -87,13 +87,14 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a cluster differs from all previous ones, and is the one its Node was created for."""
     if not side.identity:
         return
-    place = facts.sides().index(side)
-    twin = next((one for one in facts.sides()[:place] if one.identity == side.identity), None)
-    if twin is not None:
+    known = _noted(side, facts)
+    before = facts.sides()[: facts.sides().index(side)]
+    twin = next((one for one in before if one.identity == side.identity), None)
+    if twin is not None and not (known == side.identity and _noted(twin, facts) not in ("", side.identity)):
         origin = side.contact.way.origin if side.contact else ""
         what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
         advice = f"use the kubeconfig of another cluster than {origin}"
-        advice += ", or remove a lower cluster of the two" if _noted(side, facts) in ("", side.identity) else ""
+        advice += ", or remove a lower cluster of the two" if known in ("", side.identity) else ""
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     left = _left_node(side, facts)
@@ -102,7 +103,6 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         advice = f"to keep them, write node: {{name: {left}}} for lower {side.name}; or delete these pods"
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
-    known = _noted(side, facts)
     if known not in ("", side.identity):
         what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
         advice = "correct the address, or add the new cluster to the topology under another name"

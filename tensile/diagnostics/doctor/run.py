@@ -48,6 +48,8 @@ _CHECKS: tuple[Check, ...] = (
     tenanted,
     unprotected,
 )
+_OF_CONTENT = ("rights", "metrics", "storage", "network", "ports", "tenants")
+"""The checks of what is in a cluster: for the wrong cluster, their advice would be wrong."""
 
 
 def examine(
@@ -88,6 +90,10 @@ def diagnosed(facts: Facts) -> list[Finding]:
 def _of(side: ClusterFacts, facts: Facts, of_all: list[Finding]) -> list[Finding]:
     found = [finding for check in _CHECKS for finding in check(side, facts)]
     found += [finding for finding in of_all if finding.cluster == side.name]
+    if any(one.check == "identity" and one.level == Level.FAIL for one in found):
+        content = dict.fromkeys(one.check for one in found if one.check in _OF_CONTENT)
+        found = [one for one in found if one.check not in content]
+        found += [Finding(side.name, check, Level.SKIP, "not checked in a wrong cluster") for check in content]
     return sorted(found, key=lambda finding: CHECKS.index(finding.check))
 
 

@@ -8,6 +8,7 @@ from doctorkit import node as node_of
 
 from tensile.diagnostics.doctor.facts import (
     LOCAL_ENGINE,
+    METRICS,
     NODES,
     ClusterFacts,
     Facts,
@@ -19,6 +20,7 @@ from tensile.diagnostics.doctor.facts import (
     port_of,
 )
 from tensile.diagnostics.doctor.lowers import called, identified, noded
+from tensile.diagnostics.doctor.run import diagnosed
 from tensile.names import ENGINE, LOWER_UID, OTHER_ENGINE, OWNER, OWNER_NAME, owner_of
 from tensile.objects import UPPER, Manifest
 
@@ -84,6 +86,22 @@ def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
     finding = only(identified(first, facts(above(*nodes.values()), first, second, topology=topology(lowers=TWO))))
     assert finding.what.endswith("(kube-system uid-of-lower-b, not uid-of-lower-a): that of lower lower-b")
     assert finding.advice == "use the kubeconfig of the cluster of lower-a"
+
+
+def test_a_lower_whose_kubeconfig_another_lower_has_too() -> None:
+    """Only the one whose Node was made for another cluster is wrong, whichever comes first in the topology."""
+    nodes = {name: node_of(name) for name in (LOWER, "lower-b")}
+    for name, node in nodes.items():
+        node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
+    no_metrics = {METRICS: QueryAnswer(error="not found", status=404)}
+    sides = [side(name, identity="uid-of-lower-b", answers=no_metrics) for name in nodes]
+    known = facts(above(*nodes.values()), *sides, topology=topology(lowers=TWO))
+    wrong, right = (only(identified(one, known)) for one in sides)
+    assert wrong.advice == "use the kubeconfig of the cluster of lower-a"
+    assert right.level == Level.OK
+    warned = [(one.cluster, one.check) for one in diagnosed(known) if one.level == Level.WARN]
+    assert ("lower-b", "metrics") in warned
+    assert (LOWER, "metrics") not in warned
 
 
 def test_a_lower_that_was_renamed_while_it_had_pods() -> None:
