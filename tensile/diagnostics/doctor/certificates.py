@@ -32,6 +32,7 @@ from tensile.kube.tls import (
     warnings,
 )
 from tensile.kubelet.api.certificates import CALLERS_KEY, PUBLISHED
+from tensile.kubelet.api.csr import AFTER_REFUSAL, refusal_of
 from tensile.objects import UPPER, Manifest, metadata
 from tensile.policy.webhook.certificates import certificates_in
 from tensile.policy.webhook.registration import names_of as webhook_names
@@ -187,7 +188,7 @@ def _unpublished(answer: QueryAnswer) -> CertificateProblem:
 
 
 def _requests(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
-    """Yield CertificateSigningRequests for serving certificates that wait for approval.
+    """Yield CertificateSigningRequests for serving certificates that wait for approval, or were refused.
 
     Two requests of each node count: the newest, from the engine that started last; and the newest for the address in
     the Node's status, from the leader. Others may come from engines that no longer run.
@@ -203,9 +204,13 @@ def _requests(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         found.sort(key=lambda one: str(metadata(one)["creationTimestamp"]))
         here = [one for one in found if address in _asked_for(one)]
         counting = {metadata(one)["name"]: one for one in (*here[-1:], *found[-1:])}
-        for name in (name for name, one in counting.items() if not (one.get("status") or {}).get("conditions")):
-            what = f"the request for a serving certificate of node {lower.node.name} waits for approval"
-            yield Finding(lower.name, CHECK, Level.WARN, what, f"kubectl certificate approve {name}")
+        for name, request in counting.items():
+            what = f"the request for a serving certificate of node {lower.node.name}"
+            if refused := refusal_of(request):
+                yield Finding(lower.name, CHECK, Level.WARN, f"{what} was {refused}", AFTER_REFUSAL)
+            elif not (request.get("status") or {}).get("conditions"):
+                advice = f"kubectl certificate approve {name}"
+                yield Finding(lower.name, CHECK, Level.WARN, f"{what} waits for approval", advice)
 
 
 def _is_request_of(request: Manifest, node: str) -> bool:

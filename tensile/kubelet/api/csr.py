@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 from cryptography import x509
@@ -42,6 +42,10 @@ _ASKED_AT_LEAST, _ASKED_AT_MOST, _PATIENCE = 1.0, 60.0, 0.1
 _LONGEST_NAME = 200
 REFUSED_SECONDS = 900.0
 """How long after a refusal the next request is made."""
+AFTER_REFUSAL = (
+    f"approve the next request: the engine makes it {REFUSED_SECONDS / 60:g} minutes after the refusal, or when it "
+    "restarts"
+)
 _LOOK_SECONDS = 3600.0
 _RIGHTS = "certificatesigningrequests.certificates.k8s.io"
 
@@ -84,15 +88,24 @@ def request_for(node: str, address: str) -> SigningRequest:
 
 def csr_status(raw: bytes, key: bytes) -> CSRStatus:
     """Return the state of a request; a certificate for another key counts as a refusal."""
-    status: dict[str, Any] = orjson.loads(raw).get("status") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    for kind in ("Denied", "Failed"):
-        if kind in conditions:
-            return CSRStatus(refusal=f"{kind.lower()}: {_reason(conditions[kind])}")
-    certificate = b64decode(status.get("certificate") or "")
+    request = orjson.loads(raw)
+    if refused := refusal_of(request):
+        return CSRStatus(refusal=refused)
+    certificate = b64decode((request.get("status") or {}).get("certificate") or "")
     if certificate and not _belongs(certificate, key):
         return CSRStatus(refusal="the issued certificate does not match the key of the request")
-    return CSRStatus(certificate, approved="Approved" in conditions)
+    return CSRStatus(certificate, approved="Approved" in _conditions(request))
+
+
+def refusal_of(request: Manifest) -> str:
+    """Return why a request will never be issued: that it was denied, or failed; "" if it may still be."""
+    conditions = _conditions(request)
+    refused = ((kind, conditions[kind]) for kind in ("Denied", "Failed") if kind in conditions)
+    return next((f"{kind.lower()}: {_reason(condition)}" for kind, condition in refused), "")
+
+
+def _conditions(request: Manifest) -> dict[str, Manifest]:
+    return {each["type"]: each for each in (request.get("status") or {}).get("conditions") or ()}
 
 
 def pending_reason(name: str, found: CSRStatus, waited: float) -> PendingReason:
@@ -189,13 +202,13 @@ class CertificateRequester:
 
     async def _enrol(self, node: str) -> None:
         """Make one request and wait for its result; log a refusal and pause after it."""
-        request = request_for(node, self._serving.address)
+        request, advice = request_for(node, self._serving.address), AFTER_REFUSAL
         try:
             await self._send(request)
             found = await self._awaited(node, request)
         except (Denied, Unauthorized) as error:
             advice = f"allow the engine to create and get {_RIGHTS}, or set kubelet.tlsCertFile and kubelet.tlsKeyFile"
-            found = CSRStatus(refusal=f"{error}: {advice}")
+            found = CSRStatus(refusal=str(error))
         except NotFound:
             found = CSRStatus(
                 refusal="the CertificateSigningRequest was deleted, or the cluster does not serve this API"
@@ -206,7 +219,8 @@ class CertificateRequester:
                 "serving with the certificate that the upper cluster issued", node=node, request=request.name
             )
         else:
-            self._log.warning("no serving certificate was issued", node=node, request=request.name, why=found.refusal)
+            what = "no serving certificate was issued"
+            self._log.warning(what, node=node, request=request.name, why=found.refusal, do=advice)
             await asyncio.sleep(REFUSED_SECONDS)
 
     async def _send(self, request: SigningRequest) -> None:

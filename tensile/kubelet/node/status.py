@@ -73,6 +73,9 @@ NODES_READY: ConditionReason = "NodesReady"
 NO_READY_NODES: ConditionReason = "NoReadyNodes"
 """`LowerSchedulable`: no node of the lower cluster is known to be ready and schedulable, so the node takes no new pods.
 Remedy: repair or uncordon a node there; if the message says that the nodes are not known, run `tensile doctor`."""
+NODES_UNKNOWN: ConditionReason = "NodesUnknown"
+"""`LowerSchedulable`: the lower cluster is not reachable, so the state of its nodes is Unknown. Remedy: see condition
+`LowerReachable`."""
 FORBIDDEN: ConditionReason = "Forbidden"
 """`LowerSchedulable`: the lower cluster denies the engine a right that it needs; the message names it. Remedy: grant
 the right ([rights](../doctor.md))."""
@@ -221,9 +224,13 @@ def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
     return capacity(_offers(lower), foreign, spec.basis, spec.reserve, spec.limit)
 
 
-def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
-    """Return (type, is true, reason, message) of every condition that is ours; `seen` is the Node as observed."""
-    reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
+def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool | None, str, str]]:
+    """Return (type, is true, reason, message) of every condition that is ours; `seen` is the Node as observed.
+
+    What is neither true nor false is None: Unknown.
+    """
+    reachable = is_reachable(seen, lower)
+    schedulable = has_ready_node(seen, lower) if reachable or lower.is_withheld else None
     held = held_back(seen, lower, world)
     answers = f"lower cluster {lower.name} {'answers' if reachable else 'does not answer'}"
     return [
@@ -258,10 +265,12 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     ]
 
 
-def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
+def _room(lower: LowerWorld, *, schedulable: bool | None) -> tuple[str, str]:
     """Return the reason and the message for why pods can or cannot start in the lower cluster."""
     if lower.is_withheld:
         return FORBIDDEN, lower.denied
+    if schedulable is None:
+        return NODES_UNKNOWN, f"lower cluster {lower.name} is not reachable, so the state of its nodes is not known"
     if schedulable:
         return NODES_READY, f"lower cluster {lower.name} has nodes that are ready and schedulable"
     if not lower.nodes.synced:
@@ -307,9 +316,9 @@ def _why(lower: LowerWorld) -> str:
     )
 
 
-def _condition(old: dict[str, Any], wanted: tuple[str, bool, str, str], now: str) -> Manifest:
+def _condition(old: dict[str, Any], wanted: tuple[str, bool | None, str, str], now: str) -> Manifest:
     kind, true, reason, message = wanted
-    status = "True" if true else "False"
+    status = "Unknown" if true is None else "True" if true else "False"
     before = old.get(kind, {})
     since = before.get("lastTransitionTime") if before.get("status") == status else None
     return {

@@ -316,6 +316,15 @@ def test_a_request_that_nobody_has_approved() -> None:
     assert (finding.cluster, finding.advice) == (LOWER, "kubectl certificate approve tensile-lower-a-0123abcd")
 
 
+def test_a_request_that_was_denied() -> None:
+    """It stays denied; the engine makes another one, which needs an approval too."""
+    denied = request("tensile-lower-a-0123abcd", 5)
+    denied["status"] = {"conditions": [{"type": "Denied", "status": "True", "message": "not here"}]}
+    finding = only(waiting(denied))
+    assert finding.what == "the request for a serving certificate of node lower-a was denied: not here"
+    assert finding.advice.startswith("approve the next request: the engine makes it 15 minutes after the refusal")
+
+
 def test_only_the_newest_request_of_a_node_counts() -> None:
     """Older ones were made before a restart: nobody waits for them."""
     assert (

@@ -236,7 +236,9 @@ async def test_a_refusal_is_said_and_rested_after(pki: Pki, answer: bytes | Clus
     async with office.running():
         await asyncio.sleep(2.5 * REFUSED_SECONDS)
     assert len(office.upper.requests) == 3
-    assert words in str(office.said("no serving certificate was issued")[0]["why"])
+    told = office.said("no serving certificate was issued")[0]
+    assert words in str(told["why"])
+    assert str(told["do"]).startswith("approve the next request")
 
 
 @pytest.mark.parametrize("error", [Denied("forbidden", status=403), Unauthorized("who?", status=401)])
@@ -251,8 +253,8 @@ async def test_missing_rights_are_said(pki: Pki, error: ClusterError) -> None:
         await asyncio.sleep(10)
         assert office.serving.issued(NODE) is not None
     [words] = office.said("no serving certificate was issued")
-    assert "certificatesigningrequests" in str(words["why"])
-    assert "kubelet.tlsCertFile" in str(words["why"])
+    assert "certificatesigningrequests" in str(words["do"])
+    assert "kubelet.tlsCertFile" in str(words["do"])
 
 
 @in_virtual_time

@@ -316,6 +316,18 @@ def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
     assert is_reachable({}, lower)
 
 
+def test_an_unreachable_lower_has_nodes_in_an_unknown_state() -> None:
+    """What was seen of them last may no longer be so."""
+    here = offering()
+    seen = standing(here)
+    here.lowers[A].unreachable_seconds = 60.0
+    assert said(here, LOWER_SCHEDULABLE, seen) == (
+        "Unknown",
+        "NodesUnknown",
+        "lower cluster lower-a is not reachable, so the state of its nodes is not known",
+    )
+
+
 def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
     """Nor one whose nodes are all cordoned."""
     for node in (lower_node(ready=False), lower_node(unschedulable=True)):
