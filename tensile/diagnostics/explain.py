@@ -83,7 +83,8 @@ _UNAUTHORIZED = " cannot "
 """In the message of an apiserver that denies a user a right: 'User "x" cannot create resource "pods"'."""
 _DENIED: Mapping[str, str] = {
     NAME_CONFLICT: (
-        "rename or delete one of the two; `onConflict: adopt` takes over an object there that has the same content"
+        'rename or delete one of the two; `onConflict: adopt` takes over an object that is annotated `global: "true"` '
+        "there, if its kind allows that: see docs/limits.md#name-conflicts"
     ),
     CONFIG_MAP_NOT_FOUND: "create the ConfigMap in the upper cluster",
     SECRET_NOT_FOUND: "create the Secret in the upper cluster",

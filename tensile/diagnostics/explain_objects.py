@@ -230,7 +230,10 @@ def _provisioning(claim: Manifest, spec: Lower, picture: FleetSnapshot, rows: It
     if "PV" not in spec.controllers:
         return Verdict(f"lower {name} does not mirror claims", f"add PV to `controllers` of lower {name}")
     if state == "other":
-        advice = "move the claim of that name there, or set `onConflict: adopt`"
+        advice = (
+            'move the claim of that name there; to use its volume, annotate it `global: "true"` and set '
+            "`onConflict: adopt`"
+        )
         return Verdict(f"lower {name} has a claim of that name that is not the engine's", advice)
     if state == "none":
         return Verdict(f"lower {name} has no copy of it yet, and the engine has not reported why", START)
@@ -335,8 +338,8 @@ def _obstacle_below(service: Manifest, row: Row, picture: FleetSnapshot) -> Verd
     if "Service" not in spec.controllers:
         return Verdict(f"lower {name} does not mirror Services", f"add Service to `controllers` of lower {name}")
     if row["state"] == "other":
-        advice = "rename the Service of that name there, or set `onConflict: adopt`"
-        return Verdict(f"lower {name} has a Service of that name that is not the engine's", advice)
+        why = f"lower {name} has a Service of that name that is not the engine's"
+        return Verdict(why, "delete that Service there, or give one of the two another name")
     if row["state"] == "none":
         return Verdict(f"lower {name} has no copy of it, though pods of its namespace run there", START)
     if not _count(_slices(service, picture, name))[1]:

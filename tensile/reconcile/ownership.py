@@ -48,7 +48,8 @@ NAME_CONFLICT: ProblemReason = "NameConflict"
 """An object that is not the engine's has the name, so the engine leaves it alone. Remedy: rename or delete one of
 the two, or [adopt](../limits.md#name-conflicts) it."""
 UNMARKED = (
-    f'only objects created by tensile-kube or by this program are adopted; to allow it, set annotation {LEGACY}: "true"'
+    "only objects created by tensile-kube or by this program are adopted; to allow it, annotate this object with "
+    f'{LEGACY}: "true"'
 )
 NOT_ABOVE = "the upper cluster has no such object; rename or delete it, or remove the optional reference"
 
