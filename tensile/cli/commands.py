@@ -429,13 +429,13 @@ def rollback(
     """Put an earlier topology back.
 
     Writes one of the last ten accepted topologies into the file, or the ConfigMap. Shows what changes, and asks on a
-    terminal whether to go on; without a terminal, it does not ask. The engine then follows it as any edit. If an edit
-    waits for an approval, that one is undone by default.
+    terminal whether to go on; without a terminal, it does not ask. The engine then follows it as any edit. By default,
+    the last edit is undone: one that was refused or waits for an approval, else the one in force.
 
     Examples:
         tensile rollback --list -f topology.yaml
 
-        # The one before the last edit
+        # Undo the last edit
         tensile rollback -f topology.yaml
 
         # Another one, in a ConfigMap, without a question

@@ -134,7 +134,7 @@ def planned(where: TopologyLocation, given: str | None) -> RollbackPlan:
     """
     wanted = None if given is None else check_digits(given)
     records, present = asyncio.run(_within(_records_and_source(where)))
-    target = chosen(records, wanted, where)
+    target = chosen(records, wanted, where, present.data)
     return RollbackPlan(target, tuple(_shown(target, records, present, where)), present)
 
 
@@ -155,13 +155,14 @@ def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> s
     )
 
 
-def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation) -> AcceptedText:
-    """Return the text to put back. Raises TensileError if there is none.
+def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation, present: bytes) -> AcceptedText:
+    """Return the text to put back in place of the `present` one. Raises TensileError if there is none.
 
-    By default that undoes the last edit: the one that waits for an approval, else the one in force.
+    By default that undoes the last edit: one that was refused, waits for an approval or was not read yet, else the one
+    in force.
     """
     active, kept = records.active, [one for one in records.history if one.content]
-    if wanted is None and _waiting(records) and any(one.sha256 == active for one in kept):
+    if wanted is None and any(one.sha256 == active and one.content.encode() != present for one in kept):
         wanted = active
     if wanted is None:
         found = [one for one in kept if one.sha256 != active]
@@ -216,7 +217,9 @@ def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, wh
         yield "  the topology in force is not known, so its differences are not either"
         return
     found = edit(before, after)
-    words = [*found.words, *found.refused] or ["no change in meaning"]
+    is_active = target.sha256 == records.active
+    same = "the engine goes on with this text, which is in force" if is_active else "no change in meaning"
+    words = [*found.words, *found.refused] or [same]
     yield from (f"  {one}" for one in words[:_MOST])
     if len(words) > _MOST:
         yield f"  and {len(words) - _MOST} more changes"

@@ -50,6 +50,8 @@ _STAYS = {
 }
 _ELSE = "the mark alone does not prove that the engine made it: look at it, and delete it yourself"
 
+_IN_USE = "pods are bound to this cluster's virtual node, and may need it: see below"
+
 
 class UninstallPlan(NamedTuple):
     """What would be deleted, why it must not be now, and what stays although it has the mark of the topology."""
@@ -57,6 +59,8 @@ class UninstallPlan(NamedTuple):
     preview: Preview
     obstacles: tuple[str, ...]
     stays: Inventory
+    in_use: frozenset[str] = frozenset()
+    """The lower clusters with pods that are bound to their virtual nodes."""
 
     @property
     def refs(self) -> frozenset[Ref]:
@@ -116,10 +120,14 @@ def plan_json(found: UninstallPlan) -> str:
 
 def _sections(found: UninstallPlan) -> Iterator[str]:
     if found.stays.items or found.stays.unread:
-        rows = [f"{_name(one)}: {_STAYS.get(one.kind, _ELSE)}" for one in found.stays.items]
+        rows = [f"{_name(one)}: {_why_it_stays(one, found.in_use)}" for one in found.stays.items]
         yield joined(["Stays", *rows, *(f"not listed: {words}" for words in found.stays.unread)])
     if found.obstacles:
         yield joined(["Before it can be uninstalled", *found.obstacles])
+
+
+def _why_it_stays(one: Item, in_use: frozenset[str]) -> str:
+    return _IN_USE if one.cluster in in_use else _STAYS.get(one.kind, _ELSE)
 
 
 def _name(one: Item) -> str:
@@ -132,11 +140,12 @@ async def _plan(topology: Topology, ways: ClusterAccess, progress: Progress | No
         found = await _rehearsed(clusters, unreached, ways)
         beats = await heartbeats(clusters.connections[UPPER], clusters.world, utc_now())
         why = obstacles(clusters.world, beats, utc_now())
+        in_use = frozenset(lower.name for lower in clusters.world.lowers.values() if lower.is_bound)
     marked = await read_inventory(topology, ways)
     gone = {(one.ref.cluster or "upper", one.ref.kind.name, one.ref.namespace, one.ref.name) for one in found.changes}
     stays = (one for one in marked.items if (one.cluster, one.kind, one.namespace, one.name) not in gone)
     unread = tuple(words for words in marked.unread if not unreached)
-    return UninstallPlan(found, tuple(why), Inventory(tuple(stays), unread))
+    return UninstallPlan(found, tuple(why), Inventory(tuple(stays), unread), in_use)
 
 
 async def _rehearsed(clusters: Clusters, unreached: dict[str, str], ways: ClusterAccess) -> Preview:

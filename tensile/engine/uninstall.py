@@ -207,18 +207,21 @@ async def heartbeats(upper: Cluster, world: World, now: datetime) -> Heartbeats:
 
 
 def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
-    """Return why a topology must not be uninstalled now, and what to do, a line each."""
-    found = []
+    """Return why a topology must not be uninstalled now, and what to do, a line each, in the order to do it.
+
+    Its pods leave first: only a running engine drains nodes.
+    """
+    found = [_bound(lower) for lower in world.lowers.values() if lower.is_bound]
+    after = "then stop it" if found else "stop it"
     alive = sorted(name for name, renewed in beats.renewed.items() if holds(renewed, now))
     stop = (
-        "stop it (Ctrl-C or SIGTERM; in a cluster: `kubectl scale deployment --replicas=0`), and wait "
+        f"{after} (Ctrl-C or SIGTERM; in a cluster: `kubectl scale deployment --replicas=0`), and wait "
         f"{LEASE_SECONDS:g} s"
     )
     if beats.leader:
         found.append(f"engine {beats.leader} leads topology {world.topology.name}: {stop}")
     elif alive:
         found.append(f"an engine renews the lease of node {_some(alive)}: {stop}")
-    found += [_bound(lower) for lower in world.lowers.values() if lower.is_bound]
     return found
 
 

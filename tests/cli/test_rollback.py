@@ -63,24 +63,36 @@ def where(path: Path | None = None) -> TopologyLocation:
 FIRST, SECOND, THIRD = text(1), text(2), text(3)
 
 
+def default(found: TopologyRecords, present: str) -> str:
+    """Return the text that a rollback without a hash puts back."""
+    return chosen(found, None, where(), present.encode()).content
+
+
 def test_by_default_it_is_the_one_before_the_one_in_force() -> None:
     """Also if that was in force before; the status says what is in force where the history lags behind."""
-    assert chosen(records(FIRST, SECOND, THIRD), None, where()).content == SECOND
-    assert chosen(records(FIRST, SECOND, FIRST), None, where()).content == SECOND
-    assert chosen(records(FIRST, SECOND, active=FIRST), None, where()).content == SECOND
+    assert default(records(FIRST, SECOND, THIRD), THIRD) == SECOND
+    assert default(records(FIRST, SECOND, FIRST), FIRST) == SECOND
+    assert default(records(FIRST, SECOND, active=FIRST), FIRST) == SECOND
 
 
 def test_by_default_an_edit_that_waits_is_undone() -> None:
     """By the text in force: nothing was changed by that edit yet, so nothing else has to go back."""
-    assert chosen(records(FIRST, SECOND, active=SECOND, waiting=THIRD), None, where()).content == SECOND
+    assert default(records(FIRST, SECOND, active=SECOND, waiting=THIRD), THIRD) == SECOND
     lagging = records(FIRST, SECOND, active=THIRD, waiting=text(4))
-    assert chosen(lagging, None, where()).content == SECOND
+    assert default(lagging, text(4)) == SECOND
+
+
+def test_by_default_an_edit_that_was_refused_is_undone() -> None:
+    """The engine goes on with the text in force, and so does the file then."""
+    found = records(FIRST, SECOND, active=SECOND)
+    assert default(found, "broken: [") == SECOND
+    assert lines(found, SECOND, "broken: [")[1] == "  the engine goes on with this text, which is in force"
 
 
 def test_one_is_chosen_by_the_beginning_of_its_hash() -> None:
     """Also the one in force."""
-    assert chosen(records(FIRST, SECOND), digest(FIRST)[:12], where()).content == FIRST
-    assert chosen(records(FIRST, SECOND), digest(SECOND), where()).content == SECOND
+    assert chosen(records(FIRST, SECOND), digest(FIRST)[:12], where(), b"").content == FIRST
+    assert chosen(records(FIRST, SECOND), digest(SECOND), where(), b"").content == SECOND
 
 
 def test_what_is_not_there_is_refused() -> None:
@@ -88,12 +100,12 @@ def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(
         TensileError, match=r"there is no other one in the history: see `tensile rollback --list --conf"
     ):
-        chosen(records(FIRST), None, where())
+        chosen(records(FIRST), None, where(), FIRST.encode())
     with pytest.raises(TensileError, match=r"000000000000 is not in the history"):
-        chosen(records(FIRST, SECOND), "0" * 12, where())
+        chosen(records(FIRST, SECOND), "0" * 12, where(), b"")
     large = TopologyRecords(OWNER, None, (AcceptedText("f" * 64, "t", ""), entry(FIRST)))
     with pytest.raises(TensileError, match="was too large to be kept"):
-        chosen(large, "f" * 12, where())
+        chosen(large, "f" * 12, where(), b"")
 
 
 def test_the_list_has_the_latest_first() -> None:

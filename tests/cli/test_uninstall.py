@@ -9,7 +9,7 @@ from clikit import Files, refused
 from tensile.cli.uninstall import UninstallPlan, _check_shown, _closing, check, plan_json, plan_text
 from tensile.diagnostics.inventory import Inventory, Item
 from tensile.errors import TensileError
-from tensile.objects import CLAIM, NAMESPACE, NODE, UPPER, Ref
+from tensile.objects import CLAIM, NAMESPACE, NODE, POD, UPPER, Ref
 from tensile.reconcile.apply import NOT_EMPTY
 from tensile.reconcile.report import Change, Preview
 from tensile.reconcile.world import Key, Problem
@@ -53,6 +53,17 @@ def test_a_plan_has_deletions_what_stays_and_what_is_in_the_way() -> None:
         "\n"
         "Plan: 0 to add, 0 to change, 2 to delete (upper: 1 to delete; lower-a: 1 to delete)"
     )
+
+
+def test_nothing_is_to_be_deleted_by_hand_below_pods_that_are_bound() -> None:
+    """What they use would otherwise look like what is left over."""
+    pod = Item(A, POD.name, "shop", "web", "", "2026-03-01T12:00:00Z")
+    for in_use, words in (
+        (frozenset({A}), "pods are bound to this cluster's"),
+        (frozenset({"lower-b"}), "the mark alone"),
+    ):
+        found = planned(stays=Inventory((pod,), ()))._replace(in_use=in_use)
+        assert f"lower-a: Pod shop/web: {words}" in plan_text(found, colour=False)
 
 
 def test_a_plan_without_deletions_says_so() -> None:

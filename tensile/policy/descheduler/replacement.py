@@ -61,7 +61,10 @@ Events of the Secret."""
 CLAIMED = Problem(USES_CLAIMS, "not moved: its claims are bound to volumes of its lower cluster")
 _EXCLUDED = Problem(NAMESPACE_EXCLUDED, "not moved: pods of its namespace are not mirrored; delete it yourself")
 _STATIC = Problem(STATIC_POD, "not moved: static pod, cannot be recreated elsewhere; remove its file from the node")
-_NOT_ENABLED = Problem(NO_CONTROLLER, "not moved: it has no controller; set descheduler.recreateBarePods to move it")
+_NOT_ENABLED = Problem(
+    NO_CONTROLLER,
+    "not moved: it has no controller; with descheduler.recreateBarePods it moves if another lower cluster has room",
+)
 _CONTENT = "pod.json"
 _MIRROR = "kubernetes.io/config.mirror"
 _KEPT_METADATA = ("name", "namespace", "finalizers", "ownerReferences")

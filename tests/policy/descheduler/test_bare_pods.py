@@ -298,7 +298,10 @@ async def test_bare_pods_stay_unless_the_topology_has_them_recreated() -> None:
     stage = Leaving(bare(), more=OFF)
     await stage.passing(4)
     (problem,) = stage.world.problems.values()
-    words = "default/web: not moved: it has no controller; set descheduler.recreateBarePods to move it"
+    words = (
+        "default/web: not moved: it has no controller; with descheduler.recreateBarePods it moves if another lower "
+        "cluster has room"
+    )
     assert problem == ("NoController", words)
     stage.reload(topology(DRAINED, f"name: {B}"))
     await stage.passing(2)

@@ -68,7 +68,9 @@ def test_a_pod_without_a_controller_stays_unless_the_topology_has_it_recreated()
     for pod in (seeker("bare", ownerReferences=[]), seeker("owned")):
         put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
     told = found(here)
-    why = "not moved: it has no controller; set descheduler.recreateBarePods to move it"
+    why = (
+        "not moved: it has no controller; with descheduler.recreateBarePods it moves if another lower cluster has room"
+    )
     assert told["bare"] == Eviction("default", "bare", leaves=False, why=why)
     assert told["owned"].target == B
 
