@@ -54,6 +54,7 @@ _LABEL = 'virtual-pod: "true"'
 _EXTENDER = (
     "with the extender (`extender.enabled`) the upper scheduler chooses only lower clusters that have a node for it"
 )
+_UNASKED_EXTENDER = "check that the upper scheduler calls the extender, which refuses such a node: see docs/extender.md"
 _OPTED_IN = ("virtual-pod", "true")
 _CHECKS: Mapping[str, str] = {
     "unschedulable": "uncordon the node, or remove `maintenance` of its lower cluster from the topology",
@@ -466,8 +467,8 @@ def _checks_below(row: Row) -> dict[str, None]:
 
 def _room_elsewhere(pod: Manifest, here: Row, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
     """Yield what brings a pod that no node of its lower takes to another lower."""
-    if not topology.extender.enabled and _checks_below(here).keys() != {"volumes"}:
-        yield _EXTENDER
+    if _checks_below(here).keys() != {"volumes"}:
+        yield _UNASKED_EXTENDER if topology.extender.enabled else _EXTENDER
     if not uses_claims(pod) and any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers):
         yield _move(pod, topology.descheduler)
 

@@ -23,7 +23,8 @@ from tensile.kube.file_watch import FileCache, FileWatcher
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Entry
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
-from tensile.objects import timestamp
+from tensile.kubelet.pods.conditions import conditions_of
+from tensile.objects import moment_of, timestamp
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod
 from tensile.policy.extender.preemption import PreemptionController
 from tensile.policy.extender.server import ExtenderPort, listening
@@ -41,6 +42,8 @@ _ADVICE = (
     "the upper scheduler cannot verify this certificate: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and set "
     "tlsConfig.caFile of the extender in the scheduler's configuration to its CA"
 )
+_UNCALLED = "the upper scheduler has not called the extender for pod"
+_CONFIGURE = "configure that scheduler to call it (docs/extender.md)"
 _log = structlog.get_logger("tensile.extender")
 
 
@@ -93,14 +96,23 @@ class ExtenderServer:
         self._tls: ssl.SSLContext | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
-        self.pending: tuple[str, ...] = ()
-        """Why it is not served as the topology says."""
+        self._unserved: tuple[str, ...] = ()
+        self._opened_at: datetime | None = None
+        self._is_called = False
+        self._uncalled = ""
+        """The first pod that a scheduler has bound to a virtual node although it never called the extender."""
         self._told: tuple[str, ...] = ()
 
     @property
     def port(self) -> int:
         """The port it listens on, 0 for none."""
         return self._port.port if self._port else 0
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Why it is not served as the topology says, or has no effect."""
+        uncalled = (f"{_UNCALLED} {self._uncalled}: {_CONFIGURE}",) if self._uncalled and not self._is_called else ()
+        return self._unserved or uncalled
 
     @property
     def evicted(self) -> Mapping[str, int]:
@@ -146,7 +158,7 @@ class ExtenderServer:
         with suppress(TensileError):
             await self._serve()
         if self.pending and self.pending != self._told:
-            _log.error("extender not served as configured", why=self.pending[0])
+            _log.error("extender not in use as configured", why=self.pending[0])
         self._told = self.pending
 
     async def close(self) -> None:
@@ -160,7 +172,7 @@ class ExtenderServer:
                 papers.files.close()
             if port is not None:
                 await port.close()
-            self.pending = ()
+            self._unserved, self._opened_at, self._is_called, self._uncalled = (), None, False, ""
         self.follow()
 
     def _papers_of(self, topology: Topology) -> _Papers:
@@ -185,9 +197,10 @@ class ExtenderServer:
                 tls = await self._papers_of(self._topology).tls()
                 self._port = port = self._opened(self._topology.extender)
             except TensileError as error:
-                self.pending = (str(error),)
+                self._unserved = (str(error),)
                 raise
-            self.pending = ()
+            self._unserved = ()
+            self._opened_at = self._opened_at or self._now()
             if tls is not self._tls:
                 await port.show(tls)
                 self._tls = tls
@@ -198,8 +211,8 @@ class ExtenderServer:
         extender = SchedulerExtender(self._sites, section.strategy, self._wants)
         port, preemptor = self._port, self._preemptor
         if port is None:
-            opened, budgets, heed = listening(section.bind, section.port), preemptor.budgets, preemptor.heed
-            return ExtenderPort(opened, extender, clock=self._clock, budgets=budgets, answered=heed)
+            opened, budgets = listening(section.bind, section.port), preemptor.budgets
+            return ExtenderPort(opened, extender, clock=self._clock, budgets=budgets, answered=self._answered)
         if port.extender.strategy != section.strategy:
             port.extender = extender
         return port
@@ -207,13 +220,27 @@ class ExtenderServer:
     async def _keep_looking(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN if self.pending else _LOOK):
+                async with asyncio.timeout(_AGAIN if self._unserved else _LOOK):
                     await self._touched.wait()
             self._touched.clear()
             await self.look()
 
+    def _answered(self) -> None:
+        self._is_called = True
+        self._preemptor.heed()
+
     def _bound(self, survey: ClusterTracker, pod: Entry) -> None:
         """Release the reservations of a pod in all other lowers once it is bound to one's node."""
+        if not (self._is_called or self._uncalled) and self._opened_at and _is_scheduled_after(pod, self._opened_at):
+            self._uncalled = f"{pod.namespace}/{pod.name}"
+            self._touched.set()
         for other in self._surveys.values():
             if other is not survey:
                 other.release(pod)
+
+
+def _is_scheduled_after(pod: Entry, moment: datetime) -> bool:
+    """Report whether a scheduler bound a pod after a moment; times of Kubernetes have whole seconds."""
+    scheduled = conditions_of(pod.manifest()).get("PodScheduled") or {}
+    since = scheduled.get("lastTransitionTime") if scheduled.get("status") == "True" else None
+    return since is not None and moment_of(since) > moment

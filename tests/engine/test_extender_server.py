@@ -128,6 +128,32 @@ async def test_a_pod_that_is_bound_frees_the_other_lower(here: Scene) -> None:
     assert await here.names(asking("two")) == [B]
 
 
+def bound(name: str, since: str) -> dict[str, Any]:
+    """Make a pod that a scheduler has bound to the node of the first lower at a time of day."""
+    pod = asking(name)
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": f"2031-05-06T{since}Z"}
+    return {**pod, "spec": {**pod["spec"], "nodeName": A}, "status": {"conditions": [scheduled]}}
+
+
+async def test_a_scheduler_that_never_calls_is_reported(here: Scene) -> None:
+    """By a pod that it bound since the port is open; one call is enough to know that it is configured."""
+    await here.made.open(here.topology())
+    pods = here.world.lowers[A].upper_pods
+    put(pods, bound("before", "07:08:09"))
+    put(pods, {**asking("by hand"), "spec": {**asking("by hand")["spec"], "nodeName": A}})
+    assert here.made.pending == ()
+    put(pods, bound("after", "07:08:10"))
+    (told,) = here.made.pending
+    assert told == (
+        "the upper scheduler has not called the extender for pod default/after: configure that scheduler to call it "
+        "(docs/extender.md)"
+    )
+    await here.names(asking("asked"))
+    assert here.made.pending == ()
+    put(pods, bound("later", "07:08:11"))
+    assert here.made.pending == ()
+
+
 async def test_room_that_came_is_noted_on_the_lower(here: Scene) -> None:
     """By name, with the time of day: its virtual node is to tell the upper scheduler."""
     await here.made.open(here.topology())

@@ -42,7 +42,7 @@ from tensile.diagnostics.doctor.facts import (
     strays,
 )
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, blocked_deletions
-from tensile.engine.status.query import LEASE_SECONDS, restart_needed, sharing, unrenewed
+from tensile.engine.status.query import LEASE_SECONDS, not_active, restart_needed, sharing, unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import (
     ENGINE,
@@ -138,9 +138,7 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         return
     if side.name == UPPER:
         yield from _others(upper, facts)
-        report = _local_report(upper)
-        for words in restart_needed(report) if report.get("topology") == facts.topology.name else ():
-            yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", "restart the engine, or undo the change")
+        yield from _not_in_force(_local_report(upper), facts.topology.name)
         return
     name = facts.spec(side.name).node.name
     node = node_named(upper, name)
@@ -153,6 +151,17 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         blocked = blocked_deletions(node)
         if blocked:
             yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
+
+
+def _not_in_force(report: Mapping[str, Any], topology: str) -> Iterator[Finding]:
+    """Yield what an engine of a topology on this machine does not use yet; the webhook has a check of its own."""
+    if report.get("topology") != topology:
+        return
+    for words in restart_needed(report):
+        yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", "restart the engine, or undo the change")
+    for words in (one for one in not_active(report) if "extender" in one):
+        what, _, advice = words.rpartition(": ")
+        yield Finding(UPPER, "node", Level.WARN, what, advice)
 
 
 def _renewal(side: ClusterFacts, node: Manifest, lease: Manifest | None, now: datetime) -> Finding:

@@ -167,6 +167,11 @@ def restart_needed(document: Mapping[str, Any]) -> Sequence[str]:
     return (document.get("accepted") or {}).get("restartNeeded") or ()
 
 
+def not_active(document: Mapping[str, Any]) -> Sequence[str]:
+    """Return which parts of the topology are not active yet, from an engine's report."""
+    return (document.get("accepted") or {}).get("pending") or ()
+
+
 async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
     """Return the status from a telemetry server; `topology` is the expected topology name, "" for any."""
     url = _url(telemetry, "/status")

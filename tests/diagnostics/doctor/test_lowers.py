@@ -224,6 +224,19 @@ def test_what_the_engine_uses_only_after_a_restart() -> None:
     assert finding.advice == "restart the engine, or undo the change"
 
 
+def test_an_extender_that_no_scheduler_calls() -> None:
+    """The engine reports it with the remedy; what the webhook waits for is that check's own."""
+    waits = [
+        "webhook: set webhook.service",
+        "the upper scheduler has not called the extender for pod a/b: configure it",
+    ]
+    upper = above()
+    upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": waits}})
+    finding = only(noded(upper, facts(upper)))
+    assert finding.what == "the upper scheduler has not called the extender for pod a/b"
+    assert (finding.level, finding.advice) == (Level.WARN, "configure it")
+
+
 def test_nodes_of_others_are_not_looked_at() -> None:
     """They are none of this topology's."""
     known = facts(above(node_of("real-node", ours=False)))
