@@ -349,7 +349,8 @@ def _for_check(check: str, pod: Manifest) -> str:
     if check == "affinity":
         again = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
         return (
-            "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve the "
+            "select labels that a virtual node has (`kubectl get nodes --show-labels`), or give it those that the pod "
+            "selects (`node.labels` in the topology); for labels of lower nodes, serve the "
             f"webhook (`webhook.enabled`) and {again}; without the extender (`extender.enabled`), the upper scheduler "
             "may then choose a lower cluster without such a node"
         )

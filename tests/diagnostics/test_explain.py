@@ -381,18 +381,21 @@ OPTED_IN = {"virtual-pod": "true"}
 NOWHERE = {"nodeSelector": {"disk": "ssd"}}
 
 
+LABELS = (
+    "select labels that a virtual node has (`kubectl get nodes --show-labels`), or give it those that the pod selects "
+    "(`node.labels` in the topology); for labels of lower nodes, serve"
+)
+
+
 @pytest.mark.parametrize(
     ("pod", "words"),
     [
         (above(spec={"tolerations": []}), 'add a toleration of the taint to the pod, or label it virtual-pod: "true"'),
         (above(spec={"tolerations": []}, labels=OPTED_IN), "add a toleration of the taint to the pod"),
-        (above(spec=NOWHERE), "give a virtual node these labels (`node.labels` in the topology); for labels of lower"),
+        (above(spec=NOWHERE), LABELS),
         (
             above(spec=NOWHERE, labels=OPTED_IN),
-            (
-                "give a virtual node these labels (`node.labels` in the topology); for labels of lower nodes, serve "
-                "the webhook (`webhook.enabled`) and create the pod again; without the extender"
-            ),
+            f"{LABELS} the webhook (`webhook.enabled`) and create the pod again; without the extender",
         ),
         (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
         (above(spec=using("data")), "see why its claims are not bound: `tensile explain claim data -n default`"),
