@@ -232,7 +232,10 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     reachable = is_reachable(seen, lower)
     schedulable = has_ready_node(seen, lower) if reachable or lower.is_withheld else None
     held = held_back(seen, lower, world)
-    answers = f"lower cluster {lower.name} {'answers' if reachable else 'does not answer'}"
+    trouble = _trouble(lower)
+    counts = f"lower cluster {lower.name} counts as reachable, with a problem: {trouble}"
+    answers = counts if trouble else f"lower cluster {lower.name} answers"
+    silent = trouble or f"lower cluster {lower.name} does not answer"
     return [
         (NODE_READY, True, KUBELET_READY, "the engine is running"),
         (
@@ -253,7 +256,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
             SUFFICIENT_PID,
             "not tracked on virtual nodes; see the lower cluster's nodes",
         ),
-        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or answers),
+        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), answers if reachable else silent),
         (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
         (IN_TOPOLOGY, lower.in_topology, DECLARED if lower.in_topology else REMOVED, _why(lower)),
         (

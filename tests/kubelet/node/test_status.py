@@ -258,6 +258,7 @@ def test_a_healthy_lower_is_said_to_be_healthy() -> None:
     assert said(here, DELETIONS_BLOCKED) == ("False", "NoDeletionsBlocked", "")
 
 
+PROBLEM = "lower cluster lower-a counts as reachable, with a problem"
 ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
 
 
@@ -267,9 +268,9 @@ ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
         ({"unreachable_seconds": SILENT_AFTER}, ANSWERS, "lower cluster lower-a answers"),
         ({"unreachable_seconds": SILENT_AFTER + 0.1}, SILENT, "lower cluster lower-a does not answer"),
         ({"unreachable_seconds": SILENT_AFTER + 0.1, "refusal": "k/0 cannot be read"}, SILENT, "k/0 cannot be read"),
-        ({"refusal": "k/0:3:1: not valid YAML"}, ANSWERS, "k/0:3:1: not valid YAML"),
-        ({"warning": "the Secret does not exist"}, ANSWERS, "the Secret does not exist"),
-        ({"warning": "the Secret does not exist", "refusal": "refused"}, ANSWERS, "refused"),
+        ({"refusal": "k/0:3:1: not valid YAML"}, ANSWERS, f"{PROBLEM}: k/0:3:1: not valid YAML"),
+        ({"warning": "the Secret does not exist"}, ANSWERS, f"{PROBLEM}: the Secret does not exist"),
+        ({"warning": "the Secret does not exist", "refusal": "refused"}, ANSWERS, f"{PROBLEM}: refused"),
         ({"is_wrong": True, "refusal": "another answers"}, ("False", "WrongCluster"), "another answers"),
         ({"is_wrong": True, "is_shared": True, "refusal": "as lower-b"}, ("False", "DuplicateCluster"), "as lower-b"),
         ({"is_excessive": True, "refusal": "more than 16 MiB"}, ("False", "ResponseTooLarge"), "more than 16 MiB"),
