@@ -19,11 +19,13 @@ from tensile.kubelet.pods.rule import (
     PREDECESSOR_UNREACHABLE,
     excluded,
 )
+from tensile.kubelet.pods.status import LOWER_POD_LOST
 from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, OWNER, UPPER_UID, Owner
 from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
 from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.snapshot import Pod, pod_of
+from tensile.policy.placement.volume_checks import ELSEWHERE
 from tensile.reconcile.ownership import NAME_CONFLICT, other_topology, rename_advice
 from tensile.reconcile.pods.index import TERMINAL, facts_of
 from tensile.reconcile.rules.claim_rule import CLAIM_NOT_FOUND
@@ -80,6 +82,8 @@ _CHECKS_BELOW: Mapping[str, str] = {
 _BLOCKED_PODS = "it sets such pods to Failed, and their controllers create new ones"
 _OVER_QUOTA = "exceeded quota"
 """In the message of an apiserver that refuses an object for a quota."""
+_CRASHING = "CrashLoopBackOff"
+_GATED = "ReadinessGatesNotReady"
 _UNAUTHORIZED = " cannot "
 """In the message of an apiserver that denies a user a right: 'User "x" cannot create resource "pods"'."""
 _DENIED: Mapping[str, str] = {
@@ -278,9 +282,11 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explan
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
     if _has_ended(pod):
-        return Explanation(f"it has ended ({_said(status)})" if _said(status) else "it has ended")
+        why = f"it has ended ({_said(status)})" if _said(status) else "it has ended"
+        is_lost = status.get("reason") == LOWER_POD_LOST and not controller_of(pod)
+        return Explanation(why, ("create it again: it has no controller that does",) if is_lost else ())
     if not pod["spec"].get("nodeName"):
-        return _unbound(pod, lowers)
+        return _unbound(pod, lowers, topology)
     row = next((one for one in lowers if one["here"]), None)
     if row is None:
         return Explanation(f"its node {pod['spec']['nodeName']} is not a virtual node of this topology")
@@ -305,7 +311,7 @@ def _ending(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
 # A pod without a node.
 
 
-def _unbound(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
+def _unbound(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explanation:
     """Return why the upper scheduler has bound a pod to no node."""
     if gates := [one["name"] for one in pod["spec"].get("schedulingGates") or ()]:
         why = f"it has scheduling gates: {', '.join(gates)}"
@@ -314,8 +320,7 @@ def _unbound(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
         return Explanation("the topology has no lower clusters", ("add a lower cluster to the topology",))
     if open_above := [one for one in lowers if one["above"]["fits"]]:
         return _unchosen(pod, open_above)
-    checks = dict.fromkeys(one["above"]["check"] for one in lowers)
-    advice = tuple(line for check in checks if (line := _for_check(check, pod)))
+    advice = tuple(_for_refusals(pod, lowers, topology))
     reasons = {_refusal(one["above"]) for one in lowers}
     if len(reasons) == 1:
         return Explanation(f"no virtual node accepts it: {reasons.pop()}", advice)
@@ -338,6 +343,29 @@ def _refusal(told: Row) -> str:
     """Return the reasons of a node that refuses a pod, as text."""
     reasons = ", ".join(told["reasons"])
     return f"{reasons} ({told['detail']})" if told["detail"] else reasons
+
+
+def _for_refusals(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
+    """Yield what to do about the checks in which all virtual nodes refuse a pod.
+
+    If some refuse it for another reason, these are the nodes that it selects: the selection is not the obstacle.
+    """
+    refusals = {one["name"]: one["above"] for one in lowers}
+    checks = dict.fromkeys(one["check"] for one in refusals.values())
+    if len(checks) > 1:
+        checks.pop("affinity", None)
+    is_elsewhere = any(ELSEWHERE in one["reasons"] for one in refusals.values())
+    full = [spec for spec in topology.lowers if refusals[spec.name]["check"] == "resources"]
+    limited = " and ".join(spec.name for spec in full if spec.capacity.limit)
+    for check in checks:
+        if check == "volumes" and is_elsewhere:
+            other = "let the pod select the lower cluster that has the data of its claims, or use another claim"
+            yield f"{other}: {_claim_commands(pod)}"
+        elif check == "resources" and limited:
+            cap = f"raise `capacity.limit` of {limited}, which caps what the virtual node advertises"
+            yield f"reduce the requests of the pod, or {cap}"
+        elif line := _for_check(check, pod):
+            yield line
 
 
 def _for_check(check: str, pod: Manifest) -> str:
@@ -381,11 +409,27 @@ def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> Expl
     if not row["pod"]["node"]:
         advice = tuple(_for_unplaced(pod, row)) if _is_unplaced(row) else ()
         return Explanation(f"in {name} it waits for a node: {_nodes(row)}", advice)
-    where, waiting = f"in {name} it is on node {row['pod']['node']}", _waiting(pod)
-    meta = metadata(pod)
-    look = f"see its containers and events: `kubectl describe pod {meta['name']} -n {meta['namespace']}`"
-    advice = (look,) if row["pod"]["phase"] == "Pending" else ()
-    return Explanation(f"{where}, and waits: {waiting}" if waiting else where, advice)
+    return _placed(pod, row)
+
+
+def _placed(pod: Manifest, row: Row) -> Explanation:
+    """Return what a pod that has its lower node waits for, if it does."""
+    where, of = f"in {row['name']} it is on node {row['pod']['node']}", _of(pod)
+    look = f"see its containers and events: `kubectl describe pod {of}`"
+    if waiting := _waiting(pod):
+        logs = f"read why its container ended: `kubectl logs {of} --previous`"
+        return Explanation(f"{where}, and waits: {waiting}", (logs, look) if _CRASHING in waiting else (look,))
+    ready = conditions_of(pod).get("Ready") or {}
+    if row["pod"]["phase"] == "Running" and ready.get("status") == "False":
+        gate = "look at the controller that has to set the condition of the readiness gate"
+        advice = gate if ready.get("reason") == _GATED else look
+        return Explanation(f"{where}, and is not Ready: {_said(ready)}", (advice,))
+    return Explanation(where, (look,) if row["pod"]["phase"] == "Pending" else ())
+
+
+def _of(pod: Manifest) -> str:
+    """Return the name of a pod and its namespace, as arguments of kubectl."""
+    return f"{metadata(pod)['name']} -n {metadata(pod)['namespace']}"
 
 
 def _unmirrored(pod: Manifest, row: Row) -> Explanation:
@@ -412,6 +456,8 @@ def _for_reason(reason: str, message: str, row: Row) -> str:
         return "grant the engine this right: `tensile doctor` lists what is missing, with the commands"
     if _OVER_QUOTA in message and row["quota"]:
         return _for_quota(row)
+    if reason == NAMESPACE_EXCLUDED:  # not by the topology
+        return "create the pod in another namespace, or give the engine's account a namespace of its own"
     return _DENIED.get(reason, f"see the reason {reason} in docs/reference/conditions.md")
 
 
@@ -438,8 +484,14 @@ def _waiting(pod: Manifest) -> str:
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
-            return f"container {one['name']}: {_said(waiting)}"
+            return f"container {one['name']}: {_said(waiting)}{_last_end(one)}"
     return ""
+
+
+def _last_end(container: Manifest) -> str:
+    """Return how a container ended before, from its status, "" if it did not."""
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    return f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
 
 
 def _said(status: Manifest) -> str:

@@ -119,7 +119,7 @@ def _away(spec: Lower | None, picture: FleetSnapshot) -> Verdict | None:
     trouble = picture.lowers[spec.name].trouble if spec else ""
     if not trouble:
         return None
-    return Verdict(f"this command does not reach its lower cluster, and the Node does not say so: {trouble}", _DOCTOR)
+    return Verdict(f"this command cannot read its lower cluster: {trouble}", _DOCTOR)
 
 
 def _cordoned(node: Manifest, lower: str) -> Verdict | None:
@@ -164,7 +164,7 @@ def claim_verdict(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) 
     if said := _denied(claim):
         return Verdict(said, "see the reason in docs/reference/conditions.md, and docs/howto/storage.md")
     if status.get("phase") == "Bound":
-        return _bound_claim(claim, picture, list(rows))
+        return _bound_claim(claim, picture, users, list(rows))
     return _pending_claim(claim, picture, users, list(rows))
 
 
@@ -176,7 +176,7 @@ def _denied(claim: Manifest) -> str:
     return ""
 
 
-def _bound_claim(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
+def _bound_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest], rows: Iterable[Row]) -> Verdict:
     name = claim["spec"].get("volumeName", "")
     volume = next((one for one in picture.upper.all(VOLUME) if metadata(one)["name"] == name), {})
     home = annotations(volume).get(LOWER)
@@ -187,7 +187,12 @@ def _bound_claim(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -
     spec = next((one for one in picture.topology.lowers if one.name == home), None)
     if spec is not None and any(row["cluster"] == home and row["state"] == "Pending" for row in rows):
         return _waiting_copy(claim, spec, picture, f"it is bound to volume {name}, but ")
-    return Verdict(f"it is bound to volume {name}, whose data is in lower {home}", f"{_NOTHING}: its pods run there")
+    why = f"it is bound to volume {name}, whose data is in lower {home}"
+    if waiting := [pod for pod in users if not pod["spec"].get("nodeName")]:
+        pod = _name(waiting[0])
+        advice = f"pods with this claim can run only in {home}; see `tensile explain pod {pod}`"
+        return Verdict(f"{why}; pod {pod} uses it and has no node", advice)
+    return Verdict(why, f"{_NOTHING}: its pods run there")
 
 
 def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest], rows: list[Row]) -> Verdict:
@@ -195,7 +200,10 @@ def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest
     kind = class_of(claim)
     found = next((one for one in picture.upper.all(STORAGE_CLASS) if metadata(one)["name"] == kind), None)
     if kind and found is None:
-        return Verdict(f"StorageClass {kind} does not exist in the upper cluster", "create it, or name another one")
+        return Verdict(
+            f"StorageClass {kind} does not exist in the upper cluster",
+            "create it, or create the claim again with another one",
+        )
     node = annotations(claim).get(SELECTED_NODE, "")
     spec = next((one for one in picture.topology.lowers if one.node.name == node), None)
     spec = spec or _lower_of(users, picture)
@@ -296,6 +304,8 @@ def service_verdict(service: Manifest, picture: FleetSnapshot, rows: Iterable[Ro
         return Verdict(f"it is a DNS alias of {spec.get('externalName')} and has no endpoints", _NOTHING)
     if not _count(_slices(service, picture))[1]:
         return _without_endpoints(service, picture)
+    if unserved := _unserved(service, picture):
+        return unserved
     for row in rows:
         if row["state"] != "original" and (found := _obstacle_below(service, row, picture)):
             return found
@@ -304,6 +314,19 @@ def service_verdict(service: Manifest, picture: FleetSnapshot, rows: Iterable[Ro
         return Verdict(f"it has ready endpoints, and its copy serves pods in {_some(here)}", _NOTHING)
     why = f"it has ready endpoints; no pod of namespace {meta['namespace']} runs in a lower cluster, so none has a copy"
     return Verdict(why, f"{_NOTHING}: a copy is created with the first pod")
+
+
+def _unserved(service: Manifest, picture: FleetSnapshot) -> Verdict | None:
+    """Return the port of a Service that no endpoint serves, None if there is none: its name may be misspelt."""
+    spec = service.get("spec") or {}
+    parts = (one for one in _slices(service, picture) if one.get("endpoints"))
+    served = {port.get("name") or "" for one in parts for port in one.get("ports") or ()}
+    for port in (spec.get("ports") or ()) if spec.get("selector") else ():
+        if (port.get("name") or "") not in served:
+            target = port.get("targetPort", port["port"])
+            why = f"no ready endpoint serves its port {port['port']}: no container port is named {target}"
+            return Verdict(why, "name that port in the pods, or set `targetPort` to the name or number of one")
+    return None
 
 
 def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:

@@ -131,9 +131,39 @@ def test_a_container_that_waits() -> None:
     assert why(pod, lower) == (
         "in lower-a it is on node lower-a-1, and waits: container main: ImagePullBackOff: no such image"
     )
+    assert advised(pod, lower) == ["see its containers and events: `kubectl describe pod web -n default`"]
     making = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
     pod["status"]["containerStatuses"] = [making]
     assert why(pod, lower) == "in lower-a it is on node lower-a-1"
+
+
+def test_a_container_that_crashes() -> None:
+    """How it ended before, and where its output is."""
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    pod = above(spec=on(), status={"containerStatuses": [{"name": "main", "state": waiting, "lastState": ended}]})
+    lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
+    assert why(pod, lower).endswith(
+        "container main: CrashLoopBackOff: back-off 10s; it ended before with OOMKilled, exit code 137"
+    )
+    assert advised(pod, lower)[0] == "read why its container ended: `kubectl logs web -n default --previous`"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "advice"),
+    [
+        ("ReadinessGatesNotReady", 'readiness gate "x/y" is not "True"', "look at the controller that has to set"),
+        ("ContainersNotReady", "containers with unready status: [main]", "see its containers and events"),
+    ],
+)
+def test_a_pod_that_runs_and_is_not_ready(reason: str, message: str, advice: str) -> None:
+    """A Service without endpoints refers to this."""
+    ready = {"type": "Ready", "status": "False", "reason": reason, "message": message}
+    pod = above(spec=on(), status={"phase": "Running", "conditions": [ready]})
+    lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
+    assert why(pod, lower) == f"in lower-a it is on node lower-a-1, and is not Ready: {reason}: {message}"
+    (line,) = advised(pod, lower)
+    assert line.startswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +331,11 @@ def test_a_node_that_is_nobodys() -> None:
 
 def test_a_pod_that_has_ended() -> None:
     """With what was said of it."""
-    assert why(above(spec=on(), status={"phase": "Failed", "reason": "LowerPodLost"})) == "it has ended (LowerPodLost)"
+    lost = above(spec=on(), status={"phase": "Failed", "reason": "LowerPodLost"})
+    assert why(lost) == "it has ended (LowerPodLost)"
+    assert advised(lost) == ["create it again: it has no controller that does"]
+    lost["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
+    assert advised(lost) == []
 
 
 def test_a_pod_that_is_being_deleted() -> None:
@@ -325,6 +359,28 @@ def test_a_volume_that_holds_the_pod_in_one_place() -> None:
     nodes = found["lowers"][0]["below"]["nodes"]
     assert [(one["name"], one["fits"]) for one in nodes] == [("lower-a-1", False), ("lower-a-2", True)]
     assert nodes[0]["check"] == "volumes"
+
+
+def test_a_pod_that_selects_another_cluster_than_that_of_its_data() -> None:
+    """The virtual node that it selects refuses it for the volume; that others do not match is its own choice."""
+    storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a")))]
+    pod = above(spec=using("data") | {"nodeSelector": {"clusterID": "lower-b"}})
+    (line,) = advised(pod, upper=storage)
+    assert line == (
+        "let the pod select the lower cluster that has the data of its claims, or use another claim: "
+        "`tensile explain claim data -n default`"
+    )
+
+
+def test_a_limit_of_the_topology_that_a_pod_does_not_fit_in() -> None:
+    """More nodes in that lower would not help."""
+    lowers = [
+        {"name": "lower-a", "kubeconfig": "a", "capacity": {"limit": {"cpu": "1"}}},
+        {"name": "lower-b", "kubeconfig": "b"},
+    ]
+    (line,) = advised(above(spec=asking(cpu="50")), lowers=lowers)
+    raised = "raise `capacity.limit` of lower-a, which caps what the virtual node advertises"
+    assert line == f"reduce the requests of the pod, or {raised}"
 
 
 def test_a_claim_that_would_come_with_the_pod() -> None:
@@ -415,7 +471,7 @@ LABELS = (
         ),
         (
             above(spec=on(), status=unmirrored("NamespaceExcluded", "")),
-            "create the pod in another namespace, or change",
+            "create the pod in another namespace, or give the engine's account a namespace of its own",
         ),
         (above(spec=on(), status=unmirrored("Odd", "")), "see the reason Odd in docs/reference/conditions.md"),
     ],

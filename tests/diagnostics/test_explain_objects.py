@@ -184,7 +184,7 @@ def test_a_cordoned_node() -> None:
 def test_a_lower_that_only_the_engine_reaches() -> None:
     """This command reads the cluster itself."""
     why, advice = of_node(virtual_node(("Ready", "True")), trouble="no answer")
-    assert why == "this command does not reach its lower cluster, and the Node does not say so: no answer"
+    assert why == "this command cannot read its lower cluster: no answer"
     assert advice.startswith("run `tensile doctor`")
 
 
@@ -231,6 +231,15 @@ def test_a_bound_claim_names_where_its_data_are() -> None:
     assert why.endswith("which cannot be read: no answer")
     assert advice.startswith("run `tensile doctor`")
     assert of_claim(bound)[0] == "it is bound to volume pv of the upper cluster, which no lower cluster has"
+
+
+def test_a_bound_claim_whose_pod_has_no_node() -> None:
+    """It may select another cluster than that of its data."""
+    volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
+    assert of_claim(claim("Bound", volumeName="pv"), volume, (POD, USER)) == (
+        "it is bound to volume pv, whose data is in lower lower-a; pod default/web uses it and has no node",
+        "pods with this claim can run only in lower-a; see `tensile explain pod default/web`",
+    )
 
 
 def test_a_claim_that_no_pod_uses() -> None:
@@ -343,6 +352,17 @@ def test_a_service_that_works() -> None:
         "it has ready endpoints, and its copy serves pods in lower-a",
         "nothing has to be done",
     )
+
+
+def test_a_service_whose_target_port_no_container_has() -> None:
+    """Kubernetes counts its endpoints as ready, and leaves the port out."""
+    named = {**WEB, "spec": {**WEB["spec"], "ports": [{"port": 80, "targetPort": "http"}]}}
+    why, advice = of_service(named, serving(), endpoints(1))
+    assert why == "no ready endpoint serves its port 80: no container port is named http"
+    assert advice.startswith("name that port in the pods")
+    kind, part = endpoints(1)
+    part["ports"] = [{"name": "", "port": 8080}]
+    assert not of_service(named, serving(), (kind, part))[0].startswith("no ready endpoint serves")
 
 
 def test_a_service_that_no_pod_needs_below() -> None:
