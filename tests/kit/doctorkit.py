@@ -77,7 +77,8 @@ def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
     )
     answers = {key: QueryAnswer(value) for key, value in usual.items()} | fields.pop("answers", {})
     known = UPPER_ID if name == UPPER else LOWER_ID
-    made = ClusterFacts(name, contact=contact(), user="engine", identity=known, missing=[], answers=answers)
+    own = contact(way=way("192.0.2.3")) if name == UPPER else contact()
+    made = ClusterFacts(name, contact=own, user="engine", identity=known, missing=[], answers=answers)
     for field, value in fields.items():
         setattr(made, field, value)
     return made

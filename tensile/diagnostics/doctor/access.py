@@ -12,7 +12,16 @@ from shlex import quote
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tensile.diagnostics.doctor.facts import ClusterFacts, ContactResult, Facts, Finding, Level, ServerEndpoint, Stage
+from tensile.diagnostics.doctor.facts import (
+    ClusterFacts,
+    ContactResult,
+    Facts,
+    Finding,
+    Level,
+    ServerEndpoint,
+    Stage,
+    shown,
+)
 from tensile.engine.permissions import Permission
 from tensile.kube.tls import date_of, described, names_of
 from tensile.kubelet.stats.usage import NODE_METRICS
@@ -97,20 +106,22 @@ def _unconnected(way: ServerEndpoint, error: str) -> str:
     return f"check firewalls, routes and the machine, or correct `server` in {way.origin}"
 
 
-def _untrusted(contact: ContactResult, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
+def _untrusted(contact: ContactResult, leaf: x509.Certificate, facts: Facts) -> tuple[str, str]:
     """Return why a certificate is not trusted, and what to do."""
     way = contact.way
-    what = f"{way.where} presents an untrusted certificate ({contact.error}): {described(shown)}"
-    if shown.not_valid_after_utc < facts.now:
+    what = f"{way.where} presents an untrusted certificate ({contact.error}): {described(leaf)}"
+    if other := _server_of(way, facts):
+        return what, f"{way.where} is the server of {other} in this topology: correct `server` in {way.origin}"
+    if leaf.not_valid_after_utc < facts.now:
         return what, "renew the apiserver's certificate; with kubeadm: kubeadm certs renew apiserver"
-    if shown.not_valid_before_utc > facts.now:
+    if leaf.not_valid_before_utc > facts.now:
         return what, "set the clock of this machine, or of the one that made the certificate"
     if "mismatch" in contact.error:
-        names = names_of(shown)
+        names = names_of(leaf)
         other = f"tls-server-name: {names[0]} in {way.origin}" if names else "a `server` that it names"
         return what, f"it is not for {way.name}: set {other}, or have the apiserver's certificate made for {way.name}"
     known = ", ".join(each.subject.rfc4514_string() for each in certificates_in(way.authority)) or "the system's"
-    issuer = shown.issuer.rfc4514_string()
+    issuer = leaf.issuer.rfc4514_string()
     return what, (
         f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there; with a kubeconfig "
         "that works for that cluster, this prints it: kubectl --kubeconfig WORKING -n kube-system get configmap "
@@ -119,9 +130,21 @@ def _untrusted(contact: ContactResult, shown: x509.Certificate, facts: Facts) ->
     )
 
 
+def _server_of(way: ServerEndpoint, facts: Facts) -> str:
+    """Return the cluster that is reached at the address of a way, with its own kubeconfig; "" for none."""
+    contacts = {side.name: side.contact for side in facts.sides() if side.contact and side.contact.way != way}
+    place = (way.where, way.name)
+    there = (
+        name for name, one in contacts.items() if (one.way.where, one.way.name) == place and one.stage == Stage.DONE
+    )
+    return next(map(shown, there), "")
+
+
 def _shut_out(way: ServerEndpoint, facts: Facts) -> tuple[str, str]:
     """Return the likely reason why the credentials are not accepted, and what to do."""
     refused = f"the credential in {way.origin} is not accepted"
+    if other := _server_of(way, facts):
+        return f"{refused}: {way.where} is the server of {other} in this topology", f"correct `server` in {way.origin}"
     if way.token.until is not None and way.token.until < facts.now:
         return f"{refused}: its token expired on {date_of(way.token.until)}", renew_token(way)
     for certificate in certificates_in(way.certificate)[:1]:

@@ -220,6 +220,12 @@ def port_of(node: str) -> str:
     return f"kubelet port of {node}"
 
 
+def local_report(upper: ClusterFacts, topology: Topology) -> Mapping[str, Any]:
+    """Return the report of an engine of the topology on this machine, {} if none was asked, or none responds."""
+    found: Mapping[str, Any] = upper.value(LOCAL_ENGINE) or {}
+    return found if found.get("topology") == topology.name else {}
+
+
 def node_named(upper: ClusterFacts, name: str) -> Manifest | None:
     """Return a Node of the upper cluster as it was listed, None if there is none of that name."""
     return next((node for node in upper.items(NODES) if node["metadata"]["name"] == name), None)

@@ -17,7 +17,6 @@ from typing import Any
 
 from tensile.diagnostics.doctor.facts import (
     CLASSES,
-    LOCAL_ENGINE,
     METRICS,
     NODES,
     POLICIES,
@@ -35,6 +34,7 @@ from tensile.diagnostics.doctor.facts import (
     is_loopback,
     is_renewed,
     lease_of,
+    local_report,
     node_named,
     owner,
     port_of,
@@ -138,7 +138,7 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         return
     if side.name == UPPER:
         yield from _others(upper, facts)
-        yield from _not_in_force(_local_report(upper), facts.topology.name)
+        yield from _not_in_force(local_report(upper, facts.topology))
         return
     name = facts.spec(side.name).node.name
     node = node_named(upper, name)
@@ -153,10 +153,8 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
             yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
 
 
-def _not_in_force(report: Mapping[str, Any], topology: str) -> Iterator[Finding]:
-    """Yield what an engine of a topology on this machine does not use yet; the webhook has a check of its own."""
-    if report.get("topology") != topology:
-        return
+def _not_in_force(report: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what the engine on this machine does not use yet; the webhook has a check of its own."""
     for words in restart_needed(report):
         yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", "restart the engine, or undo the change")
     for words in (one for one in not_active(report) if "extender" in one):
@@ -240,7 +238,7 @@ def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         )
         yield Finding(side.name, "kubelet", Level.SKIP, what)
     else:
-        yield _answered(side.name, name, node, answer, runs=_local_report(upper).get("topology") == facts.topology.name)
+        yield _answered(side.name, name, node, answer, runs=bool(local_report(upper, facts.topology)))
 
 
 def _loopback(facts: Facts) -> tuple[str, str] | None:
@@ -250,12 +248,6 @@ def _loopback(facts: Facts) -> tuple[str, str] | None:
         return None
     what = f"nodes publish {facts.address}, which is the upper apiserver itself and not the engine"
     return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
-
-
-def _local_report(upper: ClusterFacts) -> Mapping[str, Any]:
-    """Return the report of an engine on this machine, {} if none was asked, or none responds."""
-    found: Mapping[str, Any] = upper.value(LOCAL_ENGINE) or {}
-    return found
 
 
 def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, runs: bool) -> Finding:

@@ -25,8 +25,10 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
     is_loopback,
+    local_report,
     shown,
 )
+from tensile.engine.status.query import not_active
 from tensile.kube import net
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_NODE, VIRTUAL_POD
 from tensile.objects import UPPER, Manifest, labels
@@ -51,6 +53,8 @@ _ALIVE = "ok"
 """The response of the webhook at /healthz."""
 _UNREACHED = "error trying to reach service"
 """The beginning of an apiserver's error about a connection that failed."""
+_NO_PORT = "webhook cannot listen on port"
+"""In what an engine reports about a webhook whose port another program uses."""
 _LATE = QueryAnswer(error="no answer in time")
 
 
@@ -277,6 +281,10 @@ def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         f"webhook.url has to lead to webhook.port ({facts.topology.webhook.port}) of the engine: correct it, or start "
         "or restart the engine, or let the upper's apiserver through to that port"
     )
+    if taken := next((words for words in not_active(local_report(upper, facts.topology)) if _NO_PORT in words), ""):
+        what, _, advice = taken.rpartition(": ")
+        yield Finding(UPPER, "webhook", Level.FAIL, what, advice)
+        return
     if contact is None or contact.stage != Stage.DONE:
         why = contact.error if contact else "not checked in time"
         yield Finding(UPPER, "webhook", Level.FAIL, f"nothing answers at {where} ({why})", advice)

@@ -105,6 +105,18 @@ def test_a_certificate_of_another_authority() -> None:
     assert "kube-root-ca.crt" in finding.advice
 
 
+@pytest.mark.parametrize(
+    ("stage", "error", "pem"),
+    [(Stage.TLS, "unable to get local issuer certificate", signed_by(OTHER)), (Stage.LOGIN, "HTTP 401", signed_by())],
+)
+def test_a_server_of_another_cluster_of_the_topology(stage: Stage, error: str, pem: bytes) -> None:
+    """Neither its CA nor a client certificate for it would help: the address is wrong."""
+    place = {"way": way("192.0.2.3", origin="kubeconfigs/wrong")}
+    wrong = told(contact(stage, error, shown=der(pem), **place))[-1]
+    assert "192.0.2.3:6443 is the server of upper in this topology" in f"{wrong.what} {wrong.advice}"
+    assert wrong.advice.endswith("correct `server` in kubeconfigs/wrong")
+
+
 def test_a_certificate_where_the_systems_authorities_are_trusted() -> None:
     """The kubeconfig has no CA."""
     without = way(authority=b"")

@@ -8,6 +8,7 @@ from tensile.diagnostics.doctor.facts import (
     HOOK_ADDRESS,
     HOOK_CALL,
     HOOK_SLICES,
+    LOCAL_ENGINE,
     Finding,
     Level,
     QueryAnswer,
@@ -21,7 +22,7 @@ URL = "https://hooks.example:8443/mutate"
 
 def hook(webhook: Manifest, **answers: QueryAnswer) -> list[Finding]:
     """Look at a webhook that is enabled; answers are by the names of their questions."""
-    names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES}
+    names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES, "engine": LOCAL_ENGINE}
     upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
     return list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
 
@@ -38,6 +39,15 @@ def test_a_webhook_that_nobody_serves() -> None:
     failing, warning = hook({"url": URL}, address=gone, hook=QueryAnswer(error="not found", status=404))
     assert (failing.level, failing.what) == (Level.FAIL, f"nothing answers at {URL} (Connection refused)")
     assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
+
+
+def test_a_webhook_whose_port_another_program_uses() -> None:
+    """The engine on this machine knows it; whatever answers there is not the webhook."""
+    told = "webhook cannot listen on port 8443 of 127.0.0.1: another program uses this port: set another webhook.port"
+    report = QueryAnswer({"topology": "demo", "accepted": {"pending": [told]}})
+    finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), engine=report))
+    assert finding.what == "webhook cannot listen on port 8443 of 127.0.0.1: another program uses this port"
+    assert finding.advice == "set another webhook.port"
 
 
 def test_a_webhook_at_which_something_else_answers() -> None:
