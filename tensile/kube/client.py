@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import orjson
 import structlog
 
-from tensile.errors import ClusterError, Expired, Unauthorized, Unreachable
+from tensile.errors import ClusterError, Denied, Expired, NotFound, Unauthorized, Unreachable
 from tensile.kube import limits
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
@@ -399,7 +399,8 @@ class HttpCluster:
         try:
             reply = await self._asked(request, settled=settled)
             if not 200 <= reply.status < 300:  # noqa: PLR2004
-                raise _refusal(doing, reply)
+                error = _refusal(doing, reply)
+                raise error if settled else _of_no_cluster(doing, error)
             if not reply.media.startswith(_JSON):
                 raise strange(doing, media_shown(reply.media))
         except ClusterError as error:
@@ -493,6 +494,15 @@ class HttpCluster:
         self.health.exceed(now, words, self._restraint.trusted_from)
         self._transport.hang_up()
         _log.warning("response limit exceeded, requests paused", cluster=self._name, error=words, seconds=round(pause))
+
+
+def _of_no_cluster(doing: RequestInfo, error: ClusterError) -> ClusterError:
+    """Return the error of a request that every apiserver knows; if no Kubernetes Status explains it, another server's.
+
+    Such an answer is no contact with the cluster.
+    """
+    is_strange = type(error) in (Denied, NotFound) and not error.reason
+    return Unreachable(error.message, cluster=doing.cluster, doing=str(doing)) if is_strange else error
 
 
 def _refusal(doing: RequestInfo, reply: HTTPReply) -> ClusterError:

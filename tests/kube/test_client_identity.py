@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from scripted import UID, Apiserver, Drop, Hang, Stream, access_to, pod, refusal, running
+from scripted import UID, Answer, Apiserver, Drop, Hang, Stream, access_to, pod, refusal, running
 
 from tensile.errors import Denied, Unreachable
 from tensile.kube.client import HttpCluster
@@ -28,6 +28,21 @@ async def test_without_the_right_to_read_it_that_is_said(apiserver: Apiserver, c
     with pytest.raises(Denied, match="read Namespace kube-system"):
         await cluster.identify()
     assert cluster.identity.pin == ""
+
+
+async def test_a_server_that_is_no_apiserver_is_silence(apiserver: Apiserver) -> None:
+    """Every apiserver knows that namespace: a 404 without a Status is another program's, and no contact."""
+    now = [0.0]
+    cluster = HttpCluster("a", access_to(apiserver.port), clock=lambda: now[0])
+    await cluster.identify()
+    cluster.identity.doubt()
+    strange = Answer(404, b"404 page not found", {"Content-Type": "text/plain"})
+    for now[0] in (10.0, 60.0):
+        apiserver.play("identity", strange)
+        with pytest.raises(Unreachable, match="check that the server address is that of an apiserver"):
+            await cluster.read(REF)
+    assert cluster.health.unreachable_for(now[0]) == 50.0
+    await cluster.close()
 
 
 async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster: HttpCluster) -> None:
