@@ -169,7 +169,9 @@ async def _apply(opening: Opening, options: ApplyOptions, show: Show | None) -> 
 async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Planned, frozenset[tuple[str, Ref]]]:
     """Plan; return also the verbs and objects of the steps. Raises TensileError if the saved plan is stale."""
     recorder, only = Recorder(), options.plan.scope if options.plan else WHOLE_PLAN
-    planned = await previewed(*found, recorder, partial(rehearse, observer=recorder, forced=options.forced), only)
+    planned = await previewed(
+        found.clusters, found.unreached, recorder, partial(rehearse, observer=recorder, forced=options.forced), only
+    )
     if options.plan is not None:
         now = saved(planned.preview, options.plan.topology, planned.clusters, options.plan.salt)
         differences = moved(options.plan, now)
@@ -190,7 +192,7 @@ async def _applied(found: OpenedClusters, options: ApplyOptions, allowed: frozen
 
     work = partial(converge, observer=recorder, forced=options.forced, permits=permits)
     only = options.plan.scope if options.plan else WHOLE_PLAN
-    done = (await previewed(*found, recorder, work, only)).preview
+    done = (await previewed(found.clusters, found.unreached, recorder, work, only)).preview
     left = list(dict.fromkeys(one.message for _, one in done.problems if one.reason == NOT_IN_PLAN))
     done = replace(done, problems=tuple(one for one in done.problems if one[1].reason != NOT_IN_PLAN))
     made = {change.ref for change in done.changes}

@@ -294,7 +294,7 @@ def plan(
         given.topology,
         given.ways,
         output,
-        planning.PlanOptions(tuple(drain or ()), only, target, given.lines()),
+        planning.PlanOptions(tuple(drain or ()), only, target, given.lines(), given.place),
         colour=takes_colour(sys.stdout),
         progress=_progress(),
     )

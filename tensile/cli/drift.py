@@ -113,7 +113,7 @@ def drift(
 
 
 async def _report(topology: Topology, ways: ClusterAccess, only: PlanScope, progress: Progress | None) -> DriftReport:
-    async with opened(topology, ways, progress) as (clusters, unreached):
+    async with opened(topology, ways, progress) as (clusters, unreached, _waits):
         return await examined(clusters, unreached, only)
 
 

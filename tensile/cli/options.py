@@ -267,7 +267,7 @@ class GivenTopology(NamedTuple):
     """The topology that a command is about: its text, where that is from, and the access to its clusters.
 
     `name` is the display name of the file or the ConfigMap. `file` is the file's absolute path, "" for standard input
-    and a ConfigMap.
+    and a ConfigMap. `place` is the ConfigMap, None for a file.
     """
 
     topology: "Topology"
@@ -275,6 +275,7 @@ class GivenTopology(NamedTuple):
     file: str
     data: bytes
     ways: "ClusterAccess"
+    place: "ConfigMapKey | None" = None
 
     def lines(self) -> "Lines":
         """Return what adds the lines of the text to the changes that they cause."""
@@ -338,7 +339,7 @@ def _in_map(place: "ConfigMapKey", ways: "ClusterAccess", check: Check | None) -
     found = asyncio.run(text_at(place, ways))
     with _checked(check, place.file, found.data):
         topology = read_configmap(found, place)
-    return GivenTopology(topology, place.file, "", found.data, ways)
+    return GivenTopology(topology, place.file, "", found.data, ways, place)
 
 
 def directory_of(name: str) -> Path:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensile.engine.clusters import Clusters
+from tensile.engine.history import active_text, file_place
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.plan_and_apply import Planned, Problems, Progress, opened, previewed, rehearse
+from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import TensileError
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER
 from tensile.policy.descheduler.plan import Eviction, evictions
 from tensile.policy.descheduler.plan import as_document as as_drain_document
 from tensile.policy.descheduler.plan import as_text as as_drain_text
@@ -22,6 +24,7 @@ from tensile.policy.disruption import as_sections
 from tensile.reconcile.mirrored_kinds import FOLLOWS
 from tensile.reconcile.report import (
     WHOLE_PLAN,
+    Later,
     Lines,
     PlanScope,
     Recorder,
@@ -32,7 +35,8 @@ from tensile.reconcile.report import (
     as_text,
     saved,
 )
-from tensile.topology import Topology
+from tensile.topology import Topology, TopologyErrors, parse
+from tensile.topology.diff import edit
 
 
 class PlanText(NamedTuple):
@@ -50,12 +54,22 @@ class PlanOptions(NamedTuple):
     """What a plan is about: lowers to `drain`, as if the topology did, what to show, and the file to save it in.
 
     The topology in the file is the one that is planned. `lines` adds the lines of the topology file that cause changes.
+    `place` is the ConfigMap that the topology is in, None for a file.
     """
 
     drain: tuple[str, ...] = ()
     only: PlanScope = WHOLE_PLAN
     out: tuple[Path, SavedTopology] | None = None
     lines: Lines = lambda found: found
+    place: ConfigMapKey | None = None
+
+
+class _Planned(NamedTuple):
+    """A plan; for each drained lower where its pods would go; and what the topology has, and the plan does not."""
+
+    made: Planned
+    drains: dict[str, list[Eviction]]
+    later: Later
 
 
 _WHOLE = PlanOptions()
@@ -79,14 +93,14 @@ def plan(
     topology, and for a bug in a rule.
     """
     check_options(topology, output, options)
-    planned, drains = asyncio.run(_plan(topology, ways, options, progress))
+    planned, drains, later = asyncio.run(_plan(topology, ways, options, progress))
     found = options.lines(planned.preview)
     if options.out is not None:
         write_plan(planned, *options.out)
     if output == "json":
         documents = [as_drain_document(*drain) for drain in drains.items()]
         return PlanText(
-            as_json(found, cost=as_cost_document(planned.cost), drains=documents).decode(),
+            as_json(found, cost=as_cost_document(planned.cost), drains=documents, **later._asdict()).decode(),
             bool(found.changes),
             unreached_lines(found.unreached),
         )
@@ -94,7 +108,7 @@ def plan(
     more += [
         f"Drain of {name}: where its pods fit is unknown, see above" for name in options.drain if name not in drains
     ]
-    more += as_sections(planned.cost, topology.guard.approve_over)
+    more += [*later.sections(), *as_sections(planned.cost, topology.guard.approve_over)]
     text = as_markdown(found, more) if output == "markdown" else as_text(found, colour=colour, more=more)
     away = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
     return PlanText(text, bool(found.changes), away)
@@ -133,27 +147,37 @@ def check_options(topology: Topology, output: str, options: PlanOptions) -> None
                 raise TensileError(f"{option} {name}: no lower cluster of the topology; there are: {known}")
 
 
-async def _plan(
-    topology: Topology, ways: ClusterAccess, options: PlanOptions, progress: Progress | None
-) -> tuple[Planned, dict[str, list[Eviction]]]:
+async def _plan(topology: Topology, ways: ClusterAccess, options: PlanOptions, progress: Progress | None) -> _Planned:
     """Return the plan, and for each drained lower where its pods would go.
 
     Without all clusters it is unknown where pods would fit, so that nothing is returned for the drains then.
     """
     recorder, drains = Recorder(), dict[str, list[Eviction]]()
-    drained = _drained(topology, options.drain)
 
     async def rehearsed(clusters: Clusters) -> Problems:
         """Look where the pods of the drained lowers fit, and rehearse."""
         if all(spec.name in clusters.world.lowers for spec in topology.lowers):
             drains.update((name, evictions(clusters.world, name)) for name in options.drain)
-        clusters.world.topology = drained
+        clusters.world.topology = _drained(clusters.world.topology, options.drain)
         return await rehearse(clusters, recorder)
 
+    drained = _drained(topology, options.drain)
     watched = _with_room(drained) if options.drain else drained
-    async with opened(watched, ways, progress) as (clusters, unreached):
+    async with opened(watched, ways, progress) as (clusters, unreached, waits):
         found = await previewed(clusters, unreached, recorder, rehearsed, options.only)
-    return found, drains
+        refused = await _restart_needed(clusters, topology, options.place)
+    return _Planned(found, drains, Later(refused, waits))
+
+
+async def _restart_needed(clusters: Clusters, topology: Topology, place: ConfigMapKey | None) -> tuple[str, ...]:
+    """Return what of the topology an engine uses only after a restart, as far as the topology in force is known."""
+    upper, owner = clusters.connections[UPPER], clusters.world.owner
+    text = await active_text(upper, owner.upper, place or file_place(topology.name))
+    try:
+        active = parse(text, name="the topology in force", configmap_mode=place is not None)
+    except TopologyErrors:
+        return ()
+    return edit(active, topology).refused
 
 
 def _drained(topology: Topology, names: Collection[str]) -> Topology:

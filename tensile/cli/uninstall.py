@@ -135,7 +135,7 @@ def _name(one: Item) -> str:
 
 
 async def _plan(topology: Topology, ways: ClusterAccess, progress: Progress | None) -> UninstallPlan:
-    async with opened(topology, ways, progress) as (clusters, unreached):
+    async with opened(topology, ways, progress) as (clusters, unreached, _waits):
         leave_topology(clusters.world)
         found = await _rehearsed(clusters, unreached, ways)
         beats = await heartbeats(clusters.connections[UPPER], clusters.world, utc_now())
@@ -159,7 +159,7 @@ async def _rehearsed(clusters: Clusters, unreached: dict[str, str], ways: Cluste
 
 
 async def _uninstall(topology: Topology, ways: ClusterAccess, shown: UninstallPlan, progress: Progress | None) -> str:
-    async with opened(topology, ways, progress) as (clusters, unreached):
+    async with opened(topology, ways, progress) as (clusters, unreached, _waits):
         leave_topology(clusters.world)
         found = await _rehearsed(clusters, unreached, ways)
         upper, world = clusters.connections[UPPER], clusters.world

@@ -28,7 +28,7 @@ from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_re
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
 from tensile.reconcile.mirrored_kinds import FOLLOWS
-from tensile.reconcile.report import Change, Lines, Preview, as_json, as_text, fenced
+from tensile.reconcile.report import Change, Later, Lines, Preview, as_json, as_text, fenced
 from tensile.reconcile.report.values import concealed
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.diff import Edit
@@ -181,7 +181,7 @@ def _unwatched(made: World) -> Iterator[tuple[Key, Problem]]:
 def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, str]:
     """Return a plan as the data of NAME-plan. `lines` adds the lines of the candidate that cause changes."""
     found = lines(planned.preview)
-    more = [*_later(foreseen), *as_sections(planned.cost)]
+    more = [*Later(foreseen.refused, foreseen.waits).sections(), *as_sections(planned.cost)]
     document = as_json(found, cost=as_document(planned.cost), drains=[])
     data = {MARKDOWN: cut_markdown(found, more, MOST_MARKDOWN), DOCUMENT: cut_json(document, MOST_JSON).decode()}
     words = {RESTART: foreseen.refused, PENDING: foreseen.waits}
@@ -193,20 +193,13 @@ def plan_text(planned: Planned, foreseen: Foreseen) -> str:
 
     The page has no authentication, so values that may be secret are not shown.
     """
-    more = [*_later(foreseen), *as_sections(planned.cost)]
+    more = [*Later(foreseen.refused, foreseen.waits).sections(), *as_sections(planned.cost)]
     clusters = {name: tuple(map(_concealed, changes)) for name, changes in planned.preview.clusters.items()}
     return _cut(as_text(replace(planned.preview, clusters=clusters), colour=False, more=more), more, MOST_MARKDOWN)
 
 
 def _concealed(change: Change) -> Change:
     return replace(change, differences=tuple(concealed(change.ref.kind, one) for one in change.differences))
-
-
-def _later(foreseen: Foreseen) -> Iterator[str]:
-    """Yield sections of text about what the candidate has, and the plan does not."""
-    for title, said in (("Needs a restart of the engine", foreseen.refused), ("Takes effect later", foreseen.waits)):
-        if said:
-            yield "\n".join([f"{title}:", *(f"  {words}" for words in said)])
 
 
 def cut_markdown(found: Preview, more: Sequence[str], most: int) -> str:

@@ -168,24 +168,32 @@ def write(seen: Manifest | None, entry: AcceptedText, ref: Ref, owner: Owner) ->
     return StatusWrite(patch=Patch("merge-patch", {"metadata": as_read(seen), "data": changes}))
 
 
-async def read_records(cluster: Cluster, upper_uid: str, place: ConfigMapKey) -> TopologyRecords:
+async def read_records(cluster: Cluster, upper_uid: str, place: ConfigMapKey, *, told: bool = True) -> TopologyRecords:
     """Read what the upper cluster holds of a topology; `upper_uid` is the UID of its kube-system.
 
-    What may not be read counts as absent, which is logged. Raises ClusterError if the cluster does not respond.
+    What may not be read counts as absent, which is logged if it should be `told`. Raises ClusterError if the cluster
+    does not respond.
     """
     owner = status_owner(upper_uid, place)
-    status = await _read(cluster, status_ref(place))
-    history = entries(await _read(cluster, history_ref(place)), owner)
+    status = await _read(cluster, status_ref(place), told=told)
+    history = entries(await _read(cluster, history_ref(place), told=told), owner)
     return TopologyRecords(owner, status if status is not None and is_ours(status, owner) else None, history)
 
 
-async def _read(cluster: Cluster, ref: Ref) -> Manifest | None:
+async def active_text(cluster: Cluster, upper_uid: str, place: ConfigMapKey) -> str:
+    """Return the topology in force, "" if it is not known, or must not be read."""
+    records = await read_records(cluster, upper_uid, place, told=False)
+    return next((one.content for one in reversed(records.history) if one.sha256 == records.active), "")
+
+
+async def _read(cluster: Cluster, ref: Ref, *, told: bool) -> Manifest | None:
     try:
         found: Manifest = orjson.loads(await cluster.read(ref))
     except NotFound:
         return None
     except Denied as error:
-        _log.warning("the accepted topologies cannot be read", error=str(error))
+        if told:
+            _log.warning("the accepted topologies cannot be read", error=str(error))
         return None
     return found
 

@@ -173,7 +173,7 @@ async def observe(topology: Topology, ways: ClusterAccess) -> None:
         """Remember that a report may be outdated."""
         changed.set()
 
-    async with opened(topology, ways, log.info) as (clusters, unreached):
+    async with opened(topology, ways, log.info) as (clusters, unreached, _waits):
         log.info("observing, nothing is written", topology=topology.name, lowers=len(topology.lowers))
         for name, why in unreached.items():
             log.warning("lower cluster is not observed", lower=name, error=why)

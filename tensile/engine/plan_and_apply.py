@@ -20,19 +20,21 @@ import orjson
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.engine.clusters import Clusters, address_in_use, node_address, utc_now
 from tensile.engine.lower import ClusterAccess
+from tensile.engine.transitions import former_node, on_former_node, waiting_mappings
 from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE, NOT_CONTACTED
 from tensile.kube.store import Cache
-from tensile.objects import DISRUPTION_BUDGET, NAMESPACE, UPPER, Manifest, Ref
+from tensile.objects import DISRUPTION_BUDGET, NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.policy.disruption import Disruption, disruption, leaving, planned_moves
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.guard import namespace_of
 from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     WHOLE_PLAN,
@@ -108,10 +110,14 @@ class Planned(NamedTuple):
 
 
 class OpenedClusters(NamedTuple):
-    """The clusters of a topology; `unreached` maps the lowers that are skipped to the reason."""
+    """The clusters of a topology; `unreached` maps the lowers that are skipped to the reason.
+
+    `waits` says what of the topology cannot take effect yet, and why: pods hold names that it changes.
+    """
 
     clusters: Clusters
     unreached: dict[str, str]
+    waits: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -128,8 +134,9 @@ async def opened(
     clusters = Clusters(fleet, ways, lambda _lower: None)
     try:
         await clusters.open_upper(topology)
-        unreached = await _fill(clusters, topology, progress or (lambda _line: None))
-        yield OpenedClusters(clusters, unreached)
+        unreached, waits = await _fill(clusters, topology, progress or (lambda _line: None))
+        waits += waiting_mappings(clusters.world)
+        yield OpenedClusters(clusters, unreached, tuple(waits))
     finally:
         await clusters.close()
 
@@ -257,8 +264,8 @@ async def converge(
         await _close(loop)
 
 
-async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> dict[str, str]:
-    """List everything; return the unreachable lowers, which are left again, with the reason."""
+async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> tuple[dict[str, str], list[str]]:
+    """List everything; return the unreachable lowers, which are left again, with the reason, and what waits."""
     by_file, by_secret = _by_source(topology)
     unreached = await _unreadable(clusters, by_file, Cache())
     end = asyncio.get_running_loop().time() + PATIENCE
@@ -267,12 +274,30 @@ async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> d
         await _upper(clusters, end, clusters.fleet.synced(UPPER))
     clusters.world.node_address = address_in_use(clusters.world)
     unreached |= await _unreadable(clusters, by_secret, clusters.world.upper.secrets)
+    topology, waits = await _on_former_nodes(clusters, topology)
+    clusters.world.topology = topology
     _join(clusters, topology, unreached)
     unreached |= await _completed(clusters, end, progress)
     for name in clusters.joined.keys() & unreached.keys():
         await clusters.leave(name)
     await _upper(clusters, end + _SURE, clusters.fleet.synced(UPPER))
-    return unreached
+    return unreached, waits
+
+
+async def _on_former_nodes(clusters: Clusters, topology: Topology) -> tuple[Topology, list[str]]:
+    """Return the topology as a running engine uses it, and what waits: pods that are bound to a Node keep its name.
+
+    Raises the ClusterError of a read that fails.
+    """
+    world, waits, lowers = clusters.world, list[str](), []
+    nodes = [node for node in (entry.manifest() for entry in world.upper.nodes) if is_ours(node, world.owner)]
+    for spec in topology.lowers:
+        kept, node = spec, former_node(spec, topology, nodes)
+        if node and (await clusters.connections[UPPER].list(POD, Selection(fields=f"spec.nodeName={node}"))).items:
+            kept, words = on_former_node(spec, node)
+            waits.append(words)
+        lowers.append(kept)
+    return topology.model_copy(update={"lowers": tuple(lowers)}) if waits else topology, waits
 
 
 async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> None:

@@ -10,12 +10,12 @@ nothing is left that would be looked up under the wrong name.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from tensile.names import NAMESPACE_MAPPING, VIRTUAL_NODE
-from tensile.objects import VOLUME, Manifest, annotations, labels
+from tensile.names import CLUSTER_ID, NAMESPACE_MAPPING, VIRTUAL_NODE
+from tensile.objects import VOLUME, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.index import is_mirror
 from tensile.reconcile.rules.claims import is_enabled
@@ -109,9 +109,7 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> T
     was, waits = known.spec, []
     is_mapped = not has_to_map(known, spec, world)
     if not is_mapped and not may_change_mapping(known, world):
-        notes = (mapping_note(one) for one in (known.naming, requested_mapping(spec, world)))
-        before, after = (note.removesuffix(f"={world.topology.name}") for note in notes)
-        waits.append(_told(spec, "namespaces.mapping", before, after, _taken(known)))
+        waits.append(_waiting_mapping(spec, known, world))
         is_mapped = True
     if spec.node.name != was.node.name:
         why = fixed or f"waits until node {was.node.name} is deleted"
@@ -121,6 +119,36 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> T
         spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": was.node.name})})
     is_same = is_mapped and all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
     return Transition(Action.KEEP if is_same else Action.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
+
+
+def _waiting_mapping(spec: Lower, lower: LowerWorld, world: World) -> str:
+    notes = (mapping_note(one) for one in (lower.naming, requested_mapping(spec, world)))
+    before, after = (note.removesuffix(f"={world.topology.name}") for note in notes)
+    return _told(spec, "namespaces.mapping", before, after, _taken(lower))
+
+
+def waiting_mappings(world: World) -> list[str]:
+    """Return which namespace mappings of the topology wait, and for what, in a world that was read only once."""
+    pairs = ((spec, world.lowers.get(spec.name)) for spec in world.topology.lowers)
+    return [
+        _waiting_mapping(spec, lower, world)
+        for spec, lower in pairs
+        if lower is not None and has_to_map(lower, spec, world) and not may_change_mapping(lower, world)
+    ]
+
+
+def former_node(spec: Lower, topology: Topology, nodes: Iterable[Manifest]) -> str:
+    """Return the Node of ours that a lower had before its `node.name` was changed, "" for none."""
+    found = {metadata(node)["name"]: labels(node).get(CLUSTER_ID) for node in nodes}
+    taken = {one.node.name for one in topology.lowers}
+    former = (name for name, of in found.items() if of == spec.name and name not in taken)
+    return "" if spec.node.name in found else next(former, "")
+
+
+def on_former_node(spec: Lower, node: str) -> tuple[Lower, str]:
+    """Return a lower that keeps the name of its former Node, whose pods hold it there, and what waits for that."""
+    kept = spec.model_copy(update={"node": spec.node.model_copy(update={"name": node})})
+    return kept, _told(spec, "node.name", node, spec.node.name, "waits until no pods are mirrored")
 
 
 def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:

@@ -104,7 +104,7 @@ class Clusters:
         for kind, found in self.below.items():
             if found is not None and OWNER not in found["metadata"]["labels"]:
                 clusters.connections[A].hold(kind, orjson.dumps({**found, "kind": kind.name, "apiVersion": kind.api}))
-        async with clusters.opening() as (opened, away):
+        async with clusters.opening() as (opened, away, _waits):
             report = await examined(opened, away, only)
         assert clusters.writes == []
         return report
@@ -292,7 +292,7 @@ async def test_what_is_put_back_meanwhile_is_no_drift() -> None:
         assert one is not None
         one["metadata"]["resourceVersion"] = "77"
         clusters.connections[A].hold(kind, orjson.dumps(one))
-    async with clusters.opening() as (opened, away):
+    async with clusters.opening() as (opened, away, _waits):
         assert told(await examined(opened, away)) == []
 
 

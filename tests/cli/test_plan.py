@@ -60,7 +60,7 @@ def _hold_text(ground: Ground, text: str, markdown: str) -> None:
 
 def _hold_document(ground: Ground, text: str, out: str) -> None:
     document = orjson.loads(out)
-    assert document["formatVersion"] == "1.4"
+    assert document["formatVersion"] == "1.5"
     assert document["topology"] == ground.namespace
     problems = {(one["lower"], one["namespace"], one["name"], one["reason"]) for one in document["problems"]}
     assert (A, ground.namespace, "stuck", "ConfigMapNotFound") in problems

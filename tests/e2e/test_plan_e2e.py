@@ -122,6 +122,17 @@ async def test_what_is_planned_is_what_is_done(ground: Ground, case: Case) -> No
     await in_force(ground)
 
 
+async def test_what_pods_hold_back_is_no_change_and_is_told(ground: Ground) -> None:
+    """A running engine keeps the node's name and the mapping until no pods are mirrored; so does the plan."""
+    node = ground.nodes[A]
+    document = await planned(ground, edit_lower(A, node={"name": f"{node}-new"}, namespaces={"mapping": "prefix"}))
+    assert document["changes"] == []
+    assert document["pending"] == [
+        f"lowers[{A}].node.name: {node} -> {node}-new: waits until no pods are mirrored",
+        f"lowers[{A}].namespaces.mapping: same -> prefix: waits until no pods are mirrored",
+    ]
+
+
 async def test_a_lower_that_is_opened_anew_is_not_taken_for_one_that_was_left_behind(ground: Ground) -> None:
     """The engine looks for nodes that nobody has at any time, but not while a reload has a lower closed."""
     reloading = asyncio.ensure_future(ground.reload(edit_lower(A, kubeconfig=f"./{A}.kubeconfig")))

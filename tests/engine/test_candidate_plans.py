@@ -151,7 +151,7 @@ async def test_the_plan_is_that_of_tensile_plan() -> None:
     beside.enforce(candidate)
     recorder = Recorder()
     async with beside.clusters.opening() as found:
-        other = await previewed(*found, recorder, partial(rehearse, observer=recorder))
+        other = await previewed(found.clusters, found.unreached, recorder, partial(rehearse, observer=recorder))
     document = orjson.loads(as_json(other.preview))
     assert _told(beside.document) == _told(document) != []
     assert beside.document["summary"] == document["summary"]

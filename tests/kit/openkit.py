@@ -64,7 +64,7 @@ async def planned(clusters: MemoryClusters, only: PlanScope = WHOLE_PLAN) -> Sav
     """Return what `tensile plan --out` would save."""
     recorder = Recorder()
     async with clusters.opening() as found:
-        made = await previewed(*found, recorder, partial(rehearse, observer=recorder), only)
+        made = await previewed(found.clusters, found.unreached, recorder, partial(rehearse, observer=recorder), only)
     return saved(made.preview, SavedTopology("demo", "", "0" * 64), made.clusters, "salt")
 
 

@@ -45,6 +45,7 @@ from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, STAR
 from tensile.engine.status.query import LEASE_SECONDS, not_active, restart_needed, sharing, unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import (
+    CLUSTER_ID,
     ENGINE,
     IN_TOPOLOGY,
     LOWER_UID,
@@ -197,8 +198,14 @@ def _foreign(name: str, node: Manifest, mine: Owner) -> tuple[str, str]:
 def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield Nodes with this topology's marks that are not in it; another engine with another file may renew them."""
     name = facts.topology.name
+    declared = {spec.name for spec in facts.topology.lowers}
     for node in strays(upper, facts.topology):
-        if is_removed(node_named(upper, node) or {}):
+        lower = labels(node_named(upper, node) or {}).get(CLUSTER_ID)
+        if lower in declared:
+            changed = "its `node.name` was changed while pods were bound to it"
+            what = f"Node {node} is the former one of lower {lower}: {changed}"
+            advice = f"write node: {{name: {node}}} for lower {lower} again, or delete the pods of that Node"
+        elif is_removed(node_named(upper, node) or {}):
             what = f"Node {node} is of a lower cluster that was removed from the topology while pods are bound to it"
             advice = REMOVED_LOWER
         elif is_renewed(upper, node, facts.now):

@@ -19,7 +19,8 @@ from tensile.errors import TensileError
 from tensile.kube.health import NOT_CONTACTED
 from tensile.kubelet.node.capacity import capacity
 from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, held_back, is_reachable, keys
-from tensile.objects import Manifest, timestamp
+from tensile.names import CLUSTER_ID
+from tensile.objects import Manifest, labels, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
@@ -281,7 +282,9 @@ def _nodes(lower: LowerWorld) -> dict[str, int]:
 def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> str:
     """Return the most severe problem of a lower; `node` is its virtual node, {} if there is none."""
     if not lower.connected:
-        return "removed from the topology while no engine ran; its node is kept"
+        is_declared = labels(node).get(CLUSTER_ID) in {spec.name for spec in world.topology.lowers}
+        what = "its `node.name` was changed" if is_declared else "removed from the topology"
+        return f"{what} while no engine ran; its node is kept"
     wrong = lower.refusal or trouble or lower.denied or lower.warning
     if wrong:
         return wrong

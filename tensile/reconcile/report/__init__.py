@@ -21,13 +21,14 @@ from tensile.reconcile.report.changes import (
     preview,
     preview_of,
 )
-from tensile.reconcile.report.render import as_json, as_markdown, as_text, fenced, summary_line
+from tensile.reconcile.report.render import Later, as_json, as_markdown, as_text, fenced, summary_line
 from tensile.reconcile.report.saved import SavedPlan, SavedTopology, as_file, identities, moved, parsed, saved
 
 __all__ = [
     "WHOLE_PLAN",
     "Change",
     "Counts",
+    "Later",
     "Lines",
     "PlanScope",
     "Preview",

@@ -20,7 +20,7 @@ from tensile.reconcile.report.values import listed, shown_values, summary
 from tensile.reconcile.world import Key, Problem
 from tensile.text import harmless
 
-FORMAT = "1.4"
+FORMAT = "1.5"
 
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
 _COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "?": "36", "": "1"}
@@ -176,6 +176,18 @@ def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
             yield _Line(" ", _INDENT + names)
         else:
             yield from (_Line("!", f"{harmless(subject(key))} {why}") for key in keys)
+
+
+class Later(NamedTuple):
+    """What a topology has, and a plan does not: fields that need a restart of the engine, and those that wait."""
+
+    restartNeeded: tuple[str, ...] = ()  # noqa: N815 - as in the engine's status
+    pending: tuple[str, ...] = ()
+
+    def sections(self) -> list[str]:
+        """Return it as sections of text."""
+        titled = (("Needs a restart of the engine", self.restartNeeded), ("Takes effect later", self.pending))
+        return ["\n".join([f"{title}:", *(f"  {harmless(words)}" for words in said)]) for title, said in titled if said]
 
 
 def as_json(found: Preview, **more: Any) -> bytes:

@@ -202,6 +202,16 @@ def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
     assert "no longer has such a lower cluster" in only(noded(known.upper, known)).what
 
 
+def test_a_node_whose_lower_has_another_node_name_now() -> None:
+    """No second engine is involved: the pods of the Node hold its name."""
+    former = node_of("elsewhere")
+    former["metadata"]["labels"]["clusterID"] = LOWER
+    known = facts(above(former))
+    finding = only(noded(known.upper, known))
+    assert finding.what.startswith("Node elsewhere is the former one of lower lower-a: its `node.name` was changed")
+    assert finding.advice.startswith("write node: {name: elsewhere} for lower lower-a again")
+
+
 def test_a_node_of_a_removed_lower() -> None:
     """Its engine says so on the Node: there is no second engine."""
     node = node_of("elsewhere")

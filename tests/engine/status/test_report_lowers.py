@@ -108,6 +108,8 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     lower.refusal = "no such file"
     assert first(here, **{A: "refused"}).message == "no such file"
     lower.connected = False
+    assert first(here).message == "its `node.name` was changed while no engine ran; its node is kept"
+    reload(here, "name: lower-b")
     assert first(here).message == "removed from the topology while no engine ran; its node is kept"
     assert first(here).reachable is False
 
