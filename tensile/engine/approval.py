@@ -34,6 +34,7 @@ from tensile.engine.status.configmap import (
     status_owner,
     status_ref,
 )
+from tensile.engine.status.query import NO_START
 from tensile.engine.status.report import ACCEPTED, APPROVAL, EngineStatus, PendingApproval, are_known
 from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
 from tensile.engine.transitions import Action, plan_transition, removed_lowers
@@ -412,7 +413,7 @@ class EditGate:
         if self._read.topology is not None and _limit_of(found) is None:
             return
         await self._activate(found)
-        self._standing.take(found, self._refused(found))
+        self._standing.take(found, await self._refused(found))
         if self._read.topology is not None:
             self._undecided = self._read
         else:
@@ -512,7 +513,7 @@ class EditGate:
             self._metrics.reload(accepted=True)
         await self._activate(reading)
         self._undecided = None
-        self._standing.take(reading, self._refused(reading))
+        self._standing.take(reading, await self._refused(reading))
         self._source.tell(reading)
 
     async def _activate(self, reading: TopologyUpdate) -> None:
@@ -524,9 +525,18 @@ class EditGate:
             _say(change)
             await self._engine.reload(change.topology)
 
-    def _refused(self, reading: TopologyUpdate) -> tuple[str, ...]:
+    async def _refused(self, reading: TopologyUpdate) -> tuple[str, ...]:
+        """Return what needs a restart, and why an engine would not start with the new access to the upper cluster."""
         assert reading.topology is not None, "only a good text is in force"
-        return edit(self._engine.topology, reading.topology).refused
+        refused = edit(self._engine.topology, reading.topology).refused
+        if reading.topology.upper == self._engine.topology.upper:
+            return refused
+        try:
+            await self._engine.clusters.ways.upper_access(reading.topology.upper)
+        except TensileError as error:
+            _log.warning("the engine would not start with this change", error=str(error))
+            return tuple(f"{one}; {NO_START}: {error}" if one.startswith("upper.") else one for one in refused)
+        return refused
 
     def _refuse_approval(self) -> None:
         """Have an approval removed that applies to no edit that waits, once it is known which one does."""

@@ -1,12 +1,13 @@
 """The topology file edited while the engine runs: what changed is in force at once, what did not runs on untouched."""
 
+import sys
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
 import aiohttp
 import pytest
 import pytest_asyncio
-from enginekit import QUIET, UPPER, A, B, edit_lower, with_fields, without_lower
+from enginekit import QUIET, UPPER, A, B, edit_lower, polled, ran, with_fields, without_lower
 from programkit import Program, served, streaming
 from sitekit import NODE_LEASES, Manifest, condition_of, is_ready, is_true, phase_of
 
@@ -200,6 +201,16 @@ async def test_where_the_engine_listens_is_said_to_need_a_restart(program: Progr
     assert not await is_healthy(ports[0])
     await program.reload()
     await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])
+
+
+async def test_an_access_to_the_upper_with_which_it_would_not_start_is_named(program: Program) -> None:
+    """A restart would end an engine that works."""
+    since = program.log.stat().st_size
+    await program.reload(with_fields(upper={"kubeconfig": "missing.kubeconfig"}))
+    await polled(lambda: "the engine would not start with this change" in program.log.read_text()[since:])
+    done = await ran([sys.executable, "-m", "tensile", "status", "-f", str(program.directory / "topology.yaml")])
+    assert "missing.kubeconfig: this change requires a restart of the engine; it would not start: upper: " in done.out
+    await program.reload()
 
 
 async def is_healthy(port: int) -> bool:

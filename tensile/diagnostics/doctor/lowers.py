@@ -42,7 +42,7 @@ from tensile.diagnostics.doctor.facts import (
     strays,
 )
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, blocked_deletions
-from tensile.engine.status.query import LEASE_SECONDS, not_active, restart_needed, sharing, unrenewed
+from tensile.engine.status.query import LEASE_SECONDS, NO_START, not_active, restart_needed, sharing, unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import (
     CLUSTER_ID,
@@ -157,7 +157,10 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
 def _not_in_force(report: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what the engine on this machine does not use yet; the webhook has a check of its own."""
     for words in restart_needed(report):
-        yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", "restart the engine, or undo the change")
+        advice = "restart the engine, or undo the change"
+        if NO_START in words:
+            advice = "correct the change, or undo it, before you restart the engine"
+        yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", advice)
     for words in (one for one in not_active(report) if "extender" in one):
         what, _, advice = words.rpartition(": ")
         yield Finding(UPPER, "node", Level.WARN, what, advice)

@@ -162,6 +162,10 @@ async def report_at(telemetry: Telemetry) -> dict[str, Any]:
         return {}
 
 
+NO_START = "it would not start"
+"""In what needs a restart, if the engine could not start with it."""
+
+
 def restart_needed(document: Mapping[str, Any]) -> Sequence[str]:
     """Return what an engine uses only after a restart, from its report."""
     return (document.get("accepted") or {}).get("restartNeeded") or ()
