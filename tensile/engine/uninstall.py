@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import NamedTuple
 
+import msgspec
 import orjson
 
 from tensile.engine.caches import rules
@@ -25,6 +26,7 @@ from tensile.engine.status.query import LEASE_SECONDS, holds, renewed_at
 from tensile.errors import ClusterError, Conflict, NotFound
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Delta
+from tensile.kubelet.node.rule import LOWER_REMOVED
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, as_read
 from tensile.policy.descheduler import rule as descheduling
@@ -113,8 +115,15 @@ class DeletionsOnly:
     def decide(self, key: Key, world: World) -> Decision:
         """Return the rule's decision without writes, and without problems of what it would have written."""
         found = self.rule.decide(key, world)
-        wanted = tuple(takewhile(_is_deletion, found.wanted))
+        wanted = tuple(map(_reworded, takewhile(_is_deletion, found.wanted)))
         return found._replace(wanted=wanted, problem=None if not wanted else found.problem)
+
+
+def _reworded(wanted: Wanted) -> Wanted:
+    """Return a deletion with its real reason: for the rules, every lower has left the topology."""
+    if isinstance(wanted, Absent) and wanted.reason == LOWER_REMOVED:
+        return msgspec.structs.replace(wanted, reason="the topology is uninstalled")
+    return wanted
 
 
 def _is_deletion(wanted: Wanted) -> bool:

@@ -39,6 +39,7 @@ from tensile.reconcile.world import Key, LowerWorld, World, mapping_note
 from tensile.topology import Lower
 
 NAME = "node"
+LOWER_REMOVED = "its lower cluster was removed from the topology"
 TAINTS = PREFIX + "taints"
 HEARTBEAT = 300.0
 """Seconds between status writes of a node without changes, as in a kubelet."""
@@ -85,7 +86,7 @@ class NodeRule:
         seen = entry.manifest()
         is_known = lower.met or LOWER_UID not in annotations(seen)
         if not lower.in_topology and is_known and lower.is_empty and is_ours(seen, world.owner):
-            return Decision((Absent(ref, entry.uid, "its lower cluster was removed from the topology"),))
+            return Decision((Absent(ref, entry.uid, LOWER_REMOVED),))
         return _kept(ref, seen, lower, world)
 
 
@@ -108,11 +109,11 @@ def _is_known(lower: LowerWorld) -> bool:
 
 
 def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision:
-    meta = seen["metadata"]
+    meta, manifest = seen["metadata"], _manifest(seen, lower, world)
     present = Present(
         ref,
-        _manifest(seen, lower, world),
-        _difference(lower),
+        manifest,
+        _difference(seen, manifest, lower),
         sections=_SECTIONS,
         version=meta["resourceVersion"],
     )
@@ -122,22 +123,28 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
         body = {"metadata": {"uid": meta["uid"]}, "status": as_patch(seen, status)}
         patch = Patch("strategic-merge-patch", body)
         shown = moved(seen, status)
-        wanted.append(
-            Patched(ref, patch, "the capacity or state of the lower cluster changed", "status", in_plan=shown)
-        )
+        wanted.append(Patched(ref, patch, "its capacity or its conditions changed", "status", in_plan=shown))
     return Decision(tuple(wanted), reports_on=_heeded(lower), requeue_after=HEARTBEAT)
 
 
-def _difference(lower: LowerWorld) -> str:
+def _difference(seen: Manifest, wanted: Manifest, lower: LowerWorld) -> str:
     """Return why the Node is changed; for a lower that left the topology, that its pods stay and how to move them."""
     if lower.in_topology:
-        return "the Node differs from the topology"
+        before, after = (_keeps_off(one) for one in (seen, wanted))
+        if before == after:
+            return "the Node differs from the topology"
+        return "its lower cluster cannot run pods now" if after else "its lower cluster can run pods again"
     count = sum(not pod.facts.stays_out for pod in lower.upper_pods)
     stay = "1 pod stays" if count == 1 else f"{count} pods stay" if lower.upper_pods.synced else "its pods stay"
     return (
         f"its lower cluster was removed from the topology; {stay} on it until deleted: to evict them, put the lower "
         "back with maintenance: drain"
     )
+
+
+def _keeps_off(node: Manifest) -> bool:
+    """Report whether a Node has our taint for a lower cluster that cannot run pods."""
+    return any(taint["key"] == UNREACHABLE_TAINT for taint in node["spec"].get("taints") or ())
 
 
 def _heeded(lower: LowerWorld) -> tuple[Key, ...]:

@@ -22,7 +22,7 @@ from tensile.reconcile.world import Key, Problem
 
 RECORDED = """\
 {
-  "formatVersion": "1.4",
+  "formatVersion": "1.5",
   "topology": "demo",
   "changes": [
     {
