@@ -24,6 +24,7 @@ from tensile.reconcile.loop import NOT_IN_PLAN
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
     WHOLE_PLAN,
+    Later,
     Lines,
     Recorder,
     SavedPlan,
@@ -87,9 +88,9 @@ def shown_on(stream: TextIO) -> Show:
 
     def show(planned: Planned) -> None:
         """Write the plan."""
-        plan, cost = planned.preview, as_sections(planned.cost)
-        if plan.changes or plan.problems or plan.unreached:
-            print(as_text(plan, colour=takes_colour(stream), more=cost), end="\n\n", file=stream, flush=True)
+        plan, more = planned.preview, [*Later((), planned.waits).sections(), *as_sections(planned.cost)]
+        if plan.changes or plan.problems or plan.unreached or planned.waits:
+            print(as_text(plan, colour=takes_colour(stream), more=more), end="\n\n", file=stream, flush=True)
 
     return show
 
@@ -178,7 +179,7 @@ async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Plan
         if differences:
             raise TensileError("\n".join((_STALE, *differences, _AGAIN)))
     refs = {change.ref for change in planned.preview.changes}
-    shown = planned._replace(preview=options.lines(planned.preview))
+    shown = planned._replace(preview=options.lines(planned.preview), waits=found.waits)
     return shown, frozenset((one.step.verb, one.step.ref) for one in recorder.recorded if one.step.ref in refs)
 
 

@@ -102,11 +102,15 @@ Known = TypeVar("Known", bound=KnownClusters)
 
 
 class Planned(NamedTuple):
-    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods."""
+    """A preview, the identities of the clusters that it rests on (see `identities`), and what it costs running pods.
+
+    `waits` as in `OpenedClusters`.
+    """
 
     preview: Preview
     clusters: dict[str, str]
     cost: Disruption = Disruption()
+    waits: tuple[str, ...] = ()
 
 
 class OpenedClusters(NamedTuple):
