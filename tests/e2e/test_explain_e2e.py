@@ -191,7 +191,7 @@ async def test_a_claim_is_explained(ground: Ground) -> None:
     await ground.upper.create(ground.path("persistentvolumeclaims"), {"metadata": {"name": "data"}, "spec": spec})
     text = await other(ground, "claim", "data", ground.namespace)
     assert ": StorageClass nowhere does not exist in the upper cluster.\n" in text
-    assert text.splitlines()[-1] == "-> create it, or name another one"
+    assert text.splitlines()[-1] == "-> create it, or create the claim again with another one"
     await ground.upper.delete(ground.path("persistentvolumeclaims", "data"))
 
 
