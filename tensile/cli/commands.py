@@ -568,6 +568,8 @@ def mutate(
 def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
     """Explain the state of a resource.
 
+    Kinds may be named as in kubectl: pvc, svc, pod/web-0.
+
     Examples:
         tensile explain pod shop/web-0
         tensile explain node lower-a

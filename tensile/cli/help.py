@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
 from inspect import cleandoc
@@ -80,6 +80,15 @@ class TensileCommand(TyperCommand):
         _write_page(self, ctx, formatter, ())
 
 
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "pod": ("po", "pods"),
+    "node": ("no", "nodes"),
+    "claim": ("pvc", "persistentvolumeclaim", "persistentvolumeclaims"),
+    "service": ("svc", "services"),
+}
+"""The commands for kinds of objects, with kubectl's words for them."""
+
+
 class TensileGroup(TyperGroup):
     """A group of commands with our layout of help, which lists the commands by their panel."""
 
@@ -89,7 +98,8 @@ class TensileGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
-        """Return the command that the first word names. Raises TensileError if there is none."""
+        """Return the command that the first word names, also in the words of kubectl. Raises TensileError if none."""
+        args = _of_kubectl(args, self.commands)
         if args[0] not in self.commands and not ctx.resilient_parsing:
             raise unknown_command(args[0], ctx, [name for name, one in self.commands.items() if not one.hidden])
         return super().resolve_command(ctx, args)
@@ -99,6 +109,13 @@ class TensileGroup(TyperGroup):
         _write_page(self, ctx, formatter, _listed(self))
         formatter.write_paragraph()
         formatter.write_text(f"Use `{ctx.command_path} COMMAND --help` for more about a command.")
+
+
+def _of_kubectl(args: list[str], commands: Container[str]) -> list[str]:
+    """Return words such as `svc web` or `pod/web` as the command for that kind of object, if the group has one."""
+    word, slash, name = args[0].partition("/")
+    kind = next((one for one, words in _KINDS.items() if word == one or word in words), "")
+    return [kind, *([name] if slash else []), *args[1:]] if kind in commands else args
 
 
 def _listed(group: TyperGroup) -> Iterator[tuple[str, list[Row]]]:

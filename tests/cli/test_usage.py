@@ -57,6 +57,12 @@ def test_a_wrong_command_line_is_a_line_and_exit_code_1(line: str, said: str, ca
     assert within(capsys, *line.split()) == (1, "", f"{said}\n")
 
 
+@pytest.mark.parametrize("words", ["pod web", "po web", "pods web", "pod/web", "svc web", "pvc/web", "no web"])
+def test_a_kind_is_named_as_in_kubectl(words: str, capsys: Capture) -> None:
+    """All of them come as far as the topology file."""
+    assert within(capsys, "explain", *words.split(), "-f", "none.yaml").err.startswith("none.yaml: no such file")
+
+
 def test_a_word_that_is_a_file_is_taken_for_the_topology(tmp_path: Path, capsys: Capture) -> None:
     """Whatever its name."""
     path = tmp_path / "topology"
