@@ -256,13 +256,16 @@ class HttpCluster:
         }
         lines = WatchDecoder(doing, account=self._account)
         try:
-            async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as stream:
+            async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as opened:
+                stream, access = opened
                 async for chunk in stream.iter_any():
                     self._go_on()
                     await self._share.begin()
                     for event in lines.feed(chunk):
                         yield event
-                        self.health.hear(self._clock())
+                        # A watch goes on when the kubeconfig names another server, and says nothing about that one.
+                        if access.url == self.access.url:
+                            self.health.hear(self._clock())
                         self._allowance.check(self.tally)
                         if self._share.is_long:
                             await self._share.rest()
@@ -357,13 +360,15 @@ class HttpCluster:
         return Pager(doing, ask, read, self._share, tally=self.tally, allowance=self._allowance)
 
     @asynccontextmanager
-    async def _opened(self, doing: RequestInfo, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open a watch. If it is refused, raise the matching error."""
+    async def _opened(
+        self, doing: RequestInfo, target: str, seconds: int
+    ) -> AsyncIterator[tuple[aiohttp.StreamReader, Access]]:
+        """Open a watch, and return it with the access that it uses. If it is refused, raise the matching error."""
         access = await self._way(settled=True)
         async with self._transport.stream(access, target, seconds + self._margin) as answer:
             if answer.status == HTTPStatus.OK:
                 self.health.contact(self._clock())
-                yield answer.content
+                yield answer.content, access
                 return
             media, retry_after = (answer.headers.get(name, "") for name in ("Content-Type", "Retry-After"))
             reply = HTTPReply(answer.status, await beginning(answer.content, limits.REFUSAL), media, retry_after)

@@ -313,6 +313,25 @@ async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apis
         await watch.aclose()  # type: ignore[attr-defined]
 
 
+async def test_an_event_from_the_former_server_does_not_end_the_silence(apiserver: Apiserver) -> None:
+    """The kubeconfig names another server, at which nothing listens, and the watch on the former one runs on."""
+    now = [0.0]
+    async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
+        stream = Stream().send(event("ADDED", pod("a", 5)))
+        apiserver.play("watch", stream)
+        watch = cluster.watch(POD, Selection(), "1", 60)
+        await anext(watch)
+        assert cluster.take(way(1, "old")) == ""
+        with pytest.raises(Unreachable):
+            await cluster.read(REF)
+        now[0] = 50.0
+        stream.send(event("ADDED", pod("b", 6)), event("ADDED", pod("c", 7)))
+        await anext(watch)
+        await anext(watch)
+        assert cluster.health.unreachable_for(now[0]) == 50.0
+        await watch.aclose()  # type: ignore[attr-defined]
+
+
 async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver: Apiserver) -> None:
     """The upper cluster's kubeconfig may be rotated; only its server may not change."""
     async with client(way(apiserver.port, "old"), anchored=True) as cluster:
