@@ -13,6 +13,7 @@ from tensile.engine.clusters import Clusters
 from tensile.engine.history import active_text, file_place
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.plan_and_apply import Planned, Problems, Progress, opened, previewed, rehearse
+from tensile.engine.status.query import report_at, restart_needed
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import TensileError
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER
@@ -172,12 +173,15 @@ async def _plan(topology: Topology, ways: ClusterAccess, options: PlanOptions, p
 async def _restart_needed(clusters: Clusters, topology: Topology, place: ConfigMapKey | None) -> tuple[str, ...]:
     """Return what of the topology an engine uses only after a restart, as far as the topology in force is known."""
     upper, owner = clusters.connections[UPPER], clusters.world.owner
-    text = await active_text(upper, owner.upper, place or file_place(topology.name))
+    report = await report_at(topology.telemetry)
+    report = report if report.get("topology") == topology.name else {}
+    digest = str((report.get("accepted") or {}).get("sha256", ""))
+    text = await active_text(upper, owner.upper, place or file_place(topology.name), digest)
     try:
         active = parse(text, name="the topology in force", configmap_mode=place is not None)
     except TopologyErrors:
         return ()
-    return edit(active, topology).refused
+    return tuple(restart_needed(report)) if active == topology else edit(active, topology).refused
 
 
 def _drained(topology: Topology, names: Collection[str]) -> Topology:

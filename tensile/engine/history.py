@@ -180,10 +180,14 @@ async def read_records(cluster: Cluster, upper_uid: str, place: ConfigMapKey, *,
     return TopologyRecords(owner, status if status is not None and is_ours(status, owner) else None, history)
 
 
-async def active_text(cluster: Cluster, upper_uid: str, place: ConfigMapKey) -> str:
-    """Return the topology in force, "" if it is not known, or must not be read."""
+async def active_text(cluster: Cluster, upper_uid: str, place: ConfigMapKey, digest: str = "") -> str:
+    """Return the topology in force, "" if it is not known, or must not be read.
+
+    `digest` is its SHA-256 as its engine reports it, "" if no engine was asked.
+    """
     records = await read_records(cluster, upper_uid, place, told=False)
-    return next((one.content for one in reversed(records.history) if one.sha256 == records.active), "")
+    wanted = digest or records.active
+    return next((one.content for one in reversed(records.history) if one.sha256 == wanted), "")
 
 
 async def _read(cluster: Cluster, ref: Ref, *, told: bool) -> Manifest | None:

@@ -4,12 +4,18 @@ import asyncio
 import os
 import pty
 import re
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import orjson
 import pytest
 from clikit import PROGRAM, environment
-from enginekit import A, Done, Ground, ran
+from enginekit import UPPER, A, Done, Ground, ran, with_fields
+
+from tensile.engine.history import HistoryWriter, file_place
+from tensile.engine.topology_reader import TopologyText, TopologyUpdate
+from tensile.kube.client import HttpCluster
 
 pytestmark = pytest.mark.real
 
@@ -109,3 +115,21 @@ def _on_a_terminal(*arguments: str) -> tuple[int, str]:
             break
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
+
+
+async def test_what_needs_a_restart_of_the_engine_is_named(ground: Ground) -> None:
+    """By the topology in force, which its engine keeps in the upper cluster."""
+    admin = with_fields(upper={"kubeconfig": str(ground.sandbox.directory / "upper.kubeconfig")})
+    data, topology = orjson.dumps(ground.file(admin)), ground.topology(admin)
+    upper = HttpCluster(UPPER, await ground.ways.upper_access(topology.upper))
+    place, owner = file_place(topology.name), await upper.identify()
+    writer = HistoryWriter(upper, place, owner, tell=lambda *_: None, now=lambda: datetime.now(UTC))
+    writer.keep(TopologyUpdate(TopologyText(len(data), sha256(data).hexdigest()), topology, data=data))
+    assert await writer.write() is None
+    await upper.close()
+    old, new = topology.kubelet.port, topology.kubelet.port + 100
+    done = await planned(ground.save(admin, with_fields(kubelet={**ground.file()["kubelet"], "port": new})))
+    wanted = f"kubelet.port: {old} -> {new}: this change requires a restart of the engine"
+    assert f"\nNeeds a restart of the engine:\n  {wanted}\n" in done.out
+    document = await planned(ground.save(admin), "-o", "json")
+    assert orjson.loads(document.out)["restartNeeded"] == []
