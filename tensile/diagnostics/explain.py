@@ -65,6 +65,13 @@ _CHECKS: Mapping[str, str] = {
         "reduce the requests of the pod, or free capacity or add nodes there; `tensile simulate` shows how many pods "
         "would fit"
     ),
+    "spread": (
+        "give the virtual nodes the label that `topologySpreadConstraints` of the pod names (`node.labels` in the "
+        "topology), raise its `maxSkew`, or set `whenUnsatisfiable: ScheduleAnyway`"
+    ),
+    "pod affinity": "change the affinity or anti-affinity of the pod to other pods, or let these pods move",
+    "attach limits": "delete pods there that no longer need their volumes",
+    "zones": "give the virtual node the zone of the volume (`node.labels` in the topology)",
     "node": START,
 }
 """What to do if all virtual nodes refuse a pod in one check, except in those that depend on the pod's label."""
@@ -77,6 +84,13 @@ _CHECKS_BELOW: Mapping[str, str] = {
         "reduce the requests of the pod, or free capacity or add nodes in {name}; `tensile simulate` shows how many "
         "pods would fit"
     ),
+    "spread": (
+        "give the nodes in {name} the label that `topologySpreadConstraints` of the pod names, raise its `maxSkew`, or "
+        "set `whenUnsatisfiable: ScheduleAnyway`"
+    ),
+    "pod affinity": "change the affinity or anti-affinity of the pod to other pods, or let these pods move",
+    "attach limits": "add nodes in {name}, or delete pods there that no longer need their volumes",
+    "zones": "add a node in {name} in the zone of the volume",
 }
 """What to do if the nodes of a lower refuse a pod in a check."""
 _BLOCKED_PODS = "it sets such pods to Failed, and their controllers create new ones"
@@ -507,7 +521,10 @@ def _for_unplaced(pod: Manifest, row: Row) -> Iterator[str]:
     """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
     checks, name = _checks_below(row), row["name"]
     advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
-    advice += [f"see why its claims are not bound there: {_claim_commands(pod)}"] if "volumes" in checks else []
+    if "volumes" in checks and not any(ELSEWHERE in one.get("reasons", ()) for one in row["below"]["nodes"]):
+        advice.append(f"see why its claims are not bound there: {_claim_commands(pod)}")
+    elif "volumes" in checks and not advice:
+        advice.append("bring the node in {name} back that has the volume of its claims, or use another claim")
     yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
 
 

@@ -7,9 +7,10 @@ from picturekit import NOW, TAINT, above, below, picture, sight, two_nodes, virt
 from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperObject
-from tensile.diagnostics.explain import explained, explanation_text
+from tensile.diagnostics.explain import _for_check, _for_unplaced, explained, explanation_text
 from tensile.names import LOWER_UID, MIRRORED, OWNER, OWNER_NAME, owner_of
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME, Kind
+from tensile.policy.placement.placement import CHECKS
 
 Manifest = dict[str, Any]
 LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
@@ -361,6 +362,20 @@ def test_a_volume_that_holds_the_pod_in_one_place() -> None:
     assert nodes[0]["check"] == "volumes"
 
 
+def test_a_pod_whose_volume_is_on_one_node_below() -> None:
+    """That node is full, or it is gone; what the other nodes answer is no obstacle."""
+    pod = above(spec=on() | using("data") | asking(cpu="5"))
+    storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-2")))]
+    waits = (POD, below(pod, phase="Pending"))
+    (room, _) = advised(pod, two_nodes("lower-a", *storage, waits), LOWERS[1], upper=[(CLAIM, claim())])
+    assert room.startswith("reduce the requests of the pod")
+    small = above(spec=on() | using("data"))
+    gone = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-9")))]
+    lower = two_nodes("lower-a", *gone, (POD, below(small, phase="Pending")))
+    (back,) = advised(small, lower, LOWERS[1], upper=[(CLAIM, claim())])
+    assert back.startswith("bring the node in lower-a back that has the volume of its claims")
+
+
 def test_a_pod_that_selects_another_cluster_than_that_of_its_data() -> None:
     """The virtual node that it selects refuses it for the volume; that others do not match is its own choice."""
     storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a")))]
@@ -480,6 +495,16 @@ def test_the_last_line_says_what_to_do(pod: Manifest, words: str) -> None:
     """About the obstacle that the first line names."""
     (line,) = advised(pod)
     assert line.startswith(words)
+
+
+@pytest.mark.parametrize("check", dict.fromkeys(one.name for one in CHECKS))
+def test_there_is_advice_for_every_check_in_which_a_node_refuses_a_pod(check: str) -> None:
+    """In the upper cluster, and in a lower one."""
+    pod = above(spec=using("data"))
+    assert _for_check(check, pod)
+    row = {"name": "lower-a", "below": {"nowhere": {"check": check}, "nodes": []}}
+    (line,) = _for_unplaced(pod, row)
+    assert check == "resources" or "reduce the requests" not in line
 
 
 def test_advice_depends_on_the_lower_of_the_pod() -> None:
