@@ -245,7 +245,8 @@ class LowerConnection:
             lower.refusal = opened.credential_error
             health = opened.health
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
-            lower.denied = opened.denied
+            lower.is_unproven = bool(health.unproven)
+            lower.denied = opened.denied or (f"{lower.name}: {health.unproven}" if lower.is_unproven else "")
             self._recognise(opened.cluster.access)
         else:
             lower.unreachable_seconds = asyncio.get_running_loop().time() - self._since

@@ -196,7 +196,11 @@ class HttpCluster:
         """
         doing = RequestInfo(self._name, "read", "Namespace kube-system")
         access = self.access
-        raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=limits.SMALL)
+        try:
+            raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=limits.SMALL)
+        except Denied as error:
+            self.health.unproven = error.words if self.identity.in_doubt else ""
+            raise
         try:
             uid = identity_of(doing, raw)
         except ClusterError as error:

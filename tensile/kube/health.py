@@ -85,7 +85,8 @@ class Health:
     `last_contact` is the time of the last response, None before the first. `error` is the present error, "" for none.
     `wrong` is true while another cluster responds at the address, and `shared` while that one is open under another
     name. `shut_out` is true while one side rejects the other's credential, `rejected` if it is ours that was rejected
-    last, and `excessive` while the cluster counts as sending too much.
+    last, and `excessive` while the cluster counts as sending too much. `unproven` is the denial of what would show the
+    cluster's identity, "" for none: until then it gets no requests.
     """
 
     def __init__(self, now: float) -> None:
@@ -96,6 +97,7 @@ class Health:
         self.shut_out = False
         self.rejected = False
         self.excessive = False
+        self.unproven = ""
         self._bearable_from = 0.0
         self._silent_since: float | None = now
         self._turned_at = now
@@ -143,6 +145,7 @@ class Health:
     def accept(self, now: float) -> None:
         """Record that the right cluster responds."""
         self.wrong = self.shared = False
+        self.unproven = ""
         self.contact(now)
 
     def unreachable_for(self, now: float) -> float:

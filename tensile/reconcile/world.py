@@ -135,7 +135,8 @@ class LowerWorld:
     for nothing. `warning` is what is wrong with the configured credentials while the previous ones still work. `denied`
     is what the cluster does not allow us to watch. `is_wrong`: another cluster responds, in which nothing is done.
     `is_shared`: that one has a node of another name, or is the upper cluster itself. `is_excessive`: it sent more than
-    allowed. `other_engine` is another engine that renews the Lease of the same node, "" for none.
+    allowed. `is_unproven`: it denies what shows its identity, so that nothing is done there. `other_engine` is another
+    engine that renews the Lease of the same node, "" for none.
 
     `room` is when capacity became free for pods that had been rejected, as a timestamp, "" for not since the start.
     `port` is the port of its node's kubelet API, 0 if it is not served, None if others determine it. `in_step` records
@@ -171,6 +172,7 @@ class LowerWorld:
     is_wrong: bool = False
     is_shared: bool = False
     is_excessive: bool = False
+    is_unproven: bool = False
     other_engine: str = ""
     warning: str = ""
     denied: str = ""
@@ -281,8 +283,8 @@ class LowerWorld:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the cluster denies watches that every pod needs."""
-        return bool(self.denied) and not self.settled
+        """Whether the cluster denies what every pod needs."""
+        return self.is_unproven or (bool(self.denied) and not self.settled)
 
     @property
     def is_bound(self) -> bool:

@@ -30,6 +30,19 @@ async def test_without_the_right_to_read_it_that_is_said(apiserver: Apiserver, c
     assert cluster.identity.pin == ""
 
 
+async def test_a_cluster_that_denies_its_identity_is_unproven(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """It answers, so it is not silent; but nothing may be done in it until it shows which cluster it is."""
+    await cluster.identify()
+    cluster.identity.doubt()
+    apiserver.play("identity", refusal(403, "Forbidden"))
+    with pytest.raises(Denied):
+        await cluster.read(REF)
+    assert cluster.health.unproven.startswith("read Namespace kube-system: denied")
+    assert not apiserver.of("read")
+    await cluster.read(REF)
+    assert cluster.health.unproven == ""
+
+
 async def test_a_server_that_is_no_apiserver_is_silence(apiserver: Apiserver) -> None:
     """Every apiserver knows that namespace: a 404 without a Status is another program's, and no contact."""
     now = [0.0]

@@ -350,6 +350,9 @@ def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
         "lower cluster lower-a has nodes that are ready and schedulable",
     )
     assert lower.denied in said(here, LOWER_REACHABLE)[2]
+    lower.is_unproven = True
+    assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
+    lower.is_unproven = False
     lower.secrets.mark_stale()
     assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
 
