@@ -17,7 +17,7 @@ from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
-from tensile.names import LOWER, LOWER_UID, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
+from tensile.names import LOWER, LOWER_UID, NAMESPACE_MAPPING, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import (
     ATTACHMENT,
     CLAIM,
@@ -75,6 +75,7 @@ _NOTES = (
     LOWER,
     LOWER_UID,
     OWNER_NAME,
+    NAMESPACE_MAPPING,
     "pv.kubernetes.io/bind-completed",
     "volume.kubernetes.io/selected-node",
     "volume.beta.kubernetes.io/storage-class",
@@ -144,12 +145,14 @@ class ClusterSnapshot(msgspec.Struct, forbid_unknown_fields=True):
 class UpperObject(NamedTuple):
     """An object of the upper cluster as it is stored ({} for none), and its events.
 
-    `lease` is the Lease of a Node, or of a pod's node: {} if there is none, None if it was not read.
+    `lease` is the Lease of a Node, or of a pod's node: {} if there is none, None if it was not read. `budgets` are the
+    PodDisruptionBudgets of the namespace of a pod whose lower cluster is drained, as far as they can be read.
     """
 
     manifest: Manifest
     events: list[Manifest]
     lease: Manifest | None = None
+    budgets: tuple[Manifest, ...] = ()
 
 
 class FleetSnapshot:

@@ -6,7 +6,7 @@ A cluster that does not respond is reported, and delays no other.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.credentials import keep_secret
 from tensile.kube.store import Cache
 from tensile.names import LEASE_NAMESPACE
-from tensile.objects import CLAIM, EVENT, LEASE, NODE, POD, SERVICE, UPPER, Kind, Manifest, Ref, uid
+from tensile.objects import CLAIM, DISRUPTION_BUDGET, EVENT, LEASE, NODE, POD, SERVICE, UPPER, Kind, Manifest, Ref, uid
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Lower, Topology
 
@@ -154,6 +154,8 @@ async def _looked(
             asked = await _asked(upper, ref) if ref else None
             if ref and asked and (node := _node_of(ref, asked.manifest)):
                 asked = asked._replace(lease=await _lease(upper, node))
+                if any(spec.node.name == node and spec.maintenance == "drain" for spec in topology.lowers):
+                    asked = asked._replace(budgets=await _budgets(upper, ref.namespace))
         secrets = await secrets_of(upper, topology.lowers)
         see = partial(_sight, extra=extra)
         sight, *lowers = await asyncio.gather(
@@ -205,6 +207,13 @@ async def _lease(upper: Cluster, node: str) -> Manifest | None:
     except Denied:
         return None
     return found
+
+
+async def _budgets(upper: Cluster, namespace: str) -> tuple[Manifest, ...]:
+    """Return the PodDisruptionBudgets of a namespace, () if they must not be read."""
+    with suppress(Denied):
+        return tuple((await upper.list(DISRUPTION_BUDGET, Selection(namespace), orjson.loads)).items)
+    return ()
 
 
 async def secrets_of(upper: Cluster, lowers: Iterable[Lower]) -> Cache:

@@ -24,6 +24,7 @@ from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, NAMESP
 from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
 from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
+from tensile.policy.placement.selectors import label_test
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.policy.placement.volume_checks import ELSEWHERE
 from tensile.reconcile.ownership import NAME_CONFLICT, other_topology, rename_advice
@@ -59,7 +60,6 @@ _EXTENDER = (
 _UNASKED_EXTENDER = "check that the upper scheduler calls the extender, which refuses such a node: see docs/extender.md"
 _OPTED_IN = ("virtual-pod", "true")
 _CHECKS: Mapping[str, str] = {
-    "unschedulable": "uncordon the node, or remove `maintenance` of its lower cluster from the topology",
     "ports": "remove the host port from the pod, or free it on a node",
     "resources": (
         "reduce the requests of the pod, or free capacity or add nodes there; `tensile simulate` shows how many pods "
@@ -151,7 +151,7 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         "lowers": lowers,
         "events": event_rows(asked.events),
     }
-    why, advice = _on_lost_node(pod, picture) or _verdict(pod, lowers, picture.topology)
+    why, advice = _on_lost_node(pod, picture) or _verdict(pod, lowers, picture.topology, asked.budgets)
     node = _node_named(pod["spec"].get("nodeName") or "", picture) or {}
     gone = unrenewed(asked.lease, node, picture.world.now) if any(row["here"] for row in lowers) else ""
     if gone and not _has_ended(pod):
@@ -290,8 +290,11 @@ def _event(event: Manifest) -> Document:
     return {"time": _moment(event), **fields, "source": source}
 
 
-def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explanation:
-    """Return the first obstacle of a pod on its way to a lower node; `lowers` are the rows of the document."""
+def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: Sequence[Manifest] = ()) -> Explanation:
+    """Return the first obstacle of a pod on its way to a lower node, or out of a lower cluster that is drained.
+
+    `lowers` are the rows of the document, `budgets` as in `UpperObject`.
+    """
     status = pod.get("status") or {}
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
@@ -307,7 +310,8 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explan
     found = _bound(pod, row, topology.exclude_namespaces)
     if _is_unplaced(row):
         return Explanation(found.why, (*found.advice, *_room_elsewhere(pod, row, lowers, topology)))
-    return found
+    spec = next(one for one in topology.lowers if one.name == row["name"])
+    return _drained(pod, found, topology, budgets) if spec.maintenance == "drain" and row["pod"] else found
 
 
 def _ending(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
@@ -369,17 +373,36 @@ def _for_refusals(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> I
     if len(checks) > 1:
         checks.pop("affinity", None)
     is_elsewhere = any(ELSEWHERE in one["reasons"] for one in refusals.values())
-    full = [spec for spec in topology.lowers if refusals[spec.name]["check"] == "resources"]
-    limited = " and ".join(spec.name for spec in full if spec.capacity.limit)
-    for check in checks:
+    refusing = {check: [spec for spec in topology.lowers if refusals[spec.name]["check"] == check] for check in checks}
+    for check, specs in refusing.items():
         if check == "volumes" and is_elsewhere:
             other = "let the pod select the lower cluster that has the data of its claims, or use another claim"
             yield f"{other}: {_claim_commands(pod)}"
-        elif check == "resources" and limited:
-            cap = f"raise `capacity.limit` of {limited}, which caps what the virtual node advertises"
-            yield f"reduce the requests of the pod, or {cap}"
+        elif check == "unschedulable":
+            yield from _for_cordons(specs)
+        elif check == "resources" and any(spec.capacity.limit or spec.capacity.reserve for spec in specs):
+            yield _for_capacity(specs)
         elif line := _for_check(check, pod):
             yield line
+
+
+def _for_cordons(specs: Sequence[Lower]) -> Iterator[str]:
+    """Yield how to let pods onto cordoned virtual nodes: the engine puts a cordon of the topology back."""
+    kept = [spec.name for spec in specs if spec.maintenance != "none"]
+    if kept:
+        yield f"remove `maintenance` of {' or '.join(kept)} from the topology"
+    yield from (f"run `kubectl uncordon {spec.node.name}`" for spec in specs if spec.maintenance == "none")
+
+
+def _for_capacity(specs: Sequence[Lower]) -> str:
+    """Return what to do where the topology bounds what virtual nodes advertise."""
+    bounded = [spec for spec in specs if spec.capacity.limit or spec.capacity.reserve]
+    names = " and ".join(spec.name for spec in bounded)
+    bounds = (
+        f"change `capacity` of {names} in the topology: its limit and reserve bound what the virtual node advertises"
+    )
+    free = "" if all(spec.capacity.limit for spec in specs) else ", free capacity or add nodes there"
+    return f"reduce the requests of the pod{free}, or {bounds}"
 
 
 def _for_check(check: str, pod: Manifest) -> str:
@@ -439,6 +462,30 @@ def _placed(pod: Manifest, row: Row) -> Explanation:
         advice = gate if ready.get("reason") == _GATED else look
         return Explanation(f"{where}, and is not Ready: {_said(ready)}", (advice,))
     return Explanation(where, (look,) if row["pod"]["phase"] == "Pending" else ())
+
+
+def _drained(pod: Manifest, found: Explanation, topology: Topology, budgets: Sequence[Manifest]) -> Explanation:
+    """Return what keeps a pod in a lower that the topology drains."""
+    why = f"{found.why}; its lower cluster is being drained"
+    meta = metadata(pod)
+    full = [
+        metadata(one)["name"]
+        for one in budgets
+        if not (one.get("status") or {}).get("disruptionsAllowed")
+        and label_test((one.get("spec") or {}).get("selector"))(labels(pod))
+    ]
+    if facts_of(pod).pinned:
+        return Explanation(
+            f"{why}, but an annotation forbids its eviction", ("remove the annotation, or delete the pod",)
+        )
+    if not controller_of(pod) and not topology.descheduler.recreate_bare_pods:
+        advice = "delete it, or set `descheduler.recreateBarePods`"
+        return Explanation(f"{why}, and it stays, as it has no controller", (advice,))
+    if full:
+        describe = f"`kubectl describe pdb {full[0]} -n {meta['namespace']}`"
+        advice = f"make its other pods Ready, add replicas, or change the budget, which {describe} shows"
+        return Explanation(f"{why}, and PodDisruptionBudget {full[0]} allows no disruption", (advice,))
+    return Explanation(f"{why}, and it is evicted in its turn", ("`tensile plan` says why, if it stays", *found.advice))
 
 
 def _of(pod: Manifest) -> str:

@@ -42,6 +42,7 @@ from tensile.objects import (
 from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
 from tensile.reconcile.rules.claims import SELECTED_NODE, class_of
 from tensile.reconcile.rules.services import EXTERNAL_NAME
+from tensile.resources import parse
 from tensile.text import aligned, joined
 from tensile.topology import Lower
 
@@ -92,7 +93,8 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
     return (
         _failing(conditions, lower)
         or _away(spec, picture)
-        or _cordoned(node, lower)
+        or _cordoned(node, lower, bound)
+        or _bounded(node, spec)
         or Verdict(f"it is Ready with {_counted(bound, 'pod')}", f"{_NOTHING}: pods that tolerate its taints can start")
     )
 
@@ -122,13 +124,29 @@ def _away(spec: Lower | None, picture: FleetSnapshot) -> Verdict | None:
     return Verdict(f"this command cannot read its lower cluster: {trouble}", _DOCTOR)
 
 
-def _cordoned(node: Manifest, lower: str) -> Verdict | None:
+def _cordoned(node: Manifest, lower: str, bound: int) -> Verdict | None:
     if not (node.get("spec") or {}).get("unschedulable"):
         return None
     by = annotations(node).get(CORDONED_BY)
     if by:
-        return Verdict(f"it is cordoned by the engine ({by})", f"remove `maintenance` of {lower} from the topology")
+        why, advice = f"it is cordoned by the engine ({by})", f"remove `maintenance` of {lower} from the topology"
+        if not bound:
+            return Verdict(why, advice)
+        look = "`tensile explain pod` says of each pod why it stays"
+        return Verdict(f"{why}, with {_counted(bound, 'pod')}", f"{advice}; {look}")
     return Verdict("it is cordoned by a user", f"run `kubectl uncordon {metadata(node)['name']}`")
+
+
+def _bounded(node: Manifest, spec: Lower | None) -> Verdict | None:
+    """Return that a node has no capacity: pods that request some cannot start."""
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    none = [name for name in ("cpu", "memory", "pods") if name in offered and not parse(offered[name])]
+    if not none or spec is None:
+        return None
+    is_bounded = bool(spec.capacity.limit or spec.capacity.reserve)
+    bounds = f"change `capacity` of {spec.name} in the topology: its limit and reserve bound what the node advertises"
+    advice = bounds if is_bounded else f"free capacity or add nodes in {spec.name}"
+    return Verdict(f"it is Ready, but advertises no {', '.join(none)}", advice)
 
 
 def explained_claim(asked: UpperObject, picture: FleetSnapshot) -> Document:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from tensile.names import CLUSTER_ID, NAMESPACE_MAPPING, VIRTUAL_NODE
+from tensile.names import CLUSTER_ID, NAMESPACE_MAPPING, OWNER, VIRTUAL_NODE
 from tensile.objects import VOLUME, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.index import is_mirror
@@ -240,8 +240,14 @@ def learn_mapping(lower: LowerWorld, world: World) -> bool:
 
 
 def adopt_noted_mapping(lower: LowerWorld, world: World) -> None:
-    """Activate the mapping that the virtual node records, if any: for callers that only read."""
-    noted = _noted(lower, world)
+    """Activate the mapping that the virtual node records, if any: for callers that only read.
+
+    The label alone shows that the Node is ours: a snapshot has no managedFields.
+    """
+    entry = world.upper.nodes.get("", lower.node)
+    node: Manifest = entry.manifest() if entry is not None else {}
+    noted = annotations(node).get(NAMESPACE_MAPPING, "") if labels(node).get(OWNER) == world.owner.mark else ""
+    noted = noted if _NOTED.fullmatch(noted) else ""
     lower.naming = _read(noted, world) if noted else requested_mapping(lower.spec, world)
 
 

@@ -8,7 +8,7 @@ from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import _for_check, _for_unplaced, explained, explanation_text
-from tensile.names import LOWER_UID, MIRRORED, OWNER, OWNER_NAME, owner_of
+from tensile.names import LOWER_UID, MIRRORED, NAMESPACE_MAPPING, OWNER, OWNER_NAME, owner_of
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME, Kind
 from tensile.policy.placement.placement import CHECKS
 
@@ -394,8 +394,61 @@ def test_a_limit_of_the_topology_that_a_pod_does_not_fit_in() -> None:
         {"name": "lower-b", "kubeconfig": "b"},
     ]
     (line,) = advised(above(spec=asking(cpu="50")), lowers=lowers)
-    raised = "raise `capacity.limit` of lower-a, which caps what the virtual node advertises"
-    assert line == f"reduce the requests of the pod, or {raised}"
+    bounds = (
+        "change `capacity` of lower-a in the topology: its limit and reserve bound what the virtual node advertises"
+    )
+    assert line == f"reduce the requests of the pod, free capacity or add nodes there, or {bounds}"
+    assert advised(above(spec=asking(cpu="50")), lowers=lowers[:1]) == [f"reduce the requests of the pod, or {bounds}"]
+
+
+def test_cordoned_nodes() -> None:
+    """The engine puts a cordon of the topology back, so that only an edit lifts it."""
+    nodes = [virtual("lower-a", unschedulable=True), virtual("lower-b", unschedulable=True)]
+    lowers = [
+        {"name": "lower-a", "kubeconfig": "a", "maintenance": "cordon"},
+        {"name": "lower-b", "kubeconfig": "b"},
+    ]
+    seen = picture([(NODE, one) for one in nodes], *LOWERS, lowers=lowers)
+    assert explained(seen, UpperObject(above(), []))["advice"] == [
+        "remove `maintenance` of lower-a from the topology",
+        "run `kubectl uncordon lower-b`",
+    ]
+
+
+def test_a_pod_in_a_lower_that_is_drained() -> None:
+    """What keeps it there: an annotation, no controller, or a budget."""
+    lowers = [{"name": "lower-a", "kubeconfig": "a", "maintenance": "drain"}]
+    bare = above(spec=on(), status={"phase": "Running"})
+    budget = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": {}}, "status": {}}
+
+    def told(pod: Manifest, *budgets: Manifest) -> tuple[str, str]:
+        """Return the end of the sentence, and the first advice."""
+        seen = picture([], two_nodes("lower-a", (POD, below(pod, "lower-a-1"))), lowers=lowers)
+        found = explained(seen, UpperObject(pod, [], budgets=budgets))
+        return found["why"].partition("is being drained")[2], found["advice"][0]
+
+    assert told(bare) == (
+        ", and it stays, as it has no controller",
+        "delete it, or set `descheduler.recreateBarePods`",
+    )
+    pinned = above(spec=on(), annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"})
+    assert told(pinned)[0] == ", but an annotation forbids its eviction"
+    owned_pod = above(spec=on(), ownerReferences=[{"kind": "ReplicaSet", "uid": "r", "controller": True}])
+    why, advice = told(owned_pod, budget)
+    assert why == ", and PodDisruptionBudget web allows no disruption"
+    assert advice.endswith("`kubectl describe pdb web -n default` shows")
+    assert told(owned_pod, {**budget, "status": {"disruptionsAllowed": 1}})[0] == ", and it is evicted in its turn"
+
+
+def test_a_pod_whose_lower_gets_another_mapping() -> None:
+    """Its Node records the mapping that is in force, which stays while pods are mirrored."""
+    lowers = [{"name": "lower-a", "kubeconfig": "a", "namespaces": {"mapping": "prefix"}}]
+    node = virtual("lower-a")
+    mark = owner_of("upper-uid", "demo").mark
+    node["metadata"] |= {"labels": {OWNER: mark}, "annotations": {NAMESPACE_MAPPING: "same"}}
+    pod = running()
+    here = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
+    assert why(pod, here, upper=[(NODE, node)], lowers=lowers) == "in lower-a it is on node lower-a-1"
 
 
 def test_a_claim_that_would_come_with_the_pod() -> None:
@@ -497,7 +550,7 @@ def test_the_last_line_says_what_to_do(pod: Manifest, words: str) -> None:
     assert line.startswith(words)
 
 
-@pytest.mark.parametrize("check", dict.fromkeys(one.name for one in CHECKS))
+@pytest.mark.parametrize("check", dict.fromkeys(one.name for one in CHECKS if one.name != "unschedulable"))
 def test_there_is_advice_for_every_check_in_which_a_node_refuses_a_pod(check: str) -> None:
     """In the upper cluster, and in a lower one."""
     pod = above(spec=using("data"))

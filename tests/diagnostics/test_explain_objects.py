@@ -42,6 +42,7 @@ from tensile.objects import (
     timestamp,
 )
 
+OTHER = {"name": "lower-b", "kubeconfig": "b"}
 MINE: Owner = owner_of("upper-uid", "demo")
 SELECTED = "volume.kubernetes.io/selected-node"
 Objects = tuple[tuple[Kind, Manifest], ...]
@@ -179,6 +180,23 @@ def test_a_cordoned_node() -> None:
     )
     by_user = virtual_node(("Ready", "True"), unschedulable=True)
     assert of_node(by_user) == ("it is cordoned by a user", "run `kubectl uncordon lower-a`")
+
+
+def test_a_drained_node_that_has_pods() -> None:
+    """Each of them may have a reason of its own."""
+    node = virtual_node(("Ready", "True"), unschedulable=True, annotations={CORDONED_BY: "maintenance-drain"})
+    why, advice = of_node(node, upper=((POD, above(spec={"nodeName": "lower-a"})),))
+    assert why == "it is cordoned by the engine (maintenance-drain), with 1 pod"
+    assert advice.endswith("; `tensile explain pod` says of each pod why it stays")
+
+
+def test_a_node_without_capacity() -> None:
+    """The topology bounds it, or its lower has none."""
+    node = virtual_node(("Ready", "True"))
+    node["status"]["allocatable"] = {"cpu": "0", "memory": "4Gi", "pods": "10"}
+    assert of_node(node) == ("it is Ready, but advertises no cpu", "free capacity or add nodes in lower-a")
+    reserve = [{"name": "lower-a", "kubeconfig": "a", "capacity": {"reserve": {"cpu": "100"}}}, OTHER]
+    assert of_node(node, lowers=reserve)[1].startswith("change `capacity` of lower-a in the topology")
 
 
 def test_a_lower_that_only_the_engine_reaches() -> None:
