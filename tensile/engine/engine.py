@@ -109,7 +109,7 @@ class Engine:
     @property
     def pending(self) -> tuple[str, ...]:
         """Parts of the topology that are not active yet, one message each."""
-        waiting = (*self.hook.server.unregistered, *self.extender.pending) if self._parts else ()
+        waiting = (*self.ports.pending, *self.hook.server.unregistered, *self.extender.pending) if self._parts else ()
         return (*self._put_off, *waiting)
 
     @property

@@ -76,6 +76,11 @@ class KubeletServers:
         self._enrolling: dict[str, asyncio.Task[None]] = {}
         self._errors: dict[str, str] = {}
 
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Why virtual nodes are not served, one message each."""
+        return tuple(self._errors.values())
+
     async def open(self, endpoints: Mapping[str, NodeEndpoint]) -> None:
         """Serve these nodes; raises TensileError for one that cannot be served."""
         for error in (await self._server.serve(endpoints)).values():

@@ -240,7 +240,10 @@ def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "kubelet", Level.SKIP, what)
     elif endpoint_of(node)[1] in (0, NOWHERE):
         what = f"Node {name} has no kubelet port: the engine cannot serve it, so logs and exec fail"
-        yield Finding(side.name, "kubelet", Level.FAIL, what, "see the engine's log for what uses its port")
+        unserved = f"kubelet API of node {name} "
+        told = (words for words in not_active(local_report(upper, facts.topology)) if unserved in words)
+        why, _, advice = next(told, ": see the engine's log for what uses its port").rpartition(": ")
+        yield Finding(side.name, "kubelet", Level.FAIL, why or what, advice)
     elif answer is None:
         what = (
             "not checked: this needs the permission to get nodes/proxy, which the engine does not need; as an "

@@ -355,6 +355,13 @@ def test_a_node_that_the_engine_cannot_serve() -> None:
     finding = reached(None, node_of(LOWER, port=0))
     assert (finding.level, "has no kubelet port" in finding.what) == (Level.FAIL, True)
     assert "engine's log" in finding.advice
+    told = (
+        "kubelet API of node lower-a cannot listen on port 10350 of 127.0.0.1: another program uses the port: stop it"
+    )
+    known = facts(above(node_of(LOWER, port=0)))
+    known.upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": [told]}})
+    finding = only(called(known.lowers[LOWER], known))
+    assert f"{finding.what}: {finding.advice}" == told
 
 
 def test_a_node_that_we_may_not_have_called() -> None:
