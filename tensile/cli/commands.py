@@ -97,6 +97,14 @@ def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _versio
     """
 
 
+def _warn(name: str, text: str) -> None:
+    """Write the warnings about a valid topology to stderr; `name` is that of its file."""
+    from tensile.topology import cautions, parse  # noqa: PLC0415 - see the module's docstring
+
+    for caution in cautions(text, parse(text, name=name)):
+        typer.echo(f"warning: {caution.line(name)}", err=True)
+
+
 @_command(PLAN)
 def validate(
     file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
@@ -112,13 +120,12 @@ def validate(
         # The version that is committed
         git show HEAD:topology.yaml | tensile validate -f -
     """
-    from tensile.topology import cautions, decode, parse  # noqa: PLC0415 - see the module's docstring
+    from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file)
     text = decode(data, name=name)
     topology = parse(text, name=name)
-    for caution in cautions(text, topology):
-        typer.echo(f"warning: {caution.line(name)}", err=True)
+    _warn(name, text)
     count = len(topology.lowers)
     typer.echo(f"{name}: valid: topology {topology.name} with {count} lower {'cluster' if count == 1 else 'clusters'}")
 
@@ -288,6 +295,7 @@ def plan(
     if drift and (out is not None or drain):
         raise TensileError("--drift excludes --out and --drain: it shows what was changed, and plans nothing")
     given = given_topology(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    _warn(given.name, given.data.decode())
     target = None if out is None else (out, planning.described(given.topology, given.file, given.data))
     command = drifting.drift if drift else planning.plan
     found = command(

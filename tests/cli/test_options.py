@@ -144,8 +144,10 @@ def test_a_feature_that_is_switched_on_is_in_effect(files: Files) -> None:
 
 def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files) -> None:
     """The file stays valid: a warning goes to standard error."""
-    told = tensile("validate", "-f", files.save(lambda topology: topology.update(webhook={"enabled": True})))
+    file = files.save(lambda topology: topology.update(webhook={"enabled": True}))
+    told = tensile("validate", "-f", file)
     assert told.code == 0
     assert ": valid: topology files with" in told.out
     assert ": webhook.enabled: the upper cluster cannot call the webhook without an address" in told.err
     assert told.err.startswith("warning: ")
+    assert tensile("plan", "-f", file).err.startswith(told.err)
