@@ -263,19 +263,20 @@ class OpenCluster:
         self._answered.set()
         self.denials.end(self, NAMESPACE)
         if self._trouble is not None:
-            _log.info("cluster reachable", cluster=self.cluster.name or "upper", kube_system=uid)
+            if not isinstance(self._trouble, Denied):
+                _log.info("cluster reachable", cluster=self.cluster.name or "upper", kube_system=uid)
             self._trouble = None
             self._wake_informers()
         return None
 
     def _failed(self, error: ClusterError) -> ClusterError:
         """Record that the cluster does not prove its identity, and return the error. Logged once for each type."""
-        if isinstance(error, Denied):
-            self.denials.meet(self, NAMESPACE, error)
         if isinstance(error, WrongCluster) and not isinstance(self._trouble, WrongCluster):
             for _, informer in self.informers:
                 informer.mark_stale()
-        if type(error) is not type(self._trouble):
+        if isinstance(error, Denied):
+            self.denials.meet(self, NAMESPACE, error)
+        elif type(error) is not type(self._trouble):
             _log.warning("cluster unreachable", cluster=self.cluster.name or "upper", error=str(error))
         self._trouble, before = error, self._trouble
         if before is None:
