@@ -247,6 +247,7 @@ class LowerConnection:
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
             lower.is_unproven = bool(health.unproven)
             lower.denied = opened.denied or (f"{lower.name}: {health.unproven}" if lower.is_unproven else "")
+            lower.silence = health.error if lower.unreachable_seconds > SILENT_AFTER else ""
             self._recognise(opened.cluster.access)
         else:
             lower.unreachable_seconds = asyncio.get_running_loop().time() - self._since

@@ -289,9 +289,8 @@ def _failure(error: Exception, access: Access) -> Unreachable:
     if isinstance(error, aiohttp.ClientError) and is_overlong(error):
         return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return UntrustedServer(
-            f"the certificate of {where} is not trusted ({cause_of(error)}): check the CA in {access.origin}"
-        )
+        untrusted = f"the certificate of {where} is not trusted ({cause_of(error)})"
+        return UntrustedServer(f"{untrusted}: check the address and the CA in {access.origin}")
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return Unreachable(
             f"{where}: TLS failed ({cause_of(error)}): check that it is an apiserver, and check the client certificate"

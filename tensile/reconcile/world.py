@@ -132,11 +132,12 @@ class LowerWorld:
     this engine or to a previous one (recorded on the Node): then no object of ours can be there. `connected` is false
     for a lower of which only an orphaned Node is known, and no credentials. `version` is its Kubernetes version,
     `identity` the UID of its kube-system. `refusal` is what a user has to correct about its credential or address, ""
-    for nothing. `warning` is what is wrong with the configured credentials while the previous ones still work. `denied`
-    is what the cluster does not allow us to watch. `is_wrong`: another cluster responds, in which nothing is done.
-    `is_shared`: that one has a node of another name, or is the upper cluster itself. `is_excessive`: it sent more than
-    allowed. `is_unproven`: it denies what shows its identity, so that nothing is done there. `other_engine` is another
-    engine that renews the Lease of the same node, "" for none.
+    for nothing. `silence` is the latest error of an outage, "" for none: it decides nothing. `warning` is what is wrong
+    with the configured credentials while the previous ones still work. `denied` is what the cluster does not allow us
+    to watch. `is_wrong`: another cluster responds, in which nothing is done. `is_shared`: that one has a node of
+    another name, or is the upper cluster itself. `is_excessive`: it sent more than allowed. `is_unproven`: it denies
+    what shows its identity, so that nothing is done there. `other_engine` is another engine that renews the Lease of
+    the same node, "" for none.
 
     `room` is when capacity became free for pods that had been rejected, as a timestamp, "" for not since the start.
     `port` is the port of its node's kubelet API, 0 if it is not served, None if others determine it. `in_step` records
@@ -169,6 +170,7 @@ class LowerWorld:
     version: str = ""
     identity: str = ""
     refusal: str = ""
+    silence: str = ""
     is_wrong: bool = False
     is_shared: bool = False
     is_excessive: bool = False

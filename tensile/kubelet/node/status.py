@@ -235,7 +235,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     trouble = _trouble(lower)
     counts = f"lower cluster {lower.name} counts as reachable, with a problem: {trouble}"
     answers = counts if trouble else f"lower cluster {lower.name} answers"
-    silent = trouble or f"lower cluster {lower.name} does not answer"
+    silent = trouble or f"lower cluster {lower.name} does not answer" + (f": {lower.silence}" if lower.silence else "")
     return [
         (NODE_READY, True, KUBELET_READY, "the engine is running"),
         (

@@ -267,6 +267,11 @@ ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
     [
         ({"unreachable_seconds": SILENT_AFTER}, ANSWERS, "lower cluster lower-a answers"),
         ({"unreachable_seconds": SILENT_AFTER + 0.1}, SILENT, "lower cluster lower-a does not answer"),
+        (
+            {"unreachable_seconds": SILENT_AFTER + 0.1, "silence": "connection refused"},
+            SILENT,
+            "lower cluster lower-a does not answer: connection refused",
+        ),
         ({"unreachable_seconds": SILENT_AFTER + 0.1, "refusal": "k/0 cannot be read"}, SILENT, "k/0 cannot be read"),
         ({"refusal": "k/0:3:1: not valid YAML"}, ANSWERS, f"{PROBLEM}: k/0:3:1: not valid YAML"),
         ({"warning": "the Secret does not exist"}, ANSWERS, f"{PROBLEM}: the Secret does not exist"),
@@ -278,6 +283,7 @@ ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
     ids=[
         "silent for no longer than a restart takes",
         "silent for longer",
+        "silent, with the error of the connection",
         "silent, and why is known",
         "a stale credential that is still in use",
         "credentials that are no longer good, and still work",
