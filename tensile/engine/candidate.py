@@ -181,8 +181,9 @@ def _unwatched(made: World) -> Iterator[tuple[Key, Problem]]:
 def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, str]:
     """Return a plan as the data of NAME-plan. `lines` adds the lines of the candidate that cause changes."""
     found = lines(planned.preview)
-    more = [*Later(foreseen.refused, foreseen.waits).sections(), *as_sections(planned.cost)]
-    document = as_json(found, cost=as_document(planned.cost), drains=[])
+    later = Later(foreseen.refused, foreseen.waits)
+    more = [*later.sections(), *as_sections(planned.cost)]
+    document = as_json(found, cost=as_document(planned.cost), drains=[], **later._asdict())
     data = {MARKDOWN: cut_markdown(found, more, MOST_MARKDOWN), DOCUMENT: cut_json(document, MOST_JSON).decode()}
     words = {RESTART: foreseen.refused, PENDING: foreseen.waits}
     return data | {key: orjson.dumps(said).decode() for key, said in words.items() if said}

@@ -56,14 +56,14 @@ def papers(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
 def _contact(cluster: str, contact: ContactResult, now: datetime) -> Iterator[Finding]:
     """Yield findings on the certificates of a connection, and on the token.
 
-    If the cluster rejects expired credentials, the finding of check `login` reports that instead, with advice.
+    If the cluster rejects the credential, the finding of check `login` reports that instead, with advice: when it
+    expires does not matter then.
     """
-    way, is_told = contact.way, contact.stage == Stage.LOGIN
-    for certificate in certificates_in(way.certificate)[:1]:
+    way, is_rejected = contact.way, contact.stage == Stage.LOGIN
+    for certificate in [] if is_rejected else certificates_in(way.certificate)[:1]:
         whose, until = f"client certificate of {certificate.subject.rfc4514_string()}", certificate.not_valid_after_utc
-        if until >= now or not is_told:
-            yield _dated(cluster, whose, until, now, f"renew it, and put it into {way.origin}")
-    if way.token.until is not None and (way.token.until >= now or not is_told):
+        yield _dated(cluster, whose, until, now, f"renew it, and put it into {way.origin}")
+    if way.token.until is not None and not is_rejected:
         advice = f"{renew_token(way)}; skip this if something renews it there"
         yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
     bundle = certificates_in(way.authority)

@@ -142,6 +142,9 @@ def test_a_token_that_ends_soon() -> None:
     finding = only(at(below(way=way(token=TokenInfo("", NOW + timedelta(hours=1)))), Level.WARN))
     assert finding.what == "token of unknown is valid until 2026-06-01 13:00 UTC"
     assert "if something renews it" in finding.advice
+    refused = contact(Stage.LOGIN, "HTTP 401", way=way(token=TokenInfo("", NOW + timedelta(hours=1))))
+    one = side(contact=refused)
+    assert not any("token" in each.what for each in papers(one, facts(None, one)))
 
 
 def test_a_cluster_without_a_way() -> None:
