@@ -44,7 +44,7 @@ from tensile.topology import Topology
 _DATA = "it may hold data: delete the claim in the upper cluster while the engine runs, or keep it"
 _STAYS = {
     NAMESPACE.name: "it still terminates, is not empty, or the guard blocks its deletion",
-    NODE.name: "its lower cluster is not in the topology, or may still have pods: put it back, or delete the Node",
+    NODE.name: "pods may be bound to it, or its lower cluster is not in the topology: put it back, or delete the Node",
     CLAIM.name: _DATA,
     VOLUME.name: _DATA,
 }

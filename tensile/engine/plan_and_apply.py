@@ -410,7 +410,8 @@ def _known(clusters: Clusters, name: str) -> str:
     if opened.health.rejected:
         return f"credential rejected: {error}: renew the credential of {opened.cluster.access.origin}"
     reason = error if error != NOT_CONTACTED else ""
-    return reason if opened.health.shared or not reason else f"out of reach: {reason}"
+    is_answered = opened.health.shared or opened.health.wrong
+    return reason if is_answered or not reason else f"out of reach: {reason}"
 
 
 def _why(clusters: Clusters, name: str) -> str:

@@ -148,7 +148,7 @@ def former_node(spec: Lower, topology: Topology, nodes: Iterable[Manifest]) -> s
 def on_former_node(spec: Lower, node: str) -> tuple[Lower, str]:
     """Return a lower that keeps the name of its former Node, whose pods hold it there, and what waits for that."""
     kept = spec.model_copy(update={"node": spec.node.model_copy(update={"name": node})})
-    return kept, _told(spec, "node.name", node, spec.node.name, "waits until no pods are mirrored")
+    return kept, _told(spec, "node.name", node, spec.node.name, _until_empty(spec.name))
 
 
 def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
@@ -202,7 +202,11 @@ def _taken(lower: LowerWorld) -> str:
     """Return why pods and claims cannot get other names."""
     if not lower.is_read:
         return "waits until it is certain that no pods are mirrored"
-    return "waits until no pods are mirrored" if _is_mirrored(lower) else "waits until no claims have volumes there"
+    return _until_empty(lower.name) if _is_mirrored(lower) else "waits until no claims have volumes there"
+
+
+def _until_empty(name: str) -> str:
+    return f"waits until no pods are mirrored to {name}; `maintenance: drain` lets them leave"
 
 
 def _may_have_volumes(lower: LowerWorld, world: World) -> bool:

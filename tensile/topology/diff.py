@@ -177,5 +177,5 @@ def _gathered(changes: list[_Change]) -> Iterator[str]:
 
 def _refusal(change: _Change) -> str:
     """Describe a change that a reload cannot make."""
-    effect = ", which then does not own the present nodes and pods" if change.path == ("name",) else ""
+    effect = ", which then owns only what was created under that name" if change.path == ("name",) else ""
     return f"{show_path(change.path)}:{change.words}: this change requires a restart of the engine{effect}"

@@ -114,8 +114,9 @@ async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProg
     path = program.path("configmaps", STATUS)
     await program.right(text)
     found = read(await program.upper.until(path, lambda one: "pending" in one["data"]["accepted"], RIGHT))
-    words = f"lowers[{A}].node.name: {program.nodes[A]} -> another: waits until no pods are mirrored"
-    assert found["accepted"]["pending"] == [words]
+    (words,) = found["accepted"]["pending"]
+    waits = f"waits until no pods are mirrored to {A}; `maintenance: drain` lets them leave"
+    assert words == f"lowers[{A}].node.name: {program.nodes[A]} -> another: {waits}"
     assert f"  topology change pending: {words}\n" in await tensile(program.command("status"))
     node = await program.upper.read(f"/api/v1/nodes/{program.nodes[A]}")
     assert node["metadata"]["labels"]["edit"] == "350"

@@ -127,9 +127,10 @@ async def test_what_pods_hold_back_is_no_change_and_is_told(ground: Ground) -> N
     node = ground.nodes[A]
     document = await planned(ground, edit_lower(A, node={"name": f"{node}-new"}, namespaces={"mapping": "prefix"}))
     assert document["changes"] == []
+    drain = f"waits until no pods are mirrored to {A}; `maintenance: drain` lets them leave"
     assert document["pending"] == [
-        f"lowers[{A}].node.name: {node} -> {node}-new: waits until no pods are mirrored",
-        f"lowers[{A}].namespaces.mapping: same -> prefix: waits until no pods are mirrored",
+        f"lowers[{A}].node.name: {node} -> {node}-new: {drain}",
+        f"lowers[{A}].namespaces.mapping: same -> prefix: {drain}",
     ]
 
 

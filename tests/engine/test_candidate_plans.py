@@ -316,8 +316,8 @@ async def test_what_has_to_wait_is_said() -> None:
     beside = Beside()
     beside.propose(text(lower(more="node: {name: other}")))
     await beside.plans.look()
-    words = f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored"
-    assert orjson.loads(beside.data[PENDING]) == [words]
+    (words,) = orjson.loads(beside.data[PENDING])
+    assert words.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
     assert f"Takes effect later:\n  {words}\n" in beside.data[MARKDOWN]
 
 

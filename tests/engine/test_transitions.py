@@ -13,7 +13,7 @@ from tensile.topology import Topology, parse
 FIRST, SECOND = f"name: {A}, kubeconfig: k/0", f"name: {B}, kubeconfig: k/1"
 RENAMED = f"name: lower-z, kubeconfig: k/0, node: {{name: {A}}}"
 """The first lower, called otherwise."""
-MIRRORED = "waits until no pods are mirrored"
+MIRRORED = f"waits until no pods are mirrored to {A}; `maintenance: drain` lets them leave"
 
 
 def edited(*lowers: str) -> Topology:

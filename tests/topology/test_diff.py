@@ -178,7 +178,7 @@ def test_name_and_upper_do_not_reload() -> None:
     new = topology("a, qps: 3", more="upper: {kubeconfig: v, qps: 9}", name="other")
     found = edit(old, new)
     assert found.words == ("lowers[a].qps: 500 -> 3",)
-    unowned = "which then does not own the present nodes and pods"
+    unowned = "which then owns only what was created under that name"
     assert found.refused == (
         f"name: demo -> other: this change requires a restart of the engine, {unowned}",
         "upper.kubeconfig: u -> v: this change requires a restart of the engine",

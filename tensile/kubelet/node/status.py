@@ -74,8 +74,8 @@ NO_READY_NODES: ConditionReason = "NoReadyNodes"
 """`LowerSchedulable`: no node of the lower cluster is known to be ready and schedulable, so the node takes no new pods.
 Remedy: repair or uncordon a node there; if the message says that the nodes are not known, run `tensile doctor`."""
 NODES_UNKNOWN: ConditionReason = "NodesUnknown"
-"""`LowerSchedulable`: the lower cluster is not reachable, so the state of its nodes is Unknown. Remedy: see condition
-`LowerReachable`."""
+"""`LowerSchedulable`: the lower cluster does not count as reachable, so the state of its nodes is Unknown. Remedy: see
+condition `LowerReachable`."""
 FORBIDDEN: ConditionReason = "Forbidden"
 """`LowerSchedulable`: the lower cluster denies the engine a right that it needs; the message names it. Remedy: grant
 the right ([rights](../doctor.md))."""
@@ -273,7 +273,7 @@ def _room(lower: LowerWorld, *, schedulable: bool | None) -> tuple[str, str]:
     if lower.is_withheld:
         return FORBIDDEN, lower.denied
     if schedulable is None:
-        return NODES_UNKNOWN, f"lower cluster {lower.name} is not reachable, so the state of its nodes is not known"
+        return NODES_UNKNOWN, f"the state of the nodes of {lower.name} is not known: see condition {LOWER_REACHABLE}"
     if schedulable:
         return NODES_READY, f"lower cluster {lower.name} has nodes that are ready and schedulable"
     if not lower.nodes.synced:

@@ -331,7 +331,7 @@ def test_an_unreachable_lower_has_nodes_in_an_unknown_state() -> None:
     assert said(here, LOWER_SCHEDULABLE, seen) == (
         "Unknown",
         "NodesUnknown",
-        "lower cluster lower-a is not reachable, so the state of its nodes is not known",
+        "the state of the nodes of lower-a is not known: see condition LowerReachable",
     )
 
 
