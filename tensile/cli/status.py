@@ -43,6 +43,8 @@ def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) ->
     lowers = document["lowers"]
     head, cells = ((*_HEAD, *_WIDE), _wide_cells) if wide else (_HEAD, _cells)
     nothing = "The lower clusters are not known yet." if document.get("waits") else "No lower clusters."
+    if leader := document.get("leader"):
+        nothing = f"This engine is a standby: {leader} leads, and knows the lower clusters."
     lines = aligned([head, *map(cells, lowers)]) if lowers else [nothing]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
     notes = [_named(row["name"], row["message"]) for row in lowers if row["message"] and not wide]

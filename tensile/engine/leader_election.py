@@ -268,6 +268,11 @@ class Election:
         self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
         return True
 
+    @property
+    def leader(self) -> str:
+        """The identity of the engine that held the lease when it was read last, "" for none."""
+        return holder(self._lease)
+
     async def _made(self) -> bool:
         """Create the lease, unless it was deleted while another engine held it: that one leads until it finds out."""
         leader = holder(self._lease)

@@ -184,6 +184,7 @@ async def _run_engine(first: TopologyUpdate, around: _RunContext) -> None:
             ending.push_async_callback(traced.close)
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending, metrics) if around.elects else None
+        around.standing.leader = lambda: election.leader if election is not None and not engine.is_leader else ""
         ending.push_async_callback(engine.stop)
         keep_large_apart()
         await _unless(around.stop, engine.open() if election is None else engine.standby())

@@ -139,6 +139,13 @@ def test_what_the_engine_waits_for_is_told() -> None:
     assert text.endswith("\nThe engine is not ready: the upper cluster has not responded yet")
 
 
+def test_a_standby_names_the_leader() -> None:
+    """It is ready, and does not know the lower clusters."""
+    text = shown(StatusReport("demo", accepted(), None, "", "host_1_a"))
+    assert text.startswith("This engine is a standby: host_1_a leads, and knows the lower clusters.\n")
+    assert "not ready" not in text
+
+
 def test_on_a_terminal_what_is_out_of_reach_is_red() -> None:
     """Nothing else is, and in a file nothing at all."""
     report = StatusReport("demo", accepted(), (row(), row("lower-b", reachable=False)))

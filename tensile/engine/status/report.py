@@ -24,7 +24,7 @@ from tensile.objects import Manifest, labels, timestamp
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, World
 
-FORMAT = "1.4"
+FORMAT = "1.5"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
 AMOUNTS = ("cpu", "memory", "pods")
 """The reported resources; Kubernetes has more, but users ask for these."""
@@ -301,20 +301,23 @@ def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> s
 class StatusReport(NamedTuple):
     """The status of the engine; `topology` is the topology's name, "" if none was ever active.
 
-    `lowers` is None while nothing is known of them; `waits` is what the engine waits for, "" for nothing.
+    `lowers` is None while nothing is known of them; `waits` is what the engine waits for, "" for nothing. `leader` is
+    the engine that leads, if this one is a standby, which knows no lower clusters; else "".
     """
 
     topology: str
     verdict: TopologyStatus
     lowers: tuple[LowerRow, ...] | None = None
     waits: str = ""
+    leader: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
             "formatVersion": FORMAT,
             TOPOLOGY: self.topology,
-            "waits": self.waits or (_UNKNOWN if self.lowers is None else ""),
+            "waits": self.waits or (_UNKNOWN if self.lowers is None and not self.leader else ""),
+            "leader": self.leader,
             **self.verdict.document(),
             LOWERS: [row.document() for row in self.lowers or ()],
         }
@@ -350,6 +353,7 @@ def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
             "formatVersion": FORMAT,
             TOPOLOGY: data[TOPOLOGY],
             "waits": "",
+            "leader": "",
             STATE: data[STATE],
             **found,
             LOWERS: lowers,
@@ -367,8 +371,8 @@ class EngineStatus:
 
     `lowers` returns the lowers' rows, None while they are not known. `waits` returns what the engine waits for, and
     `pending` what of the active topology has to wait, as messages. `is_decided` returns whether the verdict is about
-    the text that the source has. `spent` is an approval that has been used or refused, as a user wrote it, "" for none:
-    it is removed from the status.
+    the text that the source has. `leader` returns the engine that leads instead of this one, "" for none. `spent` is an
+    approval that has been used or refused, as a user wrote it, "" for none: it is removed from the status.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -378,6 +382,7 @@ class EngineStatus:
         self.waits: Callable[[], str] = lambda: ""
         self.pending: Callable[[], tuple[str, ...]] = lambda: ()
         self.is_decided: Callable[[], bool] = lambda: True
+        self.leader: Callable[[], str] = lambda: ""
         self.spent = ""
         self._now = now
 
@@ -395,4 +400,6 @@ class EngineStatus:
         """Return the report."""
         lowers = self.lowers()
         verdict = self.verdict.pending(self.pending())
-        return StatusReport(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())
+        return StatusReport(
+            self.topology, verdict, None if lowers is None else tuple(lowers), self.waits(), self.leader()
+        )

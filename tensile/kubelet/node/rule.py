@@ -86,7 +86,7 @@ class NodeRule:
         seen = entry.manifest()
         is_known = lower.met or LOWER_UID not in annotations(seen)
         if not lower.in_topology and is_known and lower.is_empty and is_ours(seen, world.owner):
-            return Decision((Absent(ref, entry.uid, LOWER_REMOVED),))
+            return Decision((Absent(ref, entry.uid, _why_left(seen, world)),))
         return _kept(ref, seen, lower, world)
 
 
@@ -140,6 +140,12 @@ def _difference(seen: Manifest, wanted: Manifest, lower: LowerWorld) -> str:
         f"its lower cluster was removed from the topology; {stay} on it until deleted: to evict them, put the lower "
         "back with maintenance: drain"
     )
+
+
+def _why_left(seen: Manifest, world: World) -> str:
+    """Return why a Node has no lower any more: that was removed, or has another Node now."""
+    is_renamed = labels(seen).get(CLUSTER_ID) in {spec.name for spec in world.topology.lowers}
+    return "its lower cluster has another `node.name` now" if is_renamed else LOWER_REMOVED
 
 
 def _keeps_off(node: Manifest) -> bool:

@@ -16,8 +16,8 @@ def report(*lowers: object) -> StatusReport:
 def test_the_json_has_all_of_it() -> None:
     """With the version of its form."""
     found = report(row()).document()
-    assert list(found) == ["formatVersion", "topology", "waits", "state", "accepted", "lowers"]
-    assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.4", "demo", "")
+    assert list(found) == ["formatVersion", "topology", "waits", "leader", "state", "accepted", "lowers"]
+    assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.5", "demo", "")
     assert found["lowers"] == [
         {
             "name": "lower-a",

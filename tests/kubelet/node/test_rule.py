@@ -381,6 +381,14 @@ def test_a_node_goes_once_its_lower_left_and_is_empty() -> None:
     assert planned(here) == Plan(())
 
 
+def test_a_node_goes_once_its_lower_has_another_one() -> None:
+    """The lower is still in the topology, so its removal is not the reason."""
+    here = standing()
+    reload(here, f"name: {A}, node: {{name: other}}", f"name: {B}")
+    here.lowers[A].in_topology = False
+    assert the_step(here).reason == "its lower cluster has another `node.name` now"
+
+
 @pytest.mark.parametrize("kept", ["upper_pods", "pods"])
 def test_a_node_stays_while_a_pod_is_there(kept: str) -> None:
     """On either side, or while that is not known."""
