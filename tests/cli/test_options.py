@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clikit import Files, refused, tensile
+from clikit import Capture, Files, refused, tensile, within
 
 ADVICE = "create it, or name another with -f"
 
@@ -142,7 +142,7 @@ def test_a_feature_that_is_switched_on_is_in_effect(files: Files) -> None:
     assert told.err == ""
 
 
-def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files) -> None:
+def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files, capsys: Capture) -> None:
     """The file stays valid: a warning goes to standard error."""
     file = files.save(lambda topology: topology.update(webhook={"enabled": True}))
     told = tensile("validate", "-f", file)
@@ -150,4 +150,5 @@ def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files) -> No
     assert ": valid: topology files with" in told.out
     assert ": webhook.enabled: the upper cluster cannot call the webhook without an address" in told.err
     assert told.err.startswith("warning: ")
-    assert tensile("plan", "-f", file).err.startswith(told.err)
+    planned = within(capsys, "plan", "-f", file, "--lower", "none")
+    assert planned.err.startswith(f"{told.err}--lower none: no lower cluster of the topology")
