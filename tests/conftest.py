@@ -65,6 +65,13 @@ SLOW = (
 )
 """Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them and those with
 sandboxes of their own; `make touched` runs what a change calls for."""
+READ_SOURCES = {
+    "tests/docs/test_conditions.py",
+    "tests/docs/test_messages.py",
+    "tests/docs/test_site.py",
+    "tests/docs/test_words.py",
+}
+"""Files whose tests share the syntax trees of all modules."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
 """Files of long tests in memory that share nothing: each test goes to whichever process is free."""
 _ALL_REAL = re.compile(rb"^pytestmark = \[?pytest\.mark\.real\b", re.MULTILINE)
@@ -144,13 +151,15 @@ class Sharing(LoadScopeScheduling):
     """Keeps the tests of most files in one process, where several share the work: their fixtures are made once.
 
     Files that start sandboxes of their own go to the same one: three sandboxes at once need more inotify instances than
-    a user has.
+    a user has. So do files that read the source of the whole engine, which takes seconds.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if file in SCATTERED:
             return nodeid
+        if file in READ_SOURCES:
+            return "sources of the engine"
         return "sandboxes of their own" if file in OWN_SANDBOX else file
 
 
