@@ -277,7 +277,8 @@ class OpenCluster:
         if isinstance(error, Denied):
             self.denials.meet(self, NAMESPACE, error)
         elif type(error) is not type(self._trouble):
-            _log.warning("cluster unreachable", cluster=self.cluster.name or "upper", error=str(error))
+            what = "wrong cluster" if isinstance(error, WrongCluster) else "cluster unreachable"
+            _log.warning(what, cluster=self.cluster.name or "upper", error=str(error))
         self._trouble, before = error, self._trouble
         if before is None:
             self._wake_informers()

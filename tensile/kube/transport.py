@@ -290,7 +290,9 @@ def _failure(error: Exception, access: Access) -> Unreachable:
         return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         untrusted = f"the certificate of {where} is not trusted ({cause_of(error)})"
-        return UntrustedServer(f"{untrusted}: check the address and the CA in {access.origin}")
+        return UntrustedServer(
+            f"{untrusted}: check that it is the apiserver of this cluster, and the CA in {access.origin}"
+        )
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return Unreachable(
             f"{where}: TLS failed ({cause_of(error)}): check that it is an apiserver, and check the client certificate"

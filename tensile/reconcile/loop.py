@@ -51,6 +51,7 @@ too old lacks it ([versions](../versions.md))."""
 NOT_IN_PLAN: ProblemReason = "NotInPlan"
 """A step is not in the plan that is applied, because it follows from what happened meanwhile. Remedy: run
 `tensile plan` again."""
+_PUT_BACK = "the engine puts it back; change"
 _GATHER = 0.05
 """Seconds in which several caches that become synced cause one reconciliation of all keys."""
 
@@ -508,12 +509,14 @@ def _about_drift(key: Key, step: Step, changed: str, entry: Entry | None) -> Emi
     body = entry.manifest() if entry is not None else step.body or {}
     where = f"{ref.kind.name} {ref.namespaced_name}"
     if ref.cluster == UPPER:
-        return EmitEvent(
-            ref, step.uid, DRIFT_REVERTED, f"another client changed {where} in the upper cluster: {changed}"
-        )
+        words = f"another client changed {where} in the upper cluster ({changed}): {_PUT_BACK} the topology instead"
+        return EmitEvent(ref, step.uid, DRIFT_REVERTED, words)
     upper_uid = annotations(body).get(UPPER_UID, "")
     if upper_uid in ("", NO_ORIGINAL):
         return None
     above = Ref(UPPER, ref.kind, key.namespace, ref.name if key.namespace else key.name)
-    words = f"another client changed {where} in lower cluster {ref.cluster}: {changed}"
+    words = (
+        f"another client changed {where} in lower cluster {ref.cluster} ({changed}): "
+        f"{_PUT_BACK} the upper {ref.kind.name} instead"
+    )
     return EmitEvent(above, upper_uid, DRIFT_REVERTED, words)

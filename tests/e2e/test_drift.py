@@ -29,9 +29,11 @@ async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
     after = await ground.sites[A].until(path, lambda one: one["data"] == {"key": "value"})
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     original = await ground.upper.read(path)
-    what, _, fields = (await ground.told(original, "DriftReverted")).rpartition(": ")
+    what, _, rest = (await ground.told(original, "DriftReverted")).partition(" (")
     assert what == f"another client changed ConfigMap {ground.namespace}/settings in lower cluster {A}"
+    fields, _, remedy = rest.partition("): ")
     assert set(fields.split(", ")) == {"data.key", "data.more"}
+    assert remedy == "the engine puts it back; change the upper ConfigMap instead"
     assert ground.engine.loop.drift.counts[A, "ConfigMap"] == 1
     await ground.upper.patch(path, {"data": {"key": "of the upper cluster"}})
     await ground.sites[A].until(path, lambda one: one["data"] == {"key": "of the upper cluster"})

@@ -58,7 +58,8 @@ async def test_another_authoritys_server_is_not_trusted(home: Path, papers: Pape
     async with running(Apiserver(), papers.server_context()) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", ca=papers.other.pem)
         with pytest.raises(
-            Unreachable, match=r"not trusted \(unable to get local issuer.*check the address and the CA in .*lower"
+            Unreachable,
+            match=r"not trusted \(unable to get local issuer.*check that it is .*, and the CA in .*lower",
         ) as told:
             await cluster.create(REF, pod("web", 1))
         assert f"127.0.0.1:{server.port}" in str(told.value)

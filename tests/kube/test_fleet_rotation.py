@@ -134,7 +134,8 @@ async def test_a_rotated_authority_is_trusted_by_new_connections(home: Path, pap
         tls.load_cert_chain(chain)
         async with running(server, tls):
             await here.until_complaint(
-                f"not trusted (unable to get local issuer certificate): check the address and the CA in {here.path}"
+                "not trusted (unable to get local issuer certificate): "
+                f"check that it is the apiserver of this cluster, and the CA in {here.path}"
             )
             count = len(server.asked)
             (home / "ca").write_bytes(papers.authority.pem + papers.other.pem)

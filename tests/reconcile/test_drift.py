@@ -76,6 +76,14 @@ async def made(bench: LoopUnderTest) -> None:
     assert bench.loop.drift.counts == {}
 
 
+def put_back(what: str) -> str:
+    """Return the message of the Event about a change of the copy."""
+    return (
+        f"another client changed ConfigMap default/one in lower cluster {A} ({what}): "
+        "the engine puts it back; change the upper ConfigMap instead"
+    )
+
+
 @pytest.mark.parametrize(("change", "field"), [(edited, "data.key"), (emptied, "data.key")])
 @in_virtual_time
 async def test_what_others_change_in_a_copy_is_counted_and_told_above(change: Any, field: str) -> None:
@@ -86,8 +94,7 @@ async def test_what_others_change_in_a_copy_is_counted_and_told_above(change: An
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
     assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
-    words = f"another client changed ConfigMap default/one in lower cluster {A}: {field}"
-    assert events(bench) == [words]
+    assert events(bench) == [put_back(field)]
     (told,) = [asked for asked in bench.clusters[UPPER].asked if asked.ref.kind == EVENT]
     about = told.carried["involvedObject"]
     assert (about["kind"], about["namespace"], about["name"], about["uid"]) == ("ConfigMap", "default", "one", "above")
@@ -105,7 +112,7 @@ async def test_a_copy_that_others_delete_is_counted() -> None:
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
     assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
-    assert events(bench) == [f"another client changed ConfigMap default/one in lower cluster {A}: deleted"]
+    assert events(bench) == [put_back("deleted")]
     entry = copies.get("default", "one")
     assert entry is not None
     await bench.run(Decision((Absent(REF, entry.uid, "nothing needs it"),)))
