@@ -19,6 +19,7 @@ from tensile.kubelet.pods.rule import (
     PREDECESSOR_UNREACHABLE,
     excluded,
 )
+from tensile.kubelet.pods.scheduling import DEFAULT_SCHEDULER
 from tensile.kubelet.pods.status import LOWER_POD_LOST
 from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, OWNER, UPPER_UID, Owner
 from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
@@ -120,6 +121,8 @@ _DENIED: Mapping[str, str] = {
     TERMINATING: "wait; if the lower namespace stays, look there for objects with finalizers",
     LOWER_UNREACHABLE: "find the cause with `tensile doctor`: it checks connections, credentials and permissions",
     "Forbidden": "change the pod as the message says, or the policy of the lower cluster that forbids it",
+    "Invalid": "change the pod as the message says, or the LimitRange or webhook of the lower cluster that changes it",
+    "InternalError": "mend the admission webhook that the message names, or delete its configuration, there",
 }
 """What to do about frequent reasons not to mirror a pod."""
 
@@ -352,9 +355,22 @@ def _unchosen(pod: Manifest, open_above: Sequence[Row]) -> Explanation:
     said = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
     told = f"reports: {said}" if said else "has reported no reason"
     if not all(one["below"] is not None and not one["below"]["fits"] for one in open_above):
-        return Explanation(f"the upper scheduler has not bound it, although it fits on {names}; it {told}")
+        return _unscheduled(pod, f"although it fits on {names}; it {told}", told=bool(said))
     advice = tuple(dict.fromkeys(line for one in open_above for line in _for_unplaced(pod, one)))
     return Explanation(f"it fits on {names} in sum, but on no single node there; the upper scheduler {told}", advice)
+
+
+def _unscheduled(pod: Manifest, words: str, *, told: bool) -> Explanation:
+    """Return that no scheduler bound a pod that fits; `told`: whether one reported why, and so runs."""
+    name = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
+    who = "the upper scheduler" if name == DEFAULT_SCHEDULER else f"its scheduler {name}"
+    why = f"{who} has not bound it, {words}"
+    if told:
+        return Explanation(why)
+    if name == DEFAULT_SCHEDULER:
+        return Explanation(why, ("wait; if the pod stays Pending, check that the scheduler of the upper cluster runs",))
+    advice = f"check that a scheduler {name} runs in the upper cluster, or remove `schedulerName` from the pod"
+    return Explanation(why, (advice,))
 
 
 def _refusal(told: Row) -> str:
@@ -517,6 +533,8 @@ def _for_reason(reason: str, message: str, row: Row) -> str:
         return "grant the engine this right: `tensile doctor` lists what is missing, with the commands"
     if _OVER_QUOTA in message and row["quota"]:
         return _for_quota(row)
+    if reason == "Forbidden" and message.rstrip(".").endswith("not found"):
+        return f"create in {row['name']} what the message says is not found, or change the pod"
     if reason == NAMESPACE_EXCLUDED:  # not by the topology
         return "create the pod in another namespace, or give the engine's account a namespace of its own"
     return _DENIED.get(reason, f"see the reason {reason} in docs/reference/conditions.md")

@@ -62,6 +62,15 @@ def test_a_pod_that_the_upper_scheduler_has_not_looked_at() -> None:
     assert why(above(status=unscheduled("busy"))).endswith("; it reports: busy")
 
 
+def test_a_pod_of_a_scheduler_of_its_own() -> None:
+    """A scheduler that does not run reports nothing."""
+    pod = above(spec={"schedulerName": "batch"})
+    assert why(pod).startswith("its scheduler batch has not bound it, although it fits on lower-a")
+    assert advised(pod) == [
+        "check that a scheduler batch runs in the upper cluster, or remove `schedulerName` from the pod"
+    ]
+
+
 def test_a_pod_that_fits_on_a_virtual_node_in_sum_only() -> None:
     """The extender refuses it there; what to do depends on the lower nodes."""
     large = above(spec=asking(cpu="5"), status=unscheduled("no node fits"))
@@ -71,7 +80,9 @@ def test_a_pod_that_fits_on_a_virtual_node_in_sum_only() -> None:
     assert [line.partition(";")[0] for line in advised(large)] == [
         f"reduce the requests of the pod, or free capacity or add nodes in {name}" for name in ("lower-a", "lower-b")
     ]
-    assert advised(above(spec=asking(cpu="3"))) == []
+    assert advised(above(spec=asking(cpu="3"))) == [
+        "wait; if the pod stays Pending, check that the scheduler of the upper cluster runs"
+    ]
 
 
 def test_a_pod_behind_gates() -> None:
@@ -534,6 +545,14 @@ LABELS = (
             "change the pod as the message says, or the policy of the lower cluster",
         ),
         (
+            above(spec=on(), status=unmirrored("Forbidden", 'pod rejected: RuntimeClass "gvisor" not found')),
+            "create in lower-a what the message says is not found",
+        ),
+        (
+            above(spec=on(), status=unmirrored("Invalid", "must be less than or equal to cpu limit of 50m")),
+            "change the pod as the message says, or the LimitRange or webhook of the lower cluster",
+        ),
+        (
             above(spec=on(), status=unmirrored("Forbidden", 'User "engine" cannot create resource "pods"')),
             "grant the engine this right: `tensile doctor` lists",
         ),
@@ -610,7 +629,7 @@ def test_a_pod_that_runs_or_has_ended_or_only_needs_time_gets_no_advice() -> Non
     assert advised(pod, two_nodes("lower-a", (POD, below(pod, "lower-a-1")))) == []
     assert advised(pod, two_nodes("lower-a", (POD, below(pod, phase="Pending")))) == []
     assert advised(above(spec=on(), status={"phase": "Failed"})) == []
-    assert advised(above()) == []
+    assert advised(above(status=unscheduled("busy"))) == []
     assert advised(above(spec=on(), deletionTimestamp="2026-03-01T11:00:00Z")) == []
 
 
