@@ -436,7 +436,7 @@ def _for_check(check: str, pod: Manifest) -> str:
             "may then choose a lower cluster without such a node"
         )
     if check == "volumes":
-        return f"see why its claims are not bound: {_claim_commands(pod)}"
+        return f"create those of its claims that do not exist; see why others are not bound: {_claim_commands(pod)}"
     return _CHECKS.get(check, "")
 
 

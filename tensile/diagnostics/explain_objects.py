@@ -357,7 +357,8 @@ def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:
     if not chosen:
         told = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
         return Verdict(
-            f"no pod of namespace {meta['namespace']} has the labels {told}", "label the pods, or correct it"
+            f"no pod of namespace {meta['namespace']} has the labels {told}",
+            "create or label pods, or correct the selector",
         )
     waiting = [pod for pod in chosen if not _is_ready(pod)]
     if not waiting:

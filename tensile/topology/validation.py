@@ -350,9 +350,11 @@ def _webhook_without_address(topology: Topology) -> Iterator[TopologyFault]:
 
 
 def _same_cluster(topology: Topology) -> Iterator[TopologyFault]:
-    """Yield lowers with the same access, which are the same cluster. The engine ignores the later one."""
-    seen: dict[tuple[object, ...], int] = {}
+    """Yield lowers with the same access as another or the upper cluster. The engine ignores the later lower."""
+    upper, seen = topology.upper, dict[tuple[object, ...], int]()
     for place, lower in enumerate(topology.lowers):
+        if lower.way == (upper.kubeconfig, upper.context, None):
+            yield TopologyFault(("lowers", place), "is the upper cluster; use another kubeconfig, or remove the lower")
         first = seen.setdefault(lower.way, place)
         if first != place:
             words = (

@@ -533,7 +533,10 @@ LABELS = (
             f"{LABELS} the webhook (`webhook.enabled`) and create the pod again; without the extender",
         ),
         (above(spec=asking(cpu="50")), "reduce the requests of the pod, or free capacity or add nodes there"),
-        (above(spec=using("data")), "see why its claims are not bound: `tensile explain claim data -n default`"),
+        (
+            above(spec=using("data")),
+            "create those of its claims that do not exist; see why others are not bound: `tensile explain claim data",
+        ),
         (above(spec={"schedulingGates": [{"name": "x"}]}), "wait until the owner of the gates removes them"),
         (above(spec=on()), "start the engine"),
         (

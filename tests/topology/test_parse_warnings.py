@@ -37,3 +37,10 @@ def test_two_lowers_that_are_reached_in_one_way_are_warned_of() -> None:
     words = "lowers[0] is the same cluster, and can only be one lower; use another kubeconfig, or remove one"
     assert told(HEAD + LOWERS) == [f"f:7:3: lowers[1]: {words}"]
     assert told(HEAD + LOWERS + "  context: other\n") == []
+
+
+def test_a_lower_that_is_reached_as_the_upper_cluster_is_warned_of() -> None:
+    """A cluster is not a node of itself; with a context of its own it may be another one."""
+    text = f"{HEAD}upper: {{kubeconfig: up}}\nlowers:\n- name: a\n  kubeconfig: up\n"
+    assert told(text) == ["f:6:3: lowers[0]: is the upper cluster; use another kubeconfig, or remove the lower"]
+    assert told(text + "  context: other\n") == []
