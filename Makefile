@@ -115,9 +115,9 @@ unit test touched test-all: export PYTHONDONTWRITEBYTECODE =
 # How long each test took stays in build/tests, in the form that CI servers read.
 TEST = $(BIN)/pytest --no-loadscope-reorder --durations=25 --durations-min=1 --junitxml=build/tests/$@.xml
 
-# Half of the time these tests wait, so there are more processes than cores.
+# Half of the time these tests wait, so there are more processes than cores. Each collects its share only.
 unit: $(BIN)/.installed ## Tests of decisions and protocols, which start neither control planes nor the program
-	$(TEST) -n 6 -m "not real and not slow and not process"
+	$(TEST) -n 6 --shares -m "not real and not slow and not process"
 
 test: setup ## Those, and the engine on real control planes, in one sandbox
 	$(TEST) -n 3 -m "not slow"

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import properties
 import pytest
+import shares
 from forkserver import FORKS
 from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import EachScheduling, LoadScopeScheduling
 
 from tensile.sandbox import state
 from tensile.sandbox.sandbox import Sandbox
@@ -81,6 +82,13 @@ _ALL_REAL = re.compile(rb"^pytestmark = \[?pytest\.mark\.real\b", re.MULTILINE)
 properties.load()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make unit`."""
+    parser.addoption(
+        "--shares", action="store_true", help="each process of -n collects a share of the files of its own"
+    )
+
+
 def pytest_configure() -> None:
     """Let programs that tests start receive SIGINT, also where the tests run in the background of a shell.
 
@@ -107,7 +115,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return True
     if "real" in unwanted and _ALL_REAL.search(collection_path.read_bytes()):
         return True
-    return None
+    return True if _is_of_another_process(collection_path, config) else None
+
+
+def _is_of_another_process(file: Path, config: pytest.Config) -> bool:
+    """Report whether the files are divided among the processes of this run, and another one has this file."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None or not config.getoption("shares"):
+        return False
+    of_files = shares.of_files(config.rootpath, worker["workercount"], frozenset(READ_SOURCES))
+    return worker["workerid"] != f"gw{of_files[file.relative_to(config.rootpath).as_posix()]}"
 
 
 class Rotated(pytest.Dir):
@@ -190,9 +207,9 @@ def left_open() -> list[str]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
-    """Share the work as above."""
-    return Sharing(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing | EachScheduling:
+    """Share the work as above; with --shares, each process runs all that it has collected."""
+    return EachScheduling(config, log) if config.getoption("shares") else Sharing(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
