@@ -314,7 +314,9 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: 
     if _is_unplaced(row):
         return Explanation(found.why, (*found.advice, *_room_elsewhere(pod, row, lowers, topology)))
     spec = next(one for one in topology.lowers if one.name == row["name"])
-    return _drained(pod, found, topology, budgets) if spec.maintenance == "drain" and row["pod"] else found
+    if spec.maintenance != "drain" or not row["pod"]:
+        return found
+    return _drained_bare(pod, found, lowers, topology) or _drained(pod, found, budgets)
 
 
 def _ending(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
@@ -480,9 +482,27 @@ def _placed(pod: Manifest, row: Row) -> Explanation:
     return Explanation(where, (look,) if row["pod"]["phase"] == "Pending" else ())
 
 
-def _drained(pod: Manifest, found: Explanation, topology: Topology, budgets: Sequence[Manifest]) -> Explanation:
-    """Return what keeps a pod in a lower that the topology drains."""
-    why = f"{found.why}; its lower cluster is being drained"
+_BEING_DRAINED = "; its lower cluster is being drained"
+
+
+def _drained_bare(pod: Manifest, found: Explanation, lowers: Sequence[Row], topology: Topology) -> Explanation | None:
+    """Return what keeps a pod without a controller in a lower that is drained, None if that is not why it is there."""
+    if controller_of(pod) or facts_of(pod).pinned:
+        return None
+    stays = f"{found.why}{_BEING_DRAINED}, and it stays, as it has no controller"
+    if uses_claims(pod):
+        return Explanation(f"{stays}, and its volumes are there", ("delete it",))
+    enable = "" if topology.descheduler.recreate_bare_pods else "set `descheduler.recreateBarePods`"
+    others = [one for one in lowers if not one["here"] and one["above"]["fits"]]
+    if not any(one["below"] is None or one["below"]["fits"] for one in others):
+        advice = "delete it, or make it fit in another lower cluster" + (f" and {enable}" if enable else "")
+        return Explanation(f"{stays}, and fits in no other lower cluster", (advice,))
+    return Explanation(stays, (f"delete it, or {enable}",)) if enable else None
+
+
+def _drained(pod: Manifest, found: Explanation, budgets: Sequence[Manifest]) -> Explanation:
+    """Return what keeps a pod in a lower that is drained, though it could leave."""
+    why = f"{found.why}{_BEING_DRAINED}"
     meta = metadata(pod)
     full = [
         metadata(one)["name"]
@@ -494,9 +514,6 @@ def _drained(pod: Manifest, found: Explanation, topology: Topology, budgets: Seq
         return Explanation(
             f"{why}, but an annotation forbids its eviction", ("remove the annotation, or delete the pod",)
         )
-    if not controller_of(pod) and not topology.descheduler.recreate_bare_pods:
-        advice = "delete it, or set `descheduler.recreateBarePods`"
-        return Explanation(f"{why}, and it stays, as it has no controller", (advice,))
     if full:
         describe = f"`kubectl describe pdb {full[0]} -n {meta['namespace']}`"
         advice = f"make its other pods Ready, add replicas, or change the budget, which {describe} shows"

@@ -427,20 +427,35 @@ def test_cordoned_nodes() -> None:
 
 
 def test_a_pod_in_a_lower_that_is_drained() -> None:
-    """What keeps it there: an annotation, no controller, or a budget."""
-    lowers = [{"name": "lower-a", "kubeconfig": "a", "maintenance": "drain"}]
+    """What keeps it there: an annotation, no controller, no room elsewhere, or a budget."""
+    lowers = [
+        {"name": "lower-a", "kubeconfig": "a", "maintenance": "drain"},
+        {"name": "lower-b", "kubeconfig": "b"},
+    ]
     bare = above(spec=on(), status={"phase": "Running"})
     budget = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": {}}, "status": {}}
 
-    def told(pod: Manifest, *budgets: Manifest) -> tuple[str, str]:
+    def told(pod: Manifest, *budgets: Manifest, **fields: Any) -> tuple[str, str]:
         """Return the end of the sentence, and the first advice."""
-        seen = picture([], two_nodes("lower-a", (POD, below(pod, "lower-a-1"))), lowers=lowers)
+        seen = picture([], two_nodes("lower-a", (POD, below(pod, "lower-a-1"))), LOWERS[1], lowers=lowers, **fields)
         found = explained(seen, UpperObject(pod, [], budgets=budgets))
         return found["why"].partition("is being drained")[2], found["advice"][0]
 
     assert told(bare) == (
         ", and it stays, as it has no controller",
         "delete it, or set `descheduler.recreateBarePods`",
+    )
+    recreated = {"descheduler": {"recreateBarePods": True}}
+    assert told(bare, **recreated)[0] == ", and it is evicted in its turn"
+    elsewhere = ", and it stays, as it has no controller, and fits in no other lower cluster"
+    large = above(spec=on() | {"nodeSelector": {"disk": "ssd"}}, status={"phase": "Running"})
+    move = "delete it, or make it fit in another lower cluster"
+    assert told(large) == (elsewhere, f"{move} and set `descheduler.recreateBarePods`")
+    assert told(large, **recreated) == (elsewhere, move)
+    claimed = above(spec=on() | using("data"), status={"phase": "Running"})
+    assert told(claimed, **recreated) == (
+        ", and it stays, as it has no controller, and its volumes are there",
+        "delete it",
     )
     pinned = above(spec=on(), annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"})
     assert told(pinned)[0] == ", but an annotation forbids its eviction"
