@@ -239,13 +239,18 @@ _OTHER_WORDS = {
 """Commands by the words that users of other programs take for them, the first one that is there."""
 
 
+_FEW = 8
+"""Commands that an error lists; more are in the help."""
+
+
 def unknown_command(word: str, ctx: "Context", names: Iterable[str]) -> TensileError:
     """Return the error for a word that is none of the commands with these names."""
     known = [*names]
     if word in _ADVICE and "plan" in known:
         return _error(f"unknown command {word!r}: {_ADVICE[word]}", ctx)
     others = [name for name in _OTHER_WORDS.get(word, ()) if name in known] or get_close_matches(word, known)
-    return _error(f"unknown command {word!r}{_meant(others[:1])}", ctx)
+    there_are = f"; there are: {', '.join(known)}" if len(known) <= _FEW and not others else ""
+    return _error(f"unknown command {word!r}{_meant(others[:1])}{there_are}", ctx)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -280,10 +285,18 @@ def explained(error: Any) -> str:
     return str(_error(_wrong(error), getattr(error, "ctx", None)))
 
 
+def _of_a_command(option: str, ctx: "Context") -> str:
+    """Return that an option belongs after a command of the group, "" if none of its commands has it."""
+    commands = getattr(ctx.command, "commands", {}).values()
+    has_it = any(option in param.opts for command in commands for param in command.params)
+    return ": put it after the command" if has_it else ""
+
+
 def _wrong(error: Any) -> str:
     match type(error).__name__:
         case "NoSuchOption":
-            return f"unknown option {error.option_name}{_meant(error.possibilities or ())}"
+            wrong = f"unknown option {error.option_name}{_meant(error.possibilities or ())}"
+            return f"{wrong}{_of_a_command(error.option_name, error.ctx)}"
         case "MissingParameter":
             return f"{_named(error.param)} is missing"
         case "BadOptionUsage":

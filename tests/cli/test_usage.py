@@ -27,9 +27,14 @@ from tensile.cli.plan import kinds_named
                 "(see: tensile --help)"
             ),
         ),
-        ("sandbox logs", "unknown command 'logs' (see: tensile sandbox --help)"),
+        ("sandbox logs", "unknown command 'logs'; there are: up, status, down (see: tensile sandbox --help)"),
         ("help xyz", "unknown command 'xyz' (see: tensile --help)"),
-        ("explain deployment", "unknown command 'deployment' (see: tensile explain --help)"),
+        (
+            "explain deployment",
+            "unknown command 'deployment'; there are: pod, node, claim, service (see: tensile explain --help)",
+        ),
+        ("explain -f t.yaml pod x", "unknown option -f: put it after the command (see: tensile explain --help)"),
+        ("-f t.yaml plan", "unknown option -f: put it after the command (see: tensile --help)"),
         ("plan --ouput json", "unknown option --ouput: did you mean --out or --output? (see: tensile plan --help)"),
         ("validate -x", "unknown option -x (see: tensile validate --help)"),
         ("schema topology", "unexpected 'topology': the command takes no such argument (see: tensile schema --help)"),
