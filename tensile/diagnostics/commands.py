@@ -42,7 +42,21 @@ from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.credentials import keep_secret
 from tensile.kube.store import Cache
 from tensile.names import LEASE_NAMESPACE
-from tensile.objects import CLAIM, DISRUPTION_BUDGET, EVENT, LEASE, NODE, POD, SERVICE, UPPER, Kind, Manifest, Ref, uid
+from tensile.objects import (
+    CLAIM,
+    DISRUPTION_BUDGET,
+    EVENT,
+    LEASE,
+    NODE,
+    POD,
+    SERVICE,
+    UPPER,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    uid,
+)
 from tensile.reconcile.ownership import is_ours
 from tensile.topology import Lower, Topology
 
@@ -74,7 +88,7 @@ def looked_at(
     """Return a snapshot of all clusters, and one pod with its events; raises TensileError if the pod does not exist."""
     picture, asked = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
     if asked is None:
-        raise TensileError(_no_pod(namespace, name))
+        raise TensileError(_no_pod(namespace, name, picture))
     return picture, asked
 
 
@@ -91,11 +105,16 @@ def looked_along(
     return found
 
 
-def _no_pod(namespace: str, name: str) -> str:
-    return (
-        f"upper: there is no pod {namespace}/{name}: check the name, "
-        "or look at the events of its owner (`kubectl describe`)"
-    )
+def _no_pod(namespace: str, name: str, picture: FleetSnapshot | None = None) -> str:
+    advice = "check the name, or look at the events of its owner (`kubectl describe`)"
+    return f"upper: there is no pod {namespace}/{name}: {_namesake(POD, name, picture) or advice}"
+
+
+def _namesake(kind: Kind, name: str, picture: FleetSnapshot | None) -> str:
+    """Return in which other namespaces there are objects of that name, "" for none."""
+    found = [metadata(one) for one in picture.upper.all(kind)] if picture else []
+    spaces = sorted(one["namespace"] for one in found if one["name"] == name)
+    return f"there is one in namespace {' and '.join(spaces)}: name that with -n" if spaces else ""
 
 
 async def _looked_along(
@@ -322,7 +341,8 @@ def _found(
     ref = Ref(UPPER, kind, *_place(word, given, namespace, topology, ways))
     picture, asked = looked_around(topology, ways, utc_now, ref)
     if not asked.manifest:
-        raise TensileError(f"upper: there is no {word} {ref.namespace}/{ref.name}: check the name and the namespace")
+        advice = _namesake(kind, ref.name, picture) or "check the name and the namespace"
+        raise TensileError(f"upper: there is no {word} {ref.namespace}/{ref.name}: {advice}")
     return asked, picture
 
 

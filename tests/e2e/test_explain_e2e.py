@@ -143,15 +143,17 @@ async def test_a_pod_that_runs(ground: Ground) -> None:
 
 
 async def test_a_pod_that_does_not_exist(ground: Ground) -> None:
-    """It is said, with what to do."""
-    with pytest.raises(TensileError, match=f"^upper: there is no pod {ground.namespace}/nobody: "):
+    """It is said, with what to do, or with the namespace of one with that name."""
+    with pytest.raises(TensileError, match=f"^upper: there is no pod {ground.namespace}/nobody: check the name"):
         await explained(ground, "nobody")
+    with pytest.raises(TensileError, match=f"there is one in namespace {ground.namespace}: name that with -n"):
+        await other(ground, "", "fine", "kube-public")
 
 
 async def other(ground: Ground, word: str, *arguments: str) -> str:
-    """Ask about another object, with an administrator's kubeconfigs."""
+    """Ask about another object ("": a pod), with an administrator's kubeconfigs."""
     topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
-    explain = getattr(commands, f"explain_{word}")
+    explain = getattr(commands, f"explain_{word}") if word else commands.explain
     return str(await asyncio.to_thread(explain, topology, ways, *arguments, "text"))
 
 
