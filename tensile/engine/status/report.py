@@ -230,6 +230,8 @@ def _state(lower: LowerWorld, node: Manifest, trouble: str, *, reachable: bool) 
         return _unreachable(lower, trouble)
     if lower.denied:
         return "Forbidden"
+    if trouble and lower.unreachable_seconds:  # not for long enough to count as unreachable
+        return "Error"
     if lower.spec.maintenance == "drain":
         return "Draining" if any(not pod.facts.stays_out for pod in lower.upper_pods) else "Drained"
     if node.get("spec", {}).get("unschedulable"):

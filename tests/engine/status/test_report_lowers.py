@@ -230,6 +230,15 @@ def test_a_lower_that_fails_from_the_start_is_no_longer_starting() -> None:
     assert first(here, **{A: "lower-a: read Namespace kube-system: denied"}).state == "Error"
 
 
+def test_a_lower_whose_requests_fail_is_not_ready_although_it_still_counts_as_reachable() -> None:
+    """From the first failure on; a problem of a credential that is not needed yet leaves it Ready."""
+    here = standing()
+    assert first(here, **{A: "lower-a: cannot be read"}).state == "Ready"
+    here.lowers[A].unreachable_seconds = 2.0
+    assert first(here).state == "Ready"
+    assert first(here, **{A: "lower-a: cannot connect"}).state == "Error"
+
+
 def test_a_lower_without_its_node_is_starting() -> None:
     """The engine has not created it yet."""
     assert rows(standing(), {})[1].state == "Starting"
