@@ -17,6 +17,7 @@ from aiohttp import web
 from doctorkit import LOWER, node, topology
 from papers import Papers, inline, kubeconfig
 
+from bench.kit.spareports import spare_port
 from tensile.diagnostics.doctor.collect import gathered, needed_above, topology_at
 from tensile.diagnostics.doctor.facts import HOOK_CALL, STRANGERS, Facts, Level, Stage, port_of
 from tensile.diagnostics.doctor.lowers import called
@@ -105,9 +106,9 @@ async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apis
         return await gathered(spec, ClusterAccess(directory), now)
 
 
-def kept(*names: str, address: str = "192.0.2.9") -> dict[str, tuple[int, Manifest]]:
-    """Answer with Nodes of these names whose leases are renewed."""
-    nodes = {"metadata": {"resourceVersion": "1"}, "items": [node(name, address=address) for name in names]}
+def kept(*names: str, **where: Any) -> dict[str, tuple[int, Manifest]]:
+    """Answer with Nodes of these names, at an address and a port, whose leases are renewed."""
+    nodes = {"metadata": {"resourceVersion": "1"}, "items": [node(name, **where) for name in names]}
     renewed = {"spec": {"renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
     return {"/api/v1/nodes": (200, nodes), **{LEASES + name: (200, renewed) for name in names}}
 
@@ -164,7 +165,7 @@ async def test_whether_nodes_may_be_called_is_asked_once(papers: Papers, tmp_pat
 
 async def test_nodes_on_loopback_are_called_from_here(papers: Papers, tmp_path: Path) -> None:
     """No right is asked for: at the port of this one nobody listens."""
-    upper = Apiserver("upper", **kept(LOWER, address="127.0.0.1"))
+    upper = Apiserver("upper", **kept(LOWER, address="127.0.0.1", port=spare_port()))
     known = await found(papers, tmp_path, upper, Apiserver("a"))
     assert upper.reviews("nodes", "proxy") == 0
     assert known.upper.answers[port_of(LOWER)].value.stage == Stage.CONNECTION
