@@ -441,12 +441,13 @@ def _syntax(text: str, error: Exception) -> _Stop:
     """Convert the parser's error, with the position where a person would correct it."""
     problem = str(getattr(error, "problem", None) or error)
     advice = advise(problem)
-    noticed = _within(text, _at(getattr(error, "problem_mark", None)))
+    told = _at(getattr(error, "problem_mark", None))
+    noticed = _within(text, told)
     if _text_at(text, noticed) == "\t":
         return _Stop(noticed, "not valid YAML: a tab in the indentation; indent with spaces")
     opened = getattr(error, "context_mark", None)
-    if problem.startswith(_NO_CONTENT) and _text_at(text, noticed) not in "]}":
-        opened = _open_bracket(text, noticed)
+    if problem.startswith(_NO_CONTENT) and _text_at(text, noticed) not in ("]", "}"):
+        opened = _open_bracket(text, told)
         advice = _UNCLOSED if opened else advice
     if not advice.opened or opened is None:
         return _Stop(noticed, f"not valid YAML: {advice.words}")
