@@ -137,8 +137,10 @@ def salvaged_upper(text: str) -> tuple[str, Upper]:
 
 
 def _salvaged(text: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return some top-level values; each key is parsed alone, so that errors in others do not matter."""
-    found: dict[str, Any] = {}
+    """Return some top-level values; what is not found in the whole is parsed alone, so that other errors do not matter."""
+    whole = compose(text)[0]
+    data = plain(whole) if whole is not None else None
+    found: dict[str, Any] = {key: data[key] for key in keys if key in data} if isinstance(data, dict) else {}
     for block in _TOP.split(text):
         key = block.partition(":")[0]
         root = compose(block)[0] if key in keys and key not in found else None

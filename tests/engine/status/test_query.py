@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from aiohttp import web
 from statuskit import LATER, NOW, PLACE, accepted, bad, good, row
 
@@ -119,6 +120,17 @@ async def test_an_engine_whose_file_is_broken_tells_its_report(more: str) -> Non
     """It goes on with the last good file, and its report says what it refused."""
     told = StatusReport("demo", accepted(bad()), (row(),)).document()
     assert await asked(orjson.dumps(told), more=more) == told
+
+
+async def test_an_engine_whose_file_is_broken_json_is_found() -> None:
+    """Its one line has the address too."""
+    told = orjson.dumps(StatusReport("demo", accepted(bad()), (row(),)).document())
+    runner, port = await serving(told)
+    file = {**yaml.safe_load(file_of(port)), "nonsense": 1}
+    try:
+        assert (await _ask_engine(orjson.dumps(file), "f")).document == orjson.loads(told)
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> None:
