@@ -137,7 +137,7 @@ def salvaged_upper(text: str) -> tuple[str, Upper]:
 
 
 def _salvaged(text: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return some top-level values; what is not found in the whole is parsed alone, so that other errors do not matter."""
+    """Return some top-level values; what the whole lacks is parsed alone, so that other errors do not matter."""
     whole = compose(text)[0]
     data = plain(whole) if whole is not None else None
     found: dict[str, Any] = {key: data[key] for key in keys if key in data} if isinstance(data, dict) else {}
