@@ -235,6 +235,11 @@ def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest
             advice = f"for pods on virtual nodes, create the claim with a StorageClass of the provisioner {PROVISIONER}"
             return Verdict(f"{why}, which makes no volumes in lower clusters", advice)
         return Verdict(why, f"look at that provisioner, or use a StorageClass with the provisioner {PROVISIONER}")
+    if found and spec is None and found.get("volumeBindingMode") != "WaitForFirstConsumer":
+        return Verdict(
+            f"StorageClass {kind} binds before a node is chosen, but the volume is created where the pod runs",
+            f"recreate it with volumeBindingMode WaitForFirstConsumer: `kubectl delete storageclass {kind}`",
+        )
     if not users:
         return Verdict("no pod uses it, and its lower cluster follows from its first pod", "create a pod that uses it")
     name = _name(users[0])

@@ -328,6 +328,11 @@ def test_a_claim_with_another_problem() -> None:
     assert of_claim(claim(storageClassName="slow"))[0].startswith("StorageClass slow does not exist")
     nfs = (STORAGE_CLASS, {"metadata": {"name": "nfs"}, "provisioner": "example.com/nfs"})
     assert of_claim(claim(storageClassName="nfs"), nfs)[0].startswith("it waits for provisioner example.com/nfs")
+    early = (STORAGE_CLASS, {"metadata": {"name": "early"}, "provisioner": PROVISIONER})
+    assert of_claim(claim(storageClassName="early"), early) == (
+        "StorageClass early binds before a node is chosen, but the volume is created where the pod runs",
+        "recreate it with volumeBindingMode WaitForFirstConsumer: `kubectl delete storageclass early`",
+    )
     late = (STORAGE_CLASS, {**nfs[1], "volumeBindingMode": "WaitForFirstConsumer"})
     why, advice = of_claim(claim(storageClassName="nfs"), late, (POD, BOUND_USER))
     assert why.endswith("of StorageClass nfs in the upper cluster, which makes no volumes in lower clusters")

@@ -354,7 +354,8 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
             what = f"StorageClass {name} binds before a node is chosen: pods with its claims never start"
             advice = f"recreate it with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
-    yield from _unbound(upper, [metadata(one)["name"] for one in classes])
+    late = [metadata(one)["name"] for one in classes if one.get("volumeBindingMode") == "WaitForFirstConsumer"]
+    yield from _unbound(upper, late)
     default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
     if default is not None and default not in classes:
         name = metadata(default)["name"]

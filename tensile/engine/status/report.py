@@ -18,11 +18,12 @@ from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 from tensile.kube.health import NOT_CONTACTED
 from tensile.kubelet.node.capacity import capacity
+from tensile.kubelet.node.rule import key_of
 from tensile.kubelet.node.status import SILENT_AFTER, has_ready_node, held_back, is_reachable, keys
 from tensile.names import CLUSTER_ID
 from tensile.objects import Manifest, labels, timestamp
 from tensile.reconcile.ownership import has_node
-from tensile.reconcile.world import LowerWorld, World
+from tensile.reconcile.world import LowerWorld, Problem, World
 
 FORMAT = "1.5"
 """Version of the JSON format; the first number changes when a field is removed or changes its meaning."""
@@ -216,14 +217,14 @@ def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
         lag=int(lower.unreachable_seconds),
         advertised=amounts(seen),
         real=_real(lower),
-        state=_state(lower, seen, trouble, reachable=reachable),
+        state=_state(lower, seen, trouble, world.problems.get(key_of(lower)), reachable=reachable),
         version=lower.version,
         nodes=_nodes(lower),
     )
 
 
-def _state(lower: LowerWorld, node: Manifest, trouble: str, *, reachable: bool) -> LowerState:
-    """Return the state of a lower; `node` is its virtual node, {} if there is none."""
+def _state(lower: LowerWorld, node: Manifest, trouble: str, refused: Problem | None, *, reachable: bool) -> LowerState:
+    """Return the state of a lower; `node` is its virtual node, {} if there is none, `refused` why it is not created."""
     if not lower.connected or not lower.in_topology:
         return "Leaving"
     if not reachable:
@@ -237,7 +238,7 @@ def _state(lower: LowerWorld, node: Manifest, trouble: str, *, reachable: bool) 
     if node.get("spec", {}).get("unschedulable"):
         return "Cordoned"
     if not node or not lower.settled:
-        return "Starting"
+        return "Error" if not node and refused is not None else "Starting"
     return "Ready" if has_ready_node(node, lower) else "NotReady"
 
 
@@ -290,6 +291,9 @@ def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> s
     wrong = lower.refusal or trouble or lower.denied or lower.warning
     if wrong:
         return wrong
+    refused = world.problems.get(key_of(lower))
+    if not node and refused is not None:
+        return refused.message
     if lower.other_engine:
         return f"engine {lower.other_engine} runs this topology too, and {BOTH_UNDO}"
     if not lower.in_topology:

@@ -103,7 +103,7 @@ def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
     said = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
     pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
     pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
-    upper = classes(UPPER, storage_class("tensile"))
+    upper = classes(UPPER, storage_class("tensile"), storage_class("early", mode="Immediate"))
     upper.answers[WAITING] = QueryAnswer(pods)
     finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
     assert finding.what.endswith("of shop/db-0, shop/db-1, shop/db-2 and 2 more")

@@ -8,6 +8,7 @@ from worldkit import A, B, drop, put, raised, reload, thing, upper_pod, world
 
 from tensile.engine.status.report import LowerRow, amounts, are_known, coarse, rows
 from tensile.kube.health import NOT_CONTACTED
+from tensile.kubelet.node.rule import key_of
 from tensile.objects import Manifest
 from tensile.reconcile.world import Key, Problem, World
 
@@ -240,5 +241,9 @@ def test_a_lower_whose_requests_fail_is_not_ready_although_it_still_counts_as_re
 
 
 def test_a_lower_without_its_node_is_starting() -> None:
-    """The engine has not created it yet."""
-    assert rows(standing(), {})[1].state == "Starting"
+    """The engine has not created it yet, or cannot, which is an error with its reason."""
+    here = standing()
+    assert rows(here, {})[1].state == "Starting"
+    here.problems[key_of(here.lowers[B])] = Problem("NameConflict", "Node lower-b belongs to topology other")
+    found = rows(here, {})[1]
+    assert (found.state, found.message) == ("Error", "Node lower-b belongs to topology other")
