@@ -245,8 +245,12 @@ class HttpCluster:
             except TooLarge as error:
                 raise self._told(doing, error) from None
 
-    async def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
+    async def watch(
+        self, kind: Kind, selection: Selection, version: str, seconds: int, opened: Callable[[], object] | None = None
+    ) -> AsyncIterator[WatchEvent]:
         """Watch the selection from `version` on, until the server ends the watch after about `seconds`.
+
+        Calls `opened` once the server has accepted the watch.
 
         Raises Expired when `version` cannot be resumed from, Unreachable when the end did not come within `seconds` and
         a margin, and the error of an ERROR event.
@@ -260,8 +264,10 @@ class HttpCluster:
         }
         lines = WatchDecoder(doing, account=self._account)
         try:
-            async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as opened:
-                stream, access = opened
+            async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as accepted:
+                stream, access = accepted
+                if opened is not None:
+                    opened()
                 async for chunk in stream.iter_any():
                     self._go_on()
                     await self._share.begin()
@@ -351,11 +357,15 @@ class HttpCluster:
         return await self._write(doing, account.kind, HTTPCall("POST", target, orjson.dumps(request), _JSON))
 
     def endpoint(self) -> Endpoint:
-        """Return how to open a direct connection. Raises Unreachable while the cluster's identity is unproven."""
+        """Return how to open a direct connection.
+
+        While the cluster's identity is unproven, raises Denied or Unauthorized if that is why, else Unreachable.
+        """
         access = self.access
         if self.identity.in_doubt:
             message = self.credential_error or "the identity of the cluster is being verified: try again in a moment"
-            raise Unreachable(message, cluster=self._name, doing="open a stream")
+            sort = Denied if self.health.unproven else Unauthorized if self.health.rejected else Unreachable
+            raise sort(message, cluster=self._name, doing="open a stream")
         return Endpoint(
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )

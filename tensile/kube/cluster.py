@@ -80,8 +80,12 @@ class Cluster(Protocol):
         """
         ...
 
-    def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
+    def watch(
+        self, kind: Kind, selection: Selection, version: str, seconds: int, opened: Callable[[], object] | None = None
+    ) -> AsyncIterator[WatchEvent]:
         """Watch the selection from `version` on, until the server ends the watch after about `seconds`.
+
+        Calls `opened` once the server has accepted the watch; the first event may come a minute later.
 
         Raises Expired when `version` cannot be resumed from. Raises Unreachable when nothing, not even the end, came
         within `seconds` and a margin: a connection can hang without an error.

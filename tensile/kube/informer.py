@@ -270,10 +270,14 @@ class Informer:
         """Watch from `version` on and apply the events."""
         shortest, longest = self._pace.shortest, self._pace.longest
         seconds = shortest + int(self._chance() * (longest - shortest + 1))
-        stream = self._cluster.watch(self._kind, self._selection, str(version), seconds)
+        stream = self._cluster.watch(self._kind, self._selection, str(version), seconds, self._allowed)
         async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
             async for event in events:
                 self._take(event)
+
+    def _allowed(self) -> None:
+        """Record that the kind may be watched; the first event may come a minute later."""
+        self._denials.end(self, self._kind)
 
     def _take(self, event: WatchEvent) -> None:
         """Apply one event, unless it goes back in history. An invalid object is left out."""
@@ -285,7 +289,6 @@ class Informer:
             return
         if version < self._position:
             raise self._rewind(version)
-        self._denials.end(self, self._kind)
         self._file(event, meta)
         self._position = version
         self._furthest = max(self._furthest, version)

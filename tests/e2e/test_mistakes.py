@@ -186,7 +186,7 @@ async def test_3_a_token_that_was_revoked(here: Mistaken) -> None:
     here.give(B, good.replace(user[0], f"token: {token}"))
     await here.until_says("Unauthorized", "status")
     text = (await here.says("doctor")).out
-    assert "the token does not belong to this cluster, or is revoked" in text
+    assert "the token is damaged, of another cluster, or revoked" in text
     found = re.search(r"kubectl -n default create token \S+", text)
     assert found is not None
     done = await ran(here.sandbox.kubectl_command(*found[0].split()[1:], cluster=B))

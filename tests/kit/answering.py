@@ -6,7 +6,7 @@ laid out is answered as by an empty cluster: creates and deletes succeed, patche
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple, NoReturn
 
 import orjson
@@ -84,9 +84,11 @@ class Answering:
         """Nobody that is tested with this lists."""
         self._refuse(kind, selection, read)
 
-    def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
+    def watch(
+        self, kind: Kind, selection: Selection, version: str, seconds: int, opened: Callable[[], object] | None = None
+    ) -> AsyncIterator[WatchEvent]:
         """Nobody that is tested with this watches."""
-        self._refuse(kind, selection, version, seconds)
+        self._refuse(kind, selection, version, seconds, opened)
 
     async def version(self) -> str:
         """Return a version."""

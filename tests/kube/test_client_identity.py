@@ -38,6 +38,8 @@ async def test_a_cluster_that_denies_its_identity_is_unproven(apiserver: Apiserv
     with pytest.raises(Denied):
         await cluster.read(REF)
     assert cluster.health.unproven.startswith("read Namespace kube-system: denied")
+    with pytest.raises(Denied):
+        cluster.endpoint()
     assert not apiserver.of("read")
     await cluster.read(REF)
     assert cluster.health.unproven == ""

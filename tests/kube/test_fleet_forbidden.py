@@ -120,6 +120,17 @@ async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
         assert here.fleet[UPPER].denied == ""
 
 
+async def test_a_denial_is_over_when_the_watch_is_accepted() -> None:
+    """Its first event, a bookmark, comes a minute later."""
+    async with ground("roles") as here:
+        await here.tried(ROLE)
+        here.server.play("watch", *[Stream() for _ in range(3)])
+        here.server.closed.clear()
+        async with asyncio.timeout(20):
+            while here.fleet[UPPER].denied:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.001)
+
+
 async def test_a_watch_that_is_denied_is_no_end_of_it() -> None:
     """The list alone is no way to follow: it is told once that the watch is denied, however often that is tried."""
     async with ground() as here:

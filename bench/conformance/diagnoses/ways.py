@@ -44,13 +44,13 @@ async def client_certificate_of_another_cluster(stage: Stage) -> None:
     stage.edit(UPPER, user={"client-certificate": certificate, "client-key": key})
 
 
-@setup(A, "login", cause="the token does not belong to this cluster, or is revoked", remedy="create token")
+@setup(A, "login", cause="the token is damaged, of another cluster, or revoked", remedy="create token")
 async def wrong_token(stage: Stage) -> None:
     """A token that nobody gave."""
     stage.edit(A, user={"token": "a-token-that-nobody-gave"})
 
 
-@setup(B, "login", cause="the token does not belong to this cluster", remedy="kubectl -n default create token doctor-")
+@setup(B, "login", cause="the token is damaged, of another cluster, or revoked", remedy="kubectl -n default create token doctor-")
 async def token_of_an_account_that_is_gone(stage: Stage) -> None:
     """It was good as long as the account was there."""
     site = stage.sites[B]

@@ -160,7 +160,7 @@ def _shut_out(way: ServerEndpoint, facts: Facts) -> tuple[str, str]:
         if authorities and certificate.issuer not in authorities:
             return f"{refused}: its client certificate is by {signer}, and the cluster's CA is another", advice
         return f"{refused}: the apiserver does not know the client certificate of {who} by {signer}", advice
-    return f"{refused}: the token does not belong to this cluster, or is revoked", renew_token(way)
+    return f"{refused}: the token is damaged, of another cluster, or revoked", renew_token(way)
 
 
 def _signed(certificate: x509.Certificate) -> str:

@@ -248,6 +248,8 @@ def _unreachable(lower: LowerWorld, trouble: str) -> LowerState:
         return "Error"
     if lower.unreachable_seconds > SILENT_AFTER:
         return "NoAnswer"
+    if lower.denied:
+        return "Forbidden"
     return "Error" if lower.version or trouble not in ("", NOT_CONTACTED) else "Starting"
 
 

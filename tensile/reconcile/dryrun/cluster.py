@@ -174,7 +174,14 @@ class DryRunCluster:
         real = () if self._behind is None else await self._behind.kinds()
         return tuple(dict.fromkeys((*real, *held)))
 
-    def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:  # noqa: ARG002
+    def watch(
+        self,
+        kind: Kind,
+        selection: Selection,
+        version: str,  # noqa: ARG002
+        seconds: int,  # noqa: ARG002
+        opened: Callable[[], object] | None = None,  # noqa: ARG002
+    ) -> AsyncIterator[WatchEvent]:
         """Raise Denied: caches receive events by `follow`, at once, so that no watch is needed."""
         with self._told("watch", Ref(self._name, kind, selection.namespace, "")):
             raise _refused("a dry run does not serve watches: let a cache follow it", HTTPStatus.METHOD_NOT_ALLOWED)

@@ -179,7 +179,7 @@ def test_a_token_that_ended() -> None:
 def test_a_token_that_tells_nothing() -> None:
     """It is not of this cluster, or no longer."""
     finding = refused(certificate=b"")
-    assert "the token does not belong to this cluster, or is revoked" in finding.what
+    assert "the token is damaged, of another cluster, or revoked" in finding.what
     assert "kubectl -n NAMESPACE create token SERVICEACCOUNT" in finding.advice
 
 

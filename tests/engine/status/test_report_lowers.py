@@ -207,6 +207,7 @@ STATES: dict[str, tuple[Change, str]] = {
     "silent": (having(unreachable_seconds=11.0), "NoAnswer"),
     "never heard of": (having(version=""), "Starting"),
     "without a permission": (having(denied="list Secret: denied"), "Forbidden"),
+    "without a permission from the start": (having(denied="read Namespace: denied", version=""), "Forbidden"),
     "not listed yet": (lambda here: here.lowers[A].pods.mark_stale(), "Starting"),
     "without ready nodes": (without_ready_nodes, "NotReady"),
     "cordoned": (cordoned, "Cordoned"),
