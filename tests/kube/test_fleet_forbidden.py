@@ -134,7 +134,7 @@ async def test_a_denial_is_over_when_the_watch_is_accepted() -> None:
 async def test_a_watch_that_is_denied_is_no_end_of_it() -> None:
     """The list alone is no way to follow: it is told once that the watch is denied, however often that is tried."""
     async with ground() as here:
-        here.server.play("watch", *[FORBIDDEN] * 40)
+        here.server.play("watch", *[FORBIDDEN] * 1000)
         with capture_logs() as logs:
             await here.news.until(lambda: len(here.server.of("watch")) >= 40)
         assert sorted(one["error"] for one in told_of(logs)) == [
