@@ -61,6 +61,7 @@ SLOW = (
     "tests/docs/test_site_built.py",
     "tests/e2e/test_approval_e2e.py",
     "tests/e2e/test_manifests_e2e.py",
+    "tests/e2e/test_mistakes.py",
     "tests/engine/status/test_page_seen.py",
     "tests/e2e/test_replicas.py",
 )

@@ -129,11 +129,11 @@ def _cordoned(node: Manifest, lower: str, bound: int) -> Verdict | None:
         return None
     by = annotations(node).get(CORDONED_BY)
     if by:
-        why, advice = f"it is cordoned by the engine ({by})", f"remove `maintenance` of {lower} from the topology"
+        why, end = f"it is cordoned by the engine ({by})", f"remove `maintenance` of {lower} from the topology"
         if not bound:
-            return Verdict(why, advice)
+            return Verdict(why, end)
         look = "`tensile explain pod` says of each pod why it stays"
-        return Verdict(f"{why}, with {_counted(bound, 'pod')}", f"{advice}; {look}")
+        return Verdict(f"{why}, with {_counted(bound, 'pod')}", f"{look}; to end the maintenance, {end}")
     return Verdict("it is cordoned by a user", f"run `kubectl uncordon {metadata(node)['name']}`")
 
 

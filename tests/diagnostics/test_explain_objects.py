@@ -187,7 +187,7 @@ def test_a_drained_node_that_has_pods() -> None:
     node = virtual_node(("Ready", "True"), unschedulable=True, annotations={CORDONED_BY: "maintenance-drain"})
     why, advice = of_node(node, upper=((POD, above(spec={"nodeName": "lower-a"})),))
     assert why == "it is cordoned by the engine (maintenance-drain), with 1 pod"
-    assert advice.endswith("; `tensile explain pod` says of each pod why it stays")
+    assert advice.startswith("`tensile explain pod` says of each pod why it stays; to end the maintenance, remove")
 
 
 def test_a_node_without_capacity() -> None:

@@ -50,7 +50,12 @@ async def wrong_token(stage: Stage) -> None:
     stage.edit(A, user={"token": "a-token-that-nobody-gave"})
 
 
-@setup(B, "login", cause="the token is damaged, of another cluster, or revoked", remedy="kubectl -n default create token doctor-")
+@setup(
+    B,
+    "login",
+    cause="the token is damaged, of another cluster, or revoked",
+    remedy="kubectl -n default create token doctor-",
+)
 async def token_of_an_account_that_is_gone(stage: Stage) -> None:
     """It was good as long as the account was there."""
     site = stage.sites[B]
