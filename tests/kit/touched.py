@@ -60,6 +60,7 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     ),
     (("tensile/engine/status/",), ("tests/engine/status/test_page_seen.py",)),
     (("tensile/diagnostics/doctor/",), ("tests/faults/test_diagnoses_real.py",)),
+    (("tensile/diagnostics/", "tensile/cli/", "tensile/engine/status/"), ("tests/e2e/test_mistakes.py",)),
     (
         ("tensile/policy/webhook/", "tensile/policy/tls_port.py"),
         (
