@@ -887,7 +887,7 @@ def show_status(
         status.watch(query.follow_map(*found) if found else query.follow_engine(followed(file)), output)
         return
     if found is None:
-        name, data = read(file)
+        name, data = read(file, of_engine=True)
         answer = query.ask_engine(data, name)
     else:
         answer = query.ask_map(*found)

@@ -183,9 +183,19 @@ def file_name(file: str | None, option: str = "-f") -> str:
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
-def read(file: str | None, option: str = "-f") -> tuple[str, bytes]:
-    """Return the display name and the content of the topology file that an option stands for."""
-    return contents(file_name(file, option), "topology", f"name another with {option} or $TENSILE_TOPOLOGY")
+_KEPT = (
+    "an engine that runs keeps the last good topology: ConfigMap kube-system/tensile-NAME-history of the upper cluster "
+    "has its text"
+)
+
+
+def read(file: str | None, option: str = "-f", *, of_engine: bool = False) -> tuple[str, bytes]:
+    """Return the display name and the content of the topology file that an option stands for.
+
+    If it is missing although it should be that `of_engine`, the error says where the text still is.
+    """
+    advice = f"name another with {option} or $TENSILE_TOPOLOGY"
+    return contents(file_name(file, option), "topology", f"{advice}\n{_KEPT}" if of_engine else advice)
 
 
 def followed(file: str | None) -> Callable[[], tuple[str, bytes]]:
@@ -193,8 +203,8 @@ def followed(file: str | None) -> Callable[[], tuple[str, bytes]]:
 
     Raises TensileError if it cannot be read now.
     """
-    first = read(file)
-    return (lambda: first) if first[0] == STANDARD_INPUT else partial(read, file)
+    first = read(file, of_engine=True)
+    return (lambda: first) if first[0] == STANDARD_INPUT else partial(read, file, of_engine=True)
 
 
 def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:

@@ -95,7 +95,7 @@ def location(
     if found is not None:
         place, ways = found
         return TopologyLocation(f"configmap/{place}", f"--configmap {place}", place, ways, Upper())
-    name, data = read(file)
+    name, data = read(file, of_engine=True)
     topology, upper = _name_and_upper(data, name)
     path = None if name == STANDARD_INPUT else Path(name).absolute()
     ways = ClusterAccess(directory_of(name), allow_exec_plugins)

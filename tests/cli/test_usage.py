@@ -100,3 +100,11 @@ def test_an_unknown_kind_of_a_plan_is_refused_with_the_known_ones(tmp_path: Path
     told = within(capsys, "plan", "-f", str(tmp_path / "none.yaml"), "--kind", "pods", "--kind", "widget")
     assert told.err.startswith("--kind widget: no kind of a plan; there are: ClusterRole, ConfigMap, EndpointSlice, ")
     assert kinds_named(["pods", "Secret", "POD"]) == ("Pod", "Secret")
+
+
+@pytest.mark.parametrize("command", ["status", "rollback --list"])
+def test_a_file_that_is_gone_is_still_in_the_history(command: str, capsys: Capture) -> None:
+    """An engine that runs goes on with it."""
+    first, second = within(capsys, *command.split(), "-f", "gone.yaml").err.splitlines()
+    assert first == "gone.yaml: no such file: create it, or name another with -f or $TENSILE_TOPOLOGY"
+    assert "ConfigMap kube-system/tensile-NAME-history of the upper cluster has its text" in second
