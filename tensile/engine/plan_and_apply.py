@@ -20,7 +20,7 @@ import orjson
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.engine.clusters import Clusters, address_in_use, node_address, utc_now
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.transitions import former_node, on_former_node, waiting_mappings
+from tensile.engine.transitions import former_node, leaving_nodes, on_former_node, waiting_mappings
 from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
 from tensile.kube.cluster import Cluster, Selection
@@ -139,7 +139,7 @@ async def opened(
     try:
         await clusters.open_upper(topology)
         unreached, waits = await _fill(clusters, topology, progress or (lambda _line: None))
-        waits += waiting_mappings(clusters.world)
+        waits += [*waiting_mappings(clusters.world), *leaving_nodes(clusters.world)]
         yield OpenedClusters(clusters, unreached, tuple(waits))
     finally:
         await clusters.close()

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from tensile.names import CLUSTER_ID, NAMESPACE_MAPPING, OWNER, VIRTUAL_NODE
+from tensile.kube.store import Entry
+from tensile.names import CLUSTER_ID, IN_TOPOLOGY, NAMESPACE_MAPPING, OWNER, VIRTUAL_NODE
 from tensile.objects import VOLUME, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.index import is_mirror
@@ -135,6 +136,21 @@ def waiting_mappings(world: World) -> list[str]:
         for spec, lower in pairs
         if lower is not None and has_to_map(lower, spec, world) and not may_change_mapping(lower, world)
     ]
+
+
+def leaving_nodes(world: World) -> list[str]:
+    """Return which Nodes of removed lowers stay, as the engine has told on them already, and what removes them."""
+    return [
+        f"node {lower.node}, whose lower was removed, stays until its pods are deleted; to evict them, put the lower "
+        "back with maintenance: drain"
+        for lower in world.lowers.values()
+        if not lower.in_topology and _is_told_removed(world.upper.nodes.get("", lower.node))
+    ]
+
+
+def _is_told_removed(node: Entry | None) -> bool:
+    conditions = (node.manifest().get("status") or {}).get("conditions") or () if node is not None else ()
+    return any((one["type"], one["status"]) == (IN_TOPOLOGY, "False") for one in conditions)
 
 
 def former_node(spec: Lower, topology: Topology, nodes: Iterable[Manifest]) -> str:

@@ -248,6 +248,7 @@ async def test_7_a_lower_removed_with_pods_on_it(here: Mistaken) -> None:
     here.save(without_lower(B))
     text = await here.until_says("put it back with maintenance: drain", "status")
     assert "removed from the topology" in text
+    assert f"node {here.nodes[B]}, whose lower was removed, stays until" in (await here.says("plan")).out
     await here.reload(edit_lower(B, maintenance="drain"))
     await here.until_says("Drained", "status")
     await here.reload(without_lower(B))

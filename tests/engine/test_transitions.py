@@ -1,10 +1,10 @@
 """What becomes of lowers that are joined when the topology says something else: a node is one lower's at any time."""
 
 import pytest
-from worldkit import OWNER_HERE, A, B, marked, opened, put, thing, twin, upper_pod, world
+from worldkit import OWNER_HERE, A, B, marked, opened, put, raised, thing, twin, upper_pod, world
 
 from tensile.engine.lower import left_behind
-from tensile.engine.transitions import Action, Transition, defer, plan_transition, removed_lowers
+from tensile.engine.transitions import Action, Transition, defer, leaving_nodes, plan_transition, removed_lowers
 from tensile.names import LOWER
 from tensile.objects import VOLUME
 from tensile.reconcile.world import LowerWorld, World
@@ -353,3 +353,17 @@ def test_a_renamed_lower_keeps_its_name_with_its_connection() -> None:
     kept = defer(found, "k/0: no such file")
     assert (kept.spec.name, kept.spec.maintenance, kept.action) == (A, "cordon", Action.KEEP)
     assert kept.waits == ("lowers[lower-z].name: k/0: no such file; the last good connection is kept",)
+
+
+def test_the_node_of_a_removed_lower_is_named_until_it_is_gone() -> None:
+    """From when the engine has told so on the Node: before, a plan says it of the change."""
+    here = world(f"name: {A}")
+    node = raised(here).manifest()
+    here.lowers[A].in_topology = False
+    assert leaving_nodes(here) == []
+    told = {**node, "status": {"conditions": [{"type": "InTopology", "status": "False"}]}}
+    put(here.upper.nodes, told)
+    (words,) = leaving_nodes(here)
+    assert words.startswith(f"node {here.lowers[A].node}, whose lower was removed, stays until its pods are deleted;")
+    here.lowers[A].in_topology = True
+    assert leaving_nodes(here) == []
