@@ -289,7 +289,7 @@ async def pod_that_waits_for_its_claim(stage: Stage) -> None:
     await until(waits, "the scheduler has looked at the pod", _LIMIT)
 
 
-@setup(UPPER, "webhook", cause="nothing answers at https://", remedy="webhook.url has to lead to")
+@setup(UPPER, "webhook", cause="no webhook answers at https://", remedy="webhook.url has to lead to")
 async def webhook_out_of_reach(stage: Stage) -> None:
     """Nobody listens at its URL."""
     with socket.create_server((LOOPBACK, 0)) as free:

@@ -287,7 +287,7 @@ def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         return
     if contact is None or contact.stage != Stage.DONE:
         why = contact.error if contact else "not checked in time"
-        yield Finding(UPPER, "webhook", Level.FAIL, f"nothing answers at {where} ({why})", advice)
+        yield Finding(UPPER, "webhook", Level.FAIL, f"no webhook answers at {where} ({why})", advice)
         return
     call = upper.answers.get(HOOK_CALL)
     if call is not None and call.error:

@@ -305,7 +305,10 @@ class WebhookListener:
             where = f"webhook cannot listen on port {port} of {bind}"
             why = f"{error.strerror or error}: check webhook.bind and webhook.port"
             if error.errno == errno.EADDRINUSE:
-                why = "another program uses the port: set another webhook.port, or stop that program"
+                why = (
+                    "another program uses the port: stop that program, or set another webhook.port, also in "
+                    "webhook.url, and restart the engine"
+                )
             raise net.refusal(error, f"{where}: {why}") from None
         self._front = TLSPort(opened, self._serve, ClientBounds(MOST_BYTES, patience=self._patience))
         if self.shown is not None:

@@ -37,7 +37,7 @@ def test_a_webhook_that_nobody_serves() -> None:
     """It fails, and whether it is registered is told apart."""
     gone = QueryAnswer(contact(Stage.CONNECTION, "Connection refused"))
     failing, warning = hook({"url": URL}, address=gone, hook=QueryAnswer(error="not found", status=404))
-    assert (failing.level, failing.what) == (Level.FAIL, f"nothing answers at {URL} (Connection refused)")
+    assert (failing.level, failing.what) == (Level.FAIL, f"no webhook answers at {URL} (Connection refused)")
     assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
 
 

@@ -261,7 +261,7 @@ async def test_a_port_that_is_taken_is_named_and_had_once_it_is_free(here: Scene
             await here.server.serve(here.topology())
         assert await here.server.look() == REST
         (words,) = here.server.pending
-        assert "another program uses the port: set another webhook.port, or stop that program" in words
+        assert "another program uses the port: stop that program, or set another webhook.port, also in" in words
         assert words in here.server.waits()
         assert (here.registered(), here.server.port) == (None, 0)
     assert await here.server.look() == LOOK
