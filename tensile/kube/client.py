@@ -359,12 +359,13 @@ class HttpCluster:
     def endpoint(self) -> Endpoint:
         """Return how to open a direct connection.
 
-        While the cluster's identity is unproven, raises Denied or Unauthorized if that is why, else Unreachable.
+        While the cluster's identity is unproven, raises Denied or Unauthorized for a right or a credential, else
+        UnverifiedConnection.
         """
         access = self.access
         if self.identity.in_doubt:
             message = self.credential_error or "the identity of the cluster is being verified: try again in a moment"
-            sort = Denied if self.health.unproven else Unauthorized if self.health.rejected else Unreachable
+            sort = Denied if self.health.unproven else Unauthorized if self.health.rejected else UnverifiedConnection
             raise sort(message, cluster=self._name, doing="open a stream")
         return Endpoint(
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)

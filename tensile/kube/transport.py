@@ -47,6 +47,8 @@ class UntrustedServer(Unreachable):
 class UnverifiedConnection(ConnectionDropped):
     """A new connection leads to a server that is not proven to be the cluster. Nothing was sent."""
 
+    title = "identity not verified"
+
 
 class HTTPCall(NamedTuple):
     """A call. `target` is the encoded path and query, `media` the body's type, `most` limits the response's bytes."""
