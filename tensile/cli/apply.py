@@ -17,6 +17,7 @@ from typing import NamedTuple, TextIO
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver, LoggingRecorder
 from tensile.engine.plan_and_apply import OpenedClusters, Planned, converge, previewed, rehearse
+from tensile.engine.status.query import report_at
 from tensile.errors import TensileError
 from tensile.objects import Ref
 from tensile.policy.disruption import as_sections
@@ -37,6 +38,7 @@ from tensile.reconcile.report import (
 )
 from tensile.reconcile.report.values import listed
 from tensile.text import takes_colour
+from tensile.topology import Topology
 
 QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "
 NO_CHANGE = "Nothing was changed."
@@ -134,6 +136,18 @@ def check_topology(plan: SavedPlan, name: str, data: bytes, errors: str = "") ->
         moved = f"{name}: edited, from SHA-256 {plan.topology.sha256[:_DIGITS]} to {found[:_DIGITS]}"
         invalid = (f"{moved}, which is not valid:", errors)
         raise TensileError("\n".join((_STALE, *(invalid if errors else (moved,)), _AGAIN)))
+
+
+def beside_engine(topology: Topology, data: bytes) -> str:
+    """Return a warning if an engine on this machine runs the topology with another text than `data`, else ""."""
+    report = asyncio.run(report_at(topology.telemetry))
+    active = str((report.get("accepted") or {}).get("sha256", ""))
+    if report.get("topology") != topology.name or active in ("", sha256(data).hexdigest()):
+        return ""
+    return (
+        f"warning: an engine of topology {topology.name} uses another text of it, and undoes what differs: edit the "
+        "topology that it follows instead"
+    )
 
 
 def apply(opening: Opening, options: ApplyOptions, show: Show) -> str:

@@ -368,6 +368,8 @@ def apply(
     ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
     options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=given.lines())
     opening = partial(plan_and_apply.opened, given.topology, given.ways, _progress())
+    if warning := applying.beside_engine(given.topology, given.data):
+        typer.echo(warning, err=True)
     typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
 
 

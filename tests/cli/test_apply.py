@@ -148,3 +148,14 @@ async def test_a_saved_plan_is_made_exactly_or_refused(ground: Ground) -> None:
     assert await left_below(ground, A) == ["key", "late", "whole"]
     again = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
     assert f"lower-a: Pod {ground.namespace}/whole: from create to nothing" in again.err
+
+
+async def test_beside_an_engine_with_another_text_it_warns(program: Program) -> None:
+    """The engine follows its own file, and undoes what another one says."""
+    words = f"warning: an engine of topology {program.namespace} uses another text of it, and undoes what differs"
+    own = await ran([PROGRAM, "apply", "-f", str(program.save()), "--yes"])
+    assert words not in own.err
+    other = program.directory / "other.yaml"
+    other.write_bytes(orjson.dumps(program.file(with_fields(descheduler={"interval": "77s"}))))
+    done = await ran([PROGRAM, "apply", "-f", str(other), "--yes"])
+    assert words in done.err
