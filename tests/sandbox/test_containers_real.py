@@ -1,6 +1,8 @@
 """Pods whose containers run as local processes: they write logs, take input, end, come again, and leave nothing."""
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +148,14 @@ def test_a_log_that_is_followed_is_whole(place: Place) -> None:
         rest, _ = follower.communicate(timeout=LIMIT)
         typed.communicate(timeout=LIMIT)
     assert rest.splitlines() == [str(number) for number in range(1, 20001)]
+
+
+def test_a_container_ends_with_its_command(place: Place) -> None:
+    """A process outside the command's group that has its output open delays nothing, and the log is whole."""
+    place.pod("outlived", "setsid sleep 100 & echo $! > pid; seq 1 9000", policy="Never")
+    until(lambda: place.get("outlived")["phase"] == "Succeeded", "the end")
+    os.kill(int((place.files("outlived")[0] / "main" / "pid").read_text()), signal.SIGKILL)  # fails if it has ended
+    assert place.logs("outlived").splitlines() == [str(number) for number in range(1, 9001)]
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (4, "Failed")])

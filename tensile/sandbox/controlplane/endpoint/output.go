@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -113,6 +116,74 @@ func (s *stream) Close() error {
 		return nil
 	}
 	return s.line(s.name, "F", s.pending)
+}
+
+// outputPipe is the pipe into which a command writes one output stream.
+type outputPipe struct {
+	reader, writer *os.File
+	stream         *stream
+	copied         chan struct{} // closed when all output is logged
+}
+
+// newOutputPipes creates a pipe for each stream.
+func newOutputPipes(streams ...*stream) ([]*outputPipe, error) {
+	var pipes []*outputPipe
+	for _, each := range streams {
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			for _, pipe := range pipes {
+				_, _ = pipe.reader.Close(), pipe.writer.Close()
+			}
+			return nil, err
+		}
+		pipes = append(pipes, &outputPipe{reader, writer, each, make(chan struct{})})
+	}
+	return pipes, nil
+}
+
+// copy copies the output until nobody has the pipe open for writing, or until end is called.
+func (p *outputPipe) copy() {
+	defer close(p.copied)
+	defer p.reader.Close()
+	_, err := io.Copy(p.stream, p.reader)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.copyRest()
+	}
+	_ = p.stream.Close()
+}
+
+// copyRest copies what is in the pipe, without waiting for more.
+func (p *outputPipe) copyRest() {
+	_ = p.reader.SetReadDeadline(time.Time{})
+	raw, err := p.reader.SyscallConn()
+	if err != nil {
+		return
+	}
+	buffer := make([]byte, maxLine)
+	_ = raw.Read(func(fd uintptr) bool {
+		for {
+			size, err := syscall.Read(int(fd), buffer)
+			if errors.Is(err, syscall.EINTR) {
+				continue
+			}
+			if size <= 0 {
+				return true
+			}
+			if _, err := p.stream.Write(buffer[:size]); err != nil {
+				return true
+			}
+		}
+	})
+}
+
+// end is called when the command has ended. It waits until all of its output is logged, but not for other processes that
+// have the pipe open. An attached client that does not read its output delays this until the context ends.
+func (p *outputPipe) end(ctx context.Context) {
+	_ = p.reader.SetReadDeadline(time.Now())
+	select {
+	case <-p.copied:
+	case <-ctx.Done():
+	}
 }
 
 // previous returns the path of the log of the run before the current one.

@@ -16,8 +16,8 @@ import (
 const (
 	initialBackoff = 50 * time.Millisecond // before a restart, or before pods are listed again; doubled each time
 	maxBackoff     = 10 * time.Second
-	outputDelay    = 200 * time.Millisecond // for output that is not read yet when a command ends
-	backoffReset   = time.Minute            // a container that ran for so long is restarted with the initial backoff
+	outputTimeout  = 5 * time.Second // for attached clients to take the last output of a command
+	backoffReset   = time.Minute     // a container that ran for so long is restarted with the initial backoff
 )
 
 // termination is the end of one run of a container's process.
@@ -29,6 +29,7 @@ type termination struct {
 // run is one run of a container's process.
 type run struct {
 	output *output
+	pipes  []*outputPipe  // none if it has a terminal
 	input  io.WriteCloser // nil if it has none
 	resize func(remotecommand.TerminalSize)
 	done   chan struct{}
@@ -116,7 +117,6 @@ func (p *process) start(command *exec.Cmd, sink *output) error {
 		return p.startOnTerminal(command, current)
 	}
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	command.Stdout, command.Stderr, command.WaitDelay = sink.stdout(), sink.stderr(), outputDelay
 	if p.spec.Stdin {
 		input, err := command.StdinPipe()
 		if err != nil {
@@ -124,9 +124,20 @@ func (p *process) start(command *exec.Cmd, sink *output) error {
 		}
 		current.input = input
 	}
-	if err := command.Start(); err != nil {
+	pipes, err := newOutputPipes(sink.stdout(), sink.stderr())
+	if err != nil {
 		return err
 	}
+	command.Stdout, command.Stderr = pipes[0].writer, pipes[1].writer
+	err = command.Start()
+	for _, pipe := range pipes {
+		_ = pipe.writer.Close() // the command has its own
+		go pipe.copy()
+	}
+	if err != nil {
+		return err
+	}
+	current.pipes = pipes
 	p.setCurrent(current, false)
 	return nil
 }
@@ -155,10 +166,10 @@ func (p *process) startOnTerminal(command *exec.Cmd, current *run) error {
 func (p *process) finish(command *exec.Cmd) {
 	_ = command.Wait()
 	killGroup(command.Process.Pid)
-	for _, sink := range []io.Writer{command.Stdout, command.Stderr} {
-		if out, ok := sink.(*stream); ok {
-			_ = out.Close()
-		}
+	limited, cancel := context.WithTimeout(context.Background(), outputTimeout)
+	defer cancel()
+	for _, pipe := range p.current.pipes {
+		pipe.end(limited)
 	}
 	close(p.current.done)
 }
