@@ -36,11 +36,12 @@ WORK = "go-work"
 """The folder of the cache in which the installed Go keeps modules and compiled packages during builds."""
 _KUBERNETES = "k8s.io/kubernetes"
 OLDEST = (1, 21)
-_FAST = ("-gcflags=all=-dwarf=false", "-gcflags=k8s.io/...=-dwarf=false -l")
-"""Flags for compilers that cut a build of the control planes from 4:30 to 3:14 min, together with the next constant.
+_FAST = ("-gcflags=all=-dwarf=false -c=1", "-gcflags=k8s.io/...=-dwarf=false -c=1 -l")
+"""Flags for compilers that cut a build of the control planes by a third, together with the next constant.
 
 The linker leaves debug information out of the binary, so compilers need not make it either. Without inlining (`-l`),
 Kubernetes' own packages compile in two thirds of the time; 600 pods cost such a control plane as much CPU as before.
+A compiler for each core is enough: with more than one thread for code generation (`-c`), all take 5 % more CPU.
 """
 _FEW_COLLECTIONS = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 """Let a compiler collect garbage only at this size: most end before. It saves a fifth of their CPU."""
