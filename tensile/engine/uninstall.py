@@ -5,8 +5,8 @@ back what no user requested. Of what the rules want, only deletions are carried 
 rules leave mirrored namespaces for the next pod; here the namespaces of ours that are empty are deleted too, and last
 the objects by which the engines of the topology register themselves in the upper cluster.
 
-Nothing is deleted while an engine runs, which would create it again, or while upper pods are bound to virtual nodes:
-Kubernetes deletes pods without a Node, and those that run in a lower cluster would be left alone there.
+Nothing is deleted while an engine runs, which would create it again, or while upper pods are bound to virtual nodes of
+the topology: Kubernetes deletes pods without a Node, and those that run in a lower cluster would be left alone there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -220,7 +220,7 @@ def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
 
     Its pods leave first: only a running engine drains nodes.
     """
-    found = [_bound(lower) for lower in world.lowers.values() if lower.is_bound]
+    found = [_bound(lower) for lower in world.lowers.values() if lower.is_bound and not _is_of_another(lower, world)]
     after = "then stop it" if found else "stop it"
     alive = sorted(name for name, renewed in beats.renewed.items() if holds(renewed, now))
     stop = (
@@ -232,6 +232,13 @@ def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
     elif alive:
         found.append(f"an engine renews the lease of node {_some(alive)}: {stop}")
     return found
+
+
+def _is_of_another(lower: LowerWorld, world: World) -> bool:
+    """Whether node and pods are certainly those of another topology, as after a mistake in the name."""
+    node = world.upper.nodes.get("", lower.node)
+    is_foreign = node is not None and node.facts.owner not in ("", world.owner.mark)
+    return is_foreign and lower.pods.synced and not lower.has_orphans
 
 
 def _bound(lower: LowerWorld) -> str:

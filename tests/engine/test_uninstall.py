@@ -11,6 +11,7 @@ from stagekit import Script
 from worldkit import (
     NOW,
     OWNER_HERE,
+    SIBLING,
     STRANGER,
     A,
     B,
@@ -20,6 +21,7 @@ from worldkit import (
     put,
     raised,
     space,
+    thing,
     twin,
     upper_pod,
     world,
@@ -239,6 +241,16 @@ def test_bound_pods_are_in_the_way(count: int, said: str) -> None:
     (words,) = obstacles(here, QUIET, NOW)
     assert words.startswith(said)
     assert "`maintenance: drain` for lower lower-a" in words
+
+
+def test_pods_on_the_node_of_another_topology_are_not_in_the_way() -> None:
+    """After a mistake in the topology's name, only the other engine can move them; a lower pod of ours still counts."""
+    here = standing()
+    put(here.upper.nodes, marked(thing("Node", A, ""), "node", SIBLING))
+    put(here.lowers[A].upper_pods, upper_pod("web"))
+    assert obstacles(here, QUIET, NOW) == []
+    put(here.lowers[A].pods, twin(upper_pod("web")))
+    assert len(obstacles(here, QUIET, NOW)) == 1
 
 
 def registered(ref: Ref, owner: Any = OWNER_HERE) -> bytes:
