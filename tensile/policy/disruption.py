@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensile.kube.store import Entry
+from tensile.names import NOWHERE
 from tensile.objects import (
     CLAIM,
     DISRUPTION_BUDGET,
@@ -320,7 +321,7 @@ def _streams(planned: Iterable[Change], world: World) -> Iterator[CutStreams]:
         old, new = (endpoints.get("kubeletEndpoint") or {}).get("Port"), lower.spec.node.kubelet_port
         if lower.node in gone:
             yield CutStreams(lower.node, pods, "the node is deleted")
-        elif lower.in_topology and old and new and old != new:
+        elif lower.in_topology and old not in (None, 0, NOWHERE) and new and old != new:
             yield CutStreams(lower.node, pods, f"its kubelet port changes from {old} to {new}")
 
 

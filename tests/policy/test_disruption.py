@@ -8,6 +8,7 @@ from previewkit import create, delete, operate, previewed, seen_as
 from servicekit import endpoint, sliced
 from worldkit import put, twin, upper_pod, world
 
+from tensile.names import NOWHERE
 from tensile.objects import CLAIM, ENDPOINT_SLICE, NODE, POD, SECRET, SERVICE, UPPER, Manifest, Ref
 from tensile.policy.disruption import (
     CutStreams,
@@ -141,7 +142,7 @@ def test_services_lose_the_ready_endpoints_of_these_pods() -> None:
 
 
 def test_streams_of_a_node_end_with_it_or_with_its_port() -> None:
-    """Only where pods run; a port that the topology leaves open stays."""
+    """Only where pods run and the kubelet API listens; a port that the topology leaves open stays."""
     node = {"metadata": {"name": A}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10350}}}}
     here = running()
     put(here.upper.nodes, node)
@@ -150,6 +151,10 @@ def test_streams_of_a_node_end_with_it_or_with_its_port() -> None:
     lower = here.lowers[A]
     lower.spec = lower.spec.model_copy(update={"node": lower.spec.node.model_copy(update={"kubelet_port": 10400})})
     assert cost(here).streams == (CutStreams(A, 1, "its kubelet port changes from 10350 to 10400"),)
+    closed = {"daemonEndpoints": {"kubeletEndpoint": {"Port": NOWHERE}}}
+    put(here.upper.nodes, {**node, "status": closed})
+    assert cost(here).streams == ()
+    put(here.upper.nodes, node)
     lower.upper_pods.replace((), 9)
     assert cost(here).streams == ()
 

@@ -18,8 +18,10 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
     endpoint_of,
+    lease_of,
     node_named,
 )
+from tensile.engine.status.query import holds, renewed_at
 from tensile.kube.tls import (
     CertificateProblem,
     authority_fault,
@@ -191,14 +193,17 @@ def _requests(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield CertificateSigningRequests for serving certificates that wait for approval, or were refused.
 
     Two requests of each node count: the newest, from the engine that started last; and the newest for the address in
-    the Node's status, from the leader. Others may come from engines that no longer run.
+    the Node's status, from the leader. Others may come from engines that no longer run. None counts if no engine renews
+    the node's lease: the next one makes its own request.
     """
     error = upper.answers.get(REQUESTS, QueryAnswer()).error
     if error:
         what = f"requests for serving certificates cannot be read ({error}): a request may wait for approval unnoticed"
         yield Finding(UPPER, CHECK, Level.SKIP, what, "as an administrator of the upper cluster: kubectl get csr")
     for lower in facts.topology.lowers:
-        node = node_named(upper, lower.node.name)
+        node, lease = node_named(upper, lower.node.name), upper.value(lease_of(lower.node.name))
+        if lease and not holds(renewed_at(lease), facts.now):
+            continue
         address = endpoint_of(node)[0] if node else ""
         found = [one for one in upper.items(REQUESTS) if _is_request_of(one, lower.node.name)]
         found.sort(key=lambda one: str(metadata(one)["creationTimestamp"]))

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, node, only, side, signed_by, topology, way
+from doctorkit import CA, LOWER, NOW, at, contact, der, facts, lease, levels, node, only, side, signed_by, topology, way
 
 from tensile.diagnostics.doctor.certificates import papers
 from tensile.diagnostics.doctor.facts import (
@@ -18,6 +18,7 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
     TokenInfo,
+    lease_of,
 )
 from tensile.kubelet.api.csr import request_for
 from tensile.objects import UPPER, Manifest
@@ -348,6 +349,13 @@ def test_the_request_of_the_engine_that_drives_counts_too() -> None:
     assert [one.advice.split()[-1] for one in both] == ["tensile-lower-a-drives", "tensile-lower-a-by"]
     alone = only(waiting(*drives, nodes=(ours,)))
     assert alone.advice == "kubectl certificate approve tensile-lower-a-drives"
+
+
+@pytest.mark.parametrize(("ago", "count"), [(1.0, 1), (120.0, 0)])
+def test_requests_of_engines_that_have_ended_do_not_wait(ago: float, count: int) -> None:
+    """Their nodes' leases have expired, and the next engine makes another request."""
+    answers = {REQUESTS: QueryAnswer([request("tensile-lower-a-0123abcd", 5)]), lease_of(LOWER): lease(ago)}
+    assert len(at(told(facts(side(UPPER, answers=answers))), Level.WARN)) == count
 
 
 @pytest.mark.parametrize("spec", [{}, {"request": "bm90aGluZw=="}, {"request": "%"}])
