@@ -9,9 +9,11 @@ help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(BIN)/.installed: requirements.lock pyproject.toml
-	@echo "setup: virtual environment and dependencies (about a minute)"
+	@echo "setup: virtual environment (step 1 of 3)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "setup: $$(grep -c '^[a-z].*==' requirements.lock) Python packages (step 2 of 3, about a minute)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@echo "setup: tensile itself (step 3 of 3)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(BIN)/python -m compileall -q tensile
 	@touch $@

@@ -29,6 +29,8 @@ REAL_LOWER = cluster_names(1)[start.REAL]
 DEFAULT_DIRECTORY = Path(SANDBOX_DIRECTORY)
 FLAGS = {"addons": "bare"}
 """The flags of options that have another name on the command line."""
+_TOLERATIONS = '{"spec": {"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]}}'
+"""Let a pod tolerate the taint that virtual nodes have by default."""
 
 
 def prepare() -> int:
@@ -153,6 +155,7 @@ def _guide(directory: Path, state: State) -> str:
         f"in another terminal:\n"
         f"  export KUBECONFIG={quote(str(directory / 'upper.kubeconfig'))}\n"
         f"  {quote(_kubectl(state))} get nodes\n"
+        f"  {quote(_kubectl(state))} run hello --image=nginx --overrides={quote(_TOLERATIONS)}\n"
         f"at the end:\n"
         f"  {_command('down', directory)}"
     )

@@ -1,6 +1,8 @@
 """What the commands say where no sandbox runs."""
 
+import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -301,6 +303,8 @@ def test_what_is_printed_to_be_pasted_is_quoted(
     guide = commands._guide(place, one).splitlines()
     assert f"  {commands.program()} run -f '{place}/topology.yaml'" in guide
     assert f"  export KUBECONFIG='{place}/upper.kubeconfig'" in guide
+    (pod,) = (line for line in guide if " run hello " in line)
+    assert json.loads(shlex.split(pod)[-1].removeprefix("--overrides="))["spec"]["tolerations"]
     assert guide[-1] == f"  {commands.program()} sandbox down --dir '{place}'"
 
 
