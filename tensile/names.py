@@ -116,8 +116,8 @@ LOWER_SCHEDULABLE: ConditionType = "LowerSchedulable"
 """On a node: whether the lower cluster has a node on which pods can start. Remedy: while it is False, look up the
 reason."""
 IN_TOPOLOGY: ConditionType = "InTopology"
-"""On a node: whether the topology still has the lower cluster. Remedy: while it is False, delete the pods of the
-node, or put the lower cluster back with `maintenance: drain`."""
+"""On a node: whether the topology still has the lower cluster. Remedy: while it is False, put the lower
+cluster back with `maintenance: drain`, and remove it once its node has no pods."""
 DELETIONS_BLOCKED: ConditionType = "DeletionsBlocked"
 """On a node: whether the guard blocks deletions in the lower cluster that no user requested. Remedy: while it is
 True, see [blocked deletions](../howto/held-deletions.md)."""

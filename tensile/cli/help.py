@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
 from inspect import cleandoc
@@ -210,12 +210,30 @@ def placed(ctx: "Context") -> Iterator[None]:
         raise
 
 
-def unexpected(word: str, ctx: "Context", given: Collection[str]) -> TensileError:
-    """Return the error for a word that the command does not take; `given` are the names of the options used."""
+def unexpected(word: str, ctx: "Context", given: Mapping[str, Any]) -> TensileError:
+    """Return the error for a word that the command does not take; `given` are the values of the options used.
+
+    An option without its value takes the next option for it, so that the value of that one is left.
+    """
+    for option in _without_value(ctx.command.params, given):
+        return _error(_needs_value(option.opts[0], option), ctx)
     takes_file = any("-f" in one.opts and one.name not in given for one in ctx.command.params)
     is_file = word == "-" or word.endswith(_FILES) or Path(word).is_file()
     hint = f"did you mean -f {word}?" if takes_file and is_file else "the command takes no such argument"
     return _error(f"unexpected {word!r}: {hint}", ctx)
+
+
+def _without_value(params: Iterable[Any], given: Mapping[str, Any]) -> Iterator[TyperOption]:
+    params = [one for one in params if isinstance(one, TyperOption)]
+    names = {name for one in params for name in one.opts}
+    for one in params:
+        value = given.get(str(one.name))
+        if not one.is_flag and names.intersection(value if isinstance(value, list) else [value]):
+            yield one
+
+
+def _needs_value(name: str, option: TyperOption) -> str:
+    return f"{name}: give a value: {name} {placeholder(option)}"
 
 
 _OF_KUBECTL = ("attach", "cp", "debug", "describe", "exec", "get", "label", "logs", "port-forward", "taint", "top")
@@ -302,7 +320,7 @@ def _wrong(error: Any) -> str:
         case "BadOptionUsage":
             option = next((one for one in error.ctx.command.params if error.option_name in one.opts), None)
             if isinstance(option, TyperOption) and not option.is_flag:
-                return f"{error.option_name}: give a value: {error.option_name} {placeholder(option)}"
+                return _needs_value(error.option_name, option)
             return f"{error.option_name} takes no value"
         case "BadParameter" if error.param is not None:
             return f"{_label(error.param)}: {error.message}"

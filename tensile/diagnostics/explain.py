@@ -53,7 +53,7 @@ BLOCKED = (
     "run `tensile apply --force`: on a terminal it lists the changes and asks first; see docs/howto/held-deletions.md"
 )
 ONE_ENGINE = "stop one of them, or run both with --leader-elect"
-REMOVED_LOWER = "delete the pods of the node, or put the lower cluster back with `maintenance: drain`"
+REMOVED_LOWER = "put the lower cluster back with `maintenance: drain`, and remove it once its node has no pods"
 _LABEL = 'virtual-pod: "true"'
 _EXTENDER = (
     "with the extender (`extender.enabled`) the upper scheduler chooses only lower clusters that have a node for it"

@@ -298,7 +298,8 @@ async def _telemetry(
         if not other:
             raise
         found = f"an engine of topology {other} on this machine already uses telemetry port"
-        advice = "stop it first" if other == topology.name else "set telemetry.port in one of the two topology files"
+        same = "stop it first, or, if it is for other clusters, set another telemetry.port"
+        advice = same if other == topology.name else "set telemetry.port in one of the two topology files"
         raise PortTaken(f"{found} {where.port}: {advice}") from error
     return telemetry
 

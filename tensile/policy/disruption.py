@@ -373,7 +373,7 @@ def _pod_lines(cost: Disruption) -> Iterator[str]:
         (cost.restarted, "restarted"),
         (cost.moved, "moved"),
         (cost.stranded, "stranded, no other node has room"),
-        (cost.evicted, "evicted; `tensile plan --drain` shows where they fit"),
+        (cost.evicted, "evicted; `tensile plan --drain NAME` shows where they fit"),
         (cost.ended, "ended"),
     ):
         if pods:

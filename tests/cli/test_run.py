@@ -95,7 +95,9 @@ def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.sock
     with started("run", "-f", path):
         until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
         words = f"an engine of topology {{}} on this machine already uses telemetry port {files.ports[3]}: {{}}"
-        assert refused("run", "-f", path).splitlines()[-1] == words.format("files", "stop it first")
+        assert refused("run", "-f", path).splitlines()[-1] == words.format(
+            "files", "stop it first, or, if it is for other clusters, set another telemetry.port"
+        )
         other = Files(tmp_path)
         other.ports = files.ports
         path = other.save(lambda topology: topology.update(name="another"))

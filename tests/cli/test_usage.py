@@ -45,6 +45,7 @@ from tensile.cli.plan import kinds_named
         ("mutate", "-f FILE is missing (see: tensile mutate --help)"),
         ("explain pod", "NAME is missing (see: tensile explain pod --help)"),
         ("validate -f", "-f: give a value: -f FILE (see: tensile validate --help)"),
+        ("plan --drain -f a.yaml", "--drain: give a value: --drain NAME (see: tensile plan --help)"),
         ("--log-level", "--log-level: give a value: --log-level LEVEL (see: tensile --help)"),
         ("apply --force=1", "--force takes no value (see: tensile apply --help)"),
         ("plan -o xml", "--output: 'xml' is not one of text, json, markdown (see: tensile plan --help)"),

@@ -299,7 +299,7 @@ def test_a_pod_of_a_lower_that_was_removed() -> None:
     assert why(pod, upper=upper) == (
         "its node lower-x is of a lower cluster that was removed from the topology; it runs on"
     )
-    assert advised(pod, upper=upper)[0].startswith("delete the pods of the node, or put the lower cluster")
+    assert advised(pod, upper=upper)[0].startswith("put the lower cluster back")
 
 
 def test_a_pod_whose_engine_is_away() -> None:

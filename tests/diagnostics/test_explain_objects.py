@@ -141,7 +141,7 @@ def test_a_node_that_has_no_lease_yet(seconds: float, *, old: bool) -> None:
     [
         ("Ready", "Unknown", "start the engine"),
         ("LowerReachable", "False", "run `tensile doctor`"),
-        ("InTopology", "False", "delete the pods of the node"),
+        ("InTopology", "False", "put the lower cluster back with"),
         ("DeletionsBlocked", "True", "run `tensile apply --force`"),
         ("LowerSchedulable", "False", "look at the nodes of lower-a"),
     ],

@@ -239,7 +239,7 @@ def test_people_read_a_section_and_nothing_where_nothing_is_lost() -> None:
         "  2 pods restarted: default/a (lower-a), default/b (lower-a)",
         "  1 pod moved: default/c (lower-a -> lower-b)",
         "  1 pod stranded, no other node has room: default/d (lower-a)",
-        "  1 pod evicted; `tensile plan --drain` shows where they fit: default/e (lower-a)",
+        "  1 pod evicted; `tensile plan --drain NAME` shows where they fit: default/e (lower-a)",
         "  1 pod ended: default/f (lower-a)",
         "  PodDisruptionBudget default/web covers 2 of them and allows 1 at once now",
         "  1 claim deleted: default/data in lower-a",

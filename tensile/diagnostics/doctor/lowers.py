@@ -207,7 +207,7 @@ def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         if lower in declared:
             changed = "its `node.name` was changed while pods were bound to it"
             what = f"Node {node} is the former one of lower {lower}: {changed}"
-            advice = f"write node: {{name: {node}}} for lower {lower} again, or delete the pods of that Node"
+            advice = f"write node: {{name: {node}}} for lower {lower} again"
         elif is_removed(node_named(upper, node) or {}):
             what = f"Node {node} is of a lower cluster that was removed from the topology while pods are bound to it"
             advice = REMOVED_LOWER

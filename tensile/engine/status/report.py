@@ -289,7 +289,8 @@ def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> s
     if not lower.connected:
         is_declared = labels(node).get(CLUSTER_ID) in {spec.name for spec in world.topology.lowers}
         what = "its `node.name` was changed" if is_declared else "removed from the topology"
-        return f"{what} while no engine ran; its node is kept"
+        back = "write the former one again" if is_declared else "put it back with maintenance: drain"
+        return f"{what} before this engine started; its node is kept, and its pods are not served: {back}"
     wrong = lower.refusal or trouble or lower.denied or lower.warning
     if wrong:
         return wrong

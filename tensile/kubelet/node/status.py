@@ -83,7 +83,7 @@ DECLARED: ConditionReason = "Declared"
 """`InTopology`: the topology has the lower cluster. Remedy: nothing."""
 REMOVED: ConditionReason = "Removed"
 """`InTopology`: the lower cluster was removed while pods are bound to its node, so they run on and none is added.
-Remedy: delete the pods, or put it back with `maintenance: drain`."""
+Remedy: put it back with `maintenance: drain`, and remove it once its node has no pods."""
 NO_DELETIONS_BLOCKED: ConditionReason = "NoDeletionsBlocked"
 """`DeletionsBlocked`: the guard blocks nothing. Remedy: nothing."""
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
@@ -235,7 +235,8 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     trouble = _trouble(lower)
     counts = f"lower cluster {lower.name} counts as reachable, with a problem: {trouble}"
     answers = counts if trouble else f"lower cluster {lower.name} answers"
-    silent = trouble or f"lower cluster {lower.name} does not answer" + (f": {lower.silence}" if lower.silence else "")
+    away = "does not answer" if lower.connected else "is not in the topology, so the engine does not connect to it"
+    silent = trouble or f"lower cluster {lower.name} {away}" + (f": {lower.silence}" if lower.silence else "")
     return [
         (NODE_READY, True, KUBELET_READY, "the engine is running"),
         (

@@ -219,7 +219,7 @@ def test_a_node_of_a_removed_lower() -> None:
     known = facts(above(node))
     finding = only(noded(known.upper, known))
     assert "is of a lower cluster that was removed from the topology while pods are bound to it" in finding.what
-    assert finding.advice.startswith("delete the pods of the node, or put the lower cluster back")
+    assert finding.advice.startswith("put the lower cluster back with `maintenance: drain`")
 
 
 def test_what_the_engine_uses_only_after_a_restart() -> None:

@@ -109,9 +109,15 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     lower.refusal = "no such file"
     assert first(here, **{A: "refused"}).message == "no such file"
     lower.connected = False
-    assert first(here).message == "its `node.name` was changed while no engine ran; its node is kept"
+    assert first(here).message == (
+        "its `node.name` was changed before this engine started; its node is kept, and its pods are not served: "
+        "write the former one again"
+    )
     reload(here, "name: lower-b")
-    assert first(here).message == "removed from the topology while no engine ran; its node is kept"
+    assert first(here).message == (
+        "removed from the topology before this engine started; its node is kept, and its pods are not served: "
+        "put it back with maintenance: drain"
+    )
     assert first(here).reachable is False
 
 
