@@ -97,7 +97,18 @@ _CHECKS_BELOW: Mapping[str, str] = {
 _BLOCKED_PODS = "it sets such pods to Failed, and their controllers create new ones"
 _OVER_QUOTA = "exceeded quota"
 """In the message of an apiserver that refuses an object for a quota."""
-_CRASHING = "CrashLoopBackOff"
+_CRASHING, _KILLED = "CrashLoopBackOff", "OOMKilled"
+_IMAGE = "correct the name of the image in the pod"
+_PULL = (
+    f"{_IMAGE}; if it is right, give the pod an `imagePullSecrets` for the registry, or let the lower nodes reach it"
+)
+_STARTS: Mapping[str, str] = {
+    "ErrImagePull": _PULL,
+    "ImagePullBackOff": _PULL,
+    "InvalidImageName": _IMAGE,
+    "CreateContainerConfigError": "create what the message names, or correct what the pod refers to",
+}
+"""What to do about a container that does not start, by the reason why it waits."""
 _GATED = "ReadinessGatesNotReady"
 _UNAUTHORIZED = " cannot "
 """In the message of an apiserver that denies a user a right: 'User "x" cannot create resource "pods"'."""
@@ -471,9 +482,15 @@ def _placed(pod: Manifest, row: Row) -> Explanation:
     """Return what a pod that has its lower node waits for, if it does."""
     where, of = f"in {row['name']} it is on node {row['pod']['node']}", _of(pod)
     look = f"see its containers and events: `kubectl describe pod {of}`"
-    if waiting := _waiting(pod):
+    if container := _waiting(pod):
         logs = f"read why its container ended: `kubectl logs {of} --previous`"
-        return Explanation(f"{where}, and waits: {waiting}", (logs, look) if _CRASHING in waiting else (look,))
+        waiting, ended = container["state"]["waiting"], _last_end(container)
+        why = f"{where}, and waits: container {container['name']}: {_said(waiting)}"
+        advice = logs if waiting["reason"] == _CRASHING else _STARTS.get(waiting["reason"], "")
+        if ended and ended.get("reason") == _KILLED:
+            advice = "raise the memory limit of the container, or make it use less"
+        again = f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
+        return Explanation(f"{why}{again}", (advice, look) if advice else (look,))
     ready = conditions_of(pod).get("Ready") or {}
     if row["pod"]["phase"] == "Running" and ready.get("status") == "False":
         gate = "look at the controller that has to set the condition of the readiness gate"
@@ -574,20 +591,21 @@ def _nodes(row: Row) -> str:
     return str(below["message"])
 
 
-def _waiting(pod: Manifest) -> str:
-    """Return why the first waiting container waits, "" if none does; the usual steps of a start do not count."""
+def _waiting(pod: Manifest) -> Manifest:
+    """Return the status of the first container that waits, {} if none does; the usual steps of a start do not count."""
     status = pod.get("status") or {}
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
-            return f"container {one['name']}: {_said(waiting)}{_last_end(one)}"
-    return ""
+            found: Manifest = one
+            return found
+    return {}
 
 
-def _last_end(container: Manifest) -> str:
-    """Return how a container ended before, from its status, "" if it did not."""
-    ended = (container.get("lastState") or {}).get("terminated") or {}
-    return f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
+def _last_end(container: Manifest) -> Manifest:
+    """Return how a container ended before, from its status, {} if it did not."""
+    found: Manifest = (container.get("lastState") or {}).get("terminated") or {}
+    return found
 
 
 def _said(status: Manifest) -> str:

@@ -135,30 +135,48 @@ def test_a_pod_that_runs() -> None:
     assert found["lowers"][0]["pod"] == {"namespace": "default", "name": "web", "node": "lower-a-1", "phase": "Running"}
 
 
-def test_a_container_that_waits() -> None:
-    """Its reason, where it is more than that it is being made."""
-    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("ImagePullBackOff", ["correct the name of the image in the pod; if it is right, give the pod an"]),
+        ("InvalidImageName", ["correct the name of the image in the pod"]),
+        ("CreateContainerConfigError", ["create what the message names, or correct what the pod refers to"]),
+        ("RunContainerError", []),
+    ],
+)
+def test_a_container_that_waits(reason: str, advice: list[str]) -> None:
+    """Its reason, where it is more than that it is being made, and what to do."""
+    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": "no such image"}}}
     pod = above(spec=on(), status={"containerStatuses": [waiting]})
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1", "Pending")))
     assert why(pod, lower) == (
-        "in lower-a it is on node lower-a-1, and waits: container main: ImagePullBackOff: no such image"
+        f"in lower-a it is on node lower-a-1, and waits: container main: {reason}: no such image"
     )
-    assert advised(pod, lower) == ["see its containers and events: `kubectl describe pod web -n default`"]
+    *found, last = advised(pod, lower)
+    assert [one[: len(start)] for one, start in zip(found, advice, strict=True)] == advice
+    assert last == "see its containers and events: `kubectl describe pod web -n default`"
     making = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
     pod["status"]["containerStatuses"] = [making]
     assert why(pod, lower) == "in lower-a it is on node lower-a-1"
 
 
-def test_a_container_that_crashes() -> None:
-    """How it ended before, and where its output is."""
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("OOMKilled", "raise the memory limit of the container, or make it use less"),
+        ("Error", "read why its container ended: `kubectl logs web -n default --previous`"),
+    ],
+)
+def test_a_container_that_crashes(reason: str, advice: str) -> None:
+    """How it ended before, and where its output is, which says nothing about a lack of memory."""
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    ended = {"terminated": {"reason": reason, "exitCode": 137}}
     pod = above(spec=on(), status={"containerStatuses": [{"name": "main", "state": waiting, "lastState": ended}]})
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
     assert why(pod, lower).endswith(
-        "container main: CrashLoopBackOff: back-off 10s; it ended before with OOMKilled, exit code 137"
+        f"container main: CrashLoopBackOff: back-off 10s; it ended before with {reason}, exit code 137"
     )
-    assert advised(pod, lower)[0] == "read why its container ended: `kubectl logs web -n default --previous`"
+    assert advised(pod, lower)[0] == advice
 
 
 @pytest.mark.parametrize(
