@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import ProblemReason
-from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
+from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref, metadata
 from tensile.reconcile.copies import is_merely_missing
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Watch
 from tensile.reconcile.ownership import is_copy, is_copy_of
@@ -43,11 +43,11 @@ _Accounts = tuple[tuple[str, str], ...]
 
 
 def digest(raw: bytes) -> Transformed:
-    """Transform a RoleBinding: its bytes and facts."""
+    """Transform a RoleBinding: its bytes and facts. An account without a namespace is of that of the binding."""
     manifest = decoded(raw)
-    role = manifest.get("roleRef") or {}
+    role, own = manifest.get("roleRef") or {}, metadata(manifest).get("namespace", "")
     found = (
-        (one.get("namespace", ""), one.get("name", ""))
+        (one.get("namespace") or own, one.get("name", ""))
         for one in manifest.get("subjects") or ()
         if one.get("kind") == SERVICE_ACCOUNT.name
     )

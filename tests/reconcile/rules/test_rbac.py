@@ -52,10 +52,14 @@ def test_a_role_of_a_mirrored_account_goes_down() -> None:
 
 def test_a_binding_goes_down_with_accounts_of_ours_alone() -> None:
     """A user, a group, or `default` is somebody else below, and would get rights that nobody gave them there."""
-    step = the_step(with_role(granted()))
+    here = with_role(granted())
+    step = the_step(here)
     assert step.body is not None
     assert step.body["subjects"] == [ROBOT]
     assert step.body["roleRef"] == {"apiGroup": GROUP, "kind": "Role", "name": "reader"}
+    near = [{"kind": "ServiceAccount", "name": "robot"}]  # the namespace of the binding, as kube-apiserver reads it
+    put(here.upper.more[ROLE_BINDING], binding(subjects=near))
+    assert the_step(here).body["subjects"] == [ROBOT]  # type: ignore[index]
     assert step.reason == "it grants permissions to pods on node lower-a"
 
 
