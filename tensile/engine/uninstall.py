@@ -94,7 +94,8 @@ def _key_of_lower(_world: World, lower: str, _delta: Delta) -> Iterator[Key]:
 class DeletionsOnly:
     """A rule of the engine of which only deletions remain, and the quorum reads before them.
 
-    What a rule wants has an order, so nothing that follows on a write is left either.
+    What a rule wants has an order, so nothing that follows on a write is left either. Nor does a key wait for others:
+    it would wait for what they create.
     """
 
     rule: Rule
@@ -116,7 +117,7 @@ class DeletionsOnly:
         """Return the rule's decision without writes, and without problems of what it would have written."""
         found = self.rule.decide(key, world)
         wanted = tuple(map(_reworded, takewhile(_is_deletion, found.wanted)))
-        return found._replace(wanted=wanted, problem=None if not wanted else found.problem)
+        return found._replace(wanted=wanted, depends_on=(), problem=None if not wanted else found.problem)
 
 
 def _reworded(wanted: Wanted) -> Wanted:

@@ -185,14 +185,15 @@ class Mixed:
         """Return all three."""
         refs = [Ref(key.lower, CONFIG_MAP, "default", name) for name in ("first", "written", "last")]
         first, last = (Absent(ref, ref.name, world.owner.name) for ref in (refs[0], refs[2]))
-        return Decision((first, Present(refs[1], {}, "needed"), EmitEvent(refs[1], "", "Said", ""), last))
+        return Decision((first, Present(refs[1], {}, "needed"), EmitEvent(refs[1], "", "Said", ""), last), (key,))
 
 
 def test_what_follows_on_a_write_is_left_out_with_it() -> None:
-    """A deletion may rest on the write before it."""
+    """A deletion may rest on the write before it; and nobody waits for what nobody creates."""
     rule, here = DeletionsOnly(Mixed()), world()
     (key,) = rule.keys(here, A)
-    assert [one.ref.name for one in rule.decide(key, here).wanted] == ["first"]  # type: ignore[union-attr]
+    found = rule.decide(key, here)
+    assert ([one.ref.name for one in found.wanted], found.depends_on) == (["first"], ())  # type: ignore[union-attr]
     assert (rule.name, rule.watches()) == ("mixed", ())
 
 
