@@ -95,25 +95,28 @@ class Heartbeat:
     async def _renew(self, node_uid: str) -> None:
         """Patch the known Lease, else read it and patch it, else create it."""
         known, self._lease = self._lease, None
-        body = self._body(node_uid)
         try:
             before = known or await self._read()
             try:
-                self._lease = await self._patched(before, body)
+                self._lease = await self._patched(before, node_uid)
             except Conflict:
                 before = await self._read()
-                self._lease = await self._patched(before, body)
-            if known is not None:
-                self._note(annotations(before).get(ENGINE, ""))
+                if known is not None:
+                    self._note(annotations(before).get(ENGINE, ""))  # first, so that the Lease names the other engine
+                self._lease = await self._patched(before, node_uid)
+            else:
+                if known is not None:
+                    self._note(self._engine)
         except NotFound:
-            created = await self._upper.create(self._ref, {"apiVersion": LEASE.api, "kind": LEASE.name, **body})
-            self._lease = orjson.loads(created)
+            lease = {"apiVersion": LEASE.api, "kind": LEASE.name, **self._body(node_uid)}
+            self._lease = orjson.loads(await self._upper.create(self._ref, lease))
 
     async def _read(self) -> Manifest:
         found: Manifest = orjson.loads(await self._upper.read(self._ref))
         return found
 
-    async def _patched(self, lease: Manifest, body: Manifest) -> Manifest:
+    async def _patched(self, lease: Manifest, node_uid: str) -> Manifest:
+        body = self._body(node_uid)
         patch = Patch("merge-patch", {**body, "metadata": {**body["metadata"], **as_read(lease)}})
         found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))
         return found
