@@ -25,7 +25,7 @@ from tensile.kube import limits
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.kube.credentials import Access
-from tensile.kube.health import CheckIdentity, ClusterIdentity, Health, WrongCluster
+from tensile.kube.health import NOT_CONTACTED, CheckIdentity, ClusterIdentity, Health, WrongCluster
 from tensile.kube.limits import CacheLimit, ClusterPaused, OversizeBackoff, ResponseBudget, TokenBucket, TooLarge
 from tensile.kube.measures import RequestMetrics
 from tensile.kube.requests import FetchPage, Pager, TimeShare, path_of, query_of, retrying, shown, target_of
@@ -359,17 +359,30 @@ class HttpCluster:
     def endpoint(self) -> Endpoint:
         """Return how to open a direct connection.
 
-        While the cluster's identity is unproven, raises Denied or Unauthorized for a right or a credential, else
-        UnverifiedConnection.
+        While the cluster's identity is unproven, raises Denied or Unauthorized for a right or a credential, Unreachable
+        while the cluster does not respond, WrongCluster while another one does, else UnverifiedConnection.
         """
         access = self.access
         if self.identity.in_doubt:
-            message = self.credential_error or "the identity of the cluster is being verified: try again in a moment"
-            sort = Denied if self.health.unproven else Unauthorized if self.health.rejected else UnverifiedConnection
-            raise sort(message, cluster=self._name, doing="open a stream")
+            is_silent = self.health.unreachable_for(self._clock()) and self.health.error != NOT_CONTACTED
+            silence = self.health.error if is_silent else ""
+            unknown = "the identity of the cluster is being verified: try again in a moment"
+            raise self._doubt(silence)(
+                self.credential_error or silence or unknown, cluster=self._name, doing="open a stream"
+            )
         return Endpoint(
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
+
+    def _doubt(self, silence: str) -> type[ClusterError]:
+        """Return the error for a cluster whose identity is unproven; `silence` is why it does not respond, if so."""
+        if self.health.unproven:
+            return Denied
+        if self.health.rejected:
+            return Unauthorized
+        if self.health.wrong:
+            return WrongCluster
+        return Unreachable if silence else UnverifiedConnection
 
     def _pager(self, doing: RequestInfo, ask: FetchPage, read: Read) -> Pager:
         return Pager(doing, ask, read, self._share, tally=self.tally, allowance=self._allowance)

@@ -158,6 +158,15 @@ async def test_a_stream_is_not_opened_while_it_is_open_who_answers() -> None:
         assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
 
 
+async def test_a_stream_to_a_cluster_that_does_not_answer_names_that() -> None:
+    """Not that its identity is unknown, which sounds like a wrong credential."""
+    async with two() as (one, other), client(way(one.port, "old")) as cluster:
+        cluster.take(way(other.port, "new"))
+        cluster.identity.suspect("cannot connect")
+        with pytest.raises(Unreachable, match=r"not reachable: cannot connect"):
+            cluster.endpoint()
+
+
 async def test_a_watch_runs_on_when_the_way_changes() -> None:
     """What was opened before ends by itself; the next watch goes the new way."""
     async with two() as (one, other), client(way(one.port, "old")) as cluster:
