@@ -28,6 +28,7 @@ from tensile.kube.tls import (
     authority_warnings,
     date_of,
     described,
+    is_among,
     names_of,
     pair_fault,
     unreadable,
@@ -123,7 +124,7 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
         return
     which, wanted = _which(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
     found = list(warnings(which, certificate, "", facts.now))
-    if not _is_for(wanted, names_of(certificate)):
+    if not is_among(wanted, names_of(certificate)):
         named = ", ".join(names_of(certificate)) or "nothing"
         what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
         found.append(CertificateProblem(which, what, f"reissue it with {wanted} among its subjectAltNames"))
@@ -229,11 +230,6 @@ def _asked_for(request: Manifest) -> list[str]:
         return names_of(x509.load_pem_x509_csr(b64decode(request["spec"]["request"])))
     except (ValueError, LookupError):
         return []
-
-
-def _is_for(name: str, names: list[str]) -> bool:
-    """Report whether a certificate's names, or a wildcard among them, cover a host."""
-    return name in names or f"*.{name.partition('.')[2]}" in names
 
 
 def _fault(fault: CertificateProblem, level: Level = Level.FAIL) -> Finding:

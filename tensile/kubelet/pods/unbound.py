@@ -36,10 +36,9 @@ Remedy: enable the [webhook](../webhook.md) and create the pod again, or give th
 _NOTHING = Decision()
 _UNSCHEDULABLE = "Unschedulable"
 _MARK = f'"{_UNSCHEDULABLE}"'.encode()
-_MISSED = (
-    "no virtual node matches the node affinity/selector, and no webhook moved it to annotation clusterSelector: "
-    "set webhook.enabled and recreate the pod, or set node.labels"
-)
+_MISSED = "no virtual node matches the node affinity/selector, and no webhook moved it to annotation clusterSelector: "
+_SERVE = "set webhook.enabled and recreate the pod, or set node.labels"
+_REPAIR = "run `tensile doctor`, which checks the webhook, and recreate the pod, or set node.labels"
 
 
 def digest(raw: bytes) -> Transformed:
@@ -106,7 +105,8 @@ def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
     if any(meets(spec, node.name, labels(node.manifest())) for node in nodes):
         return
     meta = metadata(pod)
-    yield EmitEvent(_ref(meta), meta["uid"], MISSED, _MISSED)
+    advice = _REPAIR if world.topology.webhook.enabled else _SERVE
+    yield EmitEvent(_ref(meta), meta["uid"], MISSED, f"{_MISSED}{advice}")
 
 
 def _asks_below(spec: Manifest, world: World) -> bool:

@@ -20,7 +20,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tensile.kube.tls import KeyPair, issued, names_of, pair_fault
+from tensile.errors import TensileError
+from tensile.kube.tls import KeyPair, is_among, issued, names_of, pair_fault
 from tensile.names import Owner
 from tensile.objects import SECRET, Manifest, Ref
 
@@ -97,6 +98,17 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         return []
+
+
+def demand_name(pair: KeyPair, host: str, path: object) -> None:
+    """Raise TensileError unless the certificate of a file is for a host."""
+    names = names_of(certificates_in(pair.certificate)[0])
+    if not is_among(host, names):
+        named = ", ".join(names) or "nothing"
+        raise TensileError(
+            f"{path} is for {named}, and the apiserver calls the webhook at {host}: issue it again for that address; "
+            "the former certificate is still served"
+        )
 
 
 class ServedCertificate(NamedTuple):

@@ -12,8 +12,8 @@ are bounded, and a defect fails only that request.
 import asyncio
 import errno
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -38,6 +38,7 @@ from tensile.policy.webhook.certificates import (
     Served,
     WebhookCertificates,
     certificates_of,
+    demand_name,
     given,
     renewed,
     shown,
@@ -197,13 +198,29 @@ class WebhookServer:
         await self._listen(webhook)
         try:
             if ref and (leads or (not self._served and secrets.synced and secrets.get(*ref[2:]) is None)):
-                secrets.apply_response(await self._registration.keep_certificates(ref, names_of(webhook), self._now()))
+                with self._from_outside(webhook):
+                    written = await self._registration.keep_certificates(ref, names_of(webhook), self._now())
+                secrets.apply_response(written)
         finally:
             self._show(webhook)
         if not webhook.is_reachable:
             raise TensileError("the webhook has no address: set webhook.service or webhook.url")
         if leads and self._served:
-            await self._registration.register(topology, trusted(self._served))
+            with self._from_outside(webhook):
+                await self._registration.register(topology, trusted(self._served))
+
+    @contextmanager
+    def _from_outside(self, webhook: Webhook) -> Iterator[None]:
+        """Add to an error that a Service hardly leads to an engine outside the cluster."""
+        try:
+            yield
+        except Conflict:
+            raise
+        except TensileError as error:
+            if webhook.service is None or self._home.namespace:
+                raise
+            words = f"{error}; this engine runs outside the upper cluster: set webhook.url instead of webhook.service"
+            raise TensileError(words) from None
 
     async def _listen(self, webhook: Webhook) -> None:
         """Open the port, unless it is open; raises TensileError if it is taken, or files cannot be used."""
@@ -221,12 +238,15 @@ class WebhookServer:
     def _show(self, webhook: Webhook) -> None:
         """Serve the certificate of the files, of the Secret, or our own; raises TensileError if it cannot be used.
 
-        A Secret that was deleted, or is another's now, leaves the certificate that is served.
+        A Secret that was deleted, or is another's now, leaves the certificate that is served. So do files whose
+        certificate is not for the webhook's address: the apiserver would not call it.
         """
         pair = self._in_files(webhook)
         trust = pair.certificate if pair else b""
         if pair is None and (found := self._certificates(webhook)) is not None:
             pair, trust = found.serving, found.authority.certificate
+        elif pair is not None and self._served and pair != self._served[-1].pair:
+            demand_name(pair, names_of(webhook)[0], self._paths[0])
         now = self._clock()
         self._served = given(self._served, pair, trust, now) if pair else self._served
         wanted = shown(self._served, now)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from worldkit import A, B, Manifest, decided, drop, lower_node, names, put, raised, reload, stored, thing, world
 
 from tensile.kubelet.pods.unbound import UnboundPodRule, key_of
@@ -112,3 +113,11 @@ def test_the_answer_to_the_write_is_kept_with_the_pods_that_wait() -> None:
     cache.apply_response(stored(waiting(PREPARED), cache.version + 1))
     assert RULE.decide(key, here).wanted == ()
     assert len(here.lowers[A].upper_pods) == 0
+
+
+@pytest.mark.parametrize(("enabled", "advice"), [("true", "run `tensile doctor`, which "), ("false", "set webhook.")])
+def test_a_pod_that_the_webhook_missed_is_told_what_to_do(enabled: str, advice: str) -> None:
+    """That depends on whether the topology enables it already."""
+    here = ready(more=f"webhook: {{enabled: {enabled}}}\n")
+    (told,) = wanted(here, waiting(PREPARED | {"nodeSelector": {"gpu": "a100"}}))
+    assert told.message.partition("clusterSelector: ")[2].startswith(advice)

@@ -19,7 +19,7 @@ import pytest_asyncio
 from admissionkit import VK_B
 from answering import Answering
 from filekit import heard
-from hookkit import NAME, Scene, scene
+from hookkit import INSIDE, NAME, Scene, scene
 
 from bench.kit.spareports import spare_port
 from tensile.errors import Denied, TensileError, Unreachable
@@ -32,6 +32,7 @@ from tensile.policy.webhook.certificates import OVERLAP
 from tensile.policy.webhook.registration import call
 from tensile.policy.webhook.server import LOOK, REST, WebhookListener
 from tensile.topology import parse
+from tensile.topology.models import ServiceRef
 
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
 POD = {
@@ -235,6 +236,35 @@ async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) ->
     here.add_after(seconds=OVERLAP)
     await here.server.look()
     assert here.trusts() == 1
+
+
+async def test_files_for_another_host_are_named_and_not_served(here: Scene, tmp_path: Path) -> None:
+    """The apiserver would refuse them, and let every pod pass by the webhook."""
+    files(here, tmp_path)
+    await here.begin(FILES)
+    first = await here.shown()
+    pair = self_signed("someone", "hook", ["webhook.example.com"], here.now, timedelta(days=5))
+    async with changed(here, tmp_path):
+        (tmp_path / "hook.crt").write_bytes(pair.certificate)
+        (tmp_path / "hook.key").write_bytes(pair.key)
+    assert await here.server.look() == REST
+    here.add_after(seconds=OVERLAP)
+    await here.server.look()
+    assert (here.trusts(), await here.shown()) == (1, first)
+    assert "hook.crt is for webhook.example.com, and the apiserver calls the webhook at 127.0.0.1" in " ".join(
+        here.server.unregistered
+    )
+
+
+async def test_a_service_does_not_lead_to_an_engine_outside_the_cluster(here: Scene) -> None:
+    """Its name is unknown there; what helps is said."""
+    topology = here.topology()
+    service = ServiceRef(namespace=INSIDE, name="webhook")
+    inside = topology.webhook.model_copy(update={"url": None, "service": service})
+    await here.server.serve(topology.model_copy(update={"webhook": inside}))
+    assert await here.server.look() == REST
+    (words,) = here.server.unregistered
+    assert words.endswith("this engine runs outside the upper cluster: set webhook.url instead of webhook.service")
 
 
 @pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
