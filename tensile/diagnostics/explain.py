@@ -21,7 +21,16 @@ from tensile.kubelet.pods.rule import (
 )
 from tensile.kubelet.pods.scheduling import DEFAULT_SCHEDULER
 from tensile.kubelet.pods.status import LOWER_POD_LOST
-from tensile.names import DELETIONS_BLOCKED, LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, OWNER, UPPER_UID, Owner
+from tensile.names import (
+    DELETIONS_BLOCKED,
+    LOWER_UNREACHABLE,
+    MIRRORED,
+    NAMESPACE_EXCLUDED,
+    OWNER,
+    UNREACHABLE_TAINT,
+    UPPER_UID,
+    Owner,
+)
 from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
 from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
@@ -409,9 +418,11 @@ def _for_refusals(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> I
             yield f"{other}: {_claim_commands(pod)}"
         elif check == "unschedulable":
             yield from _for_cordons(specs)
+        elif check == "taints" and (held := [one for one in lowers if UNREACHABLE_TAINT in one["above"]["detail"]]):
+            yield from map(_for_held_back, held)
         elif check == "resources" and any(spec.capacity.limit or spec.capacity.reserve for spec in specs):
             yield _for_capacity(specs)
-        elif line := _for_check(check, pod):
+        elif line := _for_check(check, pod, serves_webhook=topology.webhook.enabled):
             yield line
 
 
@@ -421,6 +432,13 @@ def _for_cordons(specs: Sequence[Lower]) -> Iterator[str]:
     if kept:
         yield f"remove `maintenance` of {' or '.join(kept)} from the topology"
     yield from (f"run `kubectl uncordon {spec.node.name}`" for spec in specs if spec.maintenance == "none")
+
+
+def _for_held_back(row: Row) -> str:
+    """Return what to do about a node with the taint that the engine removes when its lower cluster can run pods."""
+    return (
+        _reach(row) if row["trouble"] else f"uncordon or repair a node in {row['name']}: none is Ready and schedulable"
+    )
 
 
 def _for_capacity(specs: Sequence[Lower]) -> str:
@@ -434,7 +452,7 @@ def _for_capacity(specs: Sequence[Lower]) -> str:
     return f"reduce the requests of the pod{free}, or {bounds}"
 
 
-def _for_check(check: str, pod: Manifest) -> str:
+def _for_check(check: str, pod: Manifest, *, serves_webhook: bool = False) -> str:
     """Return what to do about a check in which virtual nodes refuse a pod, "" if nothing general can be said."""
     is_opted_in = _OPTED_IN in labels(pod).items()
     if check == "taints":
@@ -442,11 +460,11 @@ def _for_check(check: str, pod: Manifest) -> str:
         return tolerate if is_opted_in else f"{tolerate}, or label it {_LABEL}: the engine then adds the toleration"
     if check == "affinity":
         again = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
+        serve = "check the webhook (`tensile doctor`)" if serves_webhook else "serve the webhook (`webhook.enabled`)"
         return (
             "select labels that a virtual node has (`kubectl get nodes --show-labels`), or give it those that the pod "
-            "selects (`node.labels` in the topology); for labels of lower nodes, serve the "
-            f"webhook (`webhook.enabled`) and {again}; without the extender (`extender.enabled`), the upper scheduler "
-            "may then choose a lower cluster without such a node"
+            f"selects (`node.labels` in the topology); for labels of lower nodes, {serve} and {again}; without the "
+            "extender (`extender.enabled`), the upper scheduler may then choose a lower cluster without such a node"
         )
     if check == "volumes":
         return f"create those of its claims that do not exist; see why others are not bound: {_claim_commands(pod)}"

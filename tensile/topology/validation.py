@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tensile import resources
-from tensile.topology.fields import is_whole
+from tensile.topology.fields import ENGINE_LABELS, HOSTNAME_LABEL, is_whole
 from tensile.topology.messages import TopologyProblem
 from tensile.topology.models import Topology, TopologyFile
 from tensile.yaml_document import Path, compose, locate, show_key, show_path
@@ -330,7 +330,7 @@ def check(data: Any, *, configmap_mode: bool) -> Iterator[TopologyFault]:
 
 def cautions(text: str, topology: Topology) -> tuple[TopologyProblem, ...]:
     """Return the warnings about a valid topology, in the order of the file. `text` is its source."""
-    return located(text, [*_webhook_without_address(topology), *_same_cluster(topology)])
+    return located(text, [*_webhook_without_address(topology), *_same_cluster(topology), *_own_labels(topology)])
 
 
 def located(text: str, faults: Iterable[TopologyFault]) -> tuple[TopologyProblem, ...]:
@@ -361,3 +361,13 @@ def _same_cluster(topology: Topology) -> Iterator[TopologyFault]:
                 f"lowers[{first}] is the same cluster, and can only be one lower; use another kubeconfig, or remove one"
             )
             yield TopologyFault(("lowers", place), words)
+
+
+def _own_labels(topology: Topology) -> Iterator[TopologyFault]:
+    """Yield labels of nodes to which the engine gives another value."""
+    for place, lower in enumerate(topology.lowers):
+        for key, value in lower.node.labels.items():
+            own = lower.node.name if key == HOSTNAME_LABEL else ENGINE_LABELS.get(key, value)
+            if value != own:
+                words = f"has no effect: the engine gives this label the value {own!r}; remove it, or use another label"
+                yield TopologyFault(("lowers", place, "node", "labels", key), words)

@@ -8,7 +8,16 @@ from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
 from tensile.diagnostics.cluster_snapshot import UpperObject
 from tensile.diagnostics.explain import _for_check, _for_unplaced, explained, explanation_text
-from tensile.names import LOWER_UID, MIRRORED, NAMESPACE_MAPPING, OWNER, OWNER_NAME, owner_of
+from tensile.names import (
+    CLUSTER_ID,
+    LOWER_UID,
+    MIRRORED,
+    NAMESPACE_MAPPING,
+    OWNER,
+    OWNER_NAME,
+    UNREACHABLE_TAINT,
+    owner_of,
+)
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME, Kind
 from tensile.policy.placement.placement import CHECKS
 
@@ -430,6 +439,23 @@ def test_a_limit_of_the_topology_that_a_pod_does_not_fit_in() -> None:
     assert advised(above(spec=asking(cpu="50")), lowers=lowers[:1]) == [f"reduce the requests of the pod, or {bounds}"]
 
 
+@pytest.mark.parametrize(
+    ("trouble", "advice"),
+    [
+        ("", "uncordon or repair a node in lower-b: none is Ready and schedulable"),
+        ("lower-b: no answer in 20 s", "find the cause with `tensile doctor`"),
+    ],
+)
+def test_a_virtual_node_whose_lower_can_run_no_pods(trouble: str, advice: str) -> None:
+    """A toleration of its taint would not help: the engine removes it."""
+    taints = [TAINT, {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}]
+    nodes = [(NODE, virtual("lower-a")), (NODE, virtual("lower-b", taints=taints))]
+    lowers = (LOWERS[0], sight("lower-b", trouble=trouble))
+    pod = above(spec={"nodeSelector": {CLUSTER_ID: "lower-b"}})
+    (line,) = explained(picture(nodes, *lowers), UpperObject(pod, []))["advice"]
+    assert line.startswith(advice)
+
+
 def test_cordoned_nodes() -> None:
     """The engine puts a cordon of the topology back, so that only an edit lifts it."""
     nodes = [virtual("lower-a", unschedulable=True), virtual("lower-b", unschedulable=True)]
@@ -610,6 +636,7 @@ def test_there_is_advice_for_every_check_in_which_a_node_refuses_a_pod(check: st
     """In the upper cluster, and in a lower one."""
     pod = above(spec=using("data"))
     assert _for_check(check, pod)
+    assert "`webhook.enabled`" not in _for_check(check, pod, serves_webhook=True)
     row = {"name": "lower-a", "below": {"nowhere": {"check": check}, "nodes": []}}
     (line,) = _for_unplaced(pod, row)
     assert check == "resources" or "reduce the requests" not in line

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tensile.kubelet.node.rule import own_labels
 from tensile.topology import cautions, parse
 
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: warned\n"
@@ -44,3 +45,14 @@ def test_a_lower_that_is_reached_as_the_upper_cluster_is_warned_of() -> None:
     text = f"{HEAD}upper: {{kubeconfig: up}}\nlowers:\n- name: a\n  kubeconfig: up\n"
     assert told(text) == ["f:6:3: lowers[0]: is the upper cluster; use another kubeconfig, or remove the lower"]
     assert told(text + "  context: other\n") == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("kubernetes.io/hostname", "a"), ("type", "virtual-kubelet")])
+def test_a_label_that_the_engine_gives_to_each_node_is_warned_of(key: str, value: str) -> None:
+    """Another value of it would be ignored; the same value is only superfluous."""
+    text = f"{HEAD}lowers:\n- name: a\n  kubeconfig: k\n  node:\n    labels:\n      {key}: %s\n"
+    words = f"has no effect: the engine gives this label the value {value!r}; remove it, or use another label"
+    assert [one.partition(": ")[2].partition(": ")[2] for one in told(text % "mine")] == [words]
+    assert told(text % value) == []
+    (lower,) = parse(text % "mine", name="f").lowers
+    assert own_labels(lower)[key] == value

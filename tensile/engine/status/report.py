@@ -304,7 +304,9 @@ def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> s
     held = held_back(node, lower, world)
     if held is not None:
         return held.message
-    return "" if lower.settled else "not all its objects are listed yet"
+    if not lower.settled:
+        return "not all its objects are listed yet"
+    return "" if has_ready_node(node, lower) else "no node there is Ready and schedulable: uncordon or repair one"
 
 
 class StatusReport(NamedTuple):

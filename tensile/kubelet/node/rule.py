@@ -37,6 +37,7 @@ from tensile.reconcile.desired import Absent, Decision, Patched, Present, Wanted
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import Key, LowerWorld, World, mapping_note
 from tensile.topology import Lower
+from tensile.topology.fields import ENGINE_LABELS, HOSTNAME_LABEL
 
 NAME = "node"
 LOWER_REMOVED = "its lower cluster was removed from the topology"
@@ -206,9 +207,8 @@ def own_labels(spec: Lower) -> dict[str, str]:
         CLUSTER_ID: spec.name,
         "node.kubernetes.io/exclude-from-external-load-balancers": "",
         **spec.node.labels,
-        "type": "virtual-kubelet",
-        "kubernetes.io/role": "agent",
-        "kubernetes.io/hostname": spec.node.name,
+        **ENGINE_LABELS,
+        HOSTNAME_LABEL: spec.node.name,
     }
 
 

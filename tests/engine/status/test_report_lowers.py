@@ -230,6 +230,14 @@ def test_the_state_is_one_word(change: Change, state: str) -> None:
     assert first(here).state == state
 
 
+def test_a_lower_without_ready_nodes_says_what_to_do() -> None:
+    """Its state alone, NotReady, could be that of the virtual node."""
+    here = standing()
+    assert first(here).message == ""
+    without_ready_nodes(here)
+    assert first(here).message == "no node there is Ready and schedulable: uncordon or repair one"
+
+
 def test_a_lower_that_fails_from_the_start_is_no_longer_starting() -> None:
     """Its connection has an error, which is more than that it was not contacted yet."""
     here = standing()
