@@ -42,7 +42,9 @@ def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) ->
     """
     lowers = document["lowers"]
     head, cells = ((*_HEAD, *_WIDE), _wide_cells) if wide else (_HEAD, _cells)
-    nothing = "The lower clusters are not known yet." if document.get("waits") else "No lower clusters."
+    nothing = "No lower clusters." if document.get("topology") else "No topology is active."
+    if document.get("waits"):
+        nothing = "The lower clusters are not known yet."
     if leader := document.get("leader"):
         nothing = f"This engine is a standby: {leader} leads, and knows the lower clusters."
     lines = aligned([head, *map(cells, lowers)]) if lowers else [nothing]

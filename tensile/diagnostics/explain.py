@@ -513,7 +513,8 @@ def _placed(pod: Manifest, row: Row) -> Explanation:
     if row["pod"]["phase"] == "Running" and ready.get("status") == "False":
         gate = "look at the controller that has to set the condition of the readiness gate"
         advice = gate if ready.get("reason") == _GATED else look
-        return Explanation(f"{where}, and is not Ready: {_said(ready)}", (advice,))
+        told = _said(ready)
+        return Explanation(f"{where}, and is not Ready{f': {told}' if told else ''}", (advice,))
     return Explanation(where, (look,) if row["pod"]["phase"] == "Pending" else ())
 
 

@@ -80,6 +80,7 @@ def test_a_failed_request_names_its_lower_once() -> None:
 def test_without_lowers_that_is_said() -> None:
     """In place of an empty table."""
     assert shown(StatusReport("demo", accepted(), ())).startswith("No lower clusters.\n\nTopology demo: ")
+    assert shown(StatusReport("", accepted(), ())).startswith("No topology is active.\n")  # refused at the start
 
 
 def test_an_edit_that_waits_for_an_approval_is_told_with_the_command() -> None:
