@@ -20,6 +20,7 @@ from tensile.names import (
     LOWER_REACHABLE,
     LOWER_SCHEDULABLE,
     MIRRORED,
+    NOWHERE,
     OWNER,
     PROVISIONER,
     UPPER_UID,
@@ -95,6 +96,7 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
         or _away(spec, picture)
         or _cordoned(node, lower, bound)
         or _bounded(node, spec)
+        or _silent(node)
         or Verdict(f"it is Ready with {_counted(bound, 'pod')}", f"{_NOTHING}: pods that tolerate its taints can start")
     )
 
@@ -135,6 +137,13 @@ def _cordoned(node: Manifest, lower: str, bound: int) -> Verdict | None:
         look = "`tensile explain pod` says of each pod why it stays"
         return Verdict(f"{why}, with {_counted(bound, 'pod')}", f"{look}; to end the maintenance, {end}")
     return Verdict("it is cordoned by a user", f"run `kubectl uncordon {metadata(node)['name']}`")
+
+
+def _silent(node: Manifest) -> Verdict | None:
+    endpoints = (node.get("status") or {}).get("daemonEndpoints") or {}
+    if (endpoints.get("kubeletEndpoint") or {}).get("Port") != NOWHERE:
+        return None
+    return Verdict("it is Ready, but the engine does not serve its logs and exec", "`tensile status` says why")
 
 
 def _bounded(node: Manifest, spec: Lower | None) -> Verdict | None:

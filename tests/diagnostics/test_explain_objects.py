@@ -21,6 +21,7 @@ from tensile.names import (
     ENGINE,
     LOWER,
     MIRRORED,
+    NOWHERE,
     OTHER_ENGINE,
     OWNER,
     OWNER_NAME,
@@ -188,6 +189,18 @@ def test_a_drained_node_that_has_pods() -> None:
     why, advice = of_node(node, upper=((POD, above(spec={"nodeName": "lower-a"})),))
     assert why == "it is cordoned by the engine (maintenance-drain), with 1 pod"
     assert advice.startswith("`tensile explain pod` says of each pod why it stays; to end the maintenance, remove")
+
+
+def test_a_node_whose_kubelet_api_is_not_served() -> None:
+    """Its port is taken, for example; the engine knows why."""
+    node = virtual_node(("Ready", "True"))
+    node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": NOWHERE}}
+    assert of_node(node) == (
+        "it is Ready, but the engine does not serve its logs and exec",
+        "`tensile status` says why",
+    )
+    node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": 10350}}
+    assert of_node(node)[0] == "it is Ready with 0 pods"
 
 
 def test_a_node_without_capacity() -> None:

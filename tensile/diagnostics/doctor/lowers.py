@@ -213,7 +213,10 @@ def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
             advice = REMOVED_LOWER
         elif is_renewed(upper, node, facts.now):
             what = f"an engine keeps Node {node} for topology {name}, which has no such lower cluster here"
-            advice = "check whether a second engine runs a topology of that name; if so, rename one of them"
+            advice = (
+                "if this file is not active yet, `tensile plan` shows what it changes; otherwise check whether a "
+                "second engine runs a topology of that name, and rename one of them"
+            )
         else:
             what = f"Node {node} is of topology {name}, which no longer has such a lower cluster"
             advice = "run the engine, which deletes it when no pod is bound to it"
