@@ -69,11 +69,21 @@ def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> Contac
     return ContactResult(way(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
 
 
+def real_node(ready: str = "True", **spec: Any) -> Manifest:
+    """Make a node of a lower."""
+    return {"metadata": {"name": "n1"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
 def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
-    """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones."""
+    """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones.
+
+    A lower has one node that is Ready.
+    """
     usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], SPACES: [], STRANGERS: [], POLICIES: []}
     usual |= (
-        {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}} if name == UPPER else {METRICS: None}
+        {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}}
+        if name == UPPER
+        else {METRICS: None, NODES: [real_node()]}
     )
     answers = {key: QueryAnswer(value) for key, value in usual.items()} | fields.pop("answers", {})
     known = UPPER_ID if name == UPPER else LOWER_ID

@@ -152,6 +152,24 @@ def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         blocked = blocked_deletions(node)
         if blocked:
             yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
+        if _noted(side, facts) in ("", side.identity):
+            yield from _usable(side, name)
+
+
+def _usable(side: ClusterFacts, name: str) -> Iterator[Finding]:
+    """Yield a finding if no node of a lower can run a new pod."""
+    nodes = side.items(NODES)
+    if side.value(NODES) is None or any(_is_usable(node) for node in nodes):
+        return
+    whole = f"none of its {len(nodes)} nodes is Ready and schedulable" if nodes else "it has no nodes"
+    advice = "uncordon or repair a node there" if nodes else "add a node there"
+    yield Finding(side.name, "node", Level.WARN, f"{whole}, so Node {name} takes no new pods", advice)
+
+
+def _is_usable(node: Manifest) -> bool:
+    if (node.get("spec") or {}).get("unschedulable") or "deletionTimestamp" in metadata(node):
+        return False
+    return (conditions_of(node).get("Ready") or {}).get("status") == "True"
 
 
 def _not_in_force(report: Mapping[str, Any]) -> Iterator[Finding]:

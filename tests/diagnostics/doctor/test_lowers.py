@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only, side, topology, way
+from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only, real_node, side, topology, way
 from doctorkit import node as node_of
 
 from tensile.diagnostics.doctor.facts import (
@@ -165,6 +165,22 @@ def test_a_node_whose_deletions_are_blocked() -> None:
     assert "docs/howto/held-deletions.md" in blocked.advice
     node["status"]["conditions"][0]["status"] = "False"
     assert only(noded(known.lowers[LOWER], known)).level == Level.OK
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([real_node(unschedulable=True), real_node("False")], "none of its 2 nodes is Ready and schedulable"),
+        ([], "it has no nodes"),
+    ],
+)
+def test_a_lower_in_which_no_pod_can_start(nodes: list[Manifest], words: str) -> None:
+    """Its virtual node takes none then."""
+    known = facts(above(node_of(LOWER)), side(answers={NODES: QueryAnswer(nodes)}))
+    kept, finding = noded(known.lowers[LOWER], known)
+    assert (kept.level, finding.level) == (Level.OK, Level.WARN)
+    assert finding.what == f"{words}, so Node {LOWER} takes no new pods"
+    assert finding.advice.endswith(" a node there")
 
 
 def test_a_node_that_is_not_there_yet() -> None:
