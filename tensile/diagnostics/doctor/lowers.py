@@ -232,8 +232,8 @@ def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         elif is_renewed(upper, node, facts.now):
             what = f"an engine keeps Node {node} for topology {name}, which has no such lower cluster here"
             advice = (
-                "if this file is not active yet, `tensile plan` shows what it changes; otherwise check whether a "
-                "second engine runs a topology of that name, and rename one of them"
+                "if this file is not active yet, see `tensile plan`; otherwise a second engine may run a topology of "
+                "that name: rename one of them"
             )
         else:
             what = f"Node {node} is of topology {name}, which no longer has such a lower cluster"
