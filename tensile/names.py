@@ -54,6 +54,10 @@ LEGACY = "global"
 """The annotation on objects of tensile-kube. It is read for adoption, and never written."""
 VIRTUAL_NODE = ("type", "virtual-kubelet")
 """The label key and value of every virtual node, ours and those of other programs."""
+ENGINE_LABELS = dict([VIRTUAL_NODE, ("kubernetes.io/role", "agent")])
+"""Labels of our virtual nodes, whatever the topology says; another one is HOSTNAME."""
+HOSTNAME = "kubernetes.io/hostname"
+"""The label that has a node's name as its value."""
 CLUSTER_SELECTOR = "clusterSelector"
 TRIPPED_LABELS = "tripped-labels"
 CLUSTER_ID = "clusterID"

@@ -215,7 +215,7 @@ def unexpected(word: str, ctx: "Context", given: Mapping[str, Any]) -> TensileEr
 
     An option without its value takes the next option for it, so that the value of that one is left.
     """
-    for option in _without_value(ctx.command.params, given):
+    if option := _without_value(ctx.command.params, given):
         return _error(_needs_value(option.opts[0], option), ctx)
     takes_file = any("-f" in one.opts and one.name not in given for one in ctx.command.params)
     is_file = word == "-" or word.endswith(_FILES) or Path(word).is_file()
@@ -223,13 +223,14 @@ def unexpected(word: str, ctx: "Context", given: Mapping[str, Any]) -> TensileEr
     return _error(f"unexpected {word!r}: {hint}", ctx)
 
 
-def _without_value(params: Iterable[Any], given: Mapping[str, Any]) -> Iterator[TyperOption]:
-    params = [one for one in params if isinstance(one, TyperOption)]
-    names = {name for one in params for name in one.opts}
-    for one in params:
+def _without_value(params: Iterable[Any], given: Mapping[str, Any]) -> TyperOption | None:
+    options = [one for one in params if isinstance(one, TyperOption)]
+    names = {name for one in options for name in one.opts}
+    for one in options:
         value = given.get(str(one.name))
         if not one.is_flag and names.intersection(value if isinstance(value, list) else [value]):
-            yield one
+            return one
+    return None
 
 
 def _needs_value(name: str, option: TyperOption) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensile.deploy.setup import CONFIGMAP, EXTENDER, METRICS, NAME, WEBHOOK, Piece, Setup, candidate_roles, upper_roles
 from tensile.engine.topology_reader import CONFIGMAP_KEY
-from tensile.names import LEADS, VIRTUAL_NODE
+from tensile.names import HOSTNAME, LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
 from tensile.policy.webhook.admission_policy import binding, has_untainted_node, policy
 from tensile.topology import Lower
@@ -25,7 +25,7 @@ REPLICAS = 2
 PRIORITY = "system-cluster-critical"
 _HTTPS = 443
 _IP = "status.podIP"
-_HOST, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+_ZONE = "topology.kubernetes.io/zone"
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 _NAMESPACE = "For the engine only: a user who can create pods or read Secrets here has all permissions of the engine."
 _ROLES = "The engine's ServiceAccount, with only the permissions that this topology needs."
@@ -240,7 +240,7 @@ def _affinity(setup: Setup) -> Manifest:
     """Return the affinity: never on a virtual node, of this or another topology, and preferably on different hosts."""
     key, value = VIRTUAL_NODE
     real = {"matchExpressions": [{"key": key, "operator": "NotIn", "values": [value]}]}
-    apart = {"topologyKey": _HOST, "labelSelector": _selected(setup)}
+    apart = {"topologyKey": HOSTNAME, "labelSelector": _selected(setup)}
     return {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [real]}},
         "podAntiAffinity": {

@@ -501,14 +501,8 @@ def _placed(pod: Manifest, row: Row) -> Explanation:
     where, of = f"in {row['name']} it is on node {row['pod']['node']}", _of(pod)
     look = f"see its containers and events: `kubectl describe pod {of}`"
     if container := _waiting(pod):
-        logs = f"read why its container ended: `kubectl logs {of} --previous`"
-        waiting, ended = container["state"]["waiting"], _last_end(container)
-        why = f"{where}, and waits: container {container['name']}: {_said(waiting)}"
-        advice = logs if waiting["reason"] == _CRASHING else _STARTS.get(waiting["reason"], "")
-        if ended and ended.get("reason") == _KILLED:
-            advice = "raise the memory limit of the container, or make it use less"
-        again = f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
-        return Explanation(f"{why}{again}", (advice, look) if advice else (look,))
+        found = _not_started(container, of)
+        return Explanation(f"{where}, and waits: {found.why}", (*found.advice, look))
     ready = conditions_of(pod).get("Ready") or {}
     if row["pod"]["phase"] == "Running" and ready.get("status") == "False":
         gate = "look at the controller that has to set the condition of the readiness gate"
@@ -621,10 +615,18 @@ def _waiting(pod: Manifest) -> Manifest:
     return {}
 
 
-def _last_end(container: Manifest) -> Manifest:
-    """Return how a container ended before, from its status, {} if it did not."""
-    found: Manifest = (container.get("lastState") or {}).get("terminated") or {}
-    return found
+def _not_started(container: Manifest, of: str) -> Explanation:
+    """Return why a container waits, how it ended before, and what to do; `of` names the pod in kubectl's arguments."""
+    waiting = container["state"]["waiting"]
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    again = f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
+    if ended.get("reason") == _KILLED:
+        advice = "raise the memory limit of the container, or make it use less"
+    elif waiting["reason"] == _CRASHING:
+        advice = f"read why its container ended: `kubectl logs {of} --previous`"
+    else:
+        advice = _STARTS.get(waiting["reason"], "")
+    return Explanation(f"container {container['name']}: {_said(waiting)}{again}", (advice,) if advice else ())
 
 
 def _said(status: Manifest) -> str:

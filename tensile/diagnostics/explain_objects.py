@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, event_rows
 from tensile.engine.status.query import sharing, unrenewed
-from tensile.kubelet.node.status import FORBIDDEN
+from tensile.kubelet.node.status import FORBIDDEN, noted_port
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import (
     CORDONED_BY,
@@ -140,8 +140,7 @@ def _cordoned(node: Manifest, lower: str, bound: int) -> Verdict | None:
 
 
 def _silent(node: Manifest) -> Verdict | None:
-    endpoints = (node.get("status") or {}).get("daemonEndpoints") or {}
-    if (endpoints.get("kubeletEndpoint") or {}).get("Port") != NOWHERE:
+    if noted_port(node) != NOWHERE:
         return None
     return Verdict("it is Ready, but the engine does not serve its logs and exec", "`tensile status` says why")
 

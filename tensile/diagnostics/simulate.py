@@ -15,6 +15,7 @@ from tensile.diagnostics.cluster_snapshot import FleetSnapshot
 from tensile.diagnostics.podfile import Template
 from tensile.errors import TensileError
 from tensile.kubelet.pods.rule import excluded
+from tensile.names import HOSTNAME
 from tensile.objects import NODE, POD, Manifest, metadata
 from tensile.policy.placement.placement import MOST, ClusterShare, ClusterSpace, examine, put, spread_out
 from tensile.policy.placement.snapshot import Node, Snapshot, pod_of
@@ -25,7 +26,6 @@ from tensile.text import aligned, joined
 from tensile.topology import Topology
 
 FORMAT = 1
-_HOSTNAME = "kubernetes.io/hostname"
 _NEW = "-new-"
 _ENDED = ("Succeeded", "Failed")
 _HEAD = ("LOWER", "FITS", "NODES", "WHY NOT MORE")
@@ -120,7 +120,7 @@ def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot
             for _ in range(one.nodes):
                 number = sum(each.startswith(f"{model.name}{_NEW}") for each in snapshot.nodes)
                 own = f"{model.name}{_NEW}{number + 1}"
-                labels = {**model.labels, _HOSTNAME: own}
+                labels = {**model.labels, HOSTNAME: own}
                 snapshot.nodes[own] = replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={})
     return snapshot
 

@@ -45,7 +45,7 @@ from tensile.names import OWNER_NAME, EventReason, Owner
 from tensile.objects import UPPER, Manifest, Ref, annotations
 from tensile.policy.descheduler.limits import is_bare
 from tensile.policy.disruption import disruption
-from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.ownership import foreign_node, is_ours
 from tensile.reconcile.report import Recorder
 from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Topology
@@ -151,8 +151,8 @@ def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[b
 def nodes_of_others(topology: Topology, world: World) -> Iterator[tuple[str, str]]:
     """Yield the Nodes of a topology that another one owns, with its name: perhaps this one, before it was renamed."""
     for spec in topology.lowers:
-        entry = world.upper.nodes.get("", spec.node.name)
-        if entry is not None and entry.facts.owner not in ("", world.owner.mark):
+        entry = foreign_node(spec.node.name, world)
+        if entry is not None:
             yield entry.name, annotations(entry.manifest()).get(OWNER_NAME, entry.facts.owner)
 
 

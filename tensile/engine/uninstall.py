@@ -33,7 +33,7 @@ from tensile.policy.descheduler import rule as descheduling
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of, secret_ref
 from tensile.reconcile.desired import Absent, Decision, Rule, VerifyAbsent, Wanted, Watch
-from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.ownership import foreign_node, is_ours
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import Recorder
 from tensile.reconcile.rules.orphans import NAMESPACES, namespaces_in_use
@@ -237,9 +237,7 @@ def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
 
 def _is_of_another(lower: LowerWorld, world: World) -> bool:
     """Whether node and pods are certainly those of another topology, as after a mistake in the name."""
-    node = world.upper.nodes.get("", lower.node)
-    is_foreign = node is not None and node.facts.owner not in ("", world.owner.mark)
-    return is_foreign and lower.pods.synced and not lower.has_orphans
+    return foreign_node(lower.node, world) is not None and lower.pods.synced and not lower.has_orphans
 
 
 def _bound(lower: LowerWorld) -> str:

@@ -364,25 +364,25 @@ class HttpCluster:
         """
         access = self.access
         if self.identity.in_doubt:
-            is_silent = self.health.unreachable_for(self._clock()) and self.health.error != NOT_CONTACTED
-            silence = self.health.error if is_silent else ""
-            unknown = "the identity of the cluster is being verified: try again in a moment"
-            raise self._doubt(silence)(
-                self.credential_error or silence or unknown, cluster=self._name, doing="open a stream"
-            )
+            raise self._unproven()
         return Endpoint(
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
 
-    def _doubt(self, silence: str) -> type[ClusterError]:
-        """Return the error for a cluster whose identity is unproven; `silence` is why it does not respond, if so."""
-        if self.health.unproven:
-            return Denied
-        if self.health.rejected:
-            return Unauthorized
-        if self.health.wrong:
-            return WrongCluster
-        return Unreachable if silence else UnverifiedConnection
+    def _unproven(self) -> ClusterError:
+        """Return the error for a stream to a cluster whose identity is unproven."""
+        health = self.health
+        sort: type[ClusterError] = UnverifiedConnection
+        message = "the identity of the cluster is being verified: try again in a moment"
+        if health.unreachable_for(self._clock()) and health.error != NOT_CONTACTED:
+            sort, message = Unreachable, health.error
+        if health.unproven:
+            sort = Denied
+        elif health.rejected:
+            sort = Unauthorized
+        elif health.wrong:
+            sort = WrongCluster
+        return sort(self.credential_error or message, cluster=self._name, doing="open a stream")
 
     def _pager(self, doing: RequestInfo, ask: FetchPage, read: Read) -> Pager:
         return Pager(doing, ask, read, self._share, tally=self.tally, allowance=self._allowance)

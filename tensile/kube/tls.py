@@ -9,7 +9,7 @@ known mistakes are checked one by one, and the library's own message comes last.
 
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from ipaddress import ip_address
@@ -323,9 +323,11 @@ def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> 
     return [*map(str, found.get_values_for_type(x509.IPAddress)), *found.get_values_for_type(x509.DNSName)]
 
 
-def is_among(host: str, names: Sequence[str]) -> bool:
-    """Report whether a certificate's names, or a wildcard among them, cover a host."""
-    return host in names or f"*.{host.partition('.')[2]}" in names
+def other_names(certificate: x509.Certificate, host: str) -> str:
+    """Return the names of a certificate as text, "nothing" for none; "" if they, or a wildcard, cover the host."""
+    names = names_of(certificate)
+    is_covered = host in names or f"*.{host.partition('.')[2]}" in names
+    return "" if is_covered else ", ".join(names) or "nothing"
 
 
 def _is_for_servers(certificate: x509.Certificate) -> bool:

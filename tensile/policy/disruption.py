@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensile.kube.store import Entry
+from tensile.kubelet.node.status import noted_port
 from tensile.names import NOWHERE
 from tensile.objects import (
     CLAIM,
@@ -317,11 +318,10 @@ def _streams(planned: Iterable[Change], world: World) -> Iterator[CutStreams]:
         entry = world.upper.nodes.get("", lower.node)
         if not pods or entry is None:
             continue
-        endpoints = (entry.manifest().get("status") or {}).get("daemonEndpoints") or {}
-        old, new = (endpoints.get("kubeletEndpoint") or {}).get("Port"), lower.spec.node.kubelet_port
+        old, new = noted_port(entry.manifest()), lower.spec.node.kubelet_port
         if lower.node in gone:
             yield CutStreams(lower.node, pods, "the node is deleted")
-        elif lower.in_topology and old not in (None, 0, NOWHERE) and new and old != new:
+        elif lower.in_topology and old not in (0, NOWHERE) and new and old != new:
             yield CutStreams(lower.node, pods, f"its kubelet port changes from {old} to {new}")
 
 

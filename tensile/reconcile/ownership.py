@@ -142,6 +142,12 @@ def has_node(lower: LowerWorld, world: World) -> bool:
     return not lower.mapping_known or node.facts.mapping in ("", mapping_note(lower.naming))
 
 
+def foreign_node(name: str, world: World) -> Entry | None:
+    """Return the virtual node of that name if it has the marks of another owner, else None."""
+    node = world.upper.nodes.get("", name)
+    return node if node is not None and node.facts.owner not in ("", world.owner.mark) else None
+
+
 def node_begins(lower: LowerWorld, delta: Delta) -> bool:
     """Report whether a change is that a lower's Node is created, or gets another owner."""
     before, after = delta

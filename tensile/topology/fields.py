@@ -94,11 +94,6 @@ node_name = _matching(
 )
 """A node's name: an object's name that is also a label value (kubernetes.io/hostname), hence 63 characters."""
 
-HOSTNAME_LABEL = "kubernetes.io/hostname"
-"""The label of a virtual node that has its name as the value."""
-ENGINE_LABELS = {"type": "virtual-kubelet", "kubernetes.io/role": "agent"}
-"""Labels that the engine gives every virtual node, whatever `node.labels` says."""
-
 label_value = _matching(
     f"({QUALIFIED})?",
     "empty, or letters, digits, '-', '_' and '.', starting and ending with a letter or digit",

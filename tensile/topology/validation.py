@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tensile import resources
-from tensile.topology.fields import ENGINE_LABELS, HOSTNAME_LABEL, is_whole
+from tensile.names import ENGINE_LABELS, HOSTNAME
+from tensile.topology.fields import is_whole
 from tensile.topology.messages import TopologyProblem
 from tensile.topology.models import Topology, TopologyFile
 from tensile.yaml_document import Path, compose, locate, show_key, show_path
@@ -367,7 +368,7 @@ def _own_labels(topology: Topology) -> Iterator[TopologyFault]:
     """Yield labels of nodes to which the engine gives another value."""
     for place, lower in enumerate(topology.lowers):
         for key, value in lower.node.labels.items():
-            own = lower.node.name if key == HOSTNAME_LABEL else ENGINE_LABELS.get(key, value)
+            own = lower.node.name if key == HOSTNAME else ENGINE_LABELS.get(key, value)
             if value != own:
                 words = f"has no effect: the engine gives this label the value {own!r}; remove it, or use another label"
                 yield TopologyFault(("lowers", place, "node", "labels", key), words)

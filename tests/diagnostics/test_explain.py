@@ -449,7 +449,7 @@ def test_a_limit_of_the_topology_that_a_pod_does_not_fit_in() -> None:
     ],
 )
 def test_a_virtual_node_whose_lower_can_run_no_pods(trouble: str, advice: str) -> None:
-    """A toleration of its taint would not help: the engine removes it."""
+    """The engine removes its taint once a pod can run there; a toleration would not make it run."""
     taints = [TAINT, {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}]
     nodes = [(NODE, virtual("lower-a")), (NODE, virtual("lower-b", taints=taints))]
     lowers = (LOWERS[0], sight("lower-b", trouble=trouble))

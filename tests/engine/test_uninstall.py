@@ -189,7 +189,7 @@ class Mixed:
 
 
 def test_what_follows_on_a_write_is_left_out_with_it() -> None:
-    """A deletion may rest on the write before it; and nobody waits for what nobody creates."""
+    """A deletion may depend on the write before it. No key waits for an object that the uninstall does not create."""
     rule, here = DeletionsOnly(Mixed()), world()
     (key,) = rule.keys(here, A)
     found = rule.decide(key, here)

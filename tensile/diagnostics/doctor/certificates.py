@@ -28,8 +28,8 @@ from tensile.kube.tls import (
     authority_warnings,
     date_of,
     described,
-    is_among,
     names_of,
+    other_names,
     pair_fault,
     unreadable,
     warnings,
@@ -124,8 +124,7 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
         return
     which, wanted = _which(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
     found = list(warnings(which, certificate, "", facts.now))
-    if not is_among(wanted, names_of(certificate)):
-        named = ", ".join(names_of(certificate)) or "nothing"
+    if named := other_names(certificate, wanted):
         what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
         found.append(CertificateProblem(which, what, f"reissue it with {wanted} among its subjectAltNames"))
     yield from _judged(which, certificate, found, facts.now)

@@ -24,6 +24,8 @@ from tensile.kubelet.node.status import keys as held_keys
 from tensile.names import (
     CLUSTER_ID,
     CORDONED_BY,
+    ENGINE_LABELS,
+    HOSTNAME,
     LOWER_UID,
     NAMESPACE_MAPPING,
     OWNER,
@@ -37,7 +39,6 @@ from tensile.reconcile.desired import Absent, Decision, Patched, Present, Wanted
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import Key, LowerWorld, World, mapping_note
 from tensile.topology import Lower
-from tensile.topology.fields import ENGINE_LABELS, HOSTNAME_LABEL
 
 NAME = "node"
 LOWER_REMOVED = "its lower cluster was removed from the topology"
@@ -208,7 +209,7 @@ def own_labels(spec: Lower) -> dict[str, str]:
         "node.kubernetes.io/exclude-from-external-load-balancers": "",
         **spec.node.labels,
         **ENGINE_LABELS,
-        HOSTNAME_LABEL: spec.node.name,
+        HOSTNAME: spec.node.name,
     }
 
 

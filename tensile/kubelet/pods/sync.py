@@ -27,13 +27,13 @@ from tensile.kubelet.pods.update import (
     lasting_changes,
     sync_condition,
 )
-from tensile.names import BOOKKEEPING, SYNCED, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.names import BOOKKEEPING, HOSTNAME, SYNCED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, Manifest, Ref, annotations, as_read, labels, metadata, timestamp
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.pods.index import TERMINAL, PodView, view_of
 from tensile.reconcile.pods.references import Reference, references
-from tensile.reconcile.pods.scheduling import HOSTNAME, taints_of, tolerations_for_upper
+from tensile.reconcile.pods.scheduling import taints_of, tolerations_for_upper
 from tensile.reconcile.rules import config, namespaces
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 

@@ -24,6 +24,7 @@ from tensile.names import (
     DESCHEDULE_COUNT,
     DESCHEDULED,
     DO_NOT_DISRUPT,
+    HOSTNAME,
     KEPT_OFF,
     KEPT_POD,
     NAMESPACE_EXCLUDED,
@@ -39,7 +40,7 @@ from tensile.policy.webhook.admission import pinned
 from tensile.reconcile.desired import Present
 from tensile.reconcile.ownership import is_ours, upper_uid_of
 from tensile.reconcile.pods.pod_schema import is_pod
-from tensile.reconcile.pods.scheduling import HOSTNAME, NOT_READY, REQUIRED, UNREACHABLE, has_requirements, required_of
+from tensile.reconcile.pods.scheduling import NOT_READY, REQUIRED, UNREACHABLE, has_requirements, required_of
 from tensile.reconcile.world import Problem, World
 
 BACKUP = "tensile-pod-"

@@ -20,10 +20,9 @@ import msgspec
 import orjson
 
 from tensile.errors import TensileError
-from tensile.names import CLUSTER_SELECTOR, DESCHEDULED, VIRTUAL_POD
+from tensile.names import CLUSTER_SELECTOR, DESCHEDULED, HOSTNAME, VIRTUAL_POD
 from tensile.objects import Manifest, annotations, controller_of, labels, metadata
 from tensile.reconcile.pods.scheduling import (
-    HOSTNAME,
     LISTS,
     LONGEST,
     MOST,

@@ -13,6 +13,7 @@ a while, in the middle of which each replica changes over.
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
-from tensile.kube.tls import KeyPair, is_among, issued, names_of, pair_fault
+from tensile.kube.tls import KeyPair, issued, names_of, other_names, pair_fault
 from tensile.names import Owner
 from tensile.objects import SECRET, Manifest, Ref
 
@@ -100,11 +101,9 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
         return []
 
 
-def demand_name(pair: KeyPair, host: str, path: object) -> None:
+def demand_name(pair: KeyPair, host: str, path: Path) -> None:
     """Raise TensileError unless the certificate of a file is for a host."""
-    names = names_of(certificates_in(pair.certificate)[0])
-    if not is_among(host, names):
-        named = ", ".join(names) or "nothing"
+    if named := other_names(certificates_in(pair.certificate)[0], host):
         raise TensileError(
             f"{path} is for {named}, and the apiserver calls the webhook at {host}: issue it again for that address; "
             "the former certificate is still served"

@@ -211,7 +211,7 @@ class WebhookServer:
 
     @contextmanager
     def _from_outside(self, webhook: Webhook) -> Iterator[None]:
-        """Add to an error that a Service hardly leads to an engine outside the cluster."""
+        """Add to an error that a Service does not lead to an engine outside the cluster."""
         try:
             yield
         except Conflict:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import orjson
 
-from tensile.names import CLUSTER_SELECTOR
+from tensile.names import CLUSTER_SELECTOR, ENGINE_LABELS, HOSTNAME
 from tensile.objects import Manifest, annotations, tolerates
 from tensile.topology import Lower, Topology
 
@@ -28,11 +28,10 @@ NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-HOSTNAME = "kubernetes.io/hostname"
 NAME_FIELD = "metadata.name"
 NAMING_NODES = frozenset({HOSTNAME, NAME_FIELD})
 """Keys by which a requirement names nodes."""
-UPPER_ONLY_KEYS = frozenset({"type", "kubernetes.io/role"})
+UPPER_ONLY_KEYS = frozenset(ENGINE_LABELS)
 """Label keys of virtual nodes, whatever the topology says."""
 LISTS = ("matchExpressions", "matchFields")
 """The two lists of requirements in a node selector term."""

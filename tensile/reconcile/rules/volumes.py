@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from tensile.kube.store import Delta, Entry, Transformed
-from tensile.names import LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, PROVISIONER
+from tensile.names import HOSTNAME, LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, PROVISIONER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, Watch, told_of
 from tensile.reconcile.ownership import adopts, has_node, is_copy, marks_of, node_begins
@@ -235,7 +235,7 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
     manifest, volume = claim.manifest(), below(lower, copy)
     meta, spec = metadata(manifest), manifest["spec"]
     kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
-    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [lower.node]}
+    here = {"key": HOSTNAME, "operator": "In", "values": [lower.node]}
     notes = {LOWER: lower.name, PROVISIONED_BY: PROVISIONER, **facts_below(copy, volume)}
     made = {
         "apiVersion": VOLUME.api,
