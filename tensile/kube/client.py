@@ -51,6 +51,7 @@ from tensile.kube.transport import (
     CredentialRefresh,
     HTTPCall,
     HTTPReply,
+    NoConnection,
     Sleep,
     Transport,
     UntrustedServer,
@@ -514,7 +515,7 @@ class HttpCluster:
             self.health.contact(self._clock())
         elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _WRITES):
             # A write also fails when a webhook does, which says nothing about the cluster. Reads show its health.
-            self.health.silence(self._clock(), error.message)
+            self.health.silence(self._clock(), error.message, unconnected=isinstance(error, NoConnection))
             if not error.status:
                 self.identity.doubt()
         return error

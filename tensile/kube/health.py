@@ -1,7 +1,8 @@
 """The health of a cluster's connection, the identity of the cluster, and the permissions that it denies.
 
-An idle watch is no silence. Silence begins with a failure and ends with any response, even an error. Only a rejected
-credential, theirs or ours, counts as silence too, even while older watches still deliver events.
+An idle watch is no silence. Silence begins with a failure and ends with any response, even an error, or with an event
+of a watch. Events of older watches do not end it after a rejected credential, theirs or ours, and while no new
+connection can be opened: an apiserver that shuts down serves its open watches for up to a minute.
 
 After a lost connection, a rejected credential or a change of access, the cluster must prove its identity before any
 other request is sent. So it must when a new connection leads to a server with an unknown certificate. An idle
@@ -85,8 +86,9 @@ class Health:
     `last_contact` is the time of the last response, None before the first. `error` is the present error, "" for none.
     `wrong` is true while another cluster responds at the address, and `shared` while that one is open under another
     name. `shut_out` is true while one side rejects the other's credential, `rejected` if it is ours that was rejected
-    last, and `excessive` while the cluster counts as sending too much. `unproven` is the denial of what would show the
-    cluster's identity, "" for none: until then it gets no requests.
+    last, and `excessive` while the cluster counts as sending too much. `unconnected` is true if the last failure was a
+    connection that could not be opened. `unproven` is the denial of what would show the cluster's identity, "" for
+    none: until then it gets no requests.
     """
 
     def __init__(self, now: float) -> None:
@@ -97,6 +99,7 @@ class Health:
         self.shut_out = False
         self.rejected = False
         self.excessive = False
+        self.unconnected = False
         self.unproven = ""
         self._bearable_from = 0.0
         self._silent_since: float | None = now
@@ -108,7 +111,7 @@ class Health:
 
     def contact(self, now: float) -> None:
         """Record a response to a request."""
-        self.shut_out = self.rejected = False
+        self.shut_out = self.rejected = self.unconnected = False
         self.hear(now)
 
     def hear(self, now: float) -> None:
@@ -116,13 +119,13 @@ class Health:
         self.last_contact = now
         if self.excessive and now >= self._bearable_from:
             self.excessive = False
-        if not self.wrong and not self.shut_out and not self.excessive:
+        if not (self.wrong or self.shut_out or self.excessive or self.unconnected):
             self.error = ""
             self._silent_since = None
 
-    def silence(self, now: float, error: str) -> None:
-        """Record a request without a response."""
-        self.error, self.rejected = error, False
+    def silence(self, now: float, error: str, *, unconnected: bool = False) -> None:
+        """Record a request without a response. `unconnected`: no connection could be opened for it."""
+        self.error, self.rejected, self.unconnected = error, False, unconnected
         if self._silent_since is None:
             self._silent_since = now
 

@@ -40,6 +40,10 @@ class ConnectionDropped(Unreachable):
     """The connection ended during the request. A read may be retried at once."""
 
 
+class NoConnection(Unreachable):
+    """No connection could be opened: nothing listens at the address, or nothing leads to it."""
+
+
 class UntrustedServer(Unreachable):
     """The server's certificate is not from the known CA, or not for its name. A user has to correct it."""
 
@@ -304,7 +308,7 @@ def _failure(error: Exception, access: Access) -> Unreachable:
             f"{where} did not respond in time: check that the apiserver runs and is reachable from this host"
         )
     if isinstance(error, aiohttp.ClientConnectorError) or _is_systems(error):
-        return Unreachable(
+        return NoConnection(
             f"cannot connect to {where} ({cause_of(error)}): check the address and that the apiserver runs"
         )
     return ConnectionDropped(f"{where} closed the connection ({type(error).__name__}): check that the apiserver runs")

@@ -254,6 +254,7 @@ async def test_an_apiserver_that_does_not_run_is_told_by_its_address() -> None:
         Unreachable, match=r"cannot connect to 127\.0\.0\.1:1 \(Connection refused\): check the address"
     ):
         await cluster.read(REF)
+    assert cluster.health.unconnected
     await cluster.close()
 
 

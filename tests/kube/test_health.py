@@ -55,6 +55,21 @@ def test_a_cluster_that_shuts_us_out_is_silent_until_it_accepts_us() -> None:
     assert (health.unreachable_for(50.0), health.error) == (0.0, "")
 
 
+def test_a_cluster_without_new_connections_is_silent_until_it_responds() -> None:
+    """An apiserver that shuts down serves its open watches for a while. A slow one responds with them."""
+    health = Health(0.0)
+    health.contact(1.0)
+    health.silence(10.0, "refused", unconnected=True)
+    health.hear(20.0)
+    assert (health.unreachable_for(30.0), health.error, health.last_contact) == (20.0, "refused", 20.0)
+    health.silence(31.0, "slow")
+    health.hear(32.0)
+    assert health.unreachable_for(33.0) == 0.0
+    health.silence(40.0, "refused", unconnected=True)
+    health.contact(41.0)
+    assert (health.unreachable_for(42.0), health.error) == (0.0, "")
+
+
 def test_a_word_of_a_watch_ends_other_silence() -> None:
     """An event is as good as an answer after a lost connection, and not while another cluster answers."""
     health = Health(0.0)

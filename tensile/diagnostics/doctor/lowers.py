@@ -99,10 +99,8 @@ def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "identity", Level.FAIL, what, advice)
         return
     left = _left_node(side, facts)
-    if left:
-        what = f"it is the cluster of removed node {left}, which still has pods"
-        advice = f"to keep them, write node: {{name: {left}}} for lower {side.name}; or delete these pods"
-        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+    if left is not None:
+        yield _renamed(side, left)
         return
     if known not in ("", side.identity):
         what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
@@ -123,13 +121,21 @@ def _noted(side: ClusterFacts, facts: Facts) -> str:
     return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
 
 
-def _left_node(side: ClusterFacts, facts: Facts) -> str:
-    """Return the Node of a removed lower that was made for the same cluster, "" for none: the lower was renamed."""
+def _left_node(side: ClusterFacts, facts: Facts) -> Manifest | None:
+    """Return the Node of no lower in the file that was made for the same cluster: the lower was renamed."""
     nodes = (node_named(facts.upper, name) or {} for name in strays(facts.upper, facts.topology))
-    left = (
-        metadata(one)["name"] for one in nodes if is_removed(one) and annotations(one).get(LOWER_UID) == side.identity
-    )
-    return next(left, "")
+    return next((one for one in nodes if annotations(one).get(LOWER_UID) == side.identity), None)
+
+
+def _renamed(side: ClusterFacts, left: Manifest) -> Finding:
+    """Return the finding on a lower that was renamed. The Node of its former name stays as long as pods use it."""
+    former = metadata(left)["name"]
+    keep = f"write node: {{name: {former}}} for lower {side.name}"
+    if is_removed(left):
+        what = f"it is the cluster of removed node {former}, which still has pods"
+        return Finding(side.name, "identity", Level.FAIL, what, f"to keep them, {keep}; or delete these pods")
+    what = f"it is the cluster of Node {former}, which is no lower of this file"
+    return Finding(side.name, "identity", Level.WARN, what, f"to keep the pods of that node, {keep}")
 
 
 def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:

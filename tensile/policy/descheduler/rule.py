@@ -284,10 +284,17 @@ def _cordoned(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Yield the lower's key when an evicted pod begins to terminate, because an event is emitted for it."""
+    """Yield the lower's key when a pod begins to leave that was evicted, or that the reported problem names.
+
+    An event is emitted for the one, and the problem must not name the other any more.
+    """
     pod, before = delta.after, delta.before
-    begins = pod is not None and pod.facts.terminating and not (before and before.facts.terminating)
-    if begins and _is_asked(lower, world) and _was_told(delta.entry, world.lowers[lower], world):
+    leaves = pod is None or (pod.facts.terminating and not (before and before.facts.terminating))
+    if not leaves or not _is_asked(lower, world):
+        return
+    problem = world.problems.get(key_of(lower))
+    is_named = problem is not None and f"{delta.entry.namespace}/{delta.entry.name}:" in problem.message
+    if is_named or (pod is not None and _was_told(pod, world.lowers[lower], world)):
         yield key_of(lower)
 
 

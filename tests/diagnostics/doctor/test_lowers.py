@@ -116,6 +116,21 @@ def test_a_lower_that_was_renamed_while_it_had_pods() -> None:
     assert finding.advice.startswith("to keep them, write node: {name: lower-old} for lower lower-a")
 
 
+def test_a_lower_that_the_file_renames_before_an_engine_reads_it() -> None:
+    """Its Node is in use, with or without pods."""
+    kept = node_of("lower-old")
+    kept["metadata"]["annotations"][LOWER_UID] = LOWER_ID
+    one = side()
+    finding = only(identified(one, facts(above(kept), one)))
+    assert finding == Finding(
+        LOWER,
+        "identity",
+        Level.WARN,
+        "it is the cluster of Node lower-old, which is no lower of this file",
+        "to keep the pods of that node, write node: {name: lower-old} for lower lower-a",
+    )
+
+
 def test_a_cluster_that_did_not_tell_who_it_is() -> None:
     """Nothing is said, and nothing is taken for its twin."""
     first, second = side(identity=""), side("lower-b", identity="")

@@ -246,6 +246,24 @@ def test_it_comes_back_after_the_interval_and_not_faster_than_it_can() -> None:
     assert asked(here)[0].requeue_after == 2.0
 
 
+def test_a_problem_is_looked_at_again_when_a_pod_that_it_names_leaves() -> None:
+    """It would be reported for up to an interval after its cause is gone; other pods that leave change nothing."""
+    here = here_on()
+    heard: list[object] = []
+    route, _, _ = DeschedulerRule().watches()
+    pods = here.lowers[A].upper_pods
+    put(pods, seeker("other"))
+    pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
+    here.problems[key_of(A)] = asked(here)[1].problem  # type: ignore[assignment]
+    drop(pods, "other")
+    assert not heard
+    put(pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert heard == [key_of(A)]
+    drop(pods, "web")
+    assert heard == [key_of(A), key_of(A)]
+    assert asked(here)[1].problem is None
+
+
 def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     """And nothing else is: a pass is made once in an interval."""
     here = ground()
