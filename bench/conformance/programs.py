@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import VERSION_FLAGS, Finder, ProgramSet, cache_directory
-from tensile.sandbox.progress import Progress
 from tensile.sandbox.state import SandboxError
+from tensile.text import Progress
 
 VERSION = "v1.36.3"
 SOURCES = Path(__file__).parent / "sources"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from bench.conformance.programs import Programs
 from tensile.sandbox.processes import MARK
-from tensile.sandbox.progress import Progress
+from tensile.text import Progress
 
 SIGS = ("sig-apps", "sig-cli", "sig-node", "sig-storage")
 REPORT = "report.json"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
 RUN, PLAN, INSPECT, SET_UP, TRY = "Run", "Plan", "Inspect", "Set up", "Try"
-_PANELS = (RUN, PLAN, INSPECT, SET_UP, TRY)
+PANELS = (RUN, PLAN, INSPECT, SET_UP, TRY)
 """The groups of commands, in the order of the help."""
 GLOBAL = "Global options"
 """The panel of the options that every command has."""
@@ -126,7 +126,7 @@ def _listed(group: TyperGroup) -> Iterator[tuple[str, list[Row]]]:
     for name, one in shown.items():
         panel = getattr(one, "rich_help_panel", None) or "Commands"
         panels.setdefault(panel, []).append((name.ljust(width), help_text(one).summary))
-    order = [*_PANELS, *panels]
+    order = [*PANELS, *panels]
     yield from sorted(panels.items(), key=lambda panel: order.index(panel[0]))
 
 
@@ -364,16 +364,12 @@ def print_script(command: "Command", shell: str) -> int:
     return shell_complete(command, {}, "tensile", VARIABLE, f"source_{shell}")
 
 
-def answer_kubectl() -> None:
-    """Print the completions of the last word after `kubectl tensile`: the program `kubectl_complete-tensile`.
+def answer_cobra(command: "Command", words: Sequence[str]) -> None:
+    """Print the completions of the last of some words in the protocol of Cobra.
 
-    Its arguments are these words. Each line is a completion; without any, the last line allows names of files.
+    Each line is a completion. Without any, the last line allows names of files.
     """
-    from typer.main import get_command  # noqa: PLC0415 - the commands import this module
-
-    from tensile.cli.commands import app  # noqa: PLC0415
-
-    found = _completions(get_command(app), sys.argv[1:])
+    found = _completions(command, words)
     sys.stdout.write("".join(f"{line}\n" for line in [*found, _COBRA_NO_FILES if found else _COBRA_FILES]))
 
 

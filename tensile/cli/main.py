@@ -1,4 +1,4 @@
-"""The program's entry point: run a command, print any error to stderr, and exit with its code."""
+"""The program's entry points: run a command, print any error to stderr, and exit with its code."""
 
 import copy
 import os
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from typer.main import get_command_name
+from typer.main import get_command, get_command_name
 
 from tensile import text
 from tensile.cli import help as helping
-from tensile.cli.commands import app
+from tensile.cli import inspect_commands, setup_commands, topology_commands  # noqa: F401 - they add commands
+from tensile.cli.program import app
 from tensile.errors import INTERRUPTED, TensileError
 from tensile.text import joined
 
@@ -38,6 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if code == INTERRUPTED:  # typer returns this code for Ctrl-C, too
         typer.echo("interrupted", err=True)
     sys.exit(code or 0)
+
+
+def complete_kubectl() -> None:
+    """Print the completions of the last word after `kubectl tensile`: the program `kubectl_complete-tensile`.
+
+    Its arguments are these words.
+    """
+    helping.answer_cobra(get_command(app), sys.argv[1:])
 
 
 def _needed(arguments: Sequence[str]) -> typer.Typer:

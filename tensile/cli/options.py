@@ -1,6 +1,6 @@
 """Options that several commands share, and the input that they name: topology files, pods, stdin, ConfigMaps.
 
-Every error about an input contains its name. As in `tensile.cli.commands`, imports happen when they are needed.
+Every error about an input contains its name. As in the modules of commands, imports happen when they are needed.
 """
 
 import errno
@@ -53,36 +53,14 @@ def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | N
     return checked
 
 
-FileOption = Annotated[
-    str | None,
-    typer.Option(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help="The topology file; - for standard input. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
-        show_default=False,
-    ),
-]
-FollowedFile = Annotated[
-    str | None,
-    typer.Option(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help="The topology file, which is watched for changes. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
-        show_default=False,
-    ),
-]
-EngineFile = Annotated[
-    str | None,
-    typer.Option(
-        "-f",
-        "--file",
-        metavar="FILE",
-        help="The topology file that the engine follows. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
-        show_default=False,
-    ),
-]
+def _file_option(what: str) -> Any:
+    """Return the option -f of a topology file."""
+    words = f"{what}. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."
+    return typer.Option("-f", "--file", metavar="FILE", help=words, show_default=False)
+
+
+_FILE = _file_option("The topology file; - for standard input")
+FileOption = Annotated[str | None, _FILE]
 LogLevel = Annotated[
     str | None,
     typer.Option(
@@ -298,31 +276,72 @@ Check = Callable[[str, bytes, str], None]
 """Checks the display name and the content of a topology, with the lines about what is invalid in it ("": nothing)."""
 
 
-def given_topology(
-    file: str | None,
-    configmap: str | None,
-    key: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    *,
-    allow_exec_plugins: bool,
-    check: Check | None = None,
-) -> GivenTopology:
-    """Return the topology in a file, or in a ConfigMap of the upper cluster.
+class TopologyOptions(NamedTuple):
+    """The topology that a command line names: in a file, or in a ConfigMap of the upper cluster.
 
-    Raises TensileError for options that do not go together, if the topology cannot be read, as `check` raises it, and
-    if the topology is not valid.
+    A command takes it as its parameter `source`, and with that the options for it. The values are None if not given.
     """
-    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    if found is not None:
-        return _in_map(*found, check)
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
 
-    name, data = read(file, "-f")
-    with _checked(check, name, data):
-        topology = _topology(name, data)
-    path = "" if name == STANDARD_INPUT else str(Path(name).absolute())
-    return GivenTopology(topology, name, path, data, ClusterAccess(directory_of(name), allow_exec_plugins))
+    file: str | None
+    configmap: str | None
+    key: str | None
+    kubeconfig: str | None
+    context: str | None
+    allow_exec_plugins: bool
+
+    def topology(self, check: Check | None = None) -> GivenTopology:
+        """Read the topology.
+
+        Raises TensileError for options that do not go together, if the topology cannot be read, as `check` raises it,
+        and if the topology is not valid.
+        """
+        found = self.in_configmap()
+        if found is not None:
+            return _in_map(*found, check)
+        from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
+
+        name, data = read(self.file, "-f")
+        with _checked(check, name, data):
+            topology = _topology(name, data)
+        path = "" if name == STANDARD_INPUT else str(Path(name).absolute())
+        return GivenTopology(topology, name, path, data, ClusterAccess(directory_of(name), self.allow_exec_plugins))
+
+    def in_configmap(self) -> "tuple[ConfigMapKey, ClusterAccess] | None":
+        """Return the ConfigMap and the credentials of its cluster; None if the topology is in a file.
+
+        Raises TensileError for options that do not go together.
+        """
+        from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
+        from tensile.engine.topology_reader import CONFIGMAP_KEY, ConfigMapKey  # noqa: PLC0415
+
+        given = {"--key": self.key, "--kubeconfig": self.kubeconfig, "--context": self.context}
+        if self.configmap is None:
+            lonely = next((name for name, value in given.items() if value is not None), None)
+            if lonely:
+                raise TensileError(f"{lonely} needs --configmap: a topology file names its own clusters")
+            return None
+        if empty := next((name for name, value in given.items() if value == ""), None):
+            raise TensileError(f"{empty} is empty: give a value, or omit the option")
+        if self.file is not None:
+            raise TensileError("--configmap and -f exclude each other")
+        namespace, _, name = self.configmap.partition("/")
+        if not namespace or not name or "/" in name:
+            raise TensileError(f"--configmap {self.configmap!r}: write NAMESPACE/NAME")
+        if self.context is not None and self.kubeconfig is None:
+            raise TensileError("--context needs --kubeconfig")
+        ways = ClusterAccess(
+            Path.cwd(),
+            self.allow_exec_plugins,
+            self.kubeconfig,
+            self.context,
+            instead="name a kubeconfig with --kubeconfig",
+        )
+        return ConfigMapKey(namespace, name, self.key or CONFIGMAP_KEY), ways
+
+
+FileSource = Annotated[TopologyOptions, _FILE]
+FollowedSource = Annotated[TopologyOptions, _file_option("The topology file, which is watched for changes")]
+EngineSource = Annotated[TopologyOptions, _file_option("The topology file that the engine follows")]
 
 
 @contextmanager
@@ -355,40 +374,3 @@ def _in_map(place: "ConfigMapKey", ways: "ClusterAccess", check: Check | None) -
 def directory_of(name: str) -> Path:
     """Return the directory that the relative paths of a topology file start from, by its display name."""
     return Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
-
-
-def map_of(
-    file: str | None,
-    configmap: str | None,
-    key: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    *,
-    allow_exec_plugins: bool,
-) -> "tuple[ConfigMapKey, ClusterAccess] | None":
-    """Return the ConfigMap of the topology and the credentials of its cluster; None if the topology is in a file.
-
-    Raises TensileError for options that do not go together.
-    """
-    from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
-    from tensile.engine.topology_reader import CONFIGMAP_KEY, ConfigMapKey  # noqa: PLC0415
-
-    given = {"--key": key, "--kubeconfig": kubeconfig, "--context": context}
-    if configmap is None:
-        lonely = next((name for name, value in given.items() if value is not None), None)
-        if lonely:
-            raise TensileError(f"{lonely} needs --configmap: a topology file names its own clusters")
-        return None
-    if empty := next((name for name, value in given.items() if value == ""), None):
-        raise TensileError(f"{empty} is empty: give a value, or omit the option")
-    if file is not None:
-        raise TensileError("--configmap and -f exclude each other")
-    namespace, _, name = configmap.partition("/")
-    if not namespace or not name or "/" in name:
-        raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
-    if context is not None and kubeconfig is None:
-        raise TensileError("--context needs --kubeconfig")
-    ways = ClusterAccess(
-        Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig"
-    )
-    return ConfigMapKey(namespace, name, key or CONFIGMAP_KEY), ways

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from tensile.cli.apply import NO_CHANGE, Ask
-from tensile.cli.options import STANDARD_INPUT, directory_of, read
+from tensile.cli.options import STANDARD_INPUT, TopologyOptions, directory_of, read
 from tensile.engine.approval import DIGITS, check_digits
 from tensile.engine.history import AcceptedText, TopologyRecords, file_place, history_ref, read_records
 from tensile.engine.lower import ClusterAccess
@@ -85,20 +85,19 @@ class RollbackPlan(NamedTuple):
         return self.present.data != self.target.content.encode()
 
 
-def location(
-    file: str | None, found: tuple[ConfigMapKey, ClusterAccess] | None, *, allow_exec_plugins: bool
-) -> TopologyLocation:
-    """Return where the topology is: in a ConfigMap if one was `found` on the command line, else in a file.
+def location(source: TopologyOptions) -> TopologyLocation:
+    """Return where the topology is that a command line names: in a ConfigMap, or in a file.
 
     Raises TensileError for a file that does not say its name.
     """
+    found = source.in_configmap()
     if found is not None:
         place, ways = found
         return TopologyLocation(f"configmap/{place}", f"--configmap {place}", place, ways, Upper())
-    name, data = read(file, of_engine=True)
+    name, data = read(source.file, of_engine=True)
     topology, upper = _name_and_upper(data, name)
     path = None if name == STANDARD_INPUT else Path(name).absolute()
-    ways = ClusterAccess(directory_of(name), allow_exec_plugins)
+    ways = ClusterAccess(directory_of(name), source.allow_exec_plugins)
     if path is None:
         raise TensileError("standard input is no place for a topology: name a file with -f, or use --configmap")
     return TopologyLocation(name, f"-f {quote(name)}", file_place(topology), ways, upper, path, data)

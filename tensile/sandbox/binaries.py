@@ -34,8 +34,8 @@ from tensile.sandbox.download import (
     kwok,
     release_hosts,
 )
-from tensile.sandbox.progress import Progress, Updates
 from tensile.sandbox.state import Binaries, NodePrograms, Runtime, SandboxError
+from tensile.text import Progress, Updates
 
 SOURCES = Path(__file__).parent / "controlplane"
 KUBERNETES = "v1.36.3"

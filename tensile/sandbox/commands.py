@@ -21,9 +21,9 @@ from tensile.names import SANDBOX_DIRECTORY
 from tensile.sandbox import binaries, start, stop
 from tensile.sandbox.credentials import ADDONS
 from tensile.sandbox.processes import running
-from tensile.sandbox.progress import progress_to
 from tensile.sandbox.real_node import IMAGE
 from tensile.sandbox.state import Options, SandboxError, State, cluster_names, load
+from tensile.text import progress_to
 
 REAL_LOWER = cluster_names(1)[start.REAL]
 DEFAULT_DIRECTORY = Path(SANDBOX_DIRECTORY)

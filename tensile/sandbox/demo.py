@@ -53,9 +53,8 @@ from tensile.sandbox.demo_script import (
     SideBySide,
     edited,
 )
-from tensile.sandbox.progress import progress_to
 from tensile.sandbox.sandbox import Sandbox
-from tensile.text import takes_colour
+from tensile.text import progress_to, takes_colour
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN = 0.05

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NoReturn
 from urllib.parse import urljoin, urlsplit
 
-from tensile.sandbox.progress import Updates
 from tensile.sandbox.state import SandboxError
+from tensile.text import Updates
 
 VARIABLE = "TENSILE_RELEASES"
 OFF = "off"

@@ -25,8 +25,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tensile.sandbox.progress import Progress, Updates
 from tensile.sandbox.state import SandboxError
+from tensile.text import Progress, Updates
 
 LONGEST = 200
 """The maximum length in characters of the line that explains a failure."""

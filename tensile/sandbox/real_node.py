@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 
 from tensile.sandbox import stop
 from tensile.sandbox.download import ARCHITECTURES
-from tensile.sandbox.progress import Progress
 from tensile.sandbox.state import LOOPBACK, Layout, NodePrograms, Runtime, SandboxError
+from tensile.text import Progress
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
 PLUGINS = ("bridge", "host-local", "loopback")

@@ -17,11 +17,11 @@ from typing import Self
 import msgspec
 
 from tensile.sandbox import apiserver, processes, state
-from tensile.sandbox.progress import Progress
 from tensile.sandbox.start import bring_up, start_process
 from tensile.sandbox.state import UPPER, Options, Ports, Process, SandboxCluster, SandboxError, State
 from tensile.sandbox.stop import CleanupGuard
 from tensile.sandbox.stop import end as end_sandbox
+from tensile.text import Progress
 
 KUBECTL_LIMIT = 120.0
 

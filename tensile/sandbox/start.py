@@ -15,7 +15,6 @@ import tenacity
 
 from tensile.sandbox import apiserver, binaries, credentials, flags, processes, real_node
 from tensile.sandbox.apiserver import Api
-from tensile.sandbox.progress import Progress
 from tensile.sandbox.state import (
     LOOPBACK,
     MAX_LOWERS,
@@ -42,6 +41,7 @@ from tensile.sandbox.stop import (
     tear_down,
     unless_done,
 )
+from tensile.text import Progress
 
 STAGES = Path(__file__).parent / "stages"
 TRIES = 3

@@ -26,9 +26,9 @@ from tensile.topology.models import (
     Upper,
     VirtualNode,
     Webhook,
+    schema,
 )
 from tensile.topology.parse import decode, parse, salvaged, salvaged_upper
-from tensile.topology.schema import schema
 from tensile.topology.validation import cautions
 
 __all__ = [

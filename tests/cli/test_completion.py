@@ -61,7 +61,7 @@ def test_the_other_shells_have_scripts_and_answers(shell: str, words: str) -> No
 
 def for_kubectl(*words: str) -> list[str]:
     """Return the lines that kubectl reads when it completes the last of some words after `kubectl tensile`."""
-    command = [sys.executable, "-c", "from tensile.cli.help import answer_kubectl as main; main()", *words]
+    command = [sys.executable, "-c", "from tensile.cli.main import complete_kubectl as main; main()", *words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -11,8 +11,8 @@ from fences import calls
 from typer.core import TyperGroup
 
 import tensile as package
-from tensile.cli.commands import app
 from tensile.cli.help import INSPECT, PLAN, RUN, SET_UP, TRY, TensileCommand, TensileGroup, help_text
+from tensile.cli.main import app
 
 GROUPS = ("explain", "sandbox")
 EVERY = sorted([*commands(), *GROUPS])

@@ -45,7 +45,7 @@ def test_a_start_imports_what_the_command_needs(arguments: tuple[str, ...], need
     command = [sys.executable, "-c", START, *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
     modules = set(done.stderr.decode().split())
-    assert "tensile.cli.commands" in modules
+    assert "tensile.cli.program" in modules
     assert modules & (HEAVY | {"pydantic", "yaml"}) == needed
 
 

@@ -7,12 +7,13 @@ import inspect
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from tensile.cli import commands as cli
-from tensile.cli.help import help_text, placeholder
+from tensile.cli.help import PANELS, help_text, placeholder
+from tensile.cli.main import app
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"
@@ -43,17 +44,23 @@ Parameter = TyperOption | TyperArgument
 @cache
 def commands() -> dict[str, TyperCommand]:
     """Return every command that `--help` shows, by the words that call it."""
-    root = typer.main.get_command(cli.app)
+    root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
     return dict(_within(root, ()))
 
 
 def _within(group: TyperGroup, words: tuple[str, ...]) -> Iterator[tuple[str, TyperCommand]]:
-    for name, command in group.commands.items():
+    for name, command in sorted(group.commands.items(), key=_panel):
         if isinstance(command, TyperGroup):
             yield from _within(command, (*words, name))
         elif isinstance(command, TyperCommand) and not command.hidden:
             yield " ".join((*words, name)), command
+
+
+def _panel(named: tuple[str, Any]) -> int:
+    """Return the place of a command's panel in the help of the program, 0 within a group."""
+    panel = getattr(named[1], "rich_help_panel", None)
+    return PANELS.index(panel) if panel in PANELS else 0
 
 
 def options(command: TyperCommand) -> set[str]:

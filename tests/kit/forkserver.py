@@ -21,7 +21,7 @@ from typing import Any
 
 _LONGEST = 1 << 20
 _IMPORTED = (
-    *(f"cli.{name}" for name in ("apply", "bundle", "commands", "drift", "mutate", "plan", "rollback", "status")),
+    *(f"cli.{name}" for name in ("apply", "bundle", "drift", "main", "mutate", "plan", "rollback", "status")),
     *("cli.uninstall", "deploy.manifests", "diagnostics.commands", "diagnostics.doctor.run", "diagnostics.inventory"),
     *("engine.logging", "engine.run"),
 )

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from tensile.topology import fields, models
 from tensile.topology.fields import write_duration
-from tensile.topology.schema import field_texts
+from tensile.topology.models import field_texts
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "topology.md"
 BEGIN, END = "<!-- fields -->", "<!-- end of fields -->"

@@ -108,7 +108,7 @@ def test_nothing_else_comes_to_the_builder(path: str) -> None:
 def test_bytecode_of_this_machine_stays_here() -> None:
     """It would be taken for the sources' own."""
     assert not let_through("tensile/__pycache__")
-    assert let_through("tensile/cli/commands.py")
+    assert let_through("tensile/cli/program.py")
 
 
 def test_it_runs_as_nobody_in_particular() -> None:

@@ -144,7 +144,7 @@ def test_its_program_is_tensile_and_a_plugin_of_kubectl(wheel: Path) -> None:
     assert dict(programs["console_scripts"]) == {
         "tensile": program,
         "kubectl-tensile": program,
-        "kubectl_complete-tensile": "tensile.cli.help:answer_kubectl",
+        "kubectl_complete-tensile": "tensile.cli.main:complete_kubectl",
     }
 
 

@@ -16,8 +16,8 @@ from releasekit import PROGRAM, ReleaseServer, archive, free_port, serving
 from tensile.sandbox import binaries, download
 from tensile.sandbox.binaries import Finder, ProgramSet
 from tensile.sandbox.download import DownloadError, DownloadLimits, ReleasedFile, ReleaseHosts
-from tensile.sandbox.progress import Updates
 from tensile.sandbox.state import SandboxError
+from tensile.text import Updates
 
 ONE = ReleasedFile("one", "v1", "https://host.example/v1/one", "https://host.example/v1/one.sha256")
 PACKED = ReleasedFile(

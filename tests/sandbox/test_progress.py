@@ -2,7 +2,7 @@
 
 import io
 
-from tensile.sandbox.progress import LINE_EVERY, REWRITE_EVERY, TerminalProgress, Updates, progress_to
+from tensile.text import LINE_EVERY, REWRITE_EVERY, TerminalProgress, Updates, progress_to
 
 
 class Clock:

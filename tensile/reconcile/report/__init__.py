@@ -4,11 +4,11 @@ A recorder observes the loop. Its steps are folded into one change per object, w
 programs. The values of Secrets are removed in the fold, so that no output can show one.
 """
 
-from tensile.reconcile.report.causes import Lines, lines_of
 from tensile.reconcile.report.changes import (
     WHOLE_PLAN,
     Change,
     Counts,
+    Lines,
     PlanScope,
     Preview,
     RecordedStep,
@@ -17,6 +17,7 @@ from tensile.reconcile.report.changes import (
     count,
     defects,
     folded,
+    lines_of,
     observed,
     preview,
     preview_of,
