@@ -280,7 +280,7 @@ def simulate(
     """Show how many pods fit, and where.
 
     Counts the pods of a template that have room in each lower cluster, or places the pods of a cluster that is lost.
-    Exits with 2 if fewer pods fit than are asked for.
+    Exits with 2 if fewer pods fit than are asked for, or not even one.
 
     Examples:
         # Do 20 pods of this Deployment fit?

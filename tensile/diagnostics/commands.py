@@ -386,8 +386,9 @@ def simulate(picture: FleetSnapshot, templates: Sequence[Template], case: Case, 
 
 
 def _fits(document: Document) -> bool:
-    """Report whether a simulation finds room for all that it was asked for."""
-    is_room = document["fits"] is None or document["fits"] >= (document["asked"] or 0)
+    """Report whether a simulation finds room for all that it was asked for: one pod, unless a number was given."""
+    asked = 1 if document["asked"] is None else document["asked"]
+    is_room = document["fits"] is None or document["fits"] >= asked
     return is_room and all(one["lower"] for one in document["moved"])
 
 

@@ -27,15 +27,18 @@ from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE, NOT_CONTACTED
 from tensile.kube.store import Cache
+from tensile.kubelet.pods.rule import key_of as pod_key
+from tensile.names import MIRRORED
 from tensile.objects import DISRUPTION_BUDGET, NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.policy.disruption import Disruption, disruption, leaving, planned_moves
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.guard import namespace_of
-from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.loop import DENIED, Loop, Observer, Timing
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Step
+from tensile.reconcile.pods.index import view_of
 from tensile.reconcile.report import (
     WHOLE_PLAN,
     Change,
@@ -52,6 +55,8 @@ from tensile.reconcile.workqueue import FULL_PACE, Pace
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 
+_REFUSED = ("Denied", "Forbidden", "Invalid", "BadRequest")
+"""The reasons with which an apiserver refuses an object: its own, and those of admission."""
 PATIENCE = 20.0
 """Seconds in which every cluster must respond and list everything."""
 _SURE = 5.0
@@ -162,6 +167,7 @@ async def previewed(
     moves = dict(await _in_slices(planned_moves(then)))
     problems = await work(clusters)
     changes, lowers = await planned_changes(recorder, then, only), [spec.name for spec in topology.lowers]
+    problems = {**dict(refused_before(changes, then)), **problems}
     found = arranged(changes, problems, topology=topology.name, lowers=lowers, unreached=unreached, only=only)
     budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
     return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
@@ -176,6 +182,21 @@ async def planned_changes(recorder: Recorder, then: World, only: PlanScope = WHO
         raise TensileError(broken)
     made = await _in_slices(folded(recorder.recorded, observed(then), only=only, home=partial(home_of, then)))
     return [change for change in made if change is not None]
+
+
+def refused_before(changes: Iterable[Change], world: World) -> Iterator[tuple[Key, Problem]]:
+    """Yield a problem for each pod of which a lower cluster refused the last lower pod.
+
+    A dry run does not ask the admission of a lower cluster, and plans to create the pod again.
+    """
+    created = {change.ref for change in changes if change.ref.kind == POD and change.action == "create"}
+    for lower in world.lowers.values() if created else ():
+        for entry in lower.upper_pods:
+            if Ref(lower.name, POD, lower.namespace(entry.namespace), entry.name) in created:
+                said = view_of(entry.manifest()).conditions.get(MIRRORED) or {}
+                if said.get("reason") in _REFUSED:
+                    words = f"lower cluster {lower.name} refused the last attempt: {said.get('message', '')}"
+                    yield pod_key(lower.name, entry.namespace, entry.name), Problem(DENIED, words)
 
 
 async def _in_slices(making: Iterable[Made]) -> list[Made]:

@@ -272,6 +272,12 @@ def test_several_templates_take_their_room_in_turn() -> None:
         simulate(seen, both, Case(3), "text")
 
 
+def test_a_pod_that_fits_nowhere_is_not_room_enough() -> None:
+    """A file of one Pod does not say how many, so it is how many fit that counts: none is too few."""
+    text, enough = simulate(picture([], *PAIR), [template(cpu="400")], Case(), "text")
+    assert not enough, text
+
+
 def test_the_json() -> None:
     """It has a version of its form."""
     text, enough = simulate(picture([], *PAIR), [template(cpu="4")], Case(), "json")

@@ -1,20 +1,24 @@
 """What would be done is found out in memory: by the whole loop, on copies, without a request to any cluster."""
 
 import asyncio
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from openkit import busy_world
+from openkit import MemoryClusters, busy_world
 from stagekit import Script
 from worldkit import A, B, account, config_map, home, put, raised, upper_pod, world
 
-from tensile.engine.plan_and_apply import rehearse
+from tensile.engine.plan_and_apply import previewed, rehearse
 from tensile.errors import NotFound
 from tensile.kube.cluster import Cluster
 from tensile.kube.net import cancel_and_wait
+from tensile.kubelet.pods.rule import key_of as pod_key
+from tensile.names import MIRRORED
 from tensile.objects import CONFIG_MAP, SERVICE_ACCOUNT, Ref
+from tensile.reconcile.report import Recorder
 from tensile.reconcile.workqueue import FULL_PACE, Pace
-from tensile.reconcile.world import World
+from tensile.reconcile.world import Problem, World
 
 
 class Standing(NamedTuple):
@@ -55,6 +59,21 @@ async def test_the_whole_way_is_gone() -> None:
     script, problems = await rehearsed(busy_world(f"name: {A}", f"name: {B}"), **{A: ReadOnly()})
     assert done(script) == ["create Pod new", "delete Pod orphan"]
     assert problems == {}
+
+
+async def test_a_pod_that_its_lower_cluster_refused_is_a_problem_of_the_plan() -> None:
+    """A dry run does not ask a lower cluster; what held a pod back before and does not now is no problem any more."""
+    here = busy_world()
+    for name, reason in (("new", "Forbidden"), ("free", "ConfigMapNotFound")):
+        told = {"type": MIRRORED, "status": "False", "reason": reason, "message": "exceeded quota"}
+        put(here.lowers[A].upper_pods, upper_pod(name, status={"conditions": [told]}, resourceVersion="9"))
+    found = MemoryClusters(here)
+    recorder = Recorder()
+    work = partial(rehearse, observer=recorder)
+    preview = (await previewed(found, {}, recorder, work)).preview  # type: ignore[arg-type]
+    assert {change.ref.name for change in preview.clusters[A]} == {"new", "free", "orphan"}
+    words = "lower cluster lower-a refused the last attempt: exceeded quota"
+    assert preview.problems == ((pod_key(A, "default", "new"), Problem("Denied", words)),)
 
 
 async def test_what_is_known_stays_as_it_was() -> None:

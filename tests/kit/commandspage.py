@@ -29,7 +29,7 @@ EXITS = {
         2: "with `--plan`: something would be deleted",
     },
     "apply": {1: "the answer is not `yes`, an object is blocked, a lower cluster is out of reach, or another error"},
-    "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
+    "simulate": {2: "fewer fit than are asked for, not even one fits, or pods of a lost cluster find no place"},
     "doctor": {1: "something fails; warnings do not count"},
     "status": {1: "no engine responds"},
     "list": {1: "a cluster or a kind cannot be listed"},
