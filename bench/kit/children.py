@@ -103,6 +103,6 @@ def ceiling(sandbox: Sandbox, log: Path, *options: str) -> Child:
     return Child(["bench.speed.ceiling", "--sandbox", str(sandbox.directory), *options], sandbox, log)
 
 
-def spread_ceiling(sandbox: Sandbox, log: Path) -> Child:
-    """Start the bare loop with nodes over which the scheduler spreads pods, as over the engine's."""
-    return ceiling(sandbox, log, "--hostname")
+def alike_ceiling(sandbox: Sandbox, log: Path) -> Child:
+    """Start the bare loop with nodes and lower pods as the engine has to write them."""
+    return ceiling(sandbox, log, "--alike")

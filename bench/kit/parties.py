@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from bench.kit.children import Child, ceiling, engine, spread_ceiling
+from bench.kit.children import Child, alike_ceiling, ceiling, engine
 from bench.kit.sites import NODES, Manifest, Site, until, until_gone
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER
@@ -35,8 +35,8 @@ class Party:
 
 
 PARTIES = (Party("engine", UPPER, engine), Party("ceiling", UPPER, ceiling), Party("alone", "lower-a", None))
-SPREAD = Party("spread", UPPER, spread_ceiling)
-"""The ceiling where many pods are scheduled at once: pods are spread over its nodes as over the engine's."""
+ALIKE = Party("alike", UPPER, alike_ceiling)
+"""The ceiling for what the control planes do: it writes nodes and lower pods as the engine has to."""
 
 
 class Turn(NamedTuple):

@@ -34,6 +34,7 @@ AllHold = Callable[[dict[str, Manifest]], object]
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 PODS = "/api/v1/namespaces/{}/pods"
 NODES = "/api/v1/nodes"
+NAMESPACES = "/api/v1/namespaces"
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

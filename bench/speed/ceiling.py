@@ -1,12 +1,14 @@
 """The ceiling: a bare loop with the fewest writes that a mirrored pod can do with, to measure the engine against.
 
-    .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY [--hostname]
+    .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY [--alike]
 
 It registers a virtual node per lower and mirrors until it is ended. Nothing is owned, checked, retried or recovered,
 and what a pod refers to is left out: it bounds what any mirror could reach here, and is no way to build one.
 
-The scheduler spreads a Deployment's pods over nodes with the label `kubernetes.io/hostname`, which each kubelet and the
-engine set. It computes less for nodes without it. `--hostname` gives the loop's nodes that label.
+It also leaves out what the engine has to write. The scheduler spreads a Deployment's pods over nodes with the label
+`kubernetes.io/hostname`, which each kubelet and the engine set, and computes less for nodes without it. A lower pod of
+the engine has marks, an owner and its account, so it is larger. With `--alike` the loop's nodes have that label, and
+its lower pods are those of the engine.
 """
 
 import argparse
@@ -18,8 +20,10 @@ from typing import Any
 
 import uvloop
 
-from bench.kit.sites import MERGE, NODE_LEASES, NODES, Manifest, Site
-from tensile.names import VIRTUAL_POD
+from bench.kit.sites import MERGE, NAMESPACES, NODE_LEASES, NODES, Manifest, Site
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.scheduling import LowerContext
+from tensile.names import VIRTUAL_POD, owner_of
 from tensile.resources import add, parse_all, render_all
 from tensile.sandbox.apiserver import RESOURCES
 from tensile.sandbox.sandbox import Sandbox
@@ -39,9 +43,9 @@ def room(nodes: Iterable[Manifest]) -> Manifest:
     return render_all({name: total[name] for name in RESOURCES})
 
 
-def node(name: str, offer: Manifest, *, hostname: bool) -> Manifest:
+def node(name: str, offer: Manifest, *, alike: bool) -> Manifest:
     """Return a virtual node that is Ready from the start, with its name as the label of that name if wanted."""
-    labels = {"type": "virtual-kubelet"} | ({"kubernetes.io/hostname": name} if hostname else {})
+    labels = {"type": "virtual-kubelet"} | ({"kubernetes.io/hostname": name} if alike else {})
     ready = {"type": "Ready", "status": "True", "reason": "Up", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"capacity": offer, "allocatable": offer, "conditions": [ready]}
     return {"metadata": {"name": name, "labels": labels}, "status": status}
@@ -55,7 +59,7 @@ def lease(name: str, now: datetime) -> Manifest:
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
 
 
-def lower_pod(pod: Manifest) -> Manifest:
+def least_pod(pod: Manifest) -> Manifest:
     """Return the least that runs the same containers."""
     containers = [{key: one[key] for key in one if key != "volumeMounts"} for one in pod["spec"]["containers"]]
     meta = {"name": pod["metadata"]["name"], "labels": pod["metadata"].get("labels", {})}
@@ -75,10 +79,11 @@ def itself(pod: Manifest) -> str:
 class Ceiling:
     """The loop, over an upper site and the lower sites by the name of their node."""
 
-    def __init__(self, upper: Site, lowers: dict[str, Site], *, hostname: bool) -> None:
+    def __init__(self, upper: Site, lowers: dict[str, Site], *, alike: bool) -> None:
         self._upper = upper
         self._lowers = lowers
-        self._hostname = hostname
+        self._alike = alike
+        self._contexts: dict[tuple[str, str], LowerContext] = {}
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._running: set[asyncio.Task[Any]] = set()
@@ -87,7 +92,13 @@ class Ceiling:
         """Register the nodes and mirror, until it is cancelled."""
         for name, lower in self._lowers.items():
             offer = room(await lower.items(NODES))
-            await self._upper.call("POST", NODES, node(name, offer, hostname=self._hostname))
+            await self._upper.call("POST", NODES, node(name, offer, alike=self._alike))
+            for one in await lower.items(NAMESPACES) if self._alike else ():
+                meta = one["metadata"]
+                owner = owner_of(meta["uid"], "sandbox")
+                self._contexts[name, meta["name"]] = LowerContext(
+                    owner, name, meta["name"], meta["uid"], identity="lower"
+                )
         followed = (self._follow_lower(lower) for lower in self._lowers.values())
         await asyncio.gather(self._beat(), self._follow_upper(), *followed)
 
@@ -112,7 +123,9 @@ class Ceiling:
                 self._start(lower.call("DELETE", itself(pod) + AT_ONCE))
         elif uid not in self._begun:
             self._begun.add(uid)
-            self._start(lower.call("POST", collection(pod), lower_pod(pod)))
+            place = self._contexts.get((pod["spec"]["nodeName"], pod["metadata"]["namespace"]))
+            body = least_pod(pod) if place is None else lower_pod(pod, place)
+            self._start(lower.call("POST", collection(pod), body))
 
     async def _follow_lower(self, lower: Site) -> None:
         async for event, pod in lower.watch("/api/v1/pods", f"labelSelector={VIRTUAL_POD}%3Dtrue"):
@@ -134,20 +147,20 @@ class Ceiling:
             task.exception()
 
 
-async def mirror(directory: Path, *, hostname: bool) -> None:
+async def mirror(directory: Path, *, alike: bool) -> None:
     """Mirror between the clusters of a sandbox, until it is ended."""
     clusters = Sandbox.attach(directory).clusters
     lowers = {f"{PREFIX}{name}": Site(found) for name, found in clusters.items() if name != UPPER}
-    await Ceiling(Site(clusters[UPPER]), lowers, hostname=hostname).run()
+    await Ceiling(Site(clusters[UPPER]), lowers, alike=alike).run()
 
 
 def main() -> None:
     """Read the arguments and mirror."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sandbox", type=Path, required=True, help="the directory of a running sandbox")
-    parser.add_argument("--hostname", action="store_true", help="label the nodes kubernetes.io/hostname")
+    parser.add_argument("--alike", action="store_true", help="write nodes and lower pods as the engine has to")
     given = parser.parse_args()
-    uvloop.run(mirror(given.sandbox, hostname=given.hostname))
+    uvloop.run(mirror(given.sandbox, alike=given.alike))
 
 
 if __name__ == "__main__":

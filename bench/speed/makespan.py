@@ -2,8 +2,8 @@
 
     .venv/bin/python -m bench.speed.makespan --pods 1000 --rounds 5
 
-The engine, the ceiling, one cluster without a mirror, and the ceiling with nodes over which pods are spread take turns
-on one sandbox of an upper and two lowers, so that whatever else the machine does hits them alike. Writes
+The engine, the ceiling, one cluster without a mirror, and the ceiling with nodes and lower pods like the engine's take
+turns on one sandbox of an upper and two lowers, so that whatever else the machine does hits them alike. Writes
 makespan-PODS.json; exits with 1 when the engine's median is over the bar, in multiples of the ceiling's.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.kit.children import Usage
 from bench.kit.oracles import is_ready
-from bench.kit.parties import PARTIES, SPREAD, Turn
+from bench.kit.parties import ALIKE, PARTIES, Turn
 from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until_gone
 from bench.kit.workload import deployment
 from bench.speed.race import LIMIT, NAMESPACE, Race, main
@@ -107,7 +107,7 @@ async def run(turn: Turn, pods: int) -> dict[str, Any]:
     }
 
 
-RACE = Race("makespan-{pods}", run, FIELDS, "last_ready_s", BAR, (*PARTIES, SPREAD))
+RACE = Race("makespan-{pods}", run, FIELDS, "last_ready_s", BAR, (*PARTIES, ALIKE))
 
 if __name__ == "__main__":
     sys.exit(main(RACE, 1000, __doc__))

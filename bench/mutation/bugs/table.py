@@ -76,8 +76,8 @@ BUGS = (
     Bug(
         "a watch goes on after history was rewound",
         "tensile/kube/informer.py",
-        "        if version < self._position:\n            raise self._rewind(version)\n        self._denials",
-        "        self._denials",
+        "        if version < self._position:\n            raise self._rewind(version)\n        self._file(",
+        "        self._file(",
         _tests("kube/informer"),
     ),
     Bug(
@@ -181,8 +181,8 @@ BUGS = (
     Bug(
         "the lease is not renewed",
         "tensile/kubelet/node/lease.py",
-        '            await self._upper.patch(self._ref, Patch("merge-patch", body))\n',
-        "",
+        "        found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))\n",
+        "        found = lease\n",
         _tests("kubelet/node/lease"),
     ),
     Bug(

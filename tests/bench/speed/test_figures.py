@@ -10,7 +10,7 @@ from bench.kit.parties import is_usable
 from bench.kit.reporting import KEPT, keep, medians, ratios, table, verdict
 from bench.kit.workload import deployment, pod
 from bench.speed import readme
-from bench.speed.ceiling import lower_pod, room
+from bench.speed.ceiling import least_pod, room
 from bench.speed.latency import summary
 from bench.speed.makespan import Sightings, parts, percentile
 
@@ -96,7 +96,7 @@ def test_the_ceiling_makes_the_least_that_runs_the_same() -> None:
     """Containers without what they mount, under the same name and labels."""
     upper = above()
     upper["spec"]["containers"] = [{"name": "c", "image": "i", "volumeMounts": [{"name": "token"}]}]
-    assert lower_pod(upper) == {
+    assert least_pod(upper) == {
         "metadata": {"name": "pod-u1", "labels": {}},
         "spec": {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False},
     }
