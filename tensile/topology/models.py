@@ -377,8 +377,8 @@ class TopologyFile(Section):
     service_accounts: ServiceAccounts = ServiceAccounts.model_construct()
     """The cluster for which a pod's token is valid; none without the ServiceAccount controller."""
     exclude_namespaces: fields.NamespaceNames = ("kube-system",)
-    """Namespaces whose pods are not mirrored. The default is kube-system, as every lower cluster has its own system
-    pods."""
+    """Namespaces whose pods are not mirrored: a new pod there stays Pending. Pods that have a lower pod already keep it
+    until they are deleted. The default is kube-system, as every lower cluster has its own system pods."""
     services: Services = Services.model_construct()
     """Which Services of the upper cluster itself are mirrored to the lower clusters."""
     kubelet: Kubelet = Kubelet.model_construct()
