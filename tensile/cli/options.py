@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -288,6 +289,12 @@ class TopologyOptions(NamedTuple):
     kubeconfig: str | None
     context: str | None
     allow_exec_plugins: bool
+
+    def of_configmap(self) -> str:
+        """Return the options that name the same ConfigMap to another command, "" for a file."""
+        named = {"--configmap": self.configmap, "--key": self.key}
+        named |= {"--kubeconfig": self.kubeconfig, "--context": self.context}
+        return "".join(f" {option} {quote(value)}" for option, value in named.items() if value is not None)
 
     def topology(self, check: Check | None = None) -> GivenTopology:
         """Read the topology.

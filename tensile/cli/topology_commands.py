@@ -8,6 +8,7 @@ fraction of a second.
 import sys
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -151,7 +152,9 @@ def plan(
     )
     typer.echo(found.text)
     if out is not None:
-        typer.echo(harmless(f"saved in {out}: make exactly these changes with: tensile apply {out}"), err=True)
+        place = source.of_configmap() if given.place else "" if given.file else " -f FILE"
+        again = f"tensile apply {quote(str(out))}{place}"
+        typer.echo(harmless(f"saved in {out}: make exactly these changes with: {again}"), err=True)
     if found.unreached:
         raise TensileError(found.unreached)
     raise typer.Exit(2 if found.changes else 0)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from clikit import Capture, Files, refused, tensile, within
 
+from tensile.cli.options import TopologyOptions
+
 ADVICE = "create it, or name another with -f"
 
 
@@ -29,6 +31,13 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_at_hand(files: Fi
     assert tensile("validate", cwd=cwd, TENSILE_TOPOLOGY="").out.startswith("topology.yaml: valid: ")
     assert ADVICE in refused("validate", cwd=tmp_path)
     assert given.exists()
+
+
+def test_the_options_that_name_a_configmap_are_given_again() -> None:
+    """To copy into another command; a file needs none of them."""
+    options = TopologyOptions(None, "a/b", None, "my upper", "east", allow_exec_plugins=False)
+    assert options.of_configmap() == " --configmap a/b --kubeconfig 'my upper' --context east"
+    assert TopologyOptions("t.yaml", None, None, None, None, allow_exec_plugins=False).of_configmap() == ""
 
 
 @pytest.mark.parametrize("command", ["validate", "apply"])
