@@ -248,7 +248,7 @@ def written_by(change: FieldChange, seen: Manifest) -> FieldDrift:
     """Return a change of a field with the client that owns it, if one is known."""
     place = list(_parts(change.path, seen))
     books = metadata(seen).get("managedFields") or ()
-    holding = [book for book in books if book.get("manager") != FIELD_MANAGER and _holds(book, place)]
+    holding = [book for book in books if book.get("manager") != FIELD_MANAGER and _held(book, place)]
     last: Manifest = max(holding, key=_time, default={})
     return FieldDrift(change, str(last.get("manager") or ""), _time(last))
 
@@ -378,11 +378,11 @@ class _Evidence(NamedTuple):
         if change.now is None:
             return FieldDrift(change) if self._was_written(change.path) else None
         place = list(_parts(change.path, self.seen))
-        if any(_holds(book, place) for book in self.ours):
-            return None
-        writers = [book for book in self.others if _time(book) >= self.since and _holds(book, place)]
+        writers = [book for book in self.others if _time(book) >= self.since and _held(book, place)]
         last = max(writers, key=_time, default=None)
-        return FieldDrift(change, str(last.get("manager") or ""), _time(last)) if last is not None else None
+        if last is None or max((_held(book, place) for book in self.ours), default=0) >= _held(last, place):
+            return None
+        return FieldDrift(change, str(last.get("manager") or ""), _time(last))
 
     def _was_written(self, path: FieldPath) -> bool:
         """Report whether our last write had a field that is missing now."""
@@ -395,7 +395,7 @@ class _Evidence(NamedTuple):
                 return noted is not None and (key in noted or key in _ALWAYS_ON_PODS)
         place = list(_parts(path, self.then))
         books = metadata(self.original or {}).get("managedFields") or ()
-        times = [_time(book) for book in books if _holds(book, place)]
+        times = [_time(book) for book in books if _held(book, place)]
         if not times:
             return False
         return min(times) <= self.since if self.ties else min(times) < self.since
@@ -421,16 +421,20 @@ def _parts(path: FieldPath, state: Any) -> Iterator[_Part]:
             yield part
 
 
-def _holds(book: Manifest, place: Sequence[_Part]) -> bool:
-    """Report whether an entry of managedFields has a field, or a value that contains it. It may have any form."""
+def _held(book: Manifest, place: Sequence[_Part]) -> int:
+    """Return how many parts of a place an entry of managedFields names until it ends, 0 if it does not hold the field.
+
+    A value as a whole holds all that is in it, unless another entry names a field in it: a map of which others took
+    every key is left with its owner, in the form of a whole. An entry may have any form.
+    """
     held = book.get("fieldsV1")
     for depth, part in enumerate(place):
         if not isinstance(held, dict):
-            return False
+            return 0
         if depth and not held:
-            return True
+            return depth
         held = held.get(f"f:{part}") if isinstance(part, str) else _element(held, part)
-    return isinstance(held, dict)
+    return len(place) if isinstance(held, dict) else 0
 
 
 def _element(held: Manifest, element: Manifest) -> Any:

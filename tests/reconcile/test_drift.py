@@ -194,6 +194,11 @@ def found_in(seen: Manifest, then: Manifest, original: Manifest | None = None, r
         pytest.param(
             [OURS, book("x", "12:01", key={}), book("y", "12:02", key={})], [("/data/key", "y")], id="the-last"
         ),
+        pytest.param(
+            [{**book(FIELD_MANAGER, "12:00"), "fieldsV1": {"f:data": {}}}, book("kubectl-patch", "12:01", key={})],
+            [("/data/key", "kubectl-patch")],
+            id="every-key-of-ours",
+        ),
         pytest.param([OURS, {**book("x", "12:01"), "fieldsV1": {"f:data": 5}}], [], id="malformed"),
         pytest.param([OURS, {**book("x", "12:01"), "fieldsV1": {"f:data": {}}}], [("/data/key", "x")], id="as-a-whole"),
     ],

@@ -264,7 +264,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
             DELETIONS_BLOCKED,
             held is not None,
             held.reason if held else NO_DELETIONS_BLOCKED,
-            held.message if held else "",
+            held.message if held else "the guard blocks no deletions",
         ),
     ]
 
