@@ -26,7 +26,7 @@ from tensile.engine.uninstall import (
     uninstall_rules,
 )
 from tensile.errors import TensileError
-from tensile.objects import CLAIM, NAMESPACE, NODE, UPPER, VOLUME, Ref
+from tensile.objects import CLAIM, ENDPOINT_SLICE, NAMESPACE, NODE, UPPER, VOLUME, Ref
 from tensile.reconcile.apply import NOT_EMPTY
 from tensile.reconcile.report import (
     Preview,
@@ -171,8 +171,11 @@ async def _uninstall(topology: Topology, ways: ClusterAccess, shown: UninstallPl
         problems = await converge(clusters, recorder, uninstall_rules(), forced=False)
         registered = await registrations(upper, topology, world, own_namespace(ways.account))
         failed = await delete_registrations(upper, registered, recorder)
+        seen = observed(world)
+        # Kubernetes deletes the slices of a Service that the lines above deleted.
+        went = {ref for ref in now.refs if ref.kind == ENDPOINT_SLICE and seen(ref) is None}
     done = preview_of(recorder, problems, before, topology, unreached={})
-    return _closing(now, done, failed)
+    return _closing(now.refs - went, done, failed)
 
 
 def _check_shown(shown: UninstallPlan, now: UninstallPlan) -> None:
@@ -184,12 +187,12 @@ def _check_shown(shown: UninstallPlan, now: UninstallPlan) -> None:
         )
 
 
-def _closing(planned: UninstallPlan, done: Preview, failed: Iterable[str]) -> str:
+def _closing(planned: frozenset[Ref], done: Preview, failed: Iterable[str]) -> str:
     """Return the last line. Raises TensileError if something is left of what was planned.
 
     A namespace that holds objects of others stays, and was planned to.
     """
-    left = sorted(map(str, planned.refs - {change.ref for change in done.changes}))
+    left = sorted(map(str, planned - {change.ref for change in done.changes}))
     wrong = [*failed, *(f"not deleted yet: {one}: run `tensile uninstall` again" for one in left)]
     if wrong or any(problem.reason != NOT_EMPTY for _, problem in done.problems):
         body, _, last = as_text(done, colour=False, more=[joined(wrong)] if wrong else []).rpartition("Plan: ")

@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 from tensile.kube.store import Entry
 from tensile.names import CLUSTER_ID, IN_TOPOLOGY, NAMESPACE_MAPPING, OWNER, VIRTUAL_NODE
-from tensile.objects import VOLUME, Manifest, annotations, labels, metadata
-from tensile.reconcile.ownership import is_ours
+from tensile.objects import ENDPOINT_SLICE, SERVICE, VOLUME, Manifest, annotations, labels, metadata
+from tensile.reconcile.ownership import is_copy, is_ours
 from tensile.reconcile.pods.index import is_mirror
 from tensile.reconcile.rules.claims import is_enabled
+from tensile.reconcile.rules.services import KUBE_SYSTEM
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import WAY, Lower, Topology
 
@@ -125,7 +126,7 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> T
 def _waiting_mapping(spec: Lower, lower: LowerWorld, world: World) -> str:
     notes = (mapping_note(one) for one in (lower.naming, requested_mapping(spec, world)))
     before, after = (note.removesuffix(f"={world.topology.name}") for note in notes)
-    return _told(spec, "namespaces.mapping", before, after, _taken(lower))
+    return _told(spec, "namespaces.mapping", before, after, _taken(lower, world))
 
 
 def waiting_mappings(world: World) -> list[str]:
@@ -180,7 +181,7 @@ def _fixed(wanted: LowersByName, world: World) -> dict[str, str]:
     """
     lowers = world.lowers
     moving = {name: spec for name, spec in wanted.items() if name in lowers and spec.node.name != lowers[name].node}
-    fixed = {name: _taken(lowers[name]) for name in moving if not _is_free(lowers[name])}
+    fixed = {name: _taken(lowers[name], world) for name in moving if not _is_free(lowers[name])}
     while True:
         holders = {name: _holder(spec.node.name, world) for name, spec in moving.items() if name not in fixed}
         more = {
@@ -214,11 +215,15 @@ def _is_mirrored(lower: LowerWorld) -> bool:
     return lower.is_bound or lower.has_orphans
 
 
-def _taken(lower: LowerWorld) -> str:
+def _taken(lower: LowerWorld, world: World) -> str:
     """Return why pods and claims cannot get other names."""
     if not lower.is_read:
         return "waits until it is certain that no pods are mirrored"
-    return _until_empty(lower.name) if _is_mirrored(lower) else "waits until no claims have volumes there"
+    if _is_mirrored(lower):
+        return _until_empty(lower.name)
+    if _has_volumes(lower, world):
+        return "waits until no claims have volumes there"
+    return "waits until the Services of its last pods are deleted"
 
 
 def _until_empty(name: str) -> str:
@@ -273,7 +278,8 @@ def adopt_noted_mapping(lower: LowerWorld, world: World) -> None:
 
 def may_change_mapping(lower: LowerWorld, world: World) -> bool:
     """Report whether nothing is left in a lower that another mapping would look up under the wrong name."""
-    return _is_listed(lower, world) and not (lower.is_bound or lower.has_orphans or _has_volumes(lower, world))
+    is_used = lower.is_bound or lower.has_orphans or _has_volumes(lower, world) or _has_services(lower, world)
+    return _is_listed(lower, world) and not is_used
 
 
 def _stays(lower: LowerWorld, wanted: NamespaceNaming | None, noted: str, world: World) -> bool:
@@ -323,6 +329,17 @@ def _has_copies(lower: LowerWorld, world: World) -> bool:
         if below is not None and is_mirror(below, world.owner) and below.facts.upper_uid == upper.uid:
             return True
     return False
+
+
+def _has_services(lower: LowerWorld, world: World) -> bool:
+    """Report whether Services or slices of the last pods are there; they go some seconds later.
+
+    Those of kube-system need no pods, and stay.
+    """
+    if "Service" not in lower.spec.controllers:
+        return False
+    found = (one for kind in (SERVICE, ENDPOINT_SLICE) for one in lower.placed(lower.more[kind]))
+    return any(is_copy(one, world.owner) and lower.upper_namespace(one.namespace) != KUBE_SYSTEM for one in found)
 
 
 def _has_volumes(lower: LowerWorld, world: World) -> bool:

@@ -26,7 +26,7 @@ from tensile.engine.status.query import LEASE_SECONDS, holds, renewed_at
 from tensile.errors import ClusterError, Conflict, NotFound
 from tensile.kube.cluster import Cluster
 from tensile.kube.store import Delta
-from tensile.kubelet.node.rule import LOWER_REMOVED
+from tensile.kubelet.node.rule import LOWER_REMOVED, NODE_RENAMED
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, as_read
 from tensile.policy.descheduler import rule as descheduling
@@ -122,7 +122,7 @@ class DeletionsOnly:
 
 def _reworded(wanted: Wanted) -> Wanted:
     """Return a deletion with its real reason: for the rules, every lower has left the topology."""
-    if isinstance(wanted, Absent) and wanted.reason == LOWER_REMOVED:
+    if isinstance(wanted, Absent) and wanted.reason in (LOWER_REMOVED, NODE_RENAMED):
         return msgspec.structs.replace(wanted, reason="the topology is uninstalled")
     return wanted
 

@@ -101,19 +101,19 @@ def test_only_what_was_shown_is_deleted() -> None:
 def test_the_last_line_counts_what_was_deleted() -> None:
     """A namespace with objects of others was planned to stay."""
     line = "Uninstalled: 0 to add, 0 to change, 1 to delete (lower-a: 1 to delete)"
-    assert _closing(planned(SPACE), preview(SPACE), []) == line
-    assert _closing(planned(SPACE), preview(SPACE, problem=NOT_EMPTY), []) == line
+    assert _closing(planned(SPACE).refs, preview(SPACE), []) == line
+    assert _closing(planned(SPACE).refs, preview(SPACE, problem=NOT_EMPTY), []) == line
 
 
 def test_what_could_not_be_deleted_is_an_error() -> None:
     """With what was deleted, and what is to be done."""
     with pytest.raises(TensileError) as told:
-        _closing(planned(SPACE, VIRTUAL), preview(SPACE), ["upper: delete Lease: denied: no right"])
+        _closing(planned(SPACE, VIRTUAL).refs, preview(SPACE), ["upper: delete Lease: denied: no right"])
     assert "upper: delete Lease: denied: no right\n" in str(told.value)
     assert "not deleted yet: upper: Node lower-a: run `tensile uninstall` again" in str(told.value)
     assert str(told.value).endswith("Uninstalled in part: 0 to add, 0 to change, 1 to delete (lower-a: 1 to delete)")
     with pytest.raises(TensileError, match="DeletionLimitExceeded: it is so"):
-        _closing(planned(SPACE), preview(SPACE, problem="DeletionLimitExceeded"), [])
+        _closing(planned(SPACE).refs, preview(SPACE, problem="DeletionLimitExceeded"), [])
 
 
 def test_it_asks_or_is_told_not_to(tmp_path: Path) -> None:

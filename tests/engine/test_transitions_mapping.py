@@ -1,11 +1,18 @@
 """Which mapping of namespaces is in force in a lower, by what its Node notes and what stands there."""
 
 import pytest
-from worldkit import OWNER_HERE, STRANGER, A, B, marked, put, raised, thing, twin, upper_pod, world
+from servicekit import service, sliced
+from worldkit import OWNER_HERE, STRANGER, A, B, drop, marked, put, raised, thing, twin, upper_pod, world
 
-from tensile.engine.transitions import adopt_noted_mapping, learn_mapping, may_change_mapping, requested_mapping
+from tensile.engine.transitions import (
+    adopt_noted_mapping,
+    learn_mapping,
+    may_change_mapping,
+    requested_mapping,
+    waiting_mappings,
+)
 from tensile.names import LOWER, NAMESPACE_MAPPING, OWNER, UPPER_NAMESPACE
-from tensile.objects import VOLUME, Manifest, metadata
+from tensile.objects import ENDPOINT_SLICE, SERVICE, VOLUME, Manifest, metadata
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 
@@ -96,6 +103,22 @@ def test_a_stray_keeps_no_mapping_in_force() -> None:
     here.lowers[A].upper_namespaces = here.upper.namespaces
     put(here.lowers[A].pods, twin(upper_pod()))
     assert learned(here) == "prefix=demo"
+
+
+def test_another_mapping_waits_until_the_services_of_the_last_pods_are_gone() -> None:
+    """They stay for some seconds, and nothing would find them at their former place; kube-system's need no pods."""
+    here = world(PREFIX)
+    lower = here.lowers[A]
+    lower.naming = None
+    put(lower.more[SERVICE], marked(service("dns", "kube-system"), "dns"), service("theirs"))
+    assert may_change_mapping(lower, here)
+    put(lower.more[SERVICE], marked(service(), "web"))
+    assert not may_change_mapping(lower, here)
+    (waits,) = waiting_mappings(here)
+    assert waits.endswith("same -> prefix: waits until the Services of its last pods are deleted")
+    drop(lower.more[SERVICE], "web")
+    put(lower.more[ENDPOINT_SLICE], marked(sliced(), "web"))
+    assert not may_change_mapping(lower, here)
 
 
 def test_without_a_note_pods_that_run_say_which_one_it_was() -> None:

@@ -42,6 +42,7 @@ from tensile.topology import Lower
 
 NAME = "node"
 LOWER_REMOVED = "its lower cluster was removed from the topology"
+NODE_RENAMED = "its lower cluster has another `node.name` now"
 TAINTS = PREFIX + "taints"
 HEARTBEAT = 300.0
 """Seconds between status writes of a node without changes, as in a kubelet."""
@@ -147,7 +148,7 @@ def _difference(seen: Manifest, wanted: Manifest, lower: LowerWorld) -> str:
 def _why_left(seen: Manifest, world: World) -> str:
     """Return why a Node has no lower any more: that was removed, or has another Node now."""
     is_renamed = labels(seen).get(CLUSTER_ID) in {spec.name for spec in world.topology.lowers}
-    return "its lower cluster has another `node.name` now" if is_renamed else LOWER_REMOVED
+    return NODE_RENAMED if is_renamed else LOWER_REMOVED
 
 
 def _keeps_off(node: Manifest) -> bool:
