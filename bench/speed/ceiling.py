@@ -33,6 +33,7 @@ PREFIX = "ceiling-"
 APPLY = "application/apply-patch+yaml"
 RENEW, DURATION = 10.0, 40
 AT_ONCE = "?gracePeriodSeconds=0"
+OWNER = owner_of("the loop's upper cluster", "sandbox")
 
 
 def room(nodes: Iterable[Manifest]) -> Manifest:
@@ -94,11 +95,8 @@ class Ceiling:
             offer = room(await lower.items(NODES))
             await self._upper.call("POST", NODES, node(name, offer, alike=self._alike))
             for one in await lower.items(NAMESPACES) if self._alike else ():
-                meta = one["metadata"]
-                owner = owner_of(meta["uid"], "sandbox")
-                self._contexts[name, meta["name"]] = LowerContext(
-                    owner, name, meta["name"], meta["uid"], identity="lower"
-                )
+                space, uid = one["metadata"]["name"], one["metadata"]["uid"]
+                self._contexts[name, space] = LowerContext(OWNER, name, space, uid, identity="lower")
         followed = (self._follow_lower(lower) for lower in self._lowers.values())
         await asyncio.gather(self._beat(), self._follow_upper(), *followed)
 

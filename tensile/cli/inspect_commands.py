@@ -8,8 +8,9 @@ fraction of a second.
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +21,7 @@ from tensile.cli.options import (
     FileSource,
     TextOrJson,
     TextWideOrJson,
+    TopologyOptions,
     YamlOrJson,
     directory_of,
     followed,
@@ -32,28 +34,37 @@ from tensile.errors import TensileError
 from tensile.text import harmless, takes_colour
 
 
+def _name_argument(what: str) -> Any:
+    """Return the argument that names an object of a namespace, such as "A pod"."""
+    words = f"{what} in the upper cluster, as NAME or NAMESPACE/NAME."
+    return typer.Argument(metavar="NAME", help=words, show_default=False)
+
+
+def _namespace_option(what: str) -> Any:
+    """Return the option -n, the namespace of an object such as "pod"."""
+    words = f"The namespace of the {what}. Default: that of the upper kubeconfig's context."
+    return typer.Option("-n", "--namespace", metavar="NAMESPACE", help=words, show_default=False)
+
+
+def _print_explanation(
+    source: TopologyOptions, logs: LogOptions, explained: Callable[..., str], *asked: str | None
+) -> None:
+    """Print what `explained` returns for what is asked, in the clusters of a topology."""
+    logs.configure("error")
+    given = source.topology()
+    with waiting(READING):
+        text = explained(given.topology, given.ways, *asked)
+    typer.echo(text)
+
+
 @add("", "pod", group=explain)
 def explain_pod(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="A pod in the upper cluster, as NAME or NAMESPACE/NAME.", show_default=False
-        ),
-    ],
+    name: Annotated[str, _name_argument("A pod")],
     output: TextOrJson = "text",
     *,
     source: FileSource,
     logs: LogOptions,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "-n",
-            "--namespace",
-            metavar="NAMESPACE",
-            help="The namespace of the pod. Default: that of the upper kubeconfig's context.",
-            show_default=False,
-        ),
-    ] = None,
+    namespace: Annotated[str | None, _namespace_option("pod")] = None,
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Show when each step happened, in both clusters, and what took longest.")
     ] = False,
@@ -73,12 +84,8 @@ def explain_pod(
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
 
-    logs.configure("error")
-    given = source.topology()
     explained = commands.explain_timeline if timeline else commands.explain
-    with waiting(READING):
-        text = explained(given.topology, given.ways, name, namespace, output)
-    typer.echo(text)
+    _print_explanation(source, logs, explained, name, namespace, output)
 
 
 @add("", "node", group=explain)
@@ -99,37 +106,17 @@ def explain_node(
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
 
-    logs.configure("error")
-    given = source.topology()
-    with waiting(READING):
-        text = commands.explain_node(given.topology, given.ways, name, output)
-    typer.echo(text)
+    _print_explanation(source, logs, commands.explain_node, name, output)
 
 
 @add("", "claim", group=explain)
 def explain_claim(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="A PersistentVolumeClaim in the upper cluster, as NAME or NAMESPACE/NAME.",
-            show_default=False,
-        ),
-    ],
+    name: Annotated[str, _name_argument("A PersistentVolumeClaim")],
     output: TextOrJson = "text",
     *,
     source: FileSource,
     logs: LogOptions,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "-n",
-            "--namespace",
-            metavar="NAMESPACE",
-            help="The namespace of the claim. Default: that of the upper kubeconfig's context.",
-            show_default=False,
-        ),
-    ] = None,
+    namespace: Annotated[str | None, _namespace_option("claim")] = None,
 ) -> None:
     """Explain what a claim waits for.
 
@@ -142,35 +129,17 @@ def explain_claim(
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
 
-    logs.configure("error")
-    given = source.topology()
-    with waiting(READING):
-        text = commands.explain_claim(given.topology, given.ways, name, namespace, output)
-    typer.echo(text)
+    _print_explanation(source, logs, commands.explain_claim, name, namespace, output)
 
 
 @add("", "service", group=explain)
 def explain_service(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="A Service in the upper cluster, as NAME or NAMESPACE/NAME.", show_default=False
-        ),
-    ],
+    name: Annotated[str, _name_argument("A Service")],
     output: TextOrJson = "text",
     *,
     source: FileSource,
     logs: LogOptions,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "-n",
-            "--namespace",
-            metavar="NAMESPACE",
-            help="The namespace of the service. Default: that of the upper kubeconfig's context.",
-            show_default=False,
-        ),
-    ] = None,
+    namespace: Annotated[str | None, _namespace_option("service")] = None,
 ) -> None:
     """Explain the endpoints of a Service.
 
@@ -182,11 +151,7 @@ def explain_service(
     """
     from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
 
-    logs.configure("error")
-    given = source.topology()
-    with waiting(READING):
-        text = commands.explain_service(given.topology, given.ways, name, namespace, output)
-    typer.echo(text)
+    _print_explanation(source, logs, commands.explain_service, name, namespace, output)
 
 
 @add(PLAN)

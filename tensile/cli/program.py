@@ -178,11 +178,3 @@ def waiting(line: str) -> Iterator[None]:
 
 def _tell(line: str) -> None:
     typer.echo(line, err=True)
-
-
-def warn(name: str, text: str) -> None:
-    """Write the warnings about a valid topology to stderr; `name` is that of its file."""
-    from tensile.topology import cautions, parse  # noqa: PLC0415 - loaded only by commands that read a topology
-
-    for caution in cautions(text, parse(text, name=name)):
-        typer.echo(f"warning: {caution.line(name)}", err=True)

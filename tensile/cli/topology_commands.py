@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,9 +24,20 @@ from tensile.cli.options import (
     file_name,
     read,
 )
-from tensile.cli.program import LogOptions, add, progress, warn
+from tensile.cli.program import LogOptions, add, progress
 from tensile.errors import TensileError
 from tensile.text import harmless, takes_colour
+
+if TYPE_CHECKING:
+    from tensile.topology import Topology
+
+
+def _warn(name: str, text: str, topology: "Topology") -> None:
+    """Write the warnings about a valid topology to stderr; `name` is that of its file, `text` its content."""
+    from tensile.topology import cautions  # noqa: PLC0415 - see the module's docstring
+
+    for caution in cautions(text, topology):
+        typer.echo(f"warning: {caution.line(name)}", err=True)
 
 
 @add(PLAN)
@@ -47,7 +58,7 @@ def validate(file: FileOption = None) -> None:
     name, data = read(file)
     text = decode(data, name=name)
     topology = parse(text, name=name)
-    warn(name, text)
+    _warn(name, text, topology)
     count = len(topology.lowers)
     typer.echo(f"{name}: valid: topology {topology.name} with {count} lower {'cluster' if count == 1 else 'clusters'}")
 
@@ -139,7 +150,7 @@ def plan(
     if drift and (out is not None or drain):
         raise TensileError("--drift excludes --out and --drain: it shows what was changed, and plans nothing")
     given = source.topology()
-    warn(given.name, given.data.decode())
+    _warn(given.name, given.data.decode(), given.topology)
     target = None if out is None else (out, planning.described(given.topology, given.file, given.data))
     command = drifting.drift if drift else planning.plan
     found = command(
@@ -152,7 +163,7 @@ def plan(
     )
     typer.echo(found.text)
     if out is not None:
-        place = source.of_configmap() if given.place else "" if given.file else " -f FILE"
+        place = source.of_configmap() or ("" if given.file else " -f FILE")
         again = f"tensile apply {quote(str(out))}{place}"
         typer.echo(harmless(f"saved in {out}: make exactly these changes with: {again}"), err=True)
     if found.unreached:

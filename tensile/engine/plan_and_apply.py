@@ -27,6 +27,7 @@ from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.health import ADVICE, NOT_CONTACTED
 from tensile.kube.store import Cache
+from tensile.kubelet.pods.conditions import conditions_of
 from tensile.kubelet.pods.rule import key_of as pod_key
 from tensile.names import MIRRORED
 from tensile.objects import DISRUPTION_BUDGET, NAMESPACE, POD, UPPER, Manifest, Ref
@@ -38,7 +39,6 @@ from tensile.reconcile.guard import namespace_of
 from tensile.reconcile.loop import DENIED, Loop, Observer, Timing
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Step
-from tensile.reconcile.pods.index import view_of
 from tensile.reconcile.report import (
     WHOLE_PLAN,
     Change,
@@ -189,14 +189,13 @@ def refused_before(changes: Iterable[Change], world: World) -> Iterator[tuple[Ke
 
     A dry run does not ask the admission of a lower cluster, and plans to create the pod again.
     """
-    created = {change.ref for change in changes if change.ref.kind == POD and change.action == "create"}
-    for lower in world.lowers.values() if created else ():
-        for entry in lower.upper_pods:
-            if Ref(lower.name, POD, lower.namespace(entry.namespace), entry.name) in created:
-                said = view_of(entry.manifest()).conditions.get(MIRRORED) or {}
-                if said.get("reason") in _REFUSED:
-                    words = f"lower cluster {lower.name} refused the last attempt: {said.get('message', '')}"
-                    yield pod_key(lower.name, entry.namespace, entry.name), Problem(DENIED, words)
+    for ref in (one.ref for one in changes if one.ref.kind == POD and one.action == "create"):
+        lower, namespace = world.lowers.get(ref.cluster), home_of(world, ref)
+        upper = lower.upper_pods.get(namespace, ref.name) if lower is not None else None
+        said = conditions_of(upper.manifest()).get(MIRRORED, {}) if upper is not None else {}
+        if said.get("reason") in _REFUSED:
+            words = f"lower cluster {ref.cluster} refused the last attempt: {said.get('message', '')}"
+            yield pod_key(ref.cluster, namespace, ref.name), Problem(DENIED, words)
 
 
 async def _in_slices(making: Iterable[Made]) -> list[Made]:

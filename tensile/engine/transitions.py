@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tensile.kube.store import Entry
 from tensile.names import CLUSTER_ID, IN_TOPOLOGY, NAMESPACE_MAPPING, OWNER, VIRTUAL_NODE
-from tensile.objects import ENDPOINT_SLICE, SERVICE, VOLUME, Manifest, annotations, labels, metadata
+from tensile.objects import VOLUME, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_copy, is_ours
 from tensile.reconcile.pods.index import is_mirror
 from tensile.reconcile.rules.claims import is_enabled
@@ -338,8 +338,8 @@ def _has_services(lower: LowerWorld, world: World) -> bool:
     """
     if "Service" not in lower.spec.controllers:
         return False
-    found = (one for kind in (SERVICE, ENDPOINT_SLICE) for one in lower.placed(lower.more[kind]))
-    return any(is_copy(one, world.owner) and lower.upper_namespace(one.namespace) != KUBE_SYSTEM for one in found)
+    copies = (one for one in lower.serving() if is_copy(one, world.owner))
+    return any(lower.upper_namespace(one.namespace) != KUBE_SYSTEM for one in copies)
 
 
 def _has_volumes(lower: LowerWorld, world: World) -> bool:

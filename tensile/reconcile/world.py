@@ -313,8 +313,12 @@ class LowerWorld:
         """Whether it has no pods of ours, as far as that can be known, and no cached objects that served them."""
         is_unknown = not (self.connected and self.met)
         is_free_below = is_unknown or (self.pods.synced and not any(self.placed(self.pods)))
-        serving = (self.more[kind] for kind in _SERVING if kind in self.more)
-        return self.is_vacant and is_free_below and not any(True for cache in serving for _ in self.placed(cache))
+        return self.is_vacant and is_free_below and not any(True for _ in self.serving())
+
+    def serving(self) -> Iterator[Entry]:
+        """Return the cached Services and slices in namespaces to which an upper one maps."""
+        caches = (self.more[kind] for kind in _SERVING if kind in self.more)
+        return (entry for cache in caches for entry in self.placed(cache))
 
     def placed(self, cache: Cache) -> Iterator[Entry]:
         """Return the objects of one of this lower's caches in namespaces to which an upper one maps."""
