@@ -61,6 +61,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """Join escaped names: the first `most`, and the number of the others."""
+    known = list(names)
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return harmless(", ".join(known[:most])) + more
+
+
+def counted(number: int, word: str) -> str:
+    """Return a number with a regular noun: "1 pod", "2 pods"."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def human_duration(seconds: int) -> str:
     """Return a time span of zero or more seconds as kubectl prints an age: 110s, 2m10s, 15m, 3h5m, 26h, 6d4h, 300d."""
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400

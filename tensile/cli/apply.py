@@ -36,8 +36,7 @@ from tensile.reconcile.report import (
     saved,
     summary_line,
 )
-from tensile.reconcile.report.values import listed
-from tensile.text import takes_colour
+from tensile.text import listed, takes_colour
 from tensile.topology import Topology
 
 QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "

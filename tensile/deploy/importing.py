@@ -37,7 +37,7 @@ from tensile.deploy.tensile_kube_commands import (
 from tensile.deploy.tensile_kube_input import Document, Installation, Source, installation, scheduler_arguments
 from tensile.errors import TensileError
 from tensile.names import CLUSTER_ID
-from tensile.text import shown
+from tensile.text import listed, shown
 from tensile.topology import Taint, Telemetry, TopologyFile, Upper, Webhook, fields
 from tensile.topology import parse as parse_topology
 from tensile.topology.models import PROVIDER_TAINT, Descheduler, LowerDefaults, SecretEntry
@@ -179,8 +179,7 @@ class _Import:
         for one in self.found.placements:
             yield Note(one.title, f"no equivalent: use topologySpreadConstraints on {CLUSTER_ID} in the pod template")
         if others := self.found.others:
-            more = f" and {len(others) - _MOST_OTHERS} more" if len(others) > _MOST_OTHERS else ""
-            yield Note("Not of tensile-kube, or not needed any more", ", ".join(others[:_MOST_OTHERS]) + more)
+            yield Note("Not of tensile-kube, or not needed any more", listed(others, _MOST_OTHERS))
         for path in sorted(self.comments, key=lambda path: _ORDER.index(str(path[0]))):
             yield Note("To decide in the topology", f"{show_path(path)}: {self.comments[path]}")
 

@@ -183,6 +183,25 @@ class FleetSnapshot:
         """Return the lower cluster's namespace for an upper namespace."""
         return self.world.lowers[lower].namespace(namespace)
 
+    def node(self, name: str) -> Manifest:
+        """Return a Node of the upper cluster, {} if there is none."""
+        return next((one for one in self.upper.all(NODE) if metadata(one)["name"] == name), {})
+
+    def at_place(self, upper: Manifest, kind: Kind, lower: str) -> Manifest:
+        """Return what a lower has in the place of an upper object's copy, {} for nothing."""
+        place = (self.namespace_below(lower, metadata(upper)["namespace"]), metadata(upper)["name"])
+        for one in self.lowers[lower].all(kind):
+            if (metadata(one)["namespace"], metadata(one)["name"]) == place:
+                return one
+        return {}
+
+    def is_copy_of(self, below: Manifest, upper: Manifest) -> bool:
+        """Report whether what a lower has in the place of an upper object's copy is marked as that copy.
+
+        Marks alone do not identify a copy: whoever may create objects in the lower cluster can write them.
+        """
+        return labels(below).get(OWNER) == self.owner.mark and annotations(below).get(UPPER_UID) == uid(upper)
+
     def below(self, upper_pod: Manifest, lower: str) -> Manifest:
         """Return the lower pod that the engine would create for an upper pod."""
         meta = metadata(upper_pod)

@@ -23,7 +23,7 @@ from tensile.diagnostics.cluster_snapshot import (
     kept,
     picture_of,
 )
-from tensile.diagnostics.explain import explained, explanation_text, is_copy_of
+from tensile.diagnostics.explain import explained, explanation_text
 from tensile.diagnostics.explain_objects import (
     EXTRA,
     explained_claim,
@@ -154,7 +154,7 @@ async def _traced_below(cluster: Cluster, place: Ref, picture: FleetSnapshot, tr
         return traced._replace(trouble=f"{cluster.name}: no answer in {PATIENCE:g} s")
     except ClusterError as error:
         return traced._replace(trouble=str(error))
-    if found is None or not is_copy_of(found.manifest, traced.pod, picture.owner):
+    if found is None or not picture.is_copy_of(found.manifest, traced.pod):
         return traced._replace(trouble=f"{cluster.name}: there is no pod {place.namespaced_name} that is its copy")
     return traced._replace(lower_pod=found.manifest, lower_events=found.events)
 

@@ -28,10 +28,8 @@ from tensile.names import (
     NAMESPACE_EXCLUDED,
     OWNER,
     UNREACHABLE_TAINT,
-    UPPER_UID,
-    Owner,
 )
-from tensile.objects import NODE, POD, QUOTA, Manifest, annotations, controller_of, labels, metadata, uid
+from tensile.objects import POD, QUOTA, Manifest, controller_of, labels, metadata, uid
 from tensile.policy.descheduler.replacement import uses_claims
 from tensile.policy.placement.placement import NodeRefusal, Placement, examine
 from tensile.policy.placement.selectors import label_test
@@ -44,13 +42,12 @@ from tensile.reconcile.rules.config import CONFIG_MAP_NOT_FOUND, SECRET_NOT_FOUN
 from tensile.reconcile.rules.namespaces import TERMINATING
 from tensile.reconcile.rules.service_accounts import ACCOUNT_NOT_FOUND
 from tensile.resources import is_binary, parse_all, render
-from tensile.text import aligned, joined
+from tensile.text import aligned, joined, listed
 from tensile.topology import Descheduler, Lower, Topology
 
 FORMAT = 1
 _EVENTS = 5
 _HEAD = ("CLUSTER", "NODE", "FITS", "CHECK", "WHY")
-_NAMED = 3
 _ONE_BY_ONE = 20
 """Up to this many nodes get a line each; in a larger cluster, nodes with the same result share a line."""
 _WHOLE = 1000
@@ -175,15 +172,16 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
         "events": event_rows(asked.events),
     }
     why, advice = _on_lost_node(pod, picture) or _verdict(pod, lowers, picture.topology, asked.budgets)
-    node = _node_named(pod["spec"].get("nodeName") or "", picture) or {}
+    node = picture.node(pod["spec"].get("nodeName") or "")
     gone = unrenewed(asked.lease, node, picture.world.now) if any(row["here"] for row in lowers) else ""
-    if gone and not _has_ended(pod):
+    if gone and not has_ended(pod):
         why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
         advice = (START, *(line for line in advice if line != START))
     return document | {"why": why, "advice": list(advice)}
 
 
-def _has_ended(pod: Manifest) -> bool:
+def has_ended(pod: Manifest) -> bool:
+    """Report whether all containers of a pod have terminated for good."""
     return (pod.get("status") or {}).get("phase") in TERMINAL
 
 
@@ -193,8 +191,8 @@ def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> Explanation | None:
     None for any other pod.
     """
     name = pod["spec"].get("nodeName") or ""
-    node = _node_named(name, picture)
-    if node is None or _has_ended(pod) or metadata(pod).get("deletionTimestamp"):
+    node = picture.node(name)
+    if not node or has_ended(pod) or metadata(pod).get("deletionTimestamp"):
         return None
     if topology := other_topology(node, picture.owner):
         return Explanation(f"its node {name} belongs to topology {topology}", (rename_advice(topology),))
@@ -210,12 +208,14 @@ def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement)
     sight = picture.lowers[spec.name]
     row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
     row["here"] = pod["spec"].get("nodeName") == spec.node.name
-    row["deletionsBlocked"] = blocked_deletions(_node_named(spec.node.name, picture) or {})
+    row["deletionsBlocked"] = blocked_deletions(picture.node(spec.node.name))
     row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
     row["below"], row["quota"], row["pod"] = None, [], None
     if sight.trouble:
         return row
-    there = _copy(pod, picture, spec.name)
+    there = picture.at_place(pod, POD, spec.name)
+    if not picture.is_copy_of(there, pod):
+        there = {}
     wanted = pod_of(there or picture.below(pod, spec.name))
     row["below"] = _below(examine(wanted, picture.snapshot(spec.name, [pod], uid(there) if there else "")))
     if there:
@@ -227,32 +227,10 @@ def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement)
     return row
 
 
-def _node_named(name: str, picture: FleetSnapshot) -> Manifest | None:
-    return next((one for one in picture.upper.all(NODE) if metadata(one)["name"] == name), None)
-
-
 def blocked_deletions(node: Manifest) -> str:
     """Return what a Node reports about deletions that the guard blocks, "" for none."""
     said = conditions_of(node).get(DELETIONS_BLOCKED) or {}
     return str(said.get("message", "")) if said.get("status") == "True" else ""
-
-
-def _copy(pod: Manifest, picture: FleetSnapshot, lower: str) -> Manifest | None:
-    """Return the lower pod of an upper pod: the one of its name there, with our marks; None if there is none.
-
-    Marks alone do not identify it: whoever may create a pod in the lower cluster can write them.
-    """
-    meta = metadata(pod)
-    place = (picture.namespace_below(lower, meta["namespace"]), meta["name"])
-    for one in picture.lowers[lower].all(POD):
-        if (metadata(one)["namespace"], metadata(one)["name"]) == place and is_copy_of(one, pod, picture.owner):
-            return one
-    return None
-
-
-def is_copy_of(lower_pod: Manifest, pod: Manifest, owner: Owner) -> bool:
-    """Report whether a lower pod at the place of an upper pod's copy is marked as that."""
-    return labels(lower_pod).get(OWNER) == owner.mark and annotations(lower_pod).get(UPPER_UID) == uid(pod)
 
 
 def _above(node: str, above: Placement) -> Document:
@@ -302,6 +280,11 @@ def _moment(event: Manifest) -> str:
     return next((str(one) for one in found if one), "")
 
 
+def reason_and_message(status: Manifest) -> str:
+    """Return the reason and the message of a condition or a state, as far as it has them."""
+    return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+
+
 def event_rows(events: Iterable[Manifest]) -> list[Document]:
     """Return the latest events as rows."""
     return [_event(one) for one in _latest(events)]
@@ -321,8 +304,8 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: 
     status = pod.get("status") or {}
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
-    if _has_ended(pod):
-        why = f"it has ended ({_said(status)})" if _said(status) else "it has ended"
+    if has_ended(pod):
+        why = f"it has ended ({reason_and_message(status)})" if reason_and_message(status) else "it has ended"
         is_lost = status.get("reason") == LOWER_POD_LOST and not controller_of(pod)
         return Explanation(why, ("create it again: it has no controller that does",) if is_lost else ())
     if not pod["spec"].get("nodeName"):
@@ -507,7 +490,7 @@ def _placed(pod: Manifest, row: Row) -> Explanation:
     if row["pod"]["phase"] == "Running" and ready.get("status") == "False":
         gate = "look at the controller that has to set the condition of the readiness gate"
         advice = gate if ready.get("reason") == _GATED else look
-        told = _said(ready)
+        told = reason_and_message(ready)
         return Explanation(f"{where}, and is not Ready{f': {told}' if told else ''}", (advice,))
     return Explanation(where, (look,) if row["pod"]["phase"] == "Pending" else ())
 
@@ -626,11 +609,8 @@ def _not_started(container: Manifest, of: str) -> Explanation:
         advice = f"read why its container ended: `kubectl logs {of} --previous`"
     else:
         advice = _STARTS.get(waiting["reason"], "")
-    return Explanation(f"container {container['name']}: {_said(waiting)}{again}", (advice,) if advice else ())
-
-
-def _said(status: Manifest) -> str:
-    return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+    why = f"container {container['name']}: {reason_and_message(waiting)}{again}"
+    return Explanation(why, (advice,) if advice else ())
 
 
 def _is_unplaced(row: Row) -> bool:
@@ -726,12 +706,17 @@ def explanation_text(document: Row) -> str:
         lines += ["", *aligned([_HEAD, *rows])]
     unread = [f"{one['name']}: cannot be read: {what}" for one in document["lowers"] for what in one["unread"]]
     lines += ["", *unread] if unread else []
-    events = [
-        " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"])) for one in document["events"]
-    ]
-    lines += ["", "Last events:", *events] if events else []
-    steps = [f"-> {line}" for line in document["advice"]]
-    return joined([*lines, *(["", *steps] if steps else [])])
+    return joined([*lines, *events_and_advice(document)])
+
+
+def events_and_advice(document: Document) -> Iterator[str]:
+    """Yield the lines that end every explanation: the latest events, then what to do."""
+    if document["events"]:
+        yield from ("", "Last events:")
+    for one in document["events"]:
+        yield " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"]))
+    if document["advice"]:
+        yield from ("", *(f"-> {line}" for line in document["advice"]))
 
 
 def _lower_cells(row: Row) -> Iterator[Cells]:
@@ -763,8 +748,7 @@ def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
     for one in nodes:
         groups.setdefault(_answer({**one, "detail": ""}), []).append(one["name"])
     for cells, names in sorted(groups.items(), key=lambda group: -len(group[1])):
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        yield (", ".join(names[:_NAMED]) + more, *cells)
+        yield (listed(names), *cells)
 
 
 def _answer(told: Row) -> Cells:

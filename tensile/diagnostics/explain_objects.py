@@ -4,13 +4,23 @@ Each result is a document: JSON for programs, a few lines for people. The verdic
 cluster down to the lower ones. Advice always follows, also that nothing has to be done.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
-from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, event_rows
+from tensile.diagnostics.explain import (
+    BLOCKED,
+    ONE_ENGINE,
+    REMOVED_LOWER,
+    START,
+    event_rows,
+    events_and_advice,
+    has_ended,
+    reason_and_message,
+)
 from tensile.engine.status.query import sharing, unrenewed
 from tensile.kubelet.node.status import FORBIDDEN, noted_port
+from tensile.kubelet.pods.conditions import is_ready
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import (
     CORDONED_BY,
@@ -21,9 +31,7 @@ from tensile.names import (
     LOWER_SCHEDULABLE,
     MIRRORED,
     NOWHERE,
-    OWNER,
     PROVISIONER,
-    UPPER_UID,
 )
 from tensile.objects import (
     CLAIM,
@@ -38,20 +46,18 @@ from tensile.objects import (
     annotations,
     labels,
     metadata,
-    uid,
 )
 from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
 from tensile.reconcile.rules.claims import SELECTED_NODE, class_of
 from tensile.reconcile.rules.services import EXTERNAL_NAME
 from tensile.resources import parse
-from tensile.text import aligned, joined
+from tensile.text import aligned, counted, joined, listed
 from tensile.topology import Lower
 
 FORMAT = 1
 EXTRA: Mapping[Kind, tuple[Kind, ...]] = {NODE: (), CLAIM: (), SERVICE: (SERVICE, ENDPOINT_SLICE)}
 """What has to be listed beside the kinds of a snapshot, to explain an object of a kind."""
 _SERVICE_NAME = "kubernetes.io/service-name"
-_NAMED = 3
 _DOCTOR = "run `tensile doctor`: it checks the connection, the credentials and the permissions"
 _NOTHING = "nothing has to be done"
 Row = dict[str, Any]
@@ -97,7 +103,7 @@ def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot,
         or _cordoned(node, lower, bound)
         or _bounded(node, spec)
         or _silent(node)
-        or Verdict(f"it is Ready with {_counted(bound, 'pod')}", f"{_NOTHING}: pods that tolerate its taints can start")
+        or Verdict(f"it is Ready with {counted(bound, 'pod')}", f"{_NOTHING}: pods that tolerate its taints can start")
     )
 
 
@@ -113,9 +119,8 @@ def _failing(conditions: Mapping[str, Manifest], lower: str) -> Verdict | None:
     for kind, good, advice in checks:
         one = conditions.get(kind)
         if one is not None and one.get("status") != good:
-            told = ": ".join(filter(None, (one.get("reason"), one.get("message"))))
-            is_denied = one.get("reason") == FORBIDDEN
-            return Verdict(f"condition {kind} is {one.get('status')}: {told}", _DOCTOR if is_denied else advice)
+            why = f"condition {kind} is {one.get('status')}: {reason_and_message(one)}"
+            return Verdict(why, _DOCTOR if one.get("reason") == FORBIDDEN else advice)
     return None
 
 
@@ -135,7 +140,7 @@ def _cordoned(node: Manifest, lower: str, bound: int) -> Verdict | None:
         if not bound:
             return Verdict(why, end)
         look = "`tensile explain pod` says of each pod why it stays"
-        return Verdict(f"{why}, with {_counted(bound, 'pod')}", f"{look}; to end the maintenance, {end}")
+        return Verdict(f"{why}, with {counted(bound, 'pod')}", f"{look}; to end the maintenance, {end}")
     return Verdict("it is cordoned by a user", f"run `kubectl uncordon {metadata(node)['name']}`")
 
 
@@ -182,8 +187,8 @@ def claim_verdict(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) 
     meta, status = metadata(claim), claim.get("status") or {}
     users = [pod for pod in picture.upper.all(POD) if _uses(pod, claim)]
     if meta.get("deletionTimestamp"):
-        named = _some(_name(pod) for pod in users)
-        waits = f"pods use it: {named}" if users else f"it has finalizers: {_some(meta.get('finalizers') or ())}"
+        named = listed(_name(pod) for pod in users)
+        waits = f"pods use it: {named}" if users else f"it has finalizers: {listed(meta.get('finalizers') or ())}"
         return Verdict(f"its deletion was requested at {meta['deletionTimestamp']}; {waits}", "delete these pods")
     if status.get("phase") == "Lost":
         return Verdict("its volume is lost", "restore the volume in the lower cluster, or delete the claim")
@@ -319,7 +324,7 @@ def _count(slices: Iterable[Manifest]) -> tuple[int, int]:
 
 def _endpoints(slices: Iterable[Manifest]) -> str:
     total, ready = _count(slices)
-    return f"{ready} of {_counted(total, 'endpoint')} ready"
+    return f"{ready} of {counted(total, 'endpoint')} ready"
 
 
 def _service_row(service: Manifest, spec: Lower, picture: FleetSnapshot) -> Row:
@@ -342,7 +347,7 @@ def service_verdict(service: Manifest, picture: FleetSnapshot, rows: Iterable[Ro
             return found
     here = [row["cluster"] for row in rows if row["state"] == "copy"]
     if here:
-        return Verdict(f"it has ready endpoints, and its copy serves pods in {_some(here)}", _NOTHING)
+        return Verdict(f"it has ready endpoints, and its copy serves pods in {listed(here)}", _NOTHING)
     why = f"it has ready endpoints; no pod of namespace {meta['namespace']} runs in a lower cluster, so none has a copy"
     return Verdict(why, f"{_NOTHING}: a copy is created with the first pod")
 
@@ -373,11 +378,11 @@ def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:
             f"no pod of namespace {meta['namespace']} has the labels {told}",
             "create or label pods, or correct the selector",
         )
-    waiting = [pod for pod in chosen if not _is_ready(pod)]
+    waiting = [pod for pod in chosen if not is_ready(pod)]
     if not waiting:
         advice = "look at kube-controller-manager of the upper cluster: it creates EndpointSlices"
         return Verdict("all pods that it selects are Ready, but it has no ready endpoints", advice)
-    names = _some(_name(pod) for pod in waiting)
+    names = listed(_name(pod) for pod in waiting)
     return Verdict(f"its pods are not Ready: {names}", f"run `tensile explain pod {_name(waiting[0])}`")
 
 
@@ -405,58 +410,37 @@ def _obstacle_below(service: Manifest, row: Row, picture: FleetSnapshot) -> Verd
 def _lives_in(pod: Manifest, spec: Lower, namespace: str, picture: FleetSnapshot) -> bool:
     """Report whether a pod of a namespace runs in a lower, or is to."""
     is_here = pod["spec"].get("nodeName") == spec.node.name and metadata(pod)["namespace"] == namespace
-    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    return is_here and not ended and excluded(pod, picture.topology.exclude_namespaces) is None
+    return is_here and not has_ended(pod) and excluded(pod, picture.topology.exclude_namespaces) is None
 
 
 def _at_place(upper: Manifest, kind: Kind, spec: Lower, picture: FleetSnapshot) -> tuple[Manifest, str]:
     """Return what a lower has at the place of an upper object, and its state.
 
-    The state is "copy", "other" (of another owner), "none" or "unreadable". Marks alone identify no copy.
+    The state is "copy", "other" (of another owner), "none" or "unreadable".
     """
-    sight, meta = picture.lowers[spec.name], metadata(upper)
+    sight = picture.lowers[spec.name]
     if sight.trouble or any(one.startswith(f"{kind.plural}:") for one in sight.unread):
         return {}, "unreadable"
-    place = (picture.namespace_below(spec.name, meta["namespace"]), meta["name"])
-    found = next((one for one in sight.all(kind) if (metadata(one)["namespace"], metadata(one)["name"]) == place), None)
-    if found is None:
+    found = picture.at_place(upper, kind, spec.name)
+    if not found:
         return {}, "none"
-    is_copy = labels(found).get(OWNER) == picture.owner.mark and annotations(found).get(UPPER_UID) == uid(upper)
-    return found, "copy" if is_copy else "other"
+    return found, "copy" if picture.is_copy_of(found, upper) else "other"
 
 
 def _uses(pod: Manifest, claim: Manifest) -> bool:
     """Report whether a pod that has not ended mounts a claim."""
     meta = metadata(claim)
-    if metadata(pod)["namespace"] != meta["namespace"]:
-        return False
-    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if metadata(pod)["namespace"] != meta["namespace"] or has_ended(pod):
         return False
     return meta["name"] in claim_names(pod)
-
-
-def _is_ready(pod: Manifest) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def _name(pod: Manifest) -> str:
     return f"{metadata(pod)['namespace']}/{metadata(pod)['name']}"
 
 
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def _condition(one: Manifest) -> Row:
-    told = ": ".join(filter(None, (one.get("reason"), one.get("message"))))
-    return {"condition": one["type"], "status": one.get("status", ""), "detail": told}
+    return {"condition": one["type"], "status": one.get("status", ""), "detail": reason_and_message(one)}
 
 
 def _document(
@@ -483,12 +467,4 @@ def object_text(document: Document) -> str:
     if rows:
         head = tuple(key.upper() for key in rows[0])
         lines += ["", *aligned([head, *(tuple(cell or "-" for cell in row.values()) for row in rows)])]
-    return joined([*lines, *_tail(document)])
-
-
-def _tail(document: Document) -> Iterator[str]:
-    if document["events"]:
-        yield from ("", "Last events:")
-    for one in document["events"]:
-        yield " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"]))
-    yield from ("", *(f"-> {line}" for line in document["advice"]))
+    return joined([*lines, *events_and_advice(document)])

@@ -40,7 +40,7 @@ from tensile.objects import (
 )
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of
-from tensile.text import aligned
+from tensile.text import aligned, counted
 from tensile.topology import Topology
 
 FORMAT = "1.0"
@@ -183,6 +183,6 @@ def as_text(found: Inventory) -> str:
 
 def _sums(found: Inventory) -> Iterator[str]:
     counts = Counter(one.cluster for one in found.items)
-    yield from (f"{cluster}: {count} object{'' if count == 1 else 's'}" for cluster, count in counts.items())
+    yield from (f"{cluster}: {counted(count, 'object')}" for cluster, count in counts.items())
     if not counts:
         yield "No objects."

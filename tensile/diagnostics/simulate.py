@@ -22,14 +22,13 @@ from tensile.policy.placement.snapshot import Node, Snapshot, pod_of
 from tensile.policy.webhook.admission import CannotMutate, is_prepared_for, prepared, terms_of
 from tensile.reconcile.pods.scheduling import lacking_for, tolerations_for_upper
 from tensile.resources import add
-from tensile.text import aligned, joined
+from tensile.text import aligned, joined, listed
 from tensile.topology import Topology
 
 FORMAT = 1
 _NEW = "-new-"
 _ENDED = ("Succeeded", "Failed")
 _HEAD = ("LOWER", "FITS", "NODES", "WHY NOT MORE")
-_NAMED = 3
 _LISTED = 10
 
 Row = dict[str, Any]
@@ -225,9 +224,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     if row["lost"] or row["trouble"]:
         return row["name"], "0", "-", "lost" if row["lost"] else row["trouble"]
     names = [f"{one['name']} {one['fits']}" for one in row["nodes"]]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     fits = f"{row['fits']} or more" if row["more"] else str(row["fits"])
-    return row["name"], fits, ", ".join(names[:_NAMED]) + more or "-", row["why"]
+    return row["name"], fits, listed(names) or "-", row["why"]
 
 
 def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:

@@ -38,12 +38,12 @@ from tensile.reconcile.plan import Step
 from tensile.reconcile.report import Recorder
 from tensile.reconcile.rules.orphans import NAMESPACES, namespaces_in_use
 from tensile.reconcile.world import REMAKING, WAITING, Key, LowerWorld, World
+from tensile.text import listed
 from tensile.topology import Topology
 
 NAME = "uninstall"
 _MOVING = frozenset({WAITING, REMAKING, descheduling.DRAIN, descheduling.NAME})
 """The rules that move pods, or prepare them for virtual nodes."""
-_NAMED = 3
 
 
 class MirroredNamespaceRule:
@@ -231,7 +231,7 @@ def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
     if beats.leader:
         found.append(f"engine {beats.leader} leads topology {world.topology.name}: {stop}")
     elif alive:
-        found.append(f"an engine renews the lease of node {_some(alive)}: {stop}")
+        found.append(f"an engine renews the lease of node {listed(alive)}: {stop}")
     return found
 
 
@@ -244,15 +244,10 @@ def _bound(lower: LowerWorld) -> str:
     pods = sorted(f"{one.namespace}/{one.name}" for one in lower.upper_pods if not one.facts.stays_out)
     count = "1 pod is" if len(pods) == 1 else f"{len(pods)} pods are"
     return (
-        f"{count} bound to node {lower.node} ({_some(pods)}): while the engine runs, set `maintenance: drain` for "
+        f"{count} bound to node {lower.node} ({listed(pods)}): while the engine runs, set `maintenance: drain` for "
         f"lower {lower.name} and wait until the pods have left; delete pods without a controller, and those that have "
         "ended"
     )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 async def _read(upper: Cluster, ref: Ref) -> Manifest:

@@ -31,9 +31,8 @@ from tensile.policy.placement.selectors import label_test
 from tensile.policy.placement.snapshot import is_known
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report import Change
-from tensile.reconcile.report.values import listed
 from tensile.reconcile.world import LowerWorld, World
-from tensile.text import harmless
+from tensile.text import counted, harmless, listed
 
 _NAMED = 5
 _INDENT = "  "
@@ -377,14 +376,14 @@ def _pod_lines(cost: Disruption) -> Iterator[str]:
         (cost.ended, "ended"),
     ):
         if pods:
-            yield f"{len(pods)} {'pod' if len(pods) == 1 else 'pods'} {words}: {listed(map(_named, pods), _NAMED)}"
+            yield f"{counted(len(pods), 'pod')} {words}: {listed(map(_named, pods), _NAMED)}"
 
 
 def _object_lines(cost: Disruption) -> Iterator[str]:
     for kind, found in (("claim", cost.claims), ("Service", cost.services)):
         if found:
             names = listed((f"{one.namespace}/{one.name} in {one.lower}" for one in found), _NAMED)
-            yield f"{len(found)} {kind}{'' if len(found) == 1 else 's'} deleted: {names}"
+            yield f"{counted(len(found), kind)} deleted: {names}"
     for lost in cost.endpoints:
         yield harmless(f"Service {lost.namespace}/{lost.name} loses {lost.lost} of {lost.ready} ready endpoints")
 

@@ -18,6 +18,7 @@ from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.world import LowerWorld, World
+from tensile.text import listed
 from tensile.topology import Guard
 
 NOT_SYNCED: ProblemReason = "CachesNotSynced"
@@ -29,7 +30,6 @@ deletions](../howto/held-deletions.md)."""
 _FORCE = "if they are correct, run: tensile apply --force"
 _REPLACE = "to set them to Failed, so that their controllers replace them, run: tensile apply --force"
 
-_NAMED = 3
 """The most namespaces in a message."""
 
 
@@ -166,7 +166,4 @@ def _has_lost_its_copy(step: Step) -> bool:
 
 def _named(namespaces: list[str]) -> str:
     """Format namespaces, only the first ones of many."""
-    if len(namespaces) == 1:
-        return f"namespace {namespaces[0]}"
-    more = len(namespaces) - _NAMED
-    return "namespaces " + ", ".join(namespaces[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"namespace{'' if len(namespaces) == 1 else 's'} {listed(namespaces)}"

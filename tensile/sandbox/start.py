@@ -41,7 +41,7 @@ from tensile.sandbox.stop import (
     tear_down,
     unless_done,
 )
-from tensile.text import Progress
+from tensile.text import Progress, listed
 
 STAGES = Path(__file__).parent / "stages"
 TRIES = 3
@@ -181,9 +181,8 @@ def _refuse_foreign(directory: Path) -> None:
     """Raise SandboxError if the directory has files, which are not the sandbox's."""
     found = sorted(path.name for path in directory.iterdir() if path.name != NEW_FILE)
     if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise SandboxError(
-            f"{directory} is not empty ({', '.join(found[:SHOWN])}{more}), and the sandbox needs its own directory: "
+            f"{directory} is not empty ({listed(found, SHOWN)}), and the sandbox needs its own directory: "
             "choose a new or empty one with --dir, or remove these files"
         )
 

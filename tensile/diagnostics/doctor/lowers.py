@@ -58,13 +58,13 @@ from tensile.names import (
 )
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
+from tensile.text import listed
 from tensile.topology import Lower, Topology
 
 _CERTIFICATE = ("x509", "certificate", "tls:")
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _IMMEDIATE = "unbound immediate PersistentVolumeClaims"
 """The message of kube-scheduler about a pod whose claims must be bound before it looks for a node."""
-_NAMED = 3
 _INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
 
 _CLASS = {
@@ -407,15 +407,14 @@ def _unbound(upper: ClusterFacts, classes: list[str]) -> Iterator[Finding]:
     """
     kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
     if kept:
-        more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
-        what = f"the scheduler waits for unbound claims of {', '.join(kept[:_NAMED])}"
+        what = f"the scheduler waits for unbound claims of {listed(kept)}"
         make = f"make a StorageClass that each lower cluster has too, or maps (storageClasses): {_MAKE}"
         use = f"use StorageClass {' or '.join(classes)}" if classes else make
         advice = (
             "see `tensile explain claim`: their StorageClass is missing, or binds before a node is chosen\n"
             f"for virtual nodes, {use}"
         )
-        yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
+        yield Finding(UPPER, "storage", Level.WARN, what, advice)
 
 
 def _none() -> tuple[str, str]:
@@ -529,5 +528,4 @@ def _own(side: ClusterFacts, where: dict[str, str]) -> Iterator[Finding]:
 
 def _listed(shared: dict[str, int]) -> str:
     """Return namespaces with their counts, cut off after the first ones."""
-    told = [f"{name} ({count})" for name, count in list(shared.items())[:_TOLD]]
-    return ", ".join(told) + (f" and {len(shared) - _TOLD} more" if len(shared) > _TOLD else "")
+    return listed((f"{name} ({count})" for name, count in shared.items()), _TOLD)

@@ -30,12 +30,12 @@ from tensile.reconcile.guard import noted
 from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.resources import parse
+from tensile.text import listed
 
 SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SHOWN_FROM = 0.05
 """A plan shows a change of advertised capacity from this share on."""
-_NAMED = 3
 """Maximum number of different kernels or runtimes that the virtual node lists, so that a person can read the line."""
 NODE_READY: ConditionType = "Ready"
 """On a node: True while the engine runs, whatever the state of the lower cluster; Unknown once no engine renews the
@@ -374,9 +374,7 @@ def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
 
 def _together(values: Iterable[str]) -> str:
     """Return what all nodes report, joined: the most frequent values first, and of many only the first few."""
-    found = _most_first(values)
-    rest = len(found) - _NAMED
-    return ", ".join([*found[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+    return listed(_most_first(values))
 
 
 def _most_first(values: Iterable[str]) -> list[str]:

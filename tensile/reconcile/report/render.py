@@ -16,9 +16,9 @@ import orjson
 from tensile.objects import UPPER
 from tensile.reconcile.desired import PodMove
 from tensile.reconcile.report.changes import Action, Change, Counts, Preview, count, subject
-from tensile.reconcile.report.values import listed, shown_values, summary
+from tensile.reconcile.report.values import shown_values, summary
 from tensile.reconcile.world import Key, Problem
-from tensile.text import harmless
+from tensile.text import harmless, listed
 
 FORMAT = "1.5"
 

@@ -17,7 +17,7 @@ from tensile.names import BOOKKEEPING, PREFIX
 from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOLUME, Kind, Manifest, labels, metadata
 from tensile.reconcile.diff import Operation, parts
 from tensile.reconcile.redaction import SECRET_FIELDS, hidden
-from tensile.text import harmless
+from tensile.text import harmless, listed
 
 REDACTED = "(redacted)"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -164,13 +164,6 @@ def _redacted(value: Any, path: Path) -> Any:
 def _is_value(path: Path) -> bool:
     """Report whether a path leads to a secret value or into one."""
     return (len(path) > 1 and path[:1] in _ROOTS) or path[: len(_ANNOTATION)] == _ANNOTATION
-
-
-def listed(names: Iterable[str], most: int) -> str:
-    """Join names: the first `most`, and the number of the others."""
-    known = list(names)
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return harmless(", ".join(known[:most])) + more
 
 
 def shown_values(one: Difference) -> list[str]:
