@@ -43,6 +43,7 @@ QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "
 NO_CHANGE = "Nothing was changed."
 _STALE = "The plan is stale. These have moved since it was made:"
 _AGAIN = f"{NO_CHANGE} Plan again with `tensile plan --out FILE`."
+_ASK_AGAIN = f"{NO_CHANGE} Run `tensile apply` again."
 _YES = ("yes", "y")
 _LARGEST = 64 * 2**20
 """The most bytes of a plan file: one of 10,000 pods has about 40 MiB."""
@@ -190,7 +191,8 @@ async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Plan
         now = saved(planned.preview, options.plan.topology, planned.clusters, options.plan.salt)
         differences = moved(options.plan, now)
         if differences:
-            raise TensileError("\n".join((_STALE, *differences, _AGAIN)))
+            again = _ASK_AGAIN if options.plan.topology is _UNNAMED else _AGAIN
+            raise TensileError("\n".join((_STALE, *differences, again)))
     refs = {change.ref for change in planned.preview.changes}
     shown = planned._replace(preview=options.lines(planned.preview), waits=found.waits)
     return shown, frozenset((one.step.verb, one.step.ref) for one in recorder.recorded if one.step.ref in refs)

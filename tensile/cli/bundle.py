@@ -1,9 +1,9 @@
 """`tensile bundle`: what a bug report needs, in one archive.
 
 The archive has the output of commands that a maintainer would ask for: versions, doctor, plan, status, metrics and a
-snapshot. Each of them already leaves out the values of Secrets, and credentials are never read into any of them. So
-nothing has to be searched for secrets afterwards, which would find only some of them. A command that fails does not end
-the others: its error is in the archive, and is often what the report is about.
+snapshot. Each of them already leaves out the values of Secrets, and credentials are never read into any of them. Of the
+plan, all values are left out. So nothing has to be searched for secrets afterwards, which would find only some of them.
+A command that fails does not end the others: its error is in the archive, and is often what the report is about.
 """
 
 import importlib.metadata
@@ -14,6 +14,8 @@ import tarfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import orjson
 
 from tensile import __version__
 from tensile.cli.plan import plan
@@ -61,7 +63,7 @@ def _commands(
 
     def planned() -> str:
         """Return the plan as JSON."""
-        return plan(topology, ways, "json", colour=False).text
+        return without_values(plan(topology, ways, "json", colour=False).text)
 
     return {
         "doctor.json": lambda: examine(topology, ways, "json", colour=False)[0],
@@ -70,6 +72,14 @@ def _commands(
         "metrics.txt": lambda: ask_metrics(topology.telemetry),
         "snapshot.json": lambda: pictured(topology, ways, None).to_bytes().decode(),
     }
+
+
+def without_values(plan_document: str) -> str:
+    """Return a plan as JSON whose operations have no values: environment and arguments of pods may be secret."""
+    document = orjson.loads(plan_document)
+    for change in document["changes"]:
+        change["operations"] = [{key: one[key] for key in ("op", "path")} for one in change["operations"]]
+    return as_json(document)
 
 
 def _versions() -> dict[str, object]:

@@ -294,7 +294,8 @@ class TopologyOptions(NamedTuple):
         """Return the options that name the same ConfigMap to another command, "" for a file."""
         named = {"--configmap": self.configmap, "--key": self.key}
         named |= {"--kubeconfig": self.kubeconfig, "--context": self.context}
-        return "".join(f" {option} {quote(value)}" for option, value in named.items() if value is not None)
+        found = [f"{option} {quote(value)}" for option, value in named.items() if value is not None]
+        return " ".join([*found, *(["--allow-exec-plugins"] if found and self.allow_exec_plugins else [])])
 
     def topology(self, check: Check | None = None) -> GivenTopology:
         """Read the topology.

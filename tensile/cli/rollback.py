@@ -12,11 +12,11 @@ import asyncio
 import os
 import tempfile
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -42,7 +42,6 @@ _TRIES = 5
 _MOST = 20
 """Maximum of changes that are printed."""
 _HEAD = ("SHA256", "ACCEPTED", "STATE", "CHANGE")
-T = TypeVar("T")
 
 
 class TopologyLocation(NamedTuple):
@@ -93,7 +92,7 @@ def location(source: TopologyOptions) -> TopologyLocation:
     found = source.in_configmap()
     if found is not None:
         place, ways = found
-        return TopologyLocation(f"configmap/{place}", f"--configmap {place}", place, ways, Upper())
+        return TopologyLocation(f"configmap/{place}", source.of_configmap(), place, ways, Upper())
     name, data = read(source.file, of_engine=True)
     topology, upper = _name_and_upper(data, name)
     path = None if name == STANDARD_INPUT else Path(name).absolute()
@@ -118,12 +117,12 @@ def _name_and_upper(data: bytes, name: str) -> tuple[str, Upper]:
 
 def approve(where: TopologyLocation, given: str) -> str:
     """Approve the edit that waits, and return what to tell. Raises TensileError if it is another one."""
-    return asyncio.run(_within(_approve(where, check_digits(given))))
+    return asyncio.run(_approve(where, check_digits(given)))
 
 
 def listed(where: TopologyLocation) -> str:
     """Return the accepted topologies as a table, the latest first. Raises TensileError if there are none."""
-    return table(asyncio.run(_within(_records(where))), where.parse)
+    return table(asyncio.run(_records(where)), where.parse)
 
 
 def planned(where: TopologyLocation, given: str | None) -> RollbackPlan:
@@ -132,7 +131,7 @@ def planned(where: TopologyLocation, given: str | None) -> RollbackPlan:
     Raises TensileError if there is no such text, or it is not valid for this version.
     """
     wanted = None if given is None else check_digits(given)
-    records, present = asyncio.run(_within(_records_and_source(where)))
+    records, present = asyncio.run(_records_and_source(where))
     target = chosen(records, wanted, where, present.data)
     return RollbackPlan(target, tuple(_shown(target, records, present, where)), present)
 
@@ -147,7 +146,7 @@ def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> s
     if where.path is not None:
         replace_file(where.path, plan.present.data, data)
     else:
-        asyncio.run(_within(_replace_configmap(where, plan.present.manifest, data)))
+        asyncio.run(_replace_configmap(where, plan.present.manifest, data))
     return (
         f"{where.name}: rolled back to {plan.target.sha256[:DIGITS]}; the engine follows it as any edit: "
         f"see `tensile status {where.options}`"
@@ -260,20 +259,18 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
         ) from None
 
 
-async def _within(work: Awaitable[T]) -> T:
-    """Return the result of requests to the upper cluster. Raises TensileError if there is none in time."""
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            return await work
-    except TimeoutError:
-        raise TensileError(f"upper: no response within {_PATIENCE:g} s: check that its apiserver runs") from None
-
-
 @asynccontextmanager
 async def _connected(where: TopologyLocation) -> AsyncIterator[HttpCluster]:
+    """Connect to the upper cluster. Raises TensileError if it does not answer what is asked in time.
+
+    An exec plugin that provides the credential has a time limit of its own.
+    """
     cluster = HttpCluster(UPPER, await where.ways.upper_access(where.upper))
     try:
-        yield cluster
+        async with asyncio.timeout(_PATIENCE):
+            yield cluster
+    except TimeoutError:
+        raise TensileError(f"upper: no response within {_PATIENCE:g} s: check that its apiserver runs") from None
     finally:
         await cluster.close()
 

@@ -163,8 +163,8 @@ def plan(
     )
     typer.echo(found.text)
     if out is not None:
-        place = source.of_configmap() or ("" if given.file else " -f FILE")
-        again = f"tensile apply {quote(str(out))}{place}"
+        place = source.of_configmap() or ("" if given.file else "-f FILE")
+        again = " ".join(filter(None, ("tensile apply", quote(str(out)), place)))
         typer.echo(harmless(f"saved in {out}: make exactly these changes with: {again}"), err=True)
     if found.unreached:
         raise TensileError(found.unreached)
@@ -390,7 +390,7 @@ def uninstall(
 
     logs.configure("error" if show_plan else "info")
     given = source.topology()
-    if not (show_plan or yes or sys.stdin.isatty()):
+    if not (show_plan or yes or (sys.stdin and sys.stdin.isatty())):
         raise TensileError(
             "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes"
         )

@@ -36,9 +36,9 @@ from tensile.diagnostics.simulate import Addition, Case, Document, simulated, si
 from tensile.diagnostics.timeline import Traced, timeline, timeline_text
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
-from tensile.errors import ClusterError, Denied, NotFound, TensileError
+from tensile.errors import ClusterError, Denied, TensileError
 from tensile.kube.client import HttpCluster
-from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.cluster import Cluster, Selection, read_or_none
 from tensile.kube.credentials import keep_secret
 from tensile.kube.store import Cache
 from tensile.names import LEASE_NAMESPACE
@@ -199,9 +199,8 @@ async def reading_upper(topology: Topology, ways: ClusterAccess) -> AsyncIterato
 
 async def _asked(cluster: Cluster, ref: Ref) -> UpperObject | None:
     """Return an object with its events; None if it does not exist."""
-    try:
-        found: Manifest = orjson.loads(await cluster.read(ref))
-    except NotFound:
+    found = await read_or_none(cluster, ref)
+    if found is None:
         return None
     about = f"involvedObject.uid={uid(found)}"
     if ref.kind == NODE:  # a kubelet, and the engine, name a Node by its name in place of the UID
@@ -220,12 +219,9 @@ def _node_of(ref: Ref, found: Manifest) -> str:
 async def _lease(upper: Cluster, node: str) -> Manifest | None:
     """Return the Lease of a node, {} if there is none, None if it must not be read."""
     try:
-        found: Manifest = orjson.loads(await upper.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node)))
-    except NotFound:
-        return {}
+        return await read_or_none(upper, Ref(UPPER, LEASE, LEASE_NAMESPACE, node)) or {}
     except Denied:
         return None
-    return found
 
 
 async def _budgets(upper: Cluster, namespace: str) -> tuple[Manifest, ...]:

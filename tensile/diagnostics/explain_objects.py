@@ -7,7 +7,7 @@ cluster down to the lower ones. Advice always follows, also that nothing has to 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
+from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
 from tensile.diagnostics.explain import (
     BLOCKED,
     ONE_ENGINE,
@@ -47,9 +47,10 @@ from tensile.objects import (
     labels,
     metadata,
 )
+from tensile.policy.placement.snapshot import pod_of
 from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
 from tensile.reconcile.rules.claims import SELECTED_NODE, class_of
-from tensile.reconcile.rules.services import EXTERNAL_NAME
+from tensile.reconcile.rules.services import API_SERVER, EXTERNAL_NAME
 from tensile.resources import parse
 from tensile.text import aligned, counted, joined, listed
 from tensile.topology import Lower
@@ -187,9 +188,11 @@ def claim_verdict(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) 
     meta, status = metadata(claim), claim.get("status") or {}
     users = [pod for pod in picture.upper.all(POD) if _uses(pod, claim)]
     if meta.get("deletionTimestamp"):
-        named = listed(_name(pod) for pod in users)
-        waits = f"pods use it: {named}" if users else f"it has finalizers: {listed(meta.get('finalizers') or ())}"
-        return Verdict(f"its deletion was requested at {meta['deletionTimestamp']}; {waits}", "delete these pods")
+        since = f"its deletion was requested at {meta['deletionTimestamp']}"
+        if users:
+            return Verdict(f"{since}; pods use it: {listed(map(_name, users))}", "delete these pods")
+        waits = f"{since}; it has finalizers: {listed(meta.get('finalizers') or ())}"
+        return Verdict(waits, "wait; if it stays, look at the controllers that set these finalizers")
     if status.get("phase") == "Lost":
         return Verdict("its volume is lost", "restore the volume in the lower cluster, or delete the claim")
     if said := _denied(claim):
@@ -338,6 +341,8 @@ def service_verdict(service: Manifest, picture: FleetSnapshot, rows: Iterable[Ro
     meta, spec = metadata(service), service.get("spec") or {}
     if spec.get("type") == EXTERNAL_NAME:
         return Verdict(f"it is a DNS alias of {spec.get('externalName')} and has no endpoints", _NOTHING)
+    if (meta["namespace"], meta["name"]) == API_SERVER:
+        return Verdict("it is never mirrored: in a lower cluster, this name leads to its own apiserver", _NOTHING)
     if not _count(_slices(service, picture))[1]:
         return _without_endpoints(service, picture)
     if unserved := _unserved(service, picture):
@@ -432,7 +437,7 @@ def _uses(pod: Manifest, claim: Manifest) -> bool:
     meta = metadata(claim)
     if metadata(pod)["namespace"] != meta["namespace"] or has_ended(pod):
         return False
-    return meta["name"] in claim_names(pod)
+    return meta["name"] in pod_of(pod, settled=True).claims
 
 
 def _name(pod: Manifest) -> str:

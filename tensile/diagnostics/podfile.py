@@ -91,10 +91,16 @@ def template_pod(source: PodSource, name: str) -> Manifest:
     own: Manifest = {"generateName": f"{_name(meta)}-"}
     own |= {field: meta[field] for field in ("namespace",) if field in meta}
     own |= {field: metadata(body)[field] for field in ("labels", "annotations") if field in metadata(body)}
-    owner = {"apiVersion": found.get("apiVersion", ""), "kind": "DaemonSet", "name": _name(meta), "controller": True}
-    if found.get("kind") == "DaemonSet":
-        own["ownerReferences"] = [owner]
+    own |= _owned(found)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": body["spec"]}
+
+
+def _owned(owner: Manifest) -> Manifest:
+    """Return the owner reference to a DaemonSet as metadata of its pods; of other objects, nothing depends on it."""
+    if owner.get("kind") != "DaemonSet":
+        return {}
+    reference = {"apiVersion": owner.get("apiVersion", ""), "kind": "DaemonSet", "name": _name(metadata(owner))}
+    return {"ownerReferences": [reference | {"controller": True}]}
 
 
 def _name(meta: Manifest) -> str:
@@ -146,6 +152,7 @@ def _read(found: Manifest, owner: Manifest, body: Manifest) -> Template:
         "namespace": meta.get("namespace") or "default",
         "labels": metadata(body).get("labels") or {},
         "annotations": metadata(body).get("annotations") or {},
+        **_owned(found),
     }
     return Template({"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": filled(body["spec"])}, replicas)
 

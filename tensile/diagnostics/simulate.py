@@ -9,6 +9,7 @@ label `virtual-pod`; without a webhook the engine adds the tolerations that such
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot
@@ -17,16 +18,23 @@ from tensile.errors import TensileError
 from tensile.kubelet.pods.rule import excluded
 from tensile.names import HOSTNAME
 from tensile.objects import NODE, POD, Manifest, metadata
-from tensile.policy.placement.placement import MOST, ClusterShare, ClusterSpace, examine, put, spread_out
+from tensile.policy.placement.placement import (
+    MOST,
+    ClusterShare,
+    ClusterSpace,
+    examine,
+    put,
+    replica_name,
+    spread_out,
+)
 from tensile.policy.placement.snapshot import Node, Snapshot, pod_of
 from tensile.policy.webhook.admission import CannotMutate, is_prepared_for, prepared, terms_of
 from tensile.reconcile.pods.scheduling import lacking_for, tolerations_for_upper
-from tensile.resources import add
+from tensile.resources import add, clamp, parse_all
 from tensile.text import aligned, joined, listed
 from tensile.topology import Topology
 
 FORMAT = 1
-_NEW = "-new-"
 _ENDED = ("Succeeded", "Failed")
 _HEAD = ("LOWER", "FITS", "NODES", "WHY NOT MORE")
 _LISTED = 10
@@ -61,21 +69,24 @@ def simulated(
     """
     _check(picture, case)
     pod = admitted(template.pod, picture.topology) if template else None
+    refused = excluded(pod, picture.topology.exclude_namespaces) if pod else None
     displaced = _displaced(picture, case.lost)
     earlier = [replica for one in before for replica in _replicas(one, picture.topology)]
     seekers = [*displaced, *earlier, *([pod] if pod else [])]
     grounds = {
-        name: _grown(picture.snapshot(name, seekers), case.added, name)
+        name: picture.snapshot(name, seekers)
         for name, sight in picture.lowers.items()
         if name not in case.lost and not sight.trouble
     }
-    upper = _upper(picture, grounds, case)
+    upper = _upper(picture, {name: _grow(ground, case.added, name) for name, ground in grounds.items()}, case.lost)
     moved = [_move(one, picture, upper, grounds) for one in displaced]
     for one in earlier:
         _move(one, picture, upper, grounds)
     wanted = case.replicas if case.replicas is not None or template is None else template.replicas
     rows = [_row(name, picture, case) for name in picture.lowers]
-    if pod:
+    if refused:
+        rows = [row | {"why": refused.message} for row in rows]
+    elif pod:
         places = {
             name: ClusterSpace(picture.world.lowers[name].node, pod_of(picture.below(pod, name)), ground)
             for name, ground in grounds.items()
@@ -88,11 +99,13 @@ def simulated(
 
 
 def _replicas(template: Template, topology: Topology) -> list[Manifest]:
-    """Return the pods of a template, each with a name of its own."""
+    """Return the pods of a template, each with a name of its own; none if they would not be mirrored."""
     pod = admitted(template.pod, topology)
+    if excluded(pod, topology.exclude_namespaces):
+        return []
     count = 1 if template.replicas is None else min(template.replicas, MOST)
     return [
-        {**pod, "metadata": {**pod["metadata"], "name": f"{pod['metadata']['name']}-{number}"}}
+        {**pod, "metadata": {**pod["metadata"], "name": replica_name(pod["metadata"]["name"], number)}}
         for number in range(count)
     ]
 
@@ -111,17 +124,18 @@ def _check(picture: FleetSnapshot, case: Case) -> None:
             )
 
 
-def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot:
-    """Add the new nodes of a lower to its snapshot: empty copies of one of its nodes."""
+def _grow(snapshot: Snapshot, added: Iterable[Addition], name: str) -> list[Node]:
+    """Add new nodes to the snapshot of a lower, empty copies of one of its nodes, and return them."""
+    found: list[Node] = []
     for one in added:
         if one.lower == name:
             model = snapshot.nodes[one.like] if one.like else _first(snapshot)
             for _ in range(one.nodes):
-                number = sum(each.startswith(f"{model.name}{_NEW}") for each in snapshot.nodes)
-                own = f"{model.name}{_NEW}{number + 1}"
+                own = f"{model.name}-new-{len(found) + 1}"
                 labels = {**model.labels, HOSTNAME: own}
-                snapshot.nodes[own] = replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={})
-    return snapshot
+                found.append(replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={}))
+                snapshot.nodes[own] = found[-1]
+    return found
 
 
 def _first(snapshot: Snapshot) -> Node:
@@ -130,19 +144,19 @@ def _first(snapshot: Snapshot) -> Node:
     return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
 
 
-def _upper(picture: FleetSnapshot, grounds: Mapping[str, Snapshot], case: Case) -> Snapshot:
+def _upper(picture: FleetSnapshot, added: Mapping[str, list[Node]], lost: Collection[str]) -> Snapshot:
     """Return a snapshot of the upper cluster without the nodes of lost lowers.
 
-    New lower nodes are added to the allocatable resources of their virtual node.
+    The nodes `added` to a lower are added to what its virtual node advertises, which `capacity.limit` bounds.
     """
     upper = picture.upper.snapshot()
-    for name in case.lost:
-        upper.nodes.pop(picture.world.lowers[name].node, None)
-    for name, ground in grounds.items():
-        node = upper.nodes.get(picture.world.lowers[name].node)
-        for new in (one for own, one in ground.nodes.items() if _NEW in own):
-            if node:
-                node.allocatable = add(node.allocatable, new.allocatable)
+    for name in lost:
+        upper.forget(picture.world.lowers[name].node)
+    for name, nodes in added.items():
+        lower = picture.world.lowers[name]
+        if node := upper.nodes.get(lower.node):
+            whole = reduce(add, (new.allocatable for new in nodes), node.allocatable)
+            node.allocatable = clamp(whole, parse_all(lower.spec.capacity.limit)) if nodes else node.allocatable
     return upper
 
 

@@ -31,8 +31,8 @@ from tensile.engine.status.configmap import (
     status_ref,
 )
 from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate
-from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
-from tensile.kube.cluster import Cluster, Patch
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, TensileError
+from tensile.kube.cluster import Cluster, Patch, read_or_none
 from tensile.names import HISTORY_SUFFIX, EventReason, Owner
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, as_read, timestamp
 from tensile.reconcile.ownership import is_ours
@@ -192,14 +192,11 @@ async def active_text(cluster: Cluster, upper_uid: str, place: ConfigMapKey, dig
 
 async def _read(cluster: Cluster, ref: Ref, *, told: bool) -> Manifest | None:
     try:
-        found: Manifest = orjson.loads(await cluster.read(ref))
-    except NotFound:
-        return None
+        return await read_or_none(cluster, ref)
     except Denied as error:
         if told:
             _log.warning("the accepted topologies cannot be read", error=str(error))
         return None
-    return found
 
 
 class HistoryWriter:
@@ -249,7 +246,7 @@ class HistoryWriter:
         if self._wanted is None:
             return None
         try:
-            found = write(await self._seen(), self._wanted, self._ref, self._owner)
+            found = write(await read_or_none(self._cluster, self._ref), self._wanted, self._ref, self._owner)
             if found is not None:
                 await found.send(self._cluster, self._ref)
         except (AlreadyExists, Conflict):
@@ -263,13 +260,6 @@ class HistoryWriter:
             return _SELDOM if isinstance(error, Denied) else _RETRY
         self._trouble = ""
         return None
-
-    async def _seen(self) -> Manifest | None:
-        try:
-            found: Manifest = orjson.loads(await self._cluster.read(self._ref))
-        except NotFound:
-            return None
-        return found
 
     def _complain(self, error: TensileError) -> bool:
         """Log a failure; report whether it is new."""

@@ -16,7 +16,6 @@ from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
-import orjson
 
 from tensile.engine.caches import rules
 from tensile.engine.history import file_place, history_ref
@@ -24,11 +23,11 @@ from tensile.engine.leader_election import kept_by, lease_ref
 from tensile.engine.status.configmap import status_owner, status_ref
 from tensile.engine.status.query import LEASE_SECONDS, holds, renewed_at
 from tensile.errors import ClusterError, Conflict, NotFound
-from tensile.kube.cluster import Cluster
+from tensile.kube.cluster import Cluster, read_or_none
 from tensile.kube.store import Delta
 from tensile.kubelet.node.rule import LOWER_REMOVED, NODE_RENAMED
 from tensile.names import LEASE_NAMESPACE
-from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, as_read
+from tensile.objects import LEASE, NAMESPACE, UPPER, Ref, as_read
 from tensile.policy.descheduler import rule as descheduling
 from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.policy.webhook.registration import ref_of, secret_ref
@@ -175,8 +174,8 @@ async def registrations(upper: Cluster, topology: Topology, world: World, own_na
     ]
     found = []
     for ref, reason, owner in wanted:
-        seen = await _read(upper, ref) if ref is not None else {}
-        if ref is not None and seen and is_ours(seen, owner):
+        seen = await read_or_none(upper, ref) if ref is not None else None
+        if ref is not None and seen is not None and is_ours(seen, owner):
             read = as_read(seen)
             found.append(Registration(ref, read["uid"], read["resourceVersion"], reason))
     return found
@@ -210,10 +209,10 @@ class Heartbeats(NamedTuple):
 
 async def heartbeats(upper: Cluster, world: World, now: datetime) -> Heartbeats:
     """Read the signs of running engines. Raises the ClusterError of a read that fails."""
-    leader = kept_by(await _read(upper, lease_ref(world.topology.name)), now)
+    leader = kept_by(await read_or_none(upper, lease_ref(world.topology.name)) or {}, now)
     ours = [entry for entry in world.upper.nodes if entry.facts.owner == world.owner.mark]
-    leases = {entry.name: await _read(upper, Ref(UPPER, LEASE, LEASE_NAMESPACE, entry.name)) for entry in ours}
-    return Heartbeats(leader, {name: renewed_at(lease) for name, lease in leases.items()})
+    leases = {one.name: await read_or_none(upper, Ref(UPPER, LEASE, LEASE_NAMESPACE, one.name)) for one in ours}
+    return Heartbeats(leader, {name: renewed_at(lease or {}) for name, lease in leases.items()})
 
 
 def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
@@ -248,12 +247,3 @@ def _bound(lower: LowerWorld) -> str:
         f"lower {lower.name} and wait until the pods have left; delete pods without a controller, and those that have "
         "ended"
     )
-
-
-async def _read(upper: Cluster, ref: Ref) -> Manifest:
-    """Return an object; {} for none, or if the cluster does not have its kind."""
-    try:
-        found: Manifest = orjson.loads(await upper.read(ref))
-    except NotFound:
-        return {}
-    return found

@@ -8,6 +8,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import orjson
+
+from tensile.errors import NotFound
 from tensile.objects import Kind, Manifest, Ref
 
 
@@ -134,3 +137,12 @@ class Cluster(Protocol):
     def endpoint(self) -> Endpoint:
         """Return how to open a direct connection."""
         ...
+
+
+async def read_or_none(cluster: Cluster, ref: Ref) -> Manifest | None:
+    """Return an object, decoded; None if it does not exist, or if the cluster does not have its kind."""
+    try:
+        found: Manifest = orjson.loads(await cluster.read(ref))
+    except NotFound:
+        return None
+    return found

@@ -6,6 +6,7 @@ import pty
 
 import pytest
 from openkit import MemoryClusters, busy_world
+from worldkit import A
 
 from tensile.cli.apply import QUESTION, ApplyOptions, apply, is_yes, question, shown_on
 from tensile.engine.plan_and_apply import Planned
@@ -49,6 +50,23 @@ def test_any_other_answer_changes_nothing(answer: str) -> None:
     clusters, person = MemoryClusters(busy_world()), Person(answer)
     with pytest.raises(TensileError, match=r"^Nothing was changed\.$"):
         apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
+    assert clusters.writes == []
+
+
+def test_what_moves_during_the_question_is_not_made() -> None:
+    """The error says what to do; there is no plan file to speak of."""
+    clusters, person = MemoryClusters(busy_world()), Person("yes\n")
+
+    def ask() -> bool:
+        """Answer after somebody else deleted a pod."""
+        pods = clusters.world.lowers[A].pods
+        pods.replace([one.raw for one in pods if one.name != "orphan"], 99)
+        return person.ask()
+
+    with pytest.raises(TensileError) as told:
+        apply(clusters.opening, ApplyOptions(ask=ask), person.show)
+    assert "orphan: from delete to nothing" in str(told.value)
+    assert str(told.value).endswith("\nNothing was changed. Run `tensile apply` again.")
     assert clusters.writes == []
 
 

@@ -8,6 +8,8 @@ import orjson
 import pytest
 from clikit import Files, refused, tensile
 
+from tensile.cli.bundle import without_values
+
 PARTS = {"versions.json", "topology.yaml", "doctor.json", "errors.txt"}
 """The parts that need no cluster and no engine."""
 
@@ -51,6 +53,14 @@ def test_what_can_be_collected_is_and_the_rest_says_why_not(parts: dict[str, str
 def test_credentials_are_in_no_part(parts: dict[str, str]) -> None:
     """The token of the kubeconfigs is read to reach the clusters, and stays out."""
     assert not [name for name, text in parts.items() if "a-token-of-no-use" in text]
+
+
+def test_the_plan_of_a_bundle_has_no_values() -> None:
+    """The environment and the arguments of a pod may be secret; what would change where is enough for a report."""
+    pod = {"spec": {"containers": [{"args": ["--token=hunter2"]}]}}
+    operations = [{"op": "add", "path": "", "value": pod}, {"op": "remove", "path": "/data/a"}]
+    kept = orjson.loads(without_values(orjson.dumps({"changes": [{"operations": operations}]}).decode()))
+    assert kept == {"changes": [{"operations": [{"op": "add", "path": ""}, {"op": "remove", "path": "/data/a"}]}]}
 
 
 def test_a_topology_that_is_refused_is_collected_with_its_errors(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_at_hand(files: Fi
 def test_the_options_that_name_a_configmap_are_given_again() -> None:
     """To copy into another command; a file needs none of them."""
     options = TopologyOptions(None, "a/b", None, "my upper", "east", allow_exec_plugins=False)
-    assert options.of_configmap() == " --configmap a/b --kubeconfig 'my upper' --context east"
+    given = "--configmap a/b --kubeconfig 'my upper' --context east"
+    assert options.of_configmap() == given
+    assert options._replace(allow_exec_plugins=True).of_configmap() == f"{given} --allow-exec-plugins"
     assert TopologyOptions("t.yaml", None, None, None, None, allow_exec_plugins=False).of_configmap() == ""
 
 

@@ -283,6 +283,23 @@ def test_a_claim_that_no_pod_uses() -> None:
     assert of_claim(claim(), (POD, ended))[0].startswith("no pod uses it")
 
 
+def test_the_claim_of_an_ephemeral_volume_is_used_by_its_pod() -> None:
+    """Its name is that of the pod and of the volume."""
+    scratch = {"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}
+    why, _ = of_claim(claim(name="web-scratch"), (POD, above(spec=scratch)))
+    assert why == "pod default/web uses it and has no virtual node yet"
+
+
+def test_a_claim_that_is_being_deleted() -> None:
+    """Its pods hold it; without pods, only finalizers do."""
+    ending = claim(meta={"deletionTimestamp": "T", "finalizers": ["example.com/backup"]})
+    since = "its deletion was requested at T; "
+    assert of_claim(ending, (POD, USER)) == (f"{since}pods use it: default/web", "delete these pods")
+    why, advice = of_claim(ending)
+    assert why == f"{since}it has finalizers: example.com/backup"
+    assert advice.startswith("wait; ")
+
+
 def test_a_claim_whose_pod_waits() -> None:
     """The pod's own explanation has the rest."""
     assert of_claim(claim(), (POD, USER)) == (
@@ -406,6 +423,16 @@ def test_a_service_that_no_pod_needs_below() -> None:
     assert of_service(WEB, serving(node="real"), endpoints(1))[0].endswith(
         "no pod of namespace default runs in a lower cluster, so none has a copy"
     )
+
+
+def test_the_service_of_the_apiserver() -> None:
+    """Every cluster has its own, so the one of a lower is not in the way."""
+    own = {**WEB, "metadata": {**WEB["metadata"], "name": "kubernetes"}}
+    kind, part = endpoints(1)
+    part["metadata"]["labels"] = {"kubernetes.io/service-name": "kubernetes"}
+    why, advice = of_service(own, serving(), (kind, part), a=((SERVICE, copy_of(own, owner="another")),))
+    assert why == "it is never mirrored: in a lower cluster, this name leads to its own apiserver"
+    assert advice == "nothing has to be done"
 
 
 def test_a_service_without_endpoints() -> None:

@@ -9,7 +9,7 @@ from picturekit import TOLERANT, above, below, picture, sight, two_nodes, virtua
 from placekit import asking, claim, kind, node, pod, space, using
 
 from tensile.diagnostics.commands import case_of, pictured, simulate
-from tensile.diagnostics.podfile import Template
+from tensile.diagnostics.podfile import Template, templates
 from tensile.diagnostics.simulate import Addition, Case, simulated
 from tensile.engine.lower import ClusterAccess
 from tensile.errors import TensileError
@@ -354,3 +354,84 @@ def test_a_snapshot_that_was_edited_is_refused_by_its_place(tmp_path: Path, old:
         pictured(before.topology, ClusterAccess(tmp_path), path)
     assert str(caught.value).startswith(f"{path}: not a valid snapshot: ")
     assert words in str(caught.value)
+
+
+def test_pods_of_a_lost_lower_keep_no_others_away() -> None:
+    """Neither the pods that are moved nor others, by their anti-affinity: they are gone with their node."""
+    terms = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}]
+    apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    web = above("web", spec=asking(cpu="1") | TOLERANT | {"nodeName": "lower-a"} | apart, labels={"app": "web"})
+    found = simulated(picture([(POD, web)], *PAIR), template(cpu="3"), Case(lost=frozenset({"lower-a"})))
+    assert [one["lower"] for one in found["moved"]] == ["lower-b"]
+    assert fits(found) == {"lower-a": 0, "lower-b": 2}
+
+
+STATEFUL = b"""
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 2
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      tolerations: [{operator: Exists}]
+      containers: [{name: a, image: b, resources: {requests: {cpu: 2}}}]
+      topologySpreadConstraints:
+      - {topologyKey: clusterID, maxSkew: 5, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}
+"""
+
+
+def test_a_simulated_pod_does_not_take_the_place_of_a_real_one() -> None:
+    """The pods of a StatefulSet that runs already have the names that its replicas would get."""
+    runs = above("web-0", spec=asking(cpu="2") | TOLERANT | {"nodeName": "lower-a"}, labels={"app": "web"})
+    here = sight("lower-a", (NODE, node("n", cpu="4")), (NAMESPACE, space("default")), (POD, below(runs, "n")))
+    seen = picture([(NODE, virtual("lower-a", cpu="4")), (POD, runs)], here, sight("lower-b"))
+    assert simulated(seen, templates(STATEFUL, "x")[0], Case())["fits"] == 1
+
+
+@pytest.mark.parametrize("name", ["pool-1", "new-pool-1", "pool-new-1"])
+def test_only_added_nodes_enlarge_the_virtual_node(name: str) -> None:
+    """Whatever the nodes that exist are called."""
+    here = sight("lower-a", (NODE, node(name, cpu="8")), (NAMESPACE, space("default")))
+    seen = picture([(NODE, virtual("lower-a", cpu="2"))], here, sight("lower-b"))
+    assert fits(simulated(seen, template(cpu="1"), Case()))["lower-a"] == 2
+    grown = Case(added=(Addition("lower-a", 1),))
+    assert fits(simulated(seen, template(cpu="1"), grown))["lower-a"] == 10
+
+
+def test_added_nodes_do_not_exceed_the_limit_of_the_topology() -> None:
+    """`capacity.limit` bounds what the virtual node advertises, however many nodes there are."""
+    lowers = [{"name": "lower-a", "kubeconfig": "a", "capacity": {"limit": {"cpu": "2"}}}]
+    here = sight("lower-a", (NODE, node("n", cpu="8")), (NAMESPACE, space("default")))
+    seen = picture([(NODE, virtual("lower-a", cpu="2"))], here, lowers=lowers)
+    grown = Case(added=(Addition("lower-a", 1),))
+    assert fits(simulated(seen, template(cpu="1"), grown)) == {"lower-a": 2}
+
+
+DAEMONS = b"""
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent, namespace: shop}
+spec:
+  template:
+    metadata: {labels: {app: agent}}
+    spec: {tolerations: [{operator: Exists}], containers: [{name: a, image: b, resources: {requests: {cpu: 1}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (b"", b"", "pods of DaemonSets are mirrored only with the label virtual-pod"),
+        (b"namespace: shop", b"namespace: kube-system", "pods of namespace kube-system are not mirrored"),
+        (b"{app: agent}", b'{virtual-pod: "true"}', ""),
+    ],
+)
+def test_pods_that_are_not_mirrored_fit_nowhere(before: bytes, after: bytes, why: str) -> None:
+    """Each lower says why; as pods that come before others, they take no room."""
+    seen, agent = picture([(NAMESPACE, space("shop"))], *PAIR), templates(DAEMONS.replace(before, after), "x")[0]
+    found = simulated(seen, agent, Case())
+    assert [why in one["why"] for one in found["lowers"]] == [True, True]
+    assert (found["fits"] == 0) == bool(why)
+    assert simulated(seen, template(cpu="1"), Case(), [agent])["fits"] == (16 if why else 15)

@@ -363,12 +363,12 @@ def stored(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         error = side.answers[CLASSES].error if CLASSES in side.answers else "no answer in time"
         yield Finding(side.name, "storage", Level.SKIP, f"not checked: storage classes cannot be read ({error})")
     elif side.name == UPPER:
-        yield from _above(side)
+        yield from _above(side, facts.topology)
     elif "PV" in facts.spec(side.name).controllers:
         yield from _below(side, facts)
 
 
-def _above(upper: ClusterFacts) -> Iterator[Finding]:
+def _above(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
     """Yield findings on the StorageClasses of the upper cluster.
 
     Those whose volumes are created in lower clusters must bind with WaitForFirstConsumer: the upper scheduler has to
@@ -383,14 +383,17 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
     late = [metadata(one)["name"] for one in classes if one.get("volumeBindingMode") == "WaitForFirstConsumer"]
     yield from _unbound(upper, late)
-    default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
-    if default is not None and default not in classes:
-        name = metadata(default)["name"]
+    default = _default(upper.items(CLASSES))
+    name = metadata(default).get("name", "")
+    unmapped = [one.name for one in topology.lowers if "PV" in one.controllers and name not in one.storage_classes]
+    if default and default not in classes and unmapped:
         what = (
-            f"the default StorageClass {name} is not tensile's: claims that name none cannot be used on virtual nodes"
+            f"the default StorageClass {name} is not tensile's: claims that name none cannot be used in "
+            f"{listed(unmapped)}"
         )
         advice = (
-            "use a class whose provisioner is tensile-kube.io/lower in claims for virtual nodes, or make it the default"
+            "use a class whose provisioner is tensile-kube.io/lower in claims for virtual nodes, make it the default, "
+            f"or map {name} (`storageClasses`)"
         )
         yield Finding(UPPER, "storage", Level.WARN, what, advice)
     if classes:
@@ -398,6 +401,13 @@ def _above(upper: ClusterFacts) -> Iterator[Finding]:
         yield Finding(UPPER, "storage", Level.OK, f"these classes create volumes in lower clusters: {names}")
     else:
         yield Finding(UPPER, "storage", Level.SKIP, *_none())
+
+
+def _default(classes: Iterable[Manifest]) -> Manifest:
+    """Return the class of claims that name none, {} if there is none: of several defaults, the newest."""
+    found = [one for one in classes if annotations(one).get(_DEFAULT_CLASS) == "true"]
+    found.sort(key=lambda one: str(metadata(one)["name"]))
+    return max(found, key=lambda one: str(metadata(one).get("creationTimestamp", "")), default={})
 
 
 def _unbound(upper: ClusterFacts, classes: list[str]) -> Iterator[Finding]:

@@ -17,10 +17,10 @@ from tensile.engine.lower import ClusterAccess
 from tensile.engine.status.configmap import status_owner, status_ref
 from tensile.engine.status.report import REJECTED, amounts, read_data
 from tensile.engine.topology_reader import ConfigMapKey
-from tensile.errors import NotFound, TensileError
+from tensile.errors import TensileError
 from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster
-from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.cluster import Cluster, Selection, read_or_none
 from tensile.kube.informer import Informer
 from tensile.kube.net import cancel_and_wait
 from tensile.kube.store import Cache
@@ -254,11 +254,7 @@ async def _answer(cluster: Cluster, place: ConfigMapKey, upper_uid: str, now: Ca
 
 async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Manifest:
     """Return an object; {} for none."""
-    try:
-        found: Manifest = orjson.loads(await cluster.read(Ref(UPPER, kind, namespace, name)))
-    except NotFound:
-        return {}
-    return found
+    return await read_or_none(cluster, Ref(UPPER, kind, namespace, name)) or {}
 
 
 def renewed_at(lease: Manifest) -> datetime:

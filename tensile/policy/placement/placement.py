@@ -237,7 +237,12 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
 
 def replica(pod: Pod, number: int) -> Pod:
     """Return another pod like this one, with its own name."""
-    return replace(pod, name=f"{pod.name}-{number}")
+    return replace(pod, name=replica_name(pod.name, number))
+
+
+def replica_name(name: str, number: int) -> str:
+    """Return a name that no pod of a cluster can have, so that a simulated pod never takes the place of a real one."""
+    return f"{name}#{number}"
 
 
 def put(pod: Pod, snapshot: Snapshot) -> str:

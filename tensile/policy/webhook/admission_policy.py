@@ -15,11 +15,10 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 
-import orjson
 import structlog
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound
-from tensile.kube.cluster import Cluster, Patch, Selection
+from tensile.kube.cluster import Cluster, Patch, Selection, read_or_none
 from tensile.names import VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import (
     HARD,
@@ -223,7 +222,7 @@ class PolicyRegistration:
         An object that a user applied from the output of `tensile manifests` may have any of the forms.
         """
         wanted = forms[0]
-        seen = await self._read(ref)
+        seen = await read_or_none(self._upper, ref)
         if seen is None:
             try:
                 await self._upper.create(ref, wanted)
@@ -241,19 +240,12 @@ class PolicyRegistration:
     async def _take_back(self, topology: Topology) -> str:
         """Delete policy and binding if they are ours."""
         for ref in (binding_ref(topology.name), policy_ref(topology.name)):
-            seen = await self._read(ref)
+            seen = await read_or_none(self._upper, ref)
             if seen is not None and is_ours(seen, self._owner):
                 meta = metadata(seen)
                 await self._upper.delete(ref, uid=meta["uid"], version=meta["resourceVersion"])
                 _log.info("deleted: the topology has no lower clusters", kind=ref.kind.name, name=ref.name)
         return ""
-
-    async def _read(self, ref: Ref) -> Manifest | None:
-        try:
-            found: Manifest = orjson.loads(await self._upper.read(ref))
-        except NotFound:
-            return None
-        return found
 
     def _warn(self, trouble: str) -> None:
         """Log, once, why pods do not get their tolerations at creation."""

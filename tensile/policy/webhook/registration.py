@@ -22,7 +22,7 @@ import structlog
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, TensileError
 from tensile.kube.aio import beginning
-from tensile.kube.cluster import Cluster, Patch
+from tensile.kube.cluster import Cluster, Patch, read_or_none
 from tensile.kube.tls import TLSMaterial, context
 from tensile.names import PREFIX, VIRTUAL_POD, Owner
 from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
@@ -220,10 +220,8 @@ class WebhookRegistration:
 
     async def _seen(self, ref: Ref) -> Manifest | None:
         """Return an object of ours, None for none."""
-        try:
-            return demand_ours(ref, orjson.loads(await self._upper.read(ref)), self._owner)
-        except NotFound:
-            return None
+        found = await read_or_none(self._upper, ref)
+        return None if found is None else demand_ours(ref, found, self._owner)
 
     async def _write(self, ref: Ref, wanted: Manifest, patch: Patch | None) -> bytes:
         """Patch the object, or create it if there is no patch; return it as stored."""

@@ -39,7 +39,8 @@ from tensile.reconcile.world import Key, LowerWorld, UpperServer, World
 
 NAME = "service"
 KUBE_SYSTEM = "kube-system"
-_API_SERVER = ("default", "kubernetes")
+API_SERVER = ("default", "kubernetes")
+"""The Service by which the pods of a cluster reach its apiserver."""
 _KEPT_META = ("name", "namespace", "uid", "resourceVersion")
 
 FieldPolicy = Literal["keep", "drop", "map"]
@@ -130,7 +131,7 @@ def served(lower: LowerWorld, world: World) -> Iterator[str]:
 
 def original(world: World, namespace: str, name: str) -> Entry | None:
     """Return the upper Service to copy; the apiserver's own is never copied."""
-    return None if (namespace, name) == _API_SERVER else world.upper.more[SERVICE].get(namespace, name)
+    return None if (namespace, name) == API_SERVER else world.upper.more[SERVICE].get(namespace, name)
 
 
 def is_alias(world: World, namespace: str, name: str) -> bool:

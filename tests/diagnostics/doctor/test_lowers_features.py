@@ -123,6 +123,24 @@ def test_a_default_class_that_is_not_ours() -> None:
     assert not at(above(storage_class("tensile", **default)), Level.WARN)
 
 
+def test_a_foreign_default_class_that_every_lower_maps() -> None:
+    """Claims of a class in `storageClasses` are mirrored, whatever its provisioner."""
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    upper = classes(UPPER, storage_class("disks", "example.com/disks", **default))
+    mapped = topology(lower={"storageClasses": {"disks": "nvme"}})
+    assert not at(list(stored(upper, facts(upper, topology=mapped))), Level.WARN)
+
+
+@pytest.mark.parametrize(("born", "is_first"), [("2021", True), ("2020", False), ("2019", False)])
+def test_the_newest_of_several_default_classes_counts(born: str, *, is_first: bool) -> None:
+    """As for Kubernetes; of equally old ones, the first by name."""
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    old = storage_class("disks", "example.com/disks", creationTimestamp="2020-01-01T00:00:00Z", **default)
+    ours = storage_class("tensile", creationTimestamp=f"{born}-01-01T00:00:00Z", **default)
+    for found in ((old, ours), (ours, old)):
+        assert bool(at(above(*found), Level.WARN)) is not is_first
+
+
 def test_classes_that_are_missing_below() -> None:
     """Those of the mapping, and those of ours that have no other name there."""
     lower = classes(LOWER, storage_class("nvme", "example.com/disks"))
