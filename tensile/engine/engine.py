@@ -312,8 +312,10 @@ class Engine:
 
     async def _renew_ports(self) -> None:
         """Serve all nodes again, for other certificates or another address; open streams end."""
+        held = self.ports.serving.held()
         await self.ports.close()
         self.ports = self._ports(self.topology)
+        self.ports.serving.resume(held)
         self.clusters.world.node_address = self._address(self.topology)
 
     def _change(self, joined: LowerConnection, spec: Lower) -> None:

@@ -66,13 +66,13 @@ class KubeletServers:
         files = files_of(topology, directory)
         self._files = kept_files(topology, directory, watcher)
         authority = authority_of(topology, directory, upper, _log, self._files.read)
-        self._serving = serving = ServingCertificate(_log, address, files, read=self._files.read)
+        self.serving = ServingCertificate(_log, address, files, read=self._files.read)
         self._server = KubeletServer(
-            RequestAuth(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
+            RequestAuth(self.serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
             _log,
             _limits(len(topology.lowers)),
         )
-        self._enrolment = None if files else CertificateRequester(upper, serving, _log)
+        self._enrolment = None if files else CertificateRequester(upper, self.serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}
         self._errors: dict[str, str] = {}
 
@@ -118,7 +118,7 @@ class KubeletServers:
 
     def expirations(self) -> dict[str, datetime]:
         """Return when the serving certificate of each node expires."""
-        return self._serving.expirations()
+        return self.serving.expirations()
 
     def port(self, node: str) -> int:
         """Return the port on which a node is served, 0 for none."""

@@ -49,6 +49,8 @@ from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_
 from tensile.topology import Lower, Upper, parse
 
 _RETRY = 5.0
+_VERSION_EVERY = 300.0
+"""Seconds between two requests for the version of a lower cluster, which an upgrade changes while the engine runs."""
 _LOOK = 0.5
 _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 _log = structlog.get_logger("tensile.lower")
@@ -194,6 +196,7 @@ class LowerConnection:
                 shared=self._note_other_engine,
             )
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
+            self._tasks.append(supervised(f"version of {spec.name}", self._keep_version))
 
     def hear_events(self) -> None:
         """Watch the events of an open cluster that its controllers need."""
@@ -271,6 +274,17 @@ class LowerConnection:
         if not lower.version:
             lower.version = await insist(opened.cluster.version, ClusterError, lambda: _RETRY)
         self._wake(lower.name)
+
+    async def _keep_version(self) -> None:
+        """Follow upgrades of the cluster."""
+        while True:
+            await asyncio.sleep(_VERSION_EVERY)
+            opened, known = self._fleet.get(self.lower.name), self.lower.version
+            if opened is not None and known:
+                with suppress(ClusterError):
+                    self.lower.version = await opened.cluster.version()
+            if self.lower.version != known:
+                self._wake(self.lower.name)
 
     def _recognise(self, access: Access) -> None:
         """Record the namespace of the account whose credential is used, if that has changed."""

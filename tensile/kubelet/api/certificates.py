@@ -82,6 +82,14 @@ class _Known(NamedTuple):
     certificate: x509.Certificate
 
 
+class HeldCertificates(NamedTuple):
+    """The certificates for an address, by node: those that were issued, and what was last served."""
+
+    address: str
+    issued: dict[str, KeyPair]
+    served: dict[str, _Known]
+
+
 class ServingCertificate:
     """TLS contexts of the listeners, created again when a certificate or the client CA has changed.
 
@@ -123,10 +131,22 @@ class ServingCertificate:
             self._trouble = ""
         except TensileError as error:
             self._failed(str(error), first=known is None)
+            if known is not None and known.authority != authority:  # never verify callers by a former authority
+                known = self._contexts[node] = self._loaded(known.pair, authority)
         if known is None:
             raise TensileError(self._trouble)
         self._doubt(node, known)
         return known.tls
+
+    def held(self) -> HeldCertificates:
+        """Return the certificates that were issued, and those that are served, for `resume`."""
+        return HeldCertificates(self.address, dict(self._issued), dict(self._contexts))
+
+    def resume(self, held: HeldCertificates) -> None:
+        """Go on with these certificates if they are for this address: until other files can be read, say."""
+        if held.address == self.address:
+            self._issued |= held.issued
+            self._contexts |= held.served
 
     def take(self, node: str, pair: KeyPair) -> None:
         """Serve a node with a certificate that was issued for it, from the next connection on."""

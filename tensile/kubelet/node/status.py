@@ -86,7 +86,8 @@ REMOVED: ConditionReason = "Removed"
 Remedy: put it back with `maintenance: drain`, and remove it once its node has no pods."""
 NO_DELETIONS_BLOCKED: ConditionReason = "NoDeletionsBlocked"
 """`DeletionsBlocked`: the guard blocks nothing. Remedy: nothing."""
-_COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
+_FEATURES = "declaredFeatures"
+_OURS = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", _FEATURES)
 
 RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
 """The rules for deletions that no client is known to have requested, with one key for each lower."""
@@ -104,7 +105,7 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
         "addresses": _addresses(lower, world),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": _port(seen, lower)}},
         "nodeInfo": _node_info(seen, lower),
-        "declaredFeatures": _features(seen, lower),
+        _FEATURES: _features(seen, lower),
     }
 
 
@@ -137,9 +138,13 @@ def architecture(lower: LowerWorld, otherwise: str) -> str:
 
 
 def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -> bool:
-    """Report whether the status has to be written: it changed, or its heartbeat is older than `heartbeat` seconds."""
+    """Report whether the status has to be written: it changed, or its heartbeat is older than `heartbeat` seconds.
+
+    Features are no reason to write a Node that has none: an apiserver that does not know the field drops it each time.
+    """
     status = seen.get("status", {})
-    if any((status.get(field) or None) != (wanted[field] or None) for field in _COMPARED):
+    ours = (field for field in _OURS if field != _FEATURES or status.get(_FEATURES))
+    if any((status.get(field) or None) != (wanted[field] or None) for field in ours):
         return True
     known = {one["type"]: one for one in status.get("conditions") or ()}
     for one in wanted["conditions"]:
@@ -159,7 +164,7 @@ def as_patch(seen: Manifest, wanted: Manifest) -> Manifest:
     no longer has, if merely left out of a patch, would be advertised indefinitely.
     """
     known = seen.get("status") or {}
-    return {**wanted, **{field: replacing(field, wanted[field], known.get(field)) for field in _COMPARED}}
+    return {**wanted, **{field: replacing(field, wanted[field], known.get(field)) for field in _OURS}}
 
 
 def moved(seen: Manifest, wanted: Manifest) -> bool:
@@ -336,8 +341,13 @@ def _condition(old: dict[str, Any], wanted: tuple[str, bool | None, str, str], n
 
 
 def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
-    internal = [{"type": "InternalIP", "address": world.node_address}] if world.node_address else []
-    return [*internal, {"type": "Hostname", "address": lower.node}]
+    """Return the node's address.
+
+    Apiservers prefer a Hostname by default (--kubelet-preferred-address-types), and no DNS knows the name of the node.
+    """
+    if world.node_address:
+        return [{"type": "InternalIP", "address": world.node_address}]
+    return [{"type": "Hostname", "address": lower.node}]
 
 
 def _port(seen: Manifest, lower: LowerWorld) -> int:

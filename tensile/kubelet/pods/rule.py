@@ -73,8 +73,13 @@ class PodRule:
     name = NAME
 
     def watches(self) -> tuple[Watch, ...]:
-        """Watch the pod, its lower pod, and foreign pods that take or free the lower pod's name."""
-        return (Watch("upper_pods", _above), Watch("pods", _below), Watch("foreign_pods", _in_the_way))
+        """Watch the pod, its lower pod, foreign pods that take or free its name there, and marks of namespaces."""
+        return (
+            Watch("upper_pods", _above),
+            Watch("pods", _below),
+            Watch("foreign_pods", _in_the_way),
+            Watch("namespaces", _marked, facts=("mark", "above")),
+        )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of every upper pod and every lower pod of ours; pods with an outdated status come first.
@@ -107,7 +112,7 @@ class PodRule:
             return Decision(depends_on=(node_key(lower),))
         below = copies.existing_copy(upper, lower)
         if upper.facts.terminating:
-            return _terminating(key, upper, below, lower, world) if lower.mapping_known else _NOTHING
+            return _terminating(key, upper, below, lower, world)
         if below is not None and mirrors(below, upper, world.owner):
             return _NOTHING if upper.facts.terminal else _mirrored(key, upper, below, lower, world)
         if below is not None and is_mirror(below, world.owner) and _is_told_of(lower):
@@ -133,7 +138,7 @@ def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None
 
 
 def is_kept_out(upper: PodView, namespaces: Collection[str]) -> bool:
-    """Report whether a pod is not mirrored and its status says so: then no lower pod of it can exist.
+    """Report whether a pod is not mirrored and its status says so: then no lower pod of it can exist, if it never ran.
 
     A pod that was mirrored before it became excluded never had that status, or has another one since.
     """
@@ -154,10 +159,13 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
     it.
     """
     namespace, departure = lower.namespace(key.namespace), lower.upper_pods.tombstone(key.namespace, key.name)
-    below = lower.pods.get(namespace, key.name) if lower.upper_namespace(namespace) else None
+    below = lower.pods.get(namespace, key.name)
     if below is None or not is_mirror(below, world.owner):
         return _NOTHING
-    if departure is not None and was_deleted(departure, below.facts.upper_uid):
+    is_asked = departure is not None and was_deleted(departure, below.facts.upper_uid)
+    if not lower.upper_namespace(namespace) and (lower.naming is not None or not is_asked):
+        return _NOTHING  # with the same names, the namespace of a deleted pod may be deleted after it
+    if is_asked:
         if is_restored(lower, world) or lower.pods.came_back(below):
             return _NOTHING  # an earlier state of its store brought it back: a person decides whether to delete it
         if not below.facts.terminating:
@@ -172,15 +180,22 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
 
 
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Delete the lower pod, and remove the upper one once its lower pod is certainly gone."""
+    """Delete the lower pod, and remove the upper one once its lower pod is certainly gone.
+
+    While the mapping is not known, as in a lower that never answered, only a pod that is kept out can be removed.
+    """
+    pod = view_of(upper.manifest())
+    never_mirrored = not upper.facts.ran and is_kept_out(pod, world.topology.exclude_namespaces)
+    if not lower.mapping_known:
+        return remove_upper(pod, None, world.now) if never_mirrored else _NOTHING
     if below is not None and mirrors(below, upper, world.owner):
-        return delete_lower(view_of(upper.manifest()), below, _ref_of(below, lower), asked=not upper.facts.unasked)
-    ref, pod = _below_ref(key, lower), view_of(upper.manifest())
+        return delete_lower(pod, below, _ref_of(below, lower), asked=not upper.facts.unasked)
+    ref = _below_ref(key, lower)
     if _is_astray(upper, lower, world):
         return report_blocked(pod, _astray(ref), world.now)
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
     certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
-    if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
+    if not certain and not never_mirrored:
         return Decision((VerifyAbsent(ref, upper.uid, "the lower pod must be gone before the upper pod is removed"),))
     is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
     rival = _place_taken(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
@@ -201,7 +216,8 @@ def _astray(ref: Ref) -> Problem:
     """Return the problem of a pod that cannot be deleted where it runs."""
     where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
     why = f"namespace {ref.namespace} there has lost its owner label and annotations"
-    return Problem(NAME_CONFLICT, f"{where} is not deleted: {why}; restore them, or delete the pod")
+    advice = "restore them with `--field-manager=tensile-kube`, or delete the pod"
+    return Problem(NAME_CONFLICT, f"{where} is not deleted: {why}; {advice}")
 
 
 def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: World) -> Decision:
@@ -234,7 +250,9 @@ def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, worl
 def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
     """Return why a pod without a lower pod gets none, whatever exists in the lower cluster."""
     objection = excluded(upper.manifest(), world.topology.exclude_namespaces)
-    if objection is not None or upper.facts.ran:
+    if upper.facts.ran:  # its containers may run until its lower pod is known to be gone
+        return objection if lower.pods.synced and lower.mapping_known else None
+    if objection is not None:
         return objection
     if not lower.in_topology:
         gone = f"lower cluster {lower.name} was removed from the topology and takes no new pods"
@@ -401,8 +419,16 @@ def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    for namespace in world.lowers[lower].above(delta.entry.namespace):
-        yield key_of(lower, namespace, delta.entry.name)
+    """Yield the key of an upper pod also if its lower namespace has lost its marks, which its status reports."""
+    if named := world.lowers[lower].named(delta.entry.namespace):
+        yield key_of(lower, named, delta.entry.name)
+
+
+def _marked(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield the keys of the pods of a lower namespace that loses its marks, or gets them back."""
+    here = world.lowers[lower]
+    named = here.named(delta.entry.name) if here.naming is not None and delta.before is not None else ""
+    yield from (key_of(lower, named, pod.name) for pod in (here.upper_pods.select("namespace", named) if named else ()))
 
 
 def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:

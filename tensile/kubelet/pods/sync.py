@@ -227,7 +227,8 @@ def _tolerant(upper: PodView) -> list[Wanted]:
     if tolerations is None:
         return []
     patch = Patch("merge-patch", {"metadata": as_read(upper.manifest), "spec": {"tolerations": tolerations}})
-    return [Patched(upper.ref, patch, "the pod must not be evicted while the engine is down", in_plan=True)]
+    reason = "the pod must not be evicted while the engine is down"
+    return [Patched(upper.ref, patch, reason, in_plan=True, independent=True)]
 
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:

@@ -122,12 +122,12 @@ def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
 def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
     """Return the upper pod if its lower pod uses tokens of the upper cluster, or will."""
     upper = lower.upper_pods.get(key.namespace, key.name)
-    if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
-        return None
-    if not projected_tokens(upper.manifest()["spec"]):
+    if upper is None or upper.facts.terminal or not projected_tokens(upper.manifest()["spec"]):
         return None
     if held.pod is not None and held.pod.facts.upper_uid == upper.uid:
         return upper if not held.pod.facts.terminal and uses_tokens(held.pod.manifest(), upper.uid) else None
+    if not lives_below(upper, world.topology.exclude_namespaces):
+        return None
     is_taken = lower.foreign_pods.get(lower.namespace(key.namespace), key.name) is not None
     if is_taken or upper.facts.terminating or upper.facts.ran or not (lower.in_topology and has_node(lower, world)):
         return None

@@ -321,3 +321,44 @@ async def test_an_upper_without_a_published_authority_is_told(
         assert "extension-apiserver-authentication" in said["why"]
         assert advice in said["why"]
         assert said["effect"] == "every request is rejected"
+
+
+# Other files or another authority while nodes are served.
+
+
+def renewed(before: KubeletServers, given: Topology, directory: Path, upper: Answering) -> KubeletServers:
+    """Return the servers for an edited topology, with what the ones before were serving."""
+    found = KubeletServers(given, directory, upper, ADDRESS, FileWatcher())
+    found.serving.resume(before.serving.held())
+    return found
+
+
+async def test_files_that_cannot_be_read_after_an_edit_end_no_logs_and_exec(tmp_path: Path, pki: Pki) -> None:
+    """The last good certificate stays in use, as if the files had become unreadable; other callers are verified."""
+    async with leak_watch():
+        ports, upper = spare_ports(1), Answering("")
+        before = KubeletServers(with_files(tmp_path, pki, ports), tmp_path, upper, ADDRESS, FileWatcher())
+        await before.serve(alone(topology(ports)))
+        wrong = topology(ports, ", tlsCertFile: typo, tlsKeyFile: k")
+        after = renewed(before, wrong, tmp_path, upper)
+        await before.close()
+        with capture_logs() as logs:
+            await after.serve(alone(wrong))
+        assert (after.port("lower-0"), after.pending) == (ports[0], ())
+        assert "typo" in logs[0]["why"]
+        served = after.serving.context("lower-0", "")
+        assert after.serving.context("lower-0", pki.clients.pem) is not served
+        await after.close()
+
+
+async def test_an_issued_certificate_outlasts_an_edit_of_the_client_authority(tmp_path: Path, pki: Pki) -> None:
+    """Nobody has to approve another request; for another address, another one is needed."""
+    async with leak_watch():
+        given, upper = topology(spare_ports(1)), Answering("")
+        before = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
+        before.serving.take("lower-0", pki.serving)
+        assert renewed(before, given, tmp_path, upper).serving.issued("lower-0") == pki.serving
+        elsewhere = KubeletServers(given, tmp_path, upper, "192.0.2.1", FileWatcher())
+        elsewhere.serving.resume(before.serving.held())
+        assert elsewhere.serving.issued("lower-0") is None
+        await before.close()

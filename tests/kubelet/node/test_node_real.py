@@ -226,7 +226,7 @@ async def test_what_is_lost_below_is_lost_with_one_write(virtual: Virtual) -> No
     assert await virtual.settled() == ["patch status"]
     status = (await virtual.seen())["status"]
     assert (status["capacity"][GPU], status["allocatable"][GPU]) == ("8", "8")
-    assert [one["type"] for one in status["addresses"]] == ["InternalIP", "Hostname"]
+    assert [one["type"] for one in status["addresses"]] == ["InternalIP"]
     put(virtual.lower.nodes, with_gpus(unschedulable=True))
     virtual.world.node_address = ""
     assert await virtual.settled() == ["patch status"]
@@ -245,5 +245,5 @@ async def test_what_others_add_to_what_it_offers_goes_with_one_write(virtual: Vi
     assert await virtual.settled() == []
     status = (await virtual.seen())["status"]
     assert GPU not in status["capacity"].keys() | status["allocatable"].keys()
-    assert [one["type"] for one in status["addresses"]] == ["InternalIP", "Hostname"]
+    assert [one["type"] for one in status["addresses"]] == ["InternalIP"]
     assert ("swap" in status["nodeInfo"], status.get("declaredFeatures")) == (False, None)

@@ -127,10 +127,7 @@ def test_it_says_where_its_kubelet_api_is() -> None:
     here.lowers[A].port = 12345
     found = status(here)
     assert found["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 12345}}
-    assert found["addresses"] == [
-        {"type": "InternalIP", "address": "10.0.0.1"},
-        {"type": "Hostname", "address": A},
-    ]
+    assert found["addresses"] == [{"type": "InternalIP", "address": "10.0.0.1"}]
 
 
 def test_it_says_the_port_that_is_listened_on() -> None:
@@ -155,6 +152,17 @@ def test_who_serves_nothing_leaves_the_port_that_was_said(said: int) -> None:
     seen = {"status": status(here)}
     here.lowers[A].port = None
     assert status(here, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": said}}
+
+
+def test_features_that_the_upper_apiserver_drops_are_no_reason_to_write() -> None:
+    """One of an older release does not know the field; each write would leave the same difference."""
+    featured = lower_node("n1")
+    featured["status"]["declaredFeatures"] = ["A"]
+    here = offering(featured)
+    seen = standing(here)
+    assert seen["status"].pop("declaredFeatures") == ["A"]
+    assert not needs_writing(here, seen)
+    assert status(here, seen)["declaredFeatures"] == ["A"]
 
 
 def test_without_an_address_it_says_only_its_name() -> None:

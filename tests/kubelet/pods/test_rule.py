@@ -17,13 +17,16 @@ from worldkit import (
     put,
     raised,
     reload,
+    space,
     twin,
     upper_pod,
     world,
+    written,
 )
 
 from tensile.kube.store import Delta
 from tensile.kubelet.pods.rule import PodRule, key_of
+from tensile.names import UPPER_NAMESPACE
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
 from tensile.reconcile.world import Key, World
@@ -378,3 +381,103 @@ def test_a_stranger_matters_where_it_takes_or_leaves_a_name() -> None:
     assert list(keys(here, A, Delta(web, None))) == [KEY]
     assert list(keys(here, A, Delta(web, web))) == []
     assert list(keys(here, A, Delta(None, other))) == []
+
+
+# What was seen of an upper pod counts, whatever has become of its namespace or of the topology since.
+
+
+def test_a_pod_that_was_seen_deleted_ends_below_though_its_namespace_is_gone_too() -> None:
+    """The lower cluster may have been away when it was deleted; its namespace there need not be ours."""
+    here = mirrored(bound(status=RUNNING), RUNNING)
+    here.lowers[A].upper_namespaces = here.upper.namespaces
+    drop(here.upper.namespaces, "default", "")
+    assert verbs(here) == []
+    drop(here.lowers[A].upper_pods, "web")
+    assert verbs(here) == [f"delete {A}"]
+
+
+def kept_out(status: Manifest, **meta: Any) -> World:
+    """Make a world where a pod that is not mirrored any more, and whose status says so, is being deleted."""
+    said = {"type": "tensile-kube.io/Mirrored", "status": "False", "reason": "NamespaceExcluded"}
+    told = {**status, "conditions": [said]}
+    return bound(more="excludeNamespaces: [default]", status=told, **DELETED, **meta)
+
+
+def test_a_pod_that_never_ran_and_is_kept_out_goes_before_its_lower_ever_answers() -> None:
+    """Nothing of it can be below; what may be there of one that ran is not known yet."""
+    for status, done in (({"phase": "Pending"}, ["delete upper"]), (RUNNING, [])):
+        here = kept_out(status)
+        here.lowers[A].mapping_known = False
+        assert verbs(here) == done
+
+
+def test_a_pod_that_ran_before_it_was_excluded_goes_after_its_lower_pod() -> None:
+    """What its status says since proves nothing: a lower that does not answer may still run it."""
+    here = kept_out(RUNNING)
+    here.lowers[A].pods.synced = False
+    (asked,) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(asked, VerifyAbsent)
+
+
+def test_a_pod_that_ran_is_not_told_to_be_excluded_while_its_lower_pod_may_run() -> None:
+    """It is reported as not ready like the others of that lower; once its lower pods are listed, it is excluded."""
+    here = bound(more="excludeNamespaces: [default]", status=RUNNING)
+    here.lowers[A].pods.synced = False
+    here.lowers[A].unreachable_seconds = 100
+    assert reason(here) == ""
+    assert verbs(here) == ["patch upper status"]
+    here.lowers[A].pods.synced, here.lowers[A].unreachable_seconds = True, 0
+    assert reason(here) == "NamespaceExcluded"
+
+
+# A lower namespace that loses its marks, with `mapping: prefix`.
+
+
+def astray(*, marked_space: bool) -> World:
+    """Make a world where a pod runs in the namespace demo-default of lower-a, which has our marks or not."""
+    here = world("name: lower-a, namespaces: {mapping: prefix}")
+    put(here.upper.namespaces, space("default"))
+    raised(here)
+    here.lowers[A].namespace("default")
+    put(here.lowers[A].namespaces, own_space() if marked_space else space("demo-default", uid="ns"))
+    upper = upper_pod(status=RUNNING)
+    put(here.lowers[A].upper_pods, upper)
+    put(here.lowers[A].pods, twin({**upper, "metadata": {**upper["metadata"], "namespace": "demo-default"}}, RUNNING))
+    return here
+
+
+def own_space() -> Manifest:
+    """Make the lower namespace as the engine makes it."""
+    made = marked(space("demo-default", uid="ns"), "Namespace-default")
+    made["metadata"]["annotations"][UPPER_NAMESPACE] = "default"
+    return written(made)
+
+
+def woken(here: World, cache: str, delta: Delta) -> list[Key]:
+    """Return the keys that a change in a cache concerns."""
+    return [key for watch in RULE.watches() if watch.cache == cache for key in watch.keys(here, A, delta)]
+
+
+def test_a_namespace_that_gets_its_marks_back_concerns_its_pods() -> None:
+    """They waited for nothing else; a new namespace concerns none, since its pods wait for it."""
+    here = astray(marked_space=False)
+    before = here.lowers[A].namespaces.get("", "demo-default")
+    after = put(here.lowers[A].namespaces, own_space())
+    assert woken(here, "namespaces", Delta(before, after)) == [KEY]
+    assert woken(here, "namespaces", Delta(None, after)) == []
+
+
+def test_a_lower_pod_concerns_its_upper_pod_whatever_marks_its_namespace_has() -> None:
+    """It may be deleted there as its status advises, or end."""
+    here = astray(marked_space=False)
+    below = here.lowers[A].pods.get("demo-default", "web")
+    drop(here.lowers[A].pods, "web", "demo-default")
+    assert woken(here, "pods", Delta(below, None)) == [KEY]
+
+
+def test_an_image_travels_though_the_upper_pod_cannot_be_given_tolerations() -> None:
+    """A policy of the upper cluster may refuse that patch for good."""
+    here = bound(status=RUNNING, spec={"containers": [{"name": "main", "image": "app:2"}]})
+    put(here.lowers[A].pods, twin(upper_pod(status=RUNNING), RUNNING))
+    steps = decided(RULE, KEY, here)[1].steps
+    assert [(step.ref.cluster, step.independent) for step in steps] == [(UPPER, True), (A, True)]

@@ -410,3 +410,12 @@ def test_a_new_authority_concerns_the_pods_of_its_namespace() -> None:
     assert heard(here, "upper.config_maps", Delta(None, entry)) == ["default/web"]
     assert heard(here, "upper.config_maps", Delta(None, other)) == []
     assert heard(bound(HOME), "upper.config_maps", Delta(None, entry)) == []
+
+
+def test_tokens_of_a_running_pod_are_renewed_though_its_namespace_is_excluded_meanwhile() -> None:
+    """It keeps its lower pod, and with it the identity that this was made with."""
+    here = bound(AWAY + "excludeNamespaces: [default]\n", status={"phase": "Running"})
+    held(here)
+    running(here, phase="Running")
+    here.now = NOW + timedelta(minutes=50)
+    assert granted(here).reason == "its tokens expire soon"
