@@ -59,18 +59,22 @@ _Recorded = TypeVar("_Recorded", bound=Hashable)
 
 
 class DependencyIndex:
-    """The dependencies between keys: a key is enqueued again after a key that it depends on was reconciled."""
+    """The dependencies between keys: a key is enqueued again after a key that it depends on was reconciled.
+
+    There are no cycles. Keys that wait for each other, such as claims that are each other's data source, would be
+    enqueued again and again.
+    """
 
     def __init__(self) -> None:
         self._awaited: dict[Key, frozenset[Key]] = {}
         self._waiting: dict[Key, set[Key]] = {}
 
     def note(self, key: Key, awaited: tuple[Key, ...]) -> frozenset[Key]:
-        """Replace the dependencies of a key. Return the new ones."""
+        """Replace the dependencies of a key, but for keys that depend on it. Return the new ones."""
         known = self._awaited.get(key, _NO_KEYS)
         if not awaited and not known:
             return _NO_KEYS
-        wanted = frozenset(awaited)
+        wanted = frozenset(one for one in awaited if not self._depends(one, key))
         for gone in known - wanted:
             self._leave(gone, key)
         for fresh in wanted - known:
@@ -86,13 +90,26 @@ class DependencyIndex:
         return tuple(self._waiting.get(key, ()))
 
     def hopeful(self, problems: Container[Key]) -> int:
-        """Return the number of keys without a blocked dependency."""
-        return sum(not any(one in problems for one in awaited) for awaited in self._awaited.values())
+        """Return the number of waiting keys that are not blocked themselves, nor by a dependency."""
+        waiting = ((key, *awaited) for key, awaited in self._awaited.items())
+        return sum(not any(one in problems for one in keys) for keys in waiting)
 
     def forget(self, lower: str) -> None:
         """Remove every key of one lower."""
         for key in [key for key in self._awaited if key.lower == lower]:
             self.note(key, ())
+
+    def _depends(self, key: Key, on: Key) -> bool:
+        """Report whether a key is another one, or waits for it, directly or through others."""
+        seen, left = set(), [key]
+        while left:
+            one = left.pop()
+            if one == on:
+                return True
+            if one not in seen:
+                seen.add(one)
+                left += self._awaited.get(one, ())
+        return False
 
     def _leave(self, awaited: Key, key: Key) -> None:
         waiting = self._waiting[awaited]

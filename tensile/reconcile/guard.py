@@ -82,7 +82,7 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     many = sorted(name for name, count in counts.items() if _are_many(count, stock.of(name), limits))
     rest = [step for step in unasked if homes[id(step)] not in many]
     if _are_many(len(rest), stock.but(many), limits):
-        return _without(plan, unasked, _too_many(rest, stock.but(many), "", limits), HOLDS)
+        return _without(plan, unasked, _too_many(unasked, stock.but(()), "", limits), HOLDS)
     if not many:
         return GuardedPlan(plan)
     held = [step for step in unasked if homes[id(step)] in many]
@@ -137,11 +137,12 @@ def _restored(unasked: int) -> str:
 
 
 def _are_many(count: int, there: int, limits: Guard) -> bool:
-    return count > limits.max_deletes and _percent(count, there) > limits.max_delete_percent
+    return count > limits.max_deletes and 100 * count > limits.max_delete_percent * max(count, there)
 
 
 def _percent(count: int, there: int) -> int:
-    return 100 * count // max(count, there)
+    """Return the percentage for people, rounded up: what exceeds a limit of 0 % is not 0 %."""
+    return -(-100 * count // max(count, there))
 
 
 def _too_many(held: Sequence[Step], there: int, where: str, limits: Guard) -> str:

@@ -14,8 +14,6 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-import msgspec
-
 from tensile.errors import STATUS_REASONS, AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster
 from tensile.kube.measures import Histogram
@@ -123,7 +121,7 @@ class Loop:
         for name, routes in self._routes(upper=True).items():
             cache = find_cache(world, "", name)
             cache.subscribe(partial(self._changed_above, routes, cache))
-        for cache in (*world.upper.caches(), *world.upper.more.values()):
+        for cache in (*world.upper.caches(), *world.upper.more.values(), world.upper.policies):
             self._await(cache, self._wake_all)
 
     def open(self, lower: str) -> None:
@@ -293,7 +291,7 @@ class Loop:
             if found is not None:
                 self.drift.add(key.lower, RecentDrift(self._world.now, step.ref, found))
                 said = _about_drift(key, step, found.words, entry)
-                told += [_aside(event(said, self._world.now))] if said is not None else []
+                told += [event(said, self._world.now)] if said is not None else []
         return self._telling.fresh(tuple(told), now) if told else ()
 
     def _known(self, key: Key, step: Step) -> Entry | None:
@@ -493,11 +491,6 @@ def _answered(error: ClusterError, otherwise: str) -> Problem:
     """Return the problem that a cluster's answer is, with the reason `otherwise` for an answer without one."""
     sort = ForeignProblem if error.reason and error.reason not in STATUS_REASONS else Problem
     return sort(error.reason or otherwise, error.message)
-
-
-def _aside(step: Step) -> Step:
-    """Return a step whose failure does not keep the others back."""
-    return msgspec.structs.replace(step, independent=True)
 
 
 def _about_drift(key: Key, step: Step, changed: str, entry: Entry | None) -> EmitEvent | None:

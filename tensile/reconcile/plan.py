@@ -336,4 +336,4 @@ def event(told: EmitEvent, now: datetime) -> Step:
         "lastTimestamp": moment,
         "count": 1,
     }
-    return Step("create", ref, told.reason, body=body, in_plan=False)
+    return Step("create", ref, told.reason, body=body, in_plan=False, independent=True)

@@ -60,6 +60,15 @@ def test_many_are_held_and_the_reason_names_the_limits(unasked: int, owned: int)
     assert "tensile apply --force" in guarded.held
 
 
+@pytest.mark.parametrize(("percent", "unasked", "owned"), [(0, 1, 500), (30, 301, 1000)])
+def test_a_part_of_a_percent_more_is_more(percent: int, unasked: int, owned: int) -> None:
+    """With 0 % not even one deletion passes, however many objects there are."""
+    limits = Guard(maxDeletes=0, maxDeletePercent=percent)
+    guarded = guard(deletions(unasked), limits, owning(default=owned))
+    assert guarded.plan.steps == ()
+    assert f"{unasked} deletions in namespace default ({percent + 1} % of the owned objects there)" in guarded.held
+
+
 def lost(count: int, verb: Verb = "confirm") -> Plan:
     """Make a plan with the steps for so many upper pods whose lower pods are gone."""
     cluster = UPPER if verb == "patch" else A
@@ -82,7 +91,7 @@ def test_pods_that_were_deleted_only_below_are_said_to_be_that(verb: Verb) -> No
 def test_both_directions_at_once_are_counted_apart() -> None:
     """Objects that exist only below, and pods that exist only above."""
     words = guard(together(deletions(3, first=100), lost(4)), LIMITS, owning(default=5)).held
-    assert words.startswith("7 changes in namespace default (87 % of the owned objects there) that no user requested")
+    assert words.startswith("7 changes in namespace default (88 % of the owned objects there) that no user requested")
     assert ": 3 deletions there, and 4 pods that were deleted only there; if they are correct, run: " in words
 
 
@@ -99,7 +108,7 @@ def test_a_namespace_that_is_held_holds_back_no_other() -> None:
     guarded = guard(plan, LIMITS, owning(shop=3, quiet=1))
     assert namespaces(guarded) == ["quiet"]
     assert guarded.reason == "DeletionLimitExceeded"
-    assert "60 deletions in namespace shop (95 % of the owned objects there)" in guarded.held
+    assert "60 deletions in namespace shop (96 % of the owned objects there)" in guarded.held
 
 
 def test_a_few_in_each_of_many_namespaces_are_many() -> None:
@@ -108,6 +117,14 @@ def test_a_few_in_each_of_many_namespaces_are_many() -> None:
     guarded = guard(plan, LIMITS, owning(**{f"n{number}": 2 for number in range(10)}))
     assert guarded.plan.steps == ()
     assert "20 deletions (100 % of the owned objects there)" in guarded.held
+
+
+def test_all_that_is_held_is_counted() -> None:
+    """A namespace with many, and many in all others: `tensile apply --force` would make all of these deletions."""
+    plan = together(deletions(100, namespace="shop"), *(deletions(2, namespace=f"n{number}") for number in range(10)))
+    guarded = guard(plan, LIMITS, owning(shop=100, **{f"n{number}": 2 for number in range(10)}))
+    assert guarded.plan.steps == ()
+    assert "120 deletions (100 % of the owned objects there)" in guarded.held
 
 
 def test_what_one_tenant_has_does_not_hide_what_another_loses() -> None:

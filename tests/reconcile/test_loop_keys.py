@@ -19,6 +19,7 @@ from tensile.reconcile.world import Key, Problem
 
 WANTED = Decision((present(),))
 DENIED = Problem("Denied", "no room")
+THREE = ONE._replace(name="three")
 
 
 def looks(bench: LoopUnderTest, key: Key = ONE) -> int:
@@ -297,6 +298,27 @@ async def test_a_key_can_wait_for_one_of_another_lower() -> None:
     await bench.loop.wait_idle()
     assert bench.noted.verbs() == ["create one", "create one"]
     assert [step.ref.cluster for step in bench.noted.steps] == [B, A]
+
+
+@pytest.mark.parametrize("others", [(ONE,), (TWO,), (TWO, THREE)])
+@in_virtual_time
+async def test_keys_that_wait_for_each_other_are_not_looked_at_for_ever(others: tuple[Key, ...]) -> None:
+    """Nor is one that waits for itself: a user can make two claims the data source of each other."""
+    bench = LoopUnderTest()
+    for key, other in zip(others, (*others[1:], ONE), strict=True):
+        bench.rule.say(key, Decision(depends_on=(other,), problem=DENIED))
+    await bench.run(Decision(depends_on=others[:1], problem=DENIED), key=ONE)
+    assert looks(bench) < 5
+    await bench.close()
+
+
+@in_virtual_time
+async def test_a_key_with_a_problem_of_its_own_does_not_wait_in_hope() -> None:
+    """Whatever it waits for beside that: a command that runs once would never end."""
+    bench = LoopUnderTest()
+    await bench.run(Decision(depends_on=(TWO,), problem=DENIED), key=ONE)
+    assert bench.loop.waiting == 0
+    await bench.close()
 
 
 @in_virtual_time

@@ -22,7 +22,6 @@ from tensile.objects import EVENT, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.pods.references import copy_of
-from tensile.reconcile.report.values import LAST_APPLIED
 from tensile.reconcile.rules import config
 from tensile.reconcile.rules.config import key_of
 from tensile.reconcile.world import World
@@ -84,7 +83,8 @@ def secret_world(*, is_below: bool) -> World:
     raised(here)
     home(here)
     put(here.lowers[A].upper_pods, upper_pod(spec=referring(secrets=["password"])))
-    above = {**secret("password", annotations={LAST_APPLIED: APPLIED}), "data": {"key": SENT[1]}}
+    annotations = {"kubectl.kubernetes.io/last-applied-configuration": APPLIED}
+    above = {**secret("password", annotations=annotations), "data": {"key": SENT[1]}}
     put(here.upper.secrets, above)
     if is_below:
         made = copy_of({**above, "data": {"key": SENT[0], "more": SENT[0]}}, OWNER_HERE, "default")

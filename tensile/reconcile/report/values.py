@@ -20,7 +20,6 @@ from tensile.reconcile.redaction import SECRET_FIELDS, hidden
 from tensile.text import harmless, listed
 
 REDACTED = "(redacted)"
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 Path = tuple[str, ...]
 
@@ -30,7 +29,7 @@ _OPENED = (1, 2)
 """Depths at which a section that one side lacks is compared key by key: "data", "metadata.labels"."""
 
 _ROOTS = (("data",), ("stringData",))
-_ANNOTATION = ("metadata", "annotations", LAST_APPLIED)
+_ANNOTATIONS = ("metadata", "annotations")
 
 _LONGEST = 100
 _LEAD = 20
@@ -142,7 +141,7 @@ def concealed(kind: Kind, one: Difference) -> Difference:
 
     These are annotations, the content of ConfigMaps, and in pods and volumes what `without_secrets` hides.
     """
-    is_secret = one.path[:2] == _ANNOTATION[:2] or one.path[:1] in _SECTIONS
+    is_secret = one.path[:2] == _ANNOTATIONS or one.path[:1] in _SECTIONS
     if kind.name in (POD.name, VOLUME.name) and not is_secret:
         old, new = hidden(one.old), hidden(one.new)
         is_secret = old == new or not SECRET_FIELDS.isdisjoint(one.path)
@@ -162,8 +161,13 @@ def _redacted(value: Any, path: Path) -> Any:
 
 
 def _is_value(path: Path) -> bool:
-    """Report whether a path leads to a secret value or into one."""
-    return (len(path) > 1 and path[:1] in _ROOTS) or path[: len(_ANNOTATION)] == _ANNOTATION
+    """Report whether a path in a Secret leads to a secret value or into one.
+
+    Tools keep the object that they applied in an annotation of theirs, so only our own annotations are no secrets.
+    """
+    is_annotation = len(path) > len(_ANNOTATIONS) and path[: len(_ANNOTATIONS)] == _ANNOTATIONS
+    is_ours = is_annotation and path[len(_ANNOTATIONS)].startswith(PREFIX)
+    return (len(path) > 1 and path[:1] in _ROOTS) or (is_annotation and not is_ours)
 
 
 def shown_values(one: Difference) -> list[str]:

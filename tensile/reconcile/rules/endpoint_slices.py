@@ -245,6 +245,13 @@ def _used(world: World, lower: LowerWorld) -> Iterator[Key]:
             yield slice_key(lower.name, namespace, entry.name)
 
 
+def _of_first_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield the keys of a namespace's upper slices when its first pod comes: without a pod, none were created."""
+    namespace = copies.entered(world.lowers[lower], delta)
+    for entry in world.upper.more[ENDPOINT_SLICE].select("namespace", namespace) if namespace else ():
+        yield slice_key(lower, namespace, entry.name)
+
+
 def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of a lower Service's slices on both sides when it appears, changes or is deleted."""
     if delta.before and delta.after and (delta.before.uid, delta.before.facts) == (delta.after.uid, delta.after.facts):
@@ -279,7 +286,9 @@ RULE = MirrorRule(
         ),
     ),
     controller="Service",
-    users=Users(_used, (Watch("Service", _of_service),)),
+    users=Users(
+        _used, (Watch("Service", _of_service), Watch("upper_pods", _of_first_pod, facts=("terminal", "daemon")))
+    ),
     is_known=services.is_known,
 )
 """One key for each slice of a namespace with pods, and for each lower copy."""

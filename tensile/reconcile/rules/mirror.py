@@ -242,6 +242,19 @@ class MirrorRule:
             yield self.key_of(kind, lower, namespace, copy.name)
 
 
+def when_node_begins(used: Callable[[World, LowerWorld], Iterable[Key]]) -> MapKeys:
+    """Return the keys for a change of a Node: all that is needed, when the Node is created or becomes ours again.
+
+    Nothing was written while it was missing.
+    """
+
+    def keys(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+        here = world.lowers[lower]
+        return used(world, here) if node_begins(here, delta) else ()
+
+    return keys
+
+
 def pods_referring(keys: Callable[[World, str, str, Iterable[Reference]], Iterable[Key]]) -> Users:
     """Return the users of objects that pods refer to by name.
 
@@ -262,7 +275,12 @@ def pods_referring(keys: Callable[[World, str, str, Iterable[Reference]], Iterab
             yield from keys(world, lower, namespace, changed)
 
     lives = ("terminal", "daemon", "references")
-    return Users(used, (Watch("upper_pods", above, facts=lives), Watch("pods", below, facts=("references",))))
+    watches = (
+        Watch("upper_pods", above, facts=lives),
+        Watch("pods", below, facts=("references",)),
+        Watch("upper.nodes", when_node_begins(used)),
+    )
+    return Users(used, watches)
 
 
 def pods_of_namespace(
@@ -278,10 +296,6 @@ def pods_of_namespace(
         for namespace in namespaces(lower, world):
             yield from keys(world, lower, namespace)
 
-    def node(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-        here = world.lowers[lower]
-        return used(world, here) if node_begins(here, delta) else ()
-
     def on(change: Callable[[LowerWorld, Delta], str]) -> MapKeys:
         def keys_of_change(world: World, lower: str, delta: Delta) -> Iterable[Key]:
             here = world.lowers[lower]
@@ -295,7 +309,7 @@ def pods_of_namespace(
         Watch("upper_pods", on(entered), facts=lives),
         Watch("upper_pods", on(left), delay=PAUSE, facts=lives),
         Watch("pods", on(left_below), delay=PAUSE, facts=()),
-        Watch("upper.nodes", node),
+        Watch("upper.nodes", when_node_begins(used)),
     )
     return Users(used, watches)
 

@@ -19,7 +19,15 @@ from tensile.reconcile.copies import is_merely_missing
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Watch
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.rules import service_accounts
-from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, Users, follow_deletion
+from tensile.reconcile.rules.mirror import (
+    MirroredKind,
+    MirrorRule,
+    Need,
+    Pair,
+    Users,
+    follow_deletion,
+    when_node_begins,
+)
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "rights"
@@ -234,6 +242,15 @@ def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
             yield key_of(lower, namespace, ROLE, entry.manifest()["roleRef"]["name"])
 
 
+def _role_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Yield the keys of a role's copy, and of the bindings that grant it: they come after it, and go with it."""
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield key_of(lower, namespace, ROLE, delta.entry.name)
+        if delta.before is None or delta.after is None:
+            for one in world.upper.more[ROLE_BINDING].select("role", (ROLE.name, namespace, delta.entry.name)):
+                yield key_of(lower, namespace, ROLE_BINDING, one.name)
+
+
 def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the bindings that wait for a ClusterRole, or would be refused without it."""
     if (delta.before is None) == (delta.after is None):
@@ -276,7 +293,7 @@ _right = partial(
 RULE = MirrorRule(
     name=NAME,
     kinds=(
-        _right(kind=ROLE),
+        _right(kind=ROLE, on_copy=_role_below),
         _right(
             kind=ROLE_BINDING,
             on_original=_binding,
@@ -292,6 +309,7 @@ RULE = MirrorRule(
             Watch("ClusterRole", _cluster_role),
             Watch("ServiceAccount", _account),
             Watch("upper_pods", _user, facts=()),
+            Watch("upper.nodes", when_node_begins(_used)),
         ),
     ),
     is_known=is_known,

@@ -31,6 +31,7 @@ from worldkit import (
     names,
     put,
     reload,
+    upper_pod,
 )
 
 from tensile.kube import store
@@ -318,3 +319,12 @@ def test_a_service_below_concerns_its_slices_when_it_comes_or_goes() -> None:
 
 def _renamed_port(found: dict[str, Any]) -> None:
     found["spec"]["ports"][0]["name"] = "other"
+
+
+def test_the_first_pod_of_a_namespace_has_its_slices_looked_at() -> None:
+    """Those that came while it had only pods that have ended were not made; more pods change nothing."""
+    here = exposed()
+    first = here.lowers[A].upper_pods.get("default", "web")
+    assert heard(here, "upper_pods", None, first) == ["default/web-1"]
+    second = put(here.lowers[A].upper_pods, upper_pod("second"))
+    assert heard(here, "upper_pods", None, second) == []

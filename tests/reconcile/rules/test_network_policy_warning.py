@@ -1,11 +1,15 @@
 """NetworkPolicies above: their authors are told where they do not apply."""
 
 import pytest
-from worldkit import A, B, decided, drop, filled, only, put, thing, upper_pod, world
+from answering import Answering
+from loopkit import Noted
+from virtualtime import in_virtual_time
+from worldkit import NOW, A, B, decided, drop, filled, only, put, raised, thing, upper_pod, world
 
 from tensile.kube.store import Delta
-from tensile.objects import NETWORK_POLICY
+from tensile.objects import NETWORK_POLICY, UPPER
 from tensile.reconcile.desired import Decision, EmitEvent
+from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.rules.network_policy_warning import REASON, NetworkPolicyRule, key_of
 from tensile.reconcile.world import Key, World
 
@@ -68,3 +72,19 @@ def test_a_new_policy_and_the_first_pod_of_its_namespace_are_heard_of() -> None:
     assert heard(here, "upper_pods", pod) == [SHOP]
     second = put(here.lowers[A].upper_pods, upper_pod("second", namespace="shop"))
     assert heard(here, "upper_pods", second) == []
+
+
+@in_virtual_time
+async def test_a_policy_that_is_created_while_pods_run_is_told() -> None:
+    """Its creation is news as soon as the policies are listed."""
+    here, noted = world(), Noted()
+    raised(here)
+    put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
+    clusters = {name: Answering(name) for name in (UPPER, A, B)}
+    loop = Loop(here, (RULE,), clusters, noted, Timing(lambda: NOW, lambda: 0.5))
+    loop.open(A)
+    here.upper.policies.replace((), 1)
+    put(here.upper.policies, thing("NetworkPolicy", "deny-all", "shop", api=NETWORK_POLICY.api))
+    await loop.wait_idle()
+    assert [step.reason for step in noted.steps] == [REASON]
+    await loop.close(A)

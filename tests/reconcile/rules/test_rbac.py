@@ -245,7 +245,8 @@ def test_roles_are_heard_of_with_their_bindings() -> None:
     assert heard(here, "upper.Role", None, reader, B) == []
     with_role(here)
     copy = here.lowers[A].more[ROLE].get("default", "reader")
-    assert heard(here, "Role", copy, None) == ["default/Role/reader"]
+    assert heard(here, "Role", copy, None) == both
+    assert heard(here, "Role", copy, copy) == ["default/Role/reader"], "a binding depends on whether it is there"
 
 
 def test_a_binding_is_kept_with_whom_it_gives_what() -> None:
