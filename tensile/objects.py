@@ -33,6 +33,12 @@ class Kind(NamedTuple):
     plural: str
     namespaced: bool
 
+    @property
+    def is_custom(self) -> bool:
+        """Whether a CustomResourceDefinition or another server may define the kind, and name its lists as it likes."""
+        group = self.api.rpartition("/")[0]
+        return "." in group and not group.endswith(".k8s.io")
+
     def path(self, namespace: str = "", name: str = "") -> str:
         """Return the URL path of the collection, or of one object in it. Without a namespace: of all namespaces."""
         root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import orjson
 import structlog
 
-from tensile.errors import ClusterError, Denied, Expired, NotFound, Unauthorized, Unreachable
+from tensile.errors import ClusterError, Denied, Expired, NotFound, Throttled, Unauthorized, Unreachable
 from tensile.kube import limits
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
@@ -72,7 +72,8 @@ _MEDIA = {
     "strategic-merge-patch": "application/strategic-merge-patch+json",
     "apply-patch": "application/apply-patch+yaml",
 }
-_WRITES = frozenset({"create", "patch", "delete"})
+_ELSEWHERE = frozenset({"create", "patch", "delete", "evict", "discover"})
+"""Requests that fail also when a webhook does, or a server of another API: that says nothing about the cluster."""
 _SERVERS = 5
 """The most servers whose certificates one call verifies. A cluster may have several behind one address, each with its
 own certificate."""
@@ -229,10 +230,12 @@ class HttpCluster:
         doing = RequestInfo(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
         path, query = kind.path(selection.namespace), query_of(selection)
 
+        listed = "" if kind.is_custom else kind.name
+
         async def asked(more: dict[str, str], *, spare: bool, most: int = limits.PAGE) -> Page:
             """Request a page. `spare`: a page that is too long is no breach, as a shorter one can be requested."""
             target = target_of(path, query | more)
-            return page_of(doing, await self._read(doing, target, most=most, spare=spare), kind.name)
+            return page_of(doing, await self._read(doing, target, most=most, spare=spare), listed)
 
         async with self._listings:
             try:
@@ -275,7 +278,8 @@ class HttpCluster:
                     for event in lines.feed(chunk):
                         yield event
                         # A watch goes on when the kubeconfig names another server, and says nothing about that one.
-                        if access.url == self.access.url:
+                        # An apiserver sends bookmarks from its memory, whatever the state of its store.
+                        if event.type != "BOOKMARK" and access.url == self.access.url:
                             self.health.hear(self._clock())
                         self._allowance.check(self.tally)
                         if self._share.is_long:
@@ -296,6 +300,7 @@ class HttpCluster:
         except TooLarge as error:
             raise self._told(doing, error) from None
         for api in ("v1", *apis):
+            doing = RequestInfo(self._name, "discover", api)
             path = Kind(api, "", "", namespaced=False).path().rstrip("/")
             for kind in kinds_of(doing, api, await self._read(doing, path, most=limits.SMALL)):
                 found.setdefault((api.rpartition("/")[0], kind.plural), kind)
@@ -513,8 +518,7 @@ class HttpCluster:
             self.identity.doubt()
         elif not isinstance(error, Unreachable):
             self.health.contact(self._clock())
-        elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _WRITES):
-            # A write also fails when a webhook does, which says nothing about the cluster. Reads show its health.
+        elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _ELSEWHERE):
             self.health.silence(self._clock(), error.message, unconnected=isinstance(error, NoConnection))
             if not error.status:
                 self.identity.doubt()
@@ -535,7 +539,7 @@ def _of_no_cluster(doing: RequestInfo, error: ClusterError) -> ClusterError:
 
     Such an answer is no contact with the cluster.
     """
-    is_strange = type(error) in (Denied, NotFound) and not error.reason
+    is_strange = type(error) in (Denied, NotFound, Throttled) and not error.reason
     return Unreachable(error.message, cluster=doing.cluster, doing=str(doing)) if is_strange else error
 
 

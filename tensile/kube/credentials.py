@@ -276,7 +276,7 @@ def _anchored(entry: KubeconfigEntry, kubeconfig: Path) -> KubeconfigEntry:
 async def _ask(entry: KubeconfigEntry, plugin: ExecPlugin, origin: str, clock: Clock) -> tuple[KubeconfigEntry, float]:
     """Run the exec plugin. Return the entry with the plugin's credential, and when that expires."""
     authority = base64.b64encode(_pem(entry.authority)).decode()
-    asked = question(plugin, entry.server, entry.server_name, authority)
+    asked = question(plugin, entry.server, entry.server_name, authority, entry.plugin_config)
     answer = read_answer(await run_plugin(plugin, asked, origin), plugin, origin)
     certificate, key = PEMSource(answer.certificate.encode()), PEMSource(answer.key.encode())
     answered = replace(entry, token=answer.token, certificate=certificate, key=key, plugin=None)

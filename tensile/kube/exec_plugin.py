@@ -73,11 +73,19 @@ class _Answer(KubeconfigSection, extra="ignore"):
         return self
 
 
-def question(plugin: ExecPlugin, server: str, server_name: str, authority: str) -> str:
-    """Return the input of the plugin, in KUBERNETES_EXEC_INFO. `authority` is the cluster's CA in base64."""
+def question(plugin: ExecPlugin, server: str, server_name: str, authority: str, config: Any = None) -> str:
+    """Return the input of the plugin, in KUBERNETES_EXEC_INFO.
+
+    `authority` is the cluster's CA in base64, `config` what the kubeconfig has for plugins in the cluster's extensions.
+    """
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
-        told = {"server": server, "tls-server-name": server_name, "certificate-authority-data": authority}
+        told = {
+            "server": server,
+            "tls-server-name": server_name,
+            "certificate-authority-data": authority,
+            "config": config,
+        }
         spec["cluster"] = {key: value for key, value in told.items() if value}
     return orjson.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
 

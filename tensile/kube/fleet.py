@@ -197,6 +197,9 @@ class OpenCluster:
         self._tasks.remove(left.task)
         self.cluster.followers[left.spec.kind].remove(left.informer)
         left.informer.end()
+        if cache.tally is not None:
+            cache.tally.add(-len(cache), -sum(entry.weight for entry in cache))
+            cache.tally = None
         cache.mark_stale()
 
     def cancel(self) -> None:

@@ -274,12 +274,14 @@ class Denials:
     def end(self, who: object, kind: Kind) -> None:
         """Record that an informer is allowed to watch a kind."""
         met = self._met.pop(who, None)
+        self._since.pop(who, None)
         if met is not None and str(met) not in self._said() and self._may_log():
             _log.info("permission granted again", cluster=self._cluster, kind=kind.name)
 
     def forget(self, who: object) -> None:
         """Remove an informer that has ended."""
         self._met.pop(who, None)
+        self._since.pop(who, None)
 
     def _may_log(self) -> bool:
         """Report whether another line may be written now, and count it."""

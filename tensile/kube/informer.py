@@ -216,7 +216,7 @@ class Informer:
 
     async def _check(self) -> None:
         """Check that the cluster has reached the version seen so far. An empty list shows its present version."""
-        nothing = NOTHING._replace(namespace=self._selection.namespace)
+        nothing = NOTHING._replace(namespace=self._selection.namespace or NOTHING.namespace)
         listing = await self._cluster.list(self._kind, nothing, unwanted)
         version = _number(listing.version)
         if version < self._position:

@@ -34,6 +34,8 @@ from tensile.topology.models import Section as Strict
 from tensile.yaml_document import MAX_BYTES, compose, plain, show_path
 
 LONGEST_TOKEN = 1 << 15
+_FOR_PLUGINS = "client.authentication.k8s.io/exec"
+"""The extension of a cluster that is passed to its exec plugin, as by kubectl."""
 _TOKEN = re.compile(rf"[\x21-\x7e]{{0,{LONGEST_TOKEN}}}")
 _WORDS = {
     "extra_forbidden": ("is not known", "remove it, or correct its spelling"),
@@ -256,6 +258,12 @@ class PEMSource(NamedTuple):
 _NOTHING = PEMSource()
 
 
+def _plugin_config(extensions: Any) -> Any:
+    """Return what the extensions of a cluster have for exec plugins, None for nothing."""
+    named = (one for one in extensions if isinstance(one, dict)) if isinstance(extensions, tuple) else ()
+    return next((one.get("extension") for one in named if one.get("name") == _FOR_PLUGINS), None)
+
+
 @dataclass(frozen=True, slots=True)
 class KubeconfigEntry:
     """The access to one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
@@ -269,6 +277,7 @@ class KubeconfigEntry:
     token: str = field(default="", repr=False)
     token_file: str = ""
     plugin: ExecPlugin | None = field(default=None, repr=False)
+    plugin_config: Any = field(default=None, repr=False)
     namespace: str = ""
 
     def files(self) -> list[str]:
@@ -318,6 +327,7 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
         token="" if user.token_file else user.token,
         token_file=user.token_file,
         plugin=user.exec,
+        plugin_config=_plugin_config(cluster.extensions),
         namespace=chosen.namespace if isinstance(chosen.namespace, str) else "",
     )
 

@@ -39,8 +39,11 @@ from tensile.kube.store import Meta
 from tensile.objects import Kind, Ref
 from tensile.text import clean
 
-NOTHING = Selection(fields="metadata.name=-")
-"""Selects nothing, as no object has that name: the response only contains the collection's version."""
+NOTHING = Selection("default", fields="metadata.name=-")
+"""Selects nothing, as no object has that name: the response only contains the collection's version.
+
+The apiserver looks up a name in one namespace, where it would read a whole collection in all of them.
+"""
 _BY_NAME = "metadata.name="
 _FIELDS_SHOWN = 100
 

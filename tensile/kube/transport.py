@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -25,6 +25,7 @@ from tensile.kube.aio import NO_CONTENT, UnverifiedServer, VerifyCertificate, ai
 from tensile.kube.credentials import Access, token_expiry
 from tensile.kube.limits import OBJECT, ResponseBudget, TokenBucket, TooLarge
 from tensile.kube.measures import RequestMetrics
+from tensile.kube.net import cancel_and_wait
 from tensile.kube.rest import RequestPool, StreamPool
 from tensile.kube.wire import KeepAlive, ProtocolError, RequestLimits
 
@@ -135,6 +136,7 @@ class Transport:
         self._streams = StreamPool(KeepAlive(vouch))
         self._probes = RequestPool(account, KeepAlive(self._note))
         self._renewing = asyncio.Lock()
+        self._renewals: set[asyncio.Task[str]] = set()
         self._renew_from = -math.inf
         self._renewed = ""
         """Why the last renewal brought no new credential, "" if it brought one."""
@@ -147,7 +149,8 @@ class Transport:
         self._bucket.change(qps, burst, self._clock())
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and end renewals."""
+        await cancel_and_wait(*self._renewals)
         await self._calls.close()
         await self._streams.close()
         await self._probes.close()
@@ -196,8 +199,15 @@ class Transport:
         """Reload the credential after `refused` was rejected. Return "" if there is a new one to try, else why not.
 
         One reload serves all rejected requests. The next is possible after ten seconds, then after twice as long each
-        time until a credential is accepted.
+        time until a credential is accepted. A request that is not waited for any longer does not end the reload: an
+        exec plugin may take longer than a probe of the cluster.
         """
+        task = asyncio.create_task(self._renew(refused))
+        self._renewals.add(task)
+        task.add_done_callback(self._renewals.discard)
+        return await asyncio.shield(task)
+
+    async def _renew(self, refused: Access) -> str:
         async with self._renewing:
             if self.access is not refused:
                 return ""
@@ -246,9 +256,9 @@ class Transport:
         return reply
 
     async def _exchange(self, access: Access, request: HTTPCall, calls: RequestPool) -> HTTPReply:
-        """Send a request once, when a connection is available."""
+        """Send a request once, when a connection is available. Probes have one beside the calls."""
         headers, limits = self._headers(access, request.media), RequestLimits(self._timeout, request.most)
-        async with self._slots:
+        async with nullcontext() if calls is self._probes else self._slots:
             began = self._clock()
             try:
                 answer = await calls.call(access, request.method, request.target, headers, request.body, limits=limits)

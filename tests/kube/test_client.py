@@ -18,7 +18,7 @@ from tensile.errors import (
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Patch, Selection
 from tensile.kube.measures import RequestMetrics
-from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, TOKEN_REVIEW, Ref
+from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, TOKEN_REVIEW, Kind, Ref
 
 REF = Ref("a", POD, "default", "web")
 WRITTEN = {"fieldManager": "tensile-kube", "fieldValidation": "Ignore"}
@@ -292,3 +292,43 @@ async def test_requests_keep_to_the_rate(apiserver: Apiserver) -> None:
     await cluster.delete(REF, uid="u")
     await cluster.close()
     assert waited == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("status", [403, 404, 429, 503])
+async def test_the_page_of_a_load_balancer_is_no_contact(
+    apiserver: Apiserver, cluster: HttpCluster, status: int
+) -> None:
+    """It may even ask to come again later; an apiserver explains every refusal with a Status."""
+    apiserver.play("identity", Answer(status, b"<html>", {"Content-Type": "text/html", "Retry-After": "60"}))
+    with pytest.raises(Unreachable):
+        await cluster.identify()
+    assert cluster.health.error
+
+
+async def test_an_api_of_another_server_says_nothing_about_the_cluster(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """Nor does an eviction that fails for what the budgets say; a failed read of the cluster's own does."""
+    await cluster.identify()
+    groups = answer({"groups": [{"versions": [{"groupVersion": "metrics.k8s.io/v1beta1"}]}]})
+    down = refusal(503, "ServiceUnavailable")
+    apiserver.play("list", groups, answer({"resources": []}), down)
+    apiserver.play("write", refusal(500, "InternalError"))
+    for request in (cluster.kinds(), cluster.evict(REF, uid="u")):
+        with pytest.raises(Unreachable):
+            await request
+        assert cluster.health.error == ""
+    apiserver.play("list", down)
+    with pytest.raises(Unreachable):
+        await cluster.kinds()
+    assert cluster.health.error
+
+
+async def test_a_custom_resource_names_its_lists_as_it_likes(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A definition may set `listKind`; a kind of Kubernetes has no other name for its lists."""
+    found = {"kind": "WidgetCollection", "metadata": {"resourceVersion": "7"}, "items": []}
+    apiserver.play("list", answer(found), answer(found))
+    widgets = Kind("example.com/v1", "Widget", "widgets", namespaced=True)
+    assert (await cluster.list(widgets, Selection())).version == "7"
+    with pytest.raises(Unreachable, match="a WidgetCollection instead of a PodList"):
+        await cluster.list(POD, Selection())

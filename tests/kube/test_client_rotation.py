@@ -302,6 +302,27 @@ async def test_a_credential_that_ends_is_replaced_before(apiserver: Apiserver) -
         assert asked == [("write", "old"), ("identity", "new"), ("write", "new")]
 
 
+async def test_a_renewal_goes_on_when_nobody_waits_for_it_any_more(apiserver: Apiserver) -> None:
+    """A probe gives up after ten seconds, and an exec plugin may take three times as long."""
+    begun, ready = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> Access:
+        """Return another credential after a while."""
+        begun.set()
+        await ready.wait()
+        return access_to(apiserver.port, {"Authorization": "Bearer new"})
+
+    cluster = HttpCluster("a", replace(access_to(apiserver.port, renew=slow), good_until=0.0))
+    probe = asyncio.create_task(cluster.identify())
+    await begun.wait()
+    probe.cancel()
+    await asyncio.wait([probe])
+    ready.set()
+    await cluster.identify()
+    assert apiserver.asked[-1].headers["authorization"] == "Bearer new"
+    await cluster.close()
+
+
 async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apiserver) -> None:
     """An apiserver lets watches run on for minutes after their token has ended."""
     now = [0.0]

@@ -134,3 +134,16 @@ async def test_an_open_watch_is_contact(apiserver: Apiserver, cluster: HttpClust
     async with aclosing(cluster.watch(POD, ALL, "10", 60)) as events:
         await anext(events)
         assert cluster.health.unreachable_for(1e9) == 0.0
+
+
+async def test_a_bookmark_is_no_sign_that_the_cluster_works(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """An apiserver sends them from its memory while its store is away; an event comes from the store."""
+    apiserver.play("watch", Stream().send(*map(bookmark, (11, 12)), event("ADDED", pod("a", 13)), bookmark(14)))
+    async with aclosing(cluster.watch(POD, ALL, "10", 60)) as events:
+        await anext(events)
+        cluster.health.silence(0.0, "no answer", unconnected=False)
+        for _ in range(2):
+            await anext(events)
+            assert cluster.health.error == "no answer"
+        await anext(events)
+        assert cluster.health.error == ""

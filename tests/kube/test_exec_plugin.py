@@ -78,6 +78,10 @@ async def test_a_plugin_learns_of_the_cluster_when_it_asks_to(home: Path, papers
     await allowed(exec_config(home, ran, cluster, provideClusterInfo=True))
     told = json.loads(seen.read_text())["spec"]["cluster"]
     assert told == {"server": "https://127.0.0.1:6443", **cluster}
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    more = {**cluster, "extensions": [{"name": "other", "extension": 1}, extension]}
+    await allowed(exec_config(home, ran, more, provideClusterInfo=True))
+    assert json.loads(seen.read_text())["spec"]["cluster"] == {**told, "config": {"audience": "a"}}
 
 
 def test_what_a_cluster_does_not_have_is_not_told() -> None:

@@ -87,6 +87,30 @@ async def test_a_cache_can_be_left_while_its_cluster_stays_open(apiserver: Apise
         await fleet.synced(UPPER)
 
 
+async def test_a_cache_that_was_left_counts_no_more(apiserver: Apiserver) -> None:
+    """Else each switch of a controller would use up more of what one cluster may send."""
+    left, kept = Cache(), Cache()
+    apiserver.play("list", listing(20, pod("a", 5)), listing(20, pod("a", 5)))
+    async with fleet_of() as fleet:
+        client = fleet.open("a", access_to(apiserver.port), [pods("a", left), pods("a", kept)])
+        await fleet.synced("a")
+        assert (client.tally.objects, both := client.tally.content) == (2, both)
+        await fleet.leave("a", left)
+        assert (client.tally.objects, client.tally.content) == (1, both // 2)
+
+
+async def test_a_probe_does_not_wait_for_the_calls(apiserver: Apiserver) -> None:
+    """They may hang all together, as creates do while an admission webhook is away."""
+    apiserver.play("write", Hang())
+    async with fleet_of() as fleet:
+        client = fleet.open("a", access_to(apiserver.port), connections=1)
+        await fleet["a"].identified()
+        hanging = asyncio.create_task(client.create(Ref("a", POD, "default", "web"), {"metadata": {"name": "web"}}))
+        await apiserver.until("write")
+        assert await client.identify() == UID
+        hanging.cancel()
+
+
 async def test_no_cluster_is_opened_twice(apiserver: Apiserver) -> None:
     """Two clients under one name would be a defect of the caller's."""
     async with fleet_of() as fleet:
