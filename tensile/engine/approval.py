@@ -23,7 +23,7 @@ import structlog
 
 from tensile.engine.candidate import is_out_of_reach
 from tensile.engine.engine import Engine
-from tensile.engine.history import AcceptedText, History, HistoryWriter, TopologyRecords, entries, history_ref
+from tensile.engine.history import AcceptedText, HistoryWriter, TopologyRecords, entries, history_ref
 from tensile.engine.metrics import Metrics
 from tensile.engine.plan_and_apply import BESIDE_ENGINE, AssumedClusters, KnownClusters, planned_changes, rehearse
 from tensile.engine.status.configmap import (
@@ -119,6 +119,10 @@ def check_digits(given: str) -> str:
     return value
 
 
+UNKNOWN = "no accepted topology is known, so the present one is active without an approval"
+"""Why an engine starts on a text undecided that asks for approvals. So does the first start of a topology."""
+
+
 def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[bytes], Topology]) -> Start:
     """Return how to start on the present text of the source.
 
@@ -129,7 +133,9 @@ def start_of(first: TopologyUpdate, records: TopologyRecords, parse: Callable[[b
     assert first.topology is not None, "the engine starts on a valid text only"
     owner = records.owner
     wanted, own = records.active, Start(first.topology, first)
-    if not wanted or first.text.sha256 in (wanted, records.newest):
+    if not wanted:
+        return own if first.topology.guard.approve_over is None else own._replace(warning=UNKNOWN)
+    if first.text.sha256 == wanted:
         return own
     entry = next((one for one in reversed(records.history) if one.sha256 == wanted), None)
     unknown = f"the accepted topology {wanted[:DIGITS]} is not in the history: starting on the present one undecided"
@@ -387,7 +393,7 @@ class EditGate:
     async def _catch_up(self) -> None:
         """Follow what a leader has accepted since."""
         history = entries(self._seen(self._refs[1]), self._owner)
-        wanted, reading = self._in_force(history), self._read
+        wanted, reading = TopologyRecords(self._owner, self._seen(self._refs[0]), history).active, self._read
         if wanted in ("", self._followed):
             return
         if wanted == self.accepted.text.sha256:
@@ -418,17 +424,6 @@ class EditGate:
             self._undecided = self._read
         else:
             self._standing.take(self._read)
-
-    def _in_force(self, history: History) -> str:
-        """Return the SHA-256 of the text that a leader has put in force, "" if none is known.
-
-        The status and the history each say which one; the newer counts. So a leader may end between the two writes, and
-        the history may lack the text, or not be kept.
-        """
-        told = part_in(self._seen(self._refs[0]), self._owner, ACCEPTED)
-        if history and str(told.get("time", "")) <= history[-1].time:
-            return history[-1].sha256
-        return str(told.get("sha256", ""))
 
     async def _judge(self, reading: TopologyUpdate, limit: int) -> None:
         """Accept a text, or have it wait, as the leader."""

@@ -9,6 +9,7 @@ touched, and its open streams continue.
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import structlog
@@ -22,7 +23,7 @@ from tensile.engine.lower import ClusterAccess, LowerConnection
 from tensile.engine.tracing import PodTraces, SyncLatency
 from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.errors import Denied, TensileError
-from tensile.kube.cluster import Selection
+from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.fleet import Fleet, InformerSpec
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kubelet.api.requests import MirroredPods
@@ -67,6 +68,10 @@ class WebhookPort:
         task, self._task = self._task, None
         await cancel_and_wait(task)
         await self.server.close()
+
+
+AcceptedTopology = Callable[[Cluster, str], Awaitable[Topology]]
+"""Returns the accepted topology, as the upper cluster of a UID knows it."""
 
 
 class Engine:
@@ -130,24 +135,27 @@ class Engine:
         await self.open()
         await self.lead()
 
-    async def open(self) -> None:
+    async def open(self, accepted: AcceptedTopology | None = None) -> None:
         """Do the first half of `start`: return when the upper cluster has responded, without leading yet.
 
-        Raises TensileError for bad credentials or a port in use.
+        `accepted` returns the topology to start on, if only the upper cluster knows it. Raises TensileError for bad
+        credentials or a port in use.
         """
-        await self._open()
+        await self._open(accepted)
         self._stands_by = True
 
-    async def standby(self) -> None:
-        """Start like `start`, but without what would conflict with another engine that leads."""
+    async def standby(self, accepted: AcceptedTopology | None = None) -> None:
+        """Start like `open`, but without what would conflict with another engine that leads."""
         self._leads = False
-        await self._open()
+        await self._open(accepted)
         self._stands_by = True
 
-    async def _open(self) -> None:
+    async def _open(self, accepted: AcceptedTopology | None) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
         world = await self._made_world()
+        if accepted is not None:
+            await self._start_on(await accepted(self.clusters.connections[UPPER], world.owner.upper))
         _say_without_alias(world)
         self.hook = WebhookPort(self._home_of_webhook(world), self.clusters.fleet)
         self.extender = ExtenderServer(
@@ -167,6 +175,14 @@ class Engine:
         endpoints = self._endpoints()
         await self.ports.open(endpoints)
         self.ports.request_certificates(endpoints)
+
+    async def _start_on(self, topology: Topology) -> None:
+        """Use the accepted topology, before anything is done for the one that was read."""
+        before, self.topology = self.topology, topology
+        self.clusters.world.topology = topology
+        if topology.kubelet != before.kubelet:
+            await self._renew_ports()
+        self.clusters.follow_controllers()
 
     async def _made_world(self) -> World:
         """Return the world when the upper cluster has responded; raises TensileError for a port in use before that.

@@ -25,11 +25,12 @@ from tensile.engine.status.configmap import (
     NameTaken,
     StatusWrite,
     check_ours,
-    in_force,
     marked_manifest,
+    part_in,
     status_owner,
     status_ref,
 )
+from tensile.engine.status.report import ACCEPTED
 from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, TensileError
 from tensile.kube.cluster import Cluster, Patch, read_or_none
@@ -81,8 +82,15 @@ class TopologyRecords(NamedTuple):
 
     @property
     def active(self) -> str:
-        """The SHA-256 of the text in force, "" if none is known."""
-        return in_force(self.status, self.owner) or self.newest
+        """The SHA-256 of the text in force, "" if none is known.
+
+        The status and the history each say which one; the newer counts. So a leader may end between the two writes, and
+        the history may lack the text, or not be kept.
+        """
+        told = part_in(self.status, self.owner, ACCEPTED)
+        if self.history and str(told.get("time", "")) <= self.history[-1].time:
+            return self.newest
+        return str(told.get("sha256", ""))
 
 
 def file_place(topology: str) -> ConfigMapKey:

@@ -203,7 +203,8 @@ def endpoints_of(
     claims = {node: PortClaim(*last, port) for node, port in noted.items()}
     for node, (name, one) in served.items():
         held = one.lower.port if one else 0
-        claims[node] = PortClaim(*specs.get(name, last), held or noted.get(node, 0))
+        is_usual = name not in specs or held in topology.kubelet_ports
+        claims[node] = PortClaim(*specs.get(name, last), (held if is_usual else 0) or noted.get(node, 0))
     ports = choose_ports(claims, topology.kubelet_ports, topology.server_ports.values())
     bind, empty = topology.kubelet.bind, EmptyPodLister()
     return {

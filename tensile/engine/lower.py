@@ -252,7 +252,7 @@ class LowerConnection:
             lower.denied = opened.denied or (f"{lower.name}: {health.unproven}" if lower.is_unproven else "")
             lower.silence = health.error if lower.unreachable_seconds > SILENT_AFTER else ""
             self._recognise(opened.cluster.access)
-        else:
+        elif lower.connected:
             lower.unreachable_seconds = asyncio.get_running_loop().time() - self._since
         return _seen(lower) != before
 

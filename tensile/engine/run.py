@@ -44,6 +44,7 @@ from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate, read_fi
 from tensile.engine.tracing import PodTraces, open_export
 from tensile.errors import ClusterError, PortTaken, TensileError
 from tensile.kube import net
+from tensile.kube.cluster import Cluster
 from tensile.kube.file_watch import FileWatcher
 from tensile.kube.fleet import Fleet
 from tensile.kube.net import cancel_and_wait, supervised
@@ -162,10 +163,10 @@ def _waits(standing: EngineStatus) -> str:
 
 async def _run_engine(first: TopologyUpdate, around: _RunContext) -> None:
     """Run the engine on the first text of the source, or on what was accepted before that."""
-    begun = await _unless(around.stop, _begun(first, around))
-    if begun is None:
+    beginning = _Beginning(first, around)
+    if await _unless(around.stop, beginning.read()) is None:
         return
-    topology = begun.topology
+    topology = beginning.found.topology
     metrics, changes, traced = Metrics(), RecentChanges(utc_now), open_export(os.environ)
     engine = Engine(
         topology,
@@ -187,9 +188,10 @@ async def _run_engine(first: TopologyUpdate, around: _RunContext) -> None:
         around.standing.leader = lambda: election.leader if election is not None and not engine.is_leader else ""
         ending.push_async_callback(engine.stop)
         keep_large_apart()
-        await _unless(around.stop, engine.open() if election is None else engine.standby())
-        gate = await _unless(around.stop, _gate(first, begun, engine, around, metrics)) if engine.is_running else None
-        if gate is not None:
+        start = engine.open if election is None else engine.standby
+        await _unless(around.stop, start(None if beginning.is_known else beginning.accepted))
+        if engine.is_running:
+            gate = _gate(beginning, engine, around, metrics)
             ending.push_async_callback(gate.close)
             mark = LeaderLabel(engine.clusters.connections[UPPER], own_pod(os.environ), topology.name)
             ending.push_async_callback(mark.close)
@@ -198,15 +200,38 @@ async def _run_engine(first: TopologyUpdate, around: _RunContext) -> None:
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark, gate), following))
 
 
-async def _begun(first: TopologyUpdate, around: _RunContext) -> Start:
-    """Return how to start, as far as that is known before the engine has opened the upper cluster."""
-    assert first.topology is not None, "a bad first text ends the program"
-    records = await around.followed.records()
-    begun = Start(first.topology, first) if records is None else await _started(first, records, around)
-    around.standing.take(begun.accepted, _refused(begun))
-    if begun.accepted is first:
-        around.followed.tell(first)
-    return begun
+class _Beginning:
+    """How to start on the `first` text of the source: on that, or on what was accepted before it (`found`).
+
+    A source in the upper cluster knows what was accepted. Of a file, only the engine's connection to the upper cluster
+    tells it, to `accepted`; then `is_known` stays False.
+    """
+
+    def __init__(self, first: TopologyUpdate, around: _RunContext) -> None:
+        assert first.topology is not None, "a bad first text ends the program"
+        self.first = first
+        self._around = around
+        self.found = Start(first.topology, first)
+        self.is_known = False
+
+    async def read(self) -> Start:
+        """Return how to start, as far as the source knows it."""
+        records = await self._around.followed.records()
+        self.is_known = records is not None
+        if records is not None:
+            self.found = await _started(self.first, records, self._around)
+        self._around.standing.take(self.found.accepted, _refused(self.found))
+        if self.found.accepted is self.first:
+            self._around.followed.tell(self.first)
+        return self.found
+
+    async def accepted(self, upper: Cluster, uid: str) -> Topology:
+        """Return the topology to start on, as the upper cluster of that UID knows it."""
+        read = partial(read_records, upper, uid, self._around.followed.place)
+        records = await net.insist(read, ClusterError, lambda: _RETRY)
+        self.found = await _started(self.first, records, self._around)
+        self._around.standing.take(self.found.accepted, _refused(self.found))
+        return self.found.topology
 
 
 async def _started(first: TopologyUpdate, records: TopologyRecords, around: _RunContext) -> Start:
@@ -223,20 +248,15 @@ async def _started(first: TopologyUpdate, records: TopologyRecords, around: _Run
     return found
 
 
-async def _gate(first: TopologyUpdate, begun: Start, engine: Engine, around: _RunContext, metrics: Metrics) -> EditGate:
-    """Return what decides about edits. An engine on a topology file learns only now what was accepted before."""
+def _gate(beginning: _Beginning, engine: Engine, around: _RunContext, metrics: Metrics) -> EditGate:
+    """Return what decides about edits."""
     followed, upper, world = around.followed, engine.clusters.connections[UPPER], engine.clusters.world
-    if await followed.records() is None:
-        read = partial(read_records, upper, world.owner.upper, followed.place)
-        begun = await _started(first, await net.insist(read, ClusterError, lambda: _RETRY), around)
-        around.standing.take(begun.accepted, _refused(begun))
-        for node, owner in nodes_of_others(begun.topology, world):
-            words = "a node belongs to another topology; if the name was edited, that is active without an approval"
-            _log.warning(words, node=node, topology=owner)
-        if begun.topology != engine.topology:
-            await engine.reload(begun.topology)
+    begun = beginning.found
+    for node, owner in () if beginning.is_known else nodes_of_others(begun.topology, world):
+        words = "a node belongs to another topology; if the name was edited, that is active without an approval"
+        _log.warning(words, node=node, topology=owner)
     followed.attach(upper, world)
-    gate = EditGate(engine, followed, around.standing, metrics, begun, first=first, now=utc_now)
+    gate = EditGate(engine, followed, around.standing, metrics, begun, first=beginning.first, now=utc_now)
     around.standing.pending = lambda: (*engine.pending, *gate.pending)
     return gate
 

@@ -206,10 +206,12 @@ async def _open(
 
 @contextmanager
 def _naming(files: FileStates, *, asked: bool = False) -> Iterator[None]:
-    """Add the files to an AccessError from the block."""
+    """Add the files to an AccessError from the block. Without files, as for a Secret, there is nothing to add."""
     try:
         yield
     except AccessError as error:
+        if not (files.paths or asked):
+            raise
         raise CredentialsUnavailable(error, files, asked=asked) from None
 
 

@@ -46,7 +46,8 @@ def digest(content: str) -> str:
 
 def records(*contents: str, active: str = "", waiting: str = "") -> TopologyRecords:
     """Return a history, and a status that says what is in force and what waits."""
-    data = {"accepted": orjson.dumps({"sha256": digest(active)}).decode()} if active else {}
+    told = {"sha256": digest(active), "time": "2026-12-01T12:00:00Z"}
+    data = {"accepted": orjson.dumps(told).decode()} if active else {}
     if waiting:
         told = {"sha256": digest(waiting), "time": "2026-03-01T12:00:00Z", "changes": ["x: 1 -> 2"]}
         data["pendingApproval"] = orjson.dumps(told).decode()

@@ -104,6 +104,9 @@ def test_what_the_engine_does_not_tell_at_this_address_is_in_the_config_map() ->
         "  to approve it: tensile approve dd --configmap ops/topo"
     )
     assert public(StatusReport("demo", accepted(), ()).document()) == StatusReport("demo", accepted(), ()).document()
+    told = StatusReport("demo", accepted().pending(("not called for pod payroll/salaries-0",)), ()).document()
+    assert "payroll" in str(told)
+    assert "payroll" not in str(public(told))
 
 
 def test_a_bad_edit_is_told_with_its_lines() -> None:

@@ -30,7 +30,16 @@ from worldkit import (
     written,
 )
 
-from tensile.engine.approval import EditGate, Start, affected_pods, check_digits, is_approval, nodes_of_others, start_of
+from tensile.engine.approval import (
+    UNKNOWN,
+    EditGate,
+    Start,
+    affected_pods,
+    check_digits,
+    is_approval,
+    nodes_of_others,
+    start_of,
+)
 from tensile.engine.history import AcceptedText, TopologyRecords, data_of, entries, history_ref
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.configmap import StatusWriter, marked_manifest, status_ref
@@ -249,14 +258,16 @@ def test_what_is_no_hash_is_refused(given: str) -> None:
 # What an engine starts with.
 
 
-def records(*accepted: str, status: str = "") -> TopologyRecords:
-    """Return a history of texts, and a status that says which one was accepted ("": there is none)."""
-    history = tuple(AcceptedText(digest(one), "2026-03-01T12:00:00Z", one) for one in accepted)
-    data = {
-        "accepted": orjson.dumps({"sha256": status, "resourceVersion": "5", "time": "2026-03-01T12:00:00Z"}).decode()
-    }
+def records(*accepted: str, status: str = "", month: int = 12) -> TopologyRecords:
+    """Return a history of texts, one a month, and a status of a month that says which was accepted ("": none)."""
+    history = tuple(AcceptedText(digest(one), _of(number), one) for number, one in enumerate(accepted, 1))
+    data = {"accepted": orjson.dumps({"sha256": status, "resourceVersion": "5", "time": _of(month)}).decode()}
     found = written(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if status else None
     return TopologyRecords(OWNER, found, history)
+
+
+def _of(month: int) -> str:
+    return f"2026-{month:02}-01T12:00:00Z"
 
 
 def parsed(data: bytes) -> Topology:
@@ -291,17 +302,20 @@ def test_an_engine_starts_with_what_waits() -> None:
 
 
 def test_the_status_counts_where_the_history_lags_behind() -> None:
-    """And the history where the status does: either was written when the text was accepted."""
-    first, second = text(), text(b="maintenance: cordon")
+    """And the history where the status does: the newer one, as a leader may end between the two writes."""
+    first, second, edit = text(), text(b="maintenance: cordon"), text(a=DRAIN)
     assert started(second, records(first, status=digest(second))) == (digest(second), "")
-    assert started(second, records(first, second, status=digest(first))) == (digest(second), "")
+    assert started(second, records(first, second, status=digest(first), month=1)) == (digest(second), "")
+    assert started(edit, records(text(None), first, status=digest(text(None)), month=1)) == (digest(first), "")
+    assert started(edit, records(edit, first, status=digest(edit), month=1)) == (digest(first), "")
 
 
 def test_without_a_limit_an_engine_starts_on_the_present_text() -> None:
-    """As without any history."""
+    """As without any history; then it is said, if the text asks for approvals."""
     before, edit = text(None), text(1, a=DRAIN)
     assert started(edit, records(before, status=digest(before))) == (digest(edit), "")
-    assert started(edit, records()) == (digest(edit), "")
+    assert started(before, records()) == (digest(before), "")
+    assert started(edit, records()) == (digest(edit), UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import orjson
 import pytest
 from papers import kubeconfig
 from scripted import WAIT, Apiserver, Asked, News, Play, access_to, listing, refusal, running
+from worldkit import thing
 
 from tensile.engine.caches import upper_feeds, upper_world
-from tensile.engine.lower import ClusterAccess, LowerConnection
+from tensile.engine.lower import ClusterAccess, LowerConnection, left_behind
 from tensile.kube.fleet import Fleet
 from tensile.kube.health import ADVICE
 from tensile.kube.limits import InformerTimings
@@ -188,3 +189,15 @@ async def test_a_secret_that_comes_later_and_changes_is_followed() -> None:
         await here.news.until(lambda: here.fleet[A].cluster.access.headers["Authorization"] == "Bearer other")
         await here.news.until(lambda: here.joined.lower.warning == "")
     assert not secrets._waiting or here.joined._secret_changed.set not in secrets._waiting
+
+
+async def test_a_lower_of_which_only_the_node_is_left_is_not_silent() -> None:
+    """Nobody asks its cluster, so how long that has not answered means nothing; an alert would fire."""
+    async with ground() as here:
+        world = here.joined._world
+        stray = LowerConnection(world, here.fleet, ClusterAccess(HERE), lambda: datetime.now(UTC), lambda _name: None)
+        stray.begin(left_behind(thing("Node", "edge-1", "")), connect=False)
+        stray._since -= 3600.0
+        stray.look()
+        assert stray.lower.unreachable_seconds == 0
+        await stray.end()

@@ -1,18 +1,25 @@
 """What `tensile run` logs when the engine is ready, and its status page before that."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from scripted import WAIT, Apiserver, Asked, Play, access_to, answer, running
+from worldkit import written
 
+from bench.kit.spareports import spare_ports
 from tensile.engine.clusters import utc_now
 from tensile.engine.engine import Engine
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.run import page_source, ready
 from tensile.engine.status.page import RecentChanges, ResourceUsage, page
 from tensile.engine.status.report import EngineStatus
+from tensile.kube.cluster import Cluster
 from tensile.kube.fleet import Fleet
+from tensile.kube.transport import Access
+from tensile.names import owner_of
 from tensile.reconcile.report import Recorder
-from tensile.topology import parse
+from tensile.topology import Topology, Upper, parse
 
 TOPOLOGY = """\
 apiVersion: tensile-kube.io/v1alpha1
@@ -51,3 +58,51 @@ async def test_the_status_page_is_there_before_the_engine_runs(tmp_path: Path) -
     assert source.stamp() == before
     standing.waits = lambda: ""
     assert source.stamp() != before
+
+
+class WebhookOwner(Apiserver):
+    """An upper apiserver that has the webhook of topology demo."""
+
+    def _ordinary(self, asked: Asked) -> Play:
+        if asked.sort != "write" and "/mutatingwebhookconfigurations/" in asked.path:
+            owner = owner_of(self.uid, "demo")
+            meta = {"name": asked.path.rpartition("/")[2], "uid": "w", "resourceVersion": "6", "labels": owner.label}
+            return answer(written({"metadata": {**meta, "annotations": owner.signed(self.uid)}}))
+        return super()._ordinary(asked)
+
+    async def written(self) -> str:
+        """Return the method of the first write of the webhook."""
+        async with asyncio.timeout(WAIT), self._news:
+            await self._news.wait_for(lambda: bool(self._writes()))
+        return self._writes()[0]
+
+    def _writes(self) -> list[str]:
+        return [one.method for one in self.of("write") if "/mutatingwebhook" in one.path]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_nothing_is_done_for_an_edit_that_waits_for_an_approval(tmp_path: Path, *, waits: bool) -> None:
+    """Not even at a restart: a file without the webhook leaves it registered while the accepted one has it."""
+    webhook, kubelet = spare_ports(2)
+    head = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
+    ports = f"kubelet: {{bind: 127.0.0.1, port: {kubelet}}}\nwebhook: {{bind: 127.0.0.1, port: {webhook}, "
+    ports += f"url: 'https://127.0.0.1:{webhook}', enabled: "
+    accepted, edit = parse(f"{head}{ports}true}}\n"), parse(f"{head}{ports}false}}\n")
+    async with running(WebhookOwner()) as server:
+
+        class Ways(ClusterAccess):
+            """The way to the scripted apiserver."""
+
+            async def upper_access(self, _upper: Upper) -> Access:
+                """Return it."""
+                return access_to(server.port)
+
+        async def found(_upper: Cluster, uid: str) -> Topology:
+            """Return what was accepted."""
+            assert uid == server.uid
+            return accepted if waits else edit
+
+        engine = Engine(edit, Ways(tmp_path), Recorder(), Fleet(chance=lambda: 0.5))
+        await engine.open(found)
+        assert await server.written() == ("PATCH" if waits else "DELETE")
+        await engine.stop()

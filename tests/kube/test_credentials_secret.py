@@ -6,7 +6,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from tensile.kube.credentials import AccessError, SecretKubeconfig, kubeconfig_in
+from tensile.kube.credentials import AccessError, CredentialsUnavailable, SecretKubeconfig, from_text, kubeconfig_in
 from tensile.kube.store import Cache
 from tensile.topology import SecretRef
 
@@ -159,3 +159,11 @@ async def test_a_list_that_may_be_old_says_nothing(secrets: Secrets) -> None:
     secrets.cache.mark_stale()
     assert await kept.look() is None
     assert kept.trouble == ""
+
+
+async def test_what_is_wrong_in_it_is_no_fault_of_files() -> None:
+    """Whoever waits for a correction waits for the Secret, and not for a change of files."""
+    bad = kubeconfig().replace("cluster: {server", "cluster: {certificate-authority-data: bm8K, server")
+    with pytest.raises(AccessError, match="contains no certificate") as told:
+        await from_text(bad, "Secret ops/lower")
+    assert not isinstance(told.value, CredentialsUnavailable)

@@ -268,7 +268,11 @@ class StatusWriter:
         self._woken.set()
 
     async def run(self) -> None:
-        """Write indefinitely, whenever something changes."""
+        """Write indefinitely, whenever something changes.
+
+        Of what a standby heard before, only the last is told: the leader has told the others.
+        """
+        self._events = self._events[-1:]
         while True:
             self._woken.clear()
             rest = 0.0 if await self.write() else _REST

@@ -76,7 +76,8 @@ class TopologyCheck(NamedTuple):
     """What was found of a topology: its errors, "" for none, or what would change.
 
     `words` are the changes, one each, `refused` those that need a restart, `waits` those that wait for something,
-    `effects` what becomes of each lower cluster, and `plan` the plan as text, "" for none.
+    `effects` what becomes of each lower cluster, and `plan` the plan as text, "" for none. Before a topology is in
+    force, nothing is `compared`.
     """
 
     errors: str = ""
@@ -86,6 +87,7 @@ class TopologyCheck(NamedTuple):
     waits: tuple[str, ...] = ()
     effects: tuple[tuple[str, str], ...] = ()
     plan: str = ""
+    compared: bool = True
 
 
 def lower_page(view: PageView, world: World, name: str, asked: PageOfPods, held: Mapping[Key, tuple[Step, ...]]) -> str:
@@ -441,7 +443,9 @@ def _found(check: TopologyCheck) -> Iterator[str]:
         return
     yield '<p class="good">Valid.</p>'
     yield from _list("Warnings", check.warnings)
-    if not (check.words or check.refused):
+    if not check.compared:
+        yield "<p>It is not compared: no topology is in force yet.</p>"
+    elif not (check.words or check.refused):
         yield "<p>It means the same as the topology in force.</p>"
     yield from _list("Would change", check.words)
     yield from _list("Needs a restart of the engine", check.refused)

@@ -196,7 +196,7 @@ async def _answer_at(telemetry: Telemetry, topology: str) -> StatusAnswer:
 
 def _is_renamed(document: dict[str, Any], topology: str) -> bool:
     """Report whether an engine waits for its restart to use that name, which its own file has now."""
-    return any(words.startswith("name: ") and f" -> {topology}" in words for words in restart_needed(document))
+    return any(words.startswith("name: ") and f" -> {topology}:" in words for words in restart_needed(document))
 
 
 async def _fetched(url: str) -> bytes:

@@ -350,9 +350,17 @@ class StatusReport(NamedTuple):
 
 
 def public(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a report as anybody may read it: without the names of pods, and without what an edit would change."""
-    waiting = document.get(APPROVAL)
-    return document if waiting is None else {**document, APPROVAL: {**waiting, "affected": [], "changes": []}}
+    """Return a report as anybody may read it.
+
+    It has no names of pods, which `pending` may have, too, and not what an edit would change.
+    """
+    hidden = ("affected", "changes", "pending")
+    parts = {
+        part: {name: [] if name in hidden else value for name, value in document[part].items()}
+        for part in (APPROVAL, ACCEPTED)
+        if part in document
+    }
+    return {**document, **parts}
 
 
 def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:

@@ -118,9 +118,10 @@ class _Viewers:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_COMMENT), self._changed:
                         await self._changed.wait_for(lambda: self._event not in (b"", sent))  # noqa: B023
+                event = self._event  # a later one may come while this one is written
                 with suppress(ConnectionError):
-                    await response.write(self._event if self._event not in (b"", sent) else b":\n\n")
-                sent = self._event
+                    await response.write(event if event not in (b"", sent) else b":\n\n")
+                sent = event
         finally:
             self._count -= 1
             if not self._count:
@@ -306,7 +307,7 @@ async def check_topology(body: bytes, source: PageSource) -> tuple[str, Topology
     in_force = world.topology if world is not None else None
     given, found = await asyncio.to_thread(_parsed, body, in_force, configmap_mode=source.in_configmap)
     if isinstance(found, TopologyCheck) or world is None:
-        return given, found if isinstance(found, TopologyCheck) else TopologyCheck(warnings=found.warnings)
+        return given, found if isinstance(found, TopologyCheck) else TopologyCheck("", found.warnings, compared=False)
     waits: list[str] = []
     for spec in found.change.topology.lowers if are_listed(world) else ():
         waits += plan_transition(spec, found.change.topology, world).waits

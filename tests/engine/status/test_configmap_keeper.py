@@ -113,6 +113,18 @@ async def test_each_edit_is_told_at_once() -> None:
 
 
 @in_virtual_time
+async def test_a_standby_that_takes_over_tells_only_of_the_last_edit() -> None:
+    """The leader told of those before, perhaps hours ago."""
+    kept = Kept()
+    for reading in (good(sha="aa", version="1"), bad(sha="bb", version="2"), good(sha="cc", version="3")):
+        kept.tell(reading)
+    async with keeping(kept):
+        await asyncio.sleep(60)
+    (told,) = events(kept)
+    assert (told["reason"], "resourceVersion 3" in told["message"]) == ("TopologyAccepted", True)
+
+
+@in_virtual_time
 async def test_nothing_is_written_while_nothing_changes() -> None:
     """For hours."""
     kept = Kept()

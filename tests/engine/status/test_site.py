@@ -8,6 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from io import BytesIO
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -20,9 +21,10 @@ from yarl import URL
 
 from tensile.engine.health import TelemetryServer
 from tensile.engine.metrics import Metrics
+from tensile.engine.status.details import topology_page
 from tensile.engine.status.page import PageView, ResourceUsage, content
 from tensile.engine.status.report import StatusReport
-from tensile.engine.status.site import MOST_TYPED
+from tensile.engine.status.site import MOST_TYPED, PageSource, check_topology
 from tensile.kube.net import cancel_and_wait
 from tensile.reconcile.world import World
 from tensile.topology import parse
@@ -289,6 +291,15 @@ async def test_a_topology_is_planned(stage: Stage) -> None:
         stage.world.topology = parse(TOPOLOGY)
         assert "the same as the topology in force" in (await sent(session, url, TOPOLOGY))[1]
         assert asked == []
+
+
+async def test_before_a_topology_is_in_force_nothing_is_compared() -> None:
+    """The text is only validated."""
+    source = PageSource(lambda _usage: None, str, world=lambda: None)  # type: ignore[arg-type, return-value]
+    given, check = await check_topology(urlencode({"topology": TOPOLOGY}).encode(), source)
+    text = Shown(topology_page(given, check)).text
+    assert "Valid." in text
+    assert "It is not compared: no topology is in force yet." in text
 
 
 async def test_what_would_wait_is_left_out_where_it_is_not_known(stage: Stage) -> None:

@@ -251,6 +251,13 @@ def test_a_port_of_the_file_goes_before_that_of_a_node() -> None:
     assert found == {"lower-0": (2, "lower-0"), "lower-1": (1, "lower-1")}
 
 
+def test_a_port_that_is_taken_out_of_the_file_is_given_up() -> None:
+    """At once, as with a restart: only a port of the usual ones is kept without the file."""
+    before = topology([77])
+    found = whose(endpoints_of(automatic("lower-0"), joined(before, lower_0=77), Known, {}))
+    assert found == {"lower-0": (10350, "lower-0")}
+
+
 def test_a_lower_that_left_keeps_its_port_and_its_meter() -> None:
     """Until it is empty its pods are reached there; a port that the file gives to another is that one's, though."""
     before = topology([77, 2])
