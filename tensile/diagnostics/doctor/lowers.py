@@ -57,12 +57,12 @@ from tensile.names import (
     prefixed,
 )
 from tensile.objects import UPPER, Manifest, annotations, labels, metadata
+from tensile.policy.placement.volume_checks import default_class
 from tensile.reconcile.ownership import is_ours, other_topology, rename_advice
 from tensile.text import listed
 from tensile.topology import Lower, Topology
 
 _CERTIFICATE = ("x509", "certificate", "tls:")
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _IMMEDIATE = "unbound immediate PersistentVolumeClaims"
 """The message of kube-scheduler about a pod whose claims must be bound before it looks for a node."""
 _INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
@@ -383,7 +383,7 @@ def _above(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
     late = [metadata(one)["name"] for one in classes if one.get("volumeBindingMode") == "WaitForFirstConsumer"]
     yield from _unbound(upper, late)
-    default = _default(upper.items(CLASSES))
+    default = default_class(upper.items(CLASSES))
     name = metadata(default).get("name", "")
     unmapped = [one.name for one in topology.lowers if "PV" in one.controllers and name not in one.storage_classes]
     if default and default not in classes and unmapped:
@@ -401,13 +401,6 @@ def _above(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
         yield Finding(UPPER, "storage", Level.OK, f"these classes create volumes in lower clusters: {names}")
     else:
         yield Finding(UPPER, "storage", Level.SKIP, *_none())
-
-
-def _default(classes: Iterable[Manifest]) -> Manifest:
-    """Return the class of claims that name none, {} if there is none: of several defaults, the newest."""
-    found = [one for one in classes if annotations(one).get(_DEFAULT_CLASS) == "true"]
-    found.sort(key=lambda one: str(metadata(one)["name"]))
-    return max(found, key=lambda one: str(metadata(one).get("creationTimestamp", "")), default={})
 
 
 def _unbound(upper: ClusterFacts, classes: list[str]) -> Iterator[Finding]:

@@ -17,8 +17,8 @@ from datetime import datetime
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
-from tensile.names import TRIED, EventReason, ProblemReason
-from tensile.objects import POD, UPPER, Manifest, Ref, as_read
+from tensile.names import TRIED, VIRTUAL_POD, EventReason, ProblemReason
+from tensile.objects import POD, UPPER, Manifest, Ref, as_read, labels
 from tensile.policy.descheduler.limits import (
     EvictionRecord,
     drain_problem,
@@ -45,7 +45,17 @@ from tensile.policy.descheduler.plan import (
     note_of,
     one_pass,
 )
-from tensile.policy.descheduler.replacement import BACKUP, backup, backup_of, is_backed_up, successor_now
+from tensile.policy.descheduler.replacement import (
+    BACKUP,
+    CLAIMED,
+    backup,
+    backup_of,
+    forbidden,
+    is_backed_up,
+    obstacle,
+    successor_now,
+    uses_claims,
+)
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, PodMove, Wanted, Watch
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.fields import write_duration
@@ -123,16 +133,32 @@ def _is_asked(lower: str, world: World) -> bool:
 
 
 def _waiting(lower: LowerWorld, opening: datetime, world: World) -> Problem | None:
-    """Return the problem of the pods that have to leave a lower cluster and wait for a window, None if none has to."""
+    """Return the problem of the pods that have to leave a lower cluster and wait for a window, None if none has to.
+
+    Pods that would not leave in a window either are only reported if there are no others.
+    """
     if lower.is_drained:
-        pods = (pod for pod in lower.upper_pods if not (pod.facts.terminating or pod.facts.stays_out))
+        pods = [pod for pod in lower.upper_pods if not (pod.facts.terminating or pod.facts.stays_out)]
     else:
-        pods = (one.upper for one in candidates(lower, world))
-    count = sum(not pod.facts.pinned for pod in pods)
+        pods = [one.upper for one in candidates(lower, world)]
+    kept = {pod: problem for pod in pods if (problem := _obstacle(pod, lower, world)) is not None}
+    count = len(pods) - len(kept)
+    if kept and not count:
+        said = listed([f"{pod.namespace}/{pod.name}: {problem.message}" for pod, problem in kept.items()])
+        return Problem(next(iter(kept.values())).reason, _blocking(said, lower))
     what = "the drain" if lower.is_drained else "the descheduler"
     when = opening.isoformat(timespec="minutes")
     words = f"{what} waits for the maintenance window that opens at {when}; pods to move: {count}"
     return Problem(OUTSIDE_WINDOW, words) if count else None
+
+
+def _obstacle(pod: Entry, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a pod stays in its lower cluster, whatever room there is elsewhere, None for one that may leave."""
+    if is_bare(pod):
+        return obstacle(pod, world)
+    if lower.is_drained:
+        return drain_problem(pod)
+    return forbidden(pod) or (CLAIMED if uses_claims(pod.manifest()) else None)
 
 
 def _has_new_backup(lower: LowerWorld, world: World) -> bool:
@@ -207,8 +233,11 @@ def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
         for upper in lower.upper_pods.select("uid", note.pod):
             if upper.facts.terminating:
                 off = f"node {', '.join(note.nodes)}"
-                kept = f"new pods of its controller avoid {off} for {write_duration(policy.cooldown)}"
-                kept = kept if note.owner else f"the pod that replaces it avoids {off}"
+                kept = f"the pod that replaces it avoids {off}"
+                if note.owner and _is_mutated(upper, world):
+                    kept = f"new pods of its controller avoid {off} for {write_duration(policy.cooldown)}"
+                elif note.owner:
+                    kept = "its controller creates a new pod"
                 why = (
                     f"lower cluster {lower.name} is being drained"
                     if lower.is_drained
@@ -216,6 +245,11 @@ def _left(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
                 )
                 words = f"{why}: {kept}"
                 yield EmitEvent(_ref_of(upper.namespace, upper.name), upper.uid, RESCHEDULED, words, warning=False)
+
+
+def _is_mutated(upper: Entry, world: World) -> bool:
+    """Report whether the webhook keeps new pods like this one off nodes."""
+    return world.topology.webhook.enabled and labels(upper.manifest()).get(VIRTUAL_POD) == "true"
 
 
 def _deadlocked(stays: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent]:
@@ -236,7 +270,11 @@ def _kept(stays: list[Skip], lower: LowerWorld) -> Problem | None:
     if not stays:
         return None
     said = listed([f"{_name(stay)}: {stay.message}" for stay in stays])
-    return Problem(stays[0].reason, f"pods block the drain: {said}" if lower.is_drained else said)
+    return Problem(stays[0].reason, _blocking(said, lower))
+
+
+def _blocking(said: str, lower: LowerWorld) -> str:
+    return f"pods block the drain: {said}" if lower.is_drained else said
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:

@@ -9,7 +9,8 @@ another engine, would use the same room twice.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,7 +103,7 @@ class Targets:
             for lower in world.lowers.values()
             if lower.node != without and is_open(lower, world) and lower.spec.maintenance == "none"
         }
-        self._above = _above(world, self._lowers)
+        self._above = _above(world)
         self._below: dict[str, Snapshot] = {}
         self._refused: dict[tuple[str, _Likeness], str] = {}
         self._nowhere: dict[tuple[str, frozenset[str], str, _Likeness], dict[str, str]] = {}
@@ -133,10 +134,10 @@ class Targets:
         """
         pod = upper.manifest()
         verdict = self._judged_above(pod_of(pod, settled=True), pod_of(_unbound_pods(pod)), source)
-        return [name for name in verdict.fitting if name != source]
+        return [name for name in verdict.fitting if name != source and name in self._lowers]
 
     def _judged_above(self, mine: Pod, seeking: Pod, source: str) -> Verdict:
-        """Examine every virtual node for a pod that leaves its own."""
+        """Examine every virtual node for a pod that leaves its own, closed ones too: they are topology domains."""
         self._above.remove(mine.namespace, mine.name, source)
         verdict = examine(seeking, self._above)
         self._above.add(mine, source)
@@ -148,10 +149,11 @@ class Targets:
         """Examine every virtual node, and the lower nodes behind those that would take the pod."""
         verdict = self._judged_above(mine, seeking, source)
         found: list[str] = []
-        refused = {name: str(one) for name, one in verdict.refused.items() if name != source}
+        others = self._lowers.keys() - {source}
+        refused = {name: str(one) for name, one in verdict.refused.items() if name in others}
         refused |= {name: "a pod of its controller was evicted from it recently" for name in avoid if name != source}
         for name in verdict.fitting:
-            if name == source or name in refused:
+            if name not in others or name in refused:
                 continue
             why = self._refusal(pod, self._lowers[name])
             if why:
@@ -210,6 +212,7 @@ class Targets:
                 continue
             pod = upper.manifest()
             wanted = self._projected(pod, lower) if below is None else pod_of(below.manifest())
+            wanted = replace(wanted, claims=(), own_claims={})  # the snapshot has no storage
             waiting.append((str(metadata(pod).get("creationTimestamp", "")), wanted))
         return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
 
@@ -219,9 +222,9 @@ def said_of(refused: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other virtual node"
 
 
-def _above(world: World, names: Iterable[str]) -> Snapshot:
-    """Return a snapshot of the upper cluster with these virtual nodes and the pods of all virtual nodes."""
-    nodes = (world.upper.nodes.get("", name) for name in names)
+def _above(world: World) -> Snapshot:
+    """Return a snapshot of the upper cluster with all virtual nodes and their pods."""
+    nodes = (world.upper.nodes.get("", lower.node) for lower in world.lowers.values())
     pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods if not entry.facts.terminal)
     return snapshot_of(
         [entry.manifest() for entry in nodes if entry is not None],

@@ -75,7 +75,7 @@ class SchedulerExtender:
     strategy: Strategy = "spread"
     wants: dict[str, UnschedulablePod] = field(default_factory=dict)
     """By UID: pods that got no node, and for which the scheduler would find no victims itself."""
-    _prospects: OrderedDict[tuple[str, bytes, int], tuple[tuple[int, int], bool]] = field(default_factory=OrderedDict)
+    _prospects: OrderedDict[tuple[str, bytes, int], tuple[object, bool]] = field(default_factory=OrderedDict)
     """Whether preemption could help a kind of pods, with the state of the caches for which that holds."""
 
     def filter(self, question: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -152,8 +152,9 @@ class SchedulerExtender:
         if above is None:
             return ClusterRefusal(why, is_curable=True)
         wish = Preemptor(seeking(upper_pod), pod, priority)
-        kind, now = (name, kind_of(pod), priority), (site.ground.changed, site.residents.changed)
-        before, helps = self._prospects.pop(kind, ((-1, -1), False))
+        kind, node = (name, kind_of(pod), priority), above.node
+        now = (site.ground.changed, site.residents.changed, node.labels, node.taints, node.allocatable)
+        before, helps = self._prospects.pop(kind, (None, False))
         if before != now:
             helps = is_possible(wish, site.ground, above)
         self._prospects[kind] = (now, helps)

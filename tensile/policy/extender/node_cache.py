@@ -284,7 +284,8 @@ class _Search:
     """The search for pods of one kind: nodes left to examine, the next one last, and why none fits, once known.
 
     `pod` is one of the kind; `curable` is whether other pods keep it from a node. The result holds until `grown` of the
-    cluster cache changes (`alone`), or `changed` if nodes depend on each other.
+    cluster cache changes (`alone`), or `changed` if nodes depend on each other. `refused`: a pod of the kind was told
+    that there is no node, and not yet that there is one, whatever others of the kind found since.
     """
 
     pod: Pod
@@ -295,6 +296,7 @@ class _Search:
     refusals: list[tuple[str, ...]] = field(default_factory=list)
     why: str = ""
     curable: bool = False
+    refused: bool = False
 
 
 class NodeFinder:
@@ -321,24 +323,32 @@ class NodeFinder:
                 known = reasons
                 search.curable = is_curable(search.pod, search.left[-1], reasons)
             search.left.pop()
+        search.refused = True
         if not search.why:
             search.why = message(0, len(search.refusals), search.refusals)
         return "", search.why, search.curable
 
     def relieved(self) -> bool:
-        """Report whether a kind of pods that had no node at its last search has one now.
+        """Report whether a kind of pods of which some were refused has a node now. Each time is reported once.
 
         The kinds examined longest ago come first, so that each has its turn however often something changes.
         """
-        stale = (one for one in self._known.values() if one.why and one.seen != self._count(alone=one.alone))
-        return any(self.find(one.pod)[0] for one in tuple(islice(stale, _LOOKED_AT)))
+        refused = (one for one in self._known.values() if one.refused)
+        news = (one for one in refused if not one.why or one.seen != self._count(alone=one.alone))
+        for one in tuple(islice(news, _LOOKED_AT)):
+            if self.find(one.pod)[0]:
+                self._search(one.pod).refused = False
+                return True
+        return False
 
     def _search(self, pod: Pod) -> _Search:
         """Return the search for pods of this kind; a new one if a relevant change has happened."""
         kind = kind_of(pod)
         known = self._known.pop(kind, None)
         if known is None or known.seen != self._count(alone=known.alone):
+            was_refused = known is not None and known.refused
             known = self._begin(pod)
+            known.refused = was_refused
         self._known[kind] = known
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)

@@ -12,14 +12,14 @@ itself, on whatever node, it calls the extender within `PATIENCE`.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
 import structlog
 
-from tensile.errors import ClusterError, Conflict, NotFound
+from tensile.errors import ClusterError, Conflict, Denied, NotFound
 from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.kube.limits import LogThrottle
 from tensile.kubelet.pods.conditions import DISRUPTION
@@ -55,6 +55,7 @@ PATIENCE = 0.5
 _AGAIN = 5.0
 """Seconds after which a write that a cluster refused is retried."""
 _MEDIA = "strategic-merge-patch"
+_WITHOUT_BUDGETS = "preemption is disabled: PodDisruptionBudgets cannot be read"
 _log = structlog.get_logger("tensile.extender")
 
 
@@ -196,10 +197,14 @@ class PreemptionController:
     async def budgets(self) -> Collection[Budget] | None:
         """Return the upper cluster's PodDisruptionBudgets, None if they cannot be read."""
         try:
-            found = await self._upper.list(DISRUPTION_BUDGET, Selection(), lambda raw: budget_of(orjson.loads(raw)))
+            return await self._listed()
         except ClusterError as error:
-            self._tell("preemption is disabled: PodDisruptionBudgets cannot be read", error)
+            self._tell(_WITHOUT_BUDGETS, error)
             return None
+
+    async def _listed(self) -> Collection[Budget]:
+        """Return the PodDisruptionBudgets; raises ClusterError."""
+        found = await self._upper.list(DISRUPTION_BUDGET, Selection(), lambda raw: budget_of(orjson.loads(raw)))
         return found.items
 
     async def run(self) -> None:
@@ -234,8 +239,12 @@ class PreemptionController:
         meta = metadata(want.pod)
         ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
         pod: Manifest = orjson.loads(await self._upper.read(ref))
-        budgets = await self.budgets() if uid(pod) == uid(want.pod) and self._may(pod) else None
-        if budgets is None:
+        if uid(pod) != uid(want.pod) or not self._may(pod):
+            return
+        try:
+            budgets = await self._listed()
+        except Denied as error:
+            self._tell(_WITHOUT_BUDGETS, error)
             return
         best = None
         for best in preempting.best(pod, dict.fromkeys(want.names, ()), budgets):  # noqa: B007 - the last one counts
@@ -250,11 +259,13 @@ class PreemptionController:
         going = best.choice.fresh
         where = {"node": best.name, "behind": best.choice.node}
         _log.info("preempting", pod=f"{ref.namespace}/{ref.name}", **where, victims=len(going))
-        for victim in going:
-            await self._end(victim, pod, best)
+        await self._end_all(going, pod, best)
 
     def _may(self, pod: Manifest) -> bool:
-        """Report whether a pod still waits, and no victims are terminating for it yet."""
+        """Report whether a pod still waits, and not all of its victims are terminating yet.
+
+        A victim of its own that is not, was left by an error.
+        """
         extender, status = self._extender(), pod.get("status") or {}
         if extender is None or pod["spec"].get("nodeName") or "deletionTimestamp" in metadata(pod):
             return False
@@ -262,13 +273,28 @@ class PreemptionController:
         site = extender.sites.get(nominated) if nominated else None
         if not nominated or site is None:
             return not nominated and may_preempt(pod)
-        return may_preempt(pod) and not site.residents.is_awaited(priority_of(pod))
+        held = extender.nomination(nominated, pod)
+        victims = held.nominee.victims if held is not None and held.nominee is not None else ()
+        there = (site.residents.pods.get(name) for name in victims)
+        is_unfinished = any(one is not None and not one.pod.ending for one in there)
+        return may_preempt(pod) and (is_unfinished or not site.residents.is_awaited(priority_of(pod)))
 
     async def _nominate(self, ref: Ref, pod: Manifest, best: BestVictims) -> None:
         """Set the pod's nominatedNodeName, unless the pod was changed since it was read."""
         if (pod.get("status") or {}).get("nominatedNodeName") != best.name:
             body = {"metadata": as_read(pod), "status": {"nominatedNodeName": best.name}}
             await self._upper.patch(ref, Patch(_MEDIA, body), "status")
+
+    async def _end_all(self, victims: Iterable[Resident], pod: Manifest, best: BestVictims) -> None:
+        """End all victims that can be; raises the first error of the others."""
+        failed: ClusterError | None = None
+        for victim in victims:
+            try:
+                await self._end(victim, pod, best)
+            except ClusterError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def _end(self, victim: Resident, pod: Manifest, best: BestVictims) -> None:
         """Set a victim's condition and delete it, unless it is gone already; then emit an event."""

@@ -144,11 +144,18 @@ class ClusterTracker:
     def _put(self, entry: Entry, pod: "Pod | None") -> None:
         name = (entry.namespace, entry.name)
         if pod is None:
-            self.ground.remove_pod(name)
+            if not self._is_elsewhere(entry):
+                self.ground.remove_pod(name)
             return
         self._unseated.pop(name, None)
         self.ground.put_pod(pod)
         self._spread_out(pod.node)
+
+    def _is_elsewhere(self, entry: Entry) -> bool:
+        """Report whether a pod only moved to the other cache: the engine adopted it, or its mark was removed."""
+        ours, strange = (cache.get(entry.namespace, entry.name) for cache in (self.lower.pods, self.lower.place_pods))
+        is_ours = ours is not None and ours.uid == entry.uid and not ours.facts.terminal
+        return is_ours or (strange is not None and strange.uid == entry.uid and strange.facts is not None)
 
     def _bound(self, delta: Delta) -> None:
         """Update a pod that is bound to the virtual node."""

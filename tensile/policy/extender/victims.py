@@ -11,7 +11,7 @@ counts as one host. If no set does both, no pod is preempted.
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple, Self
 
@@ -20,7 +20,7 @@ from tensile.policy.extender.node_cache import NodeCache, Nominee, PodName, firs
 from tensile.policy.placement.checks import collide
 from tensile.policy.placement.placement import ALONE, NodeRefusal, is_curable, prepare
 from tensile.policy.placement.selectors import Labels, Test, is_empty, label_test
-from tensile.policy.placement.snapshot import Node, NodeFilter, Pod, pod_of
+from tensile.policy.placement.snapshot import Node, NodeFilter, Pod, pod_of, requests_of
 
 PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")
@@ -142,7 +142,11 @@ def resident_of(manifest: Manifest, known: Resident | None = None) -> Resident:
     meta, status = metadata(manifest), manifest.get("status") or {}
     said = ((one["type"], one["status"], one.get("reason")) for one in status.get("conditions") or ())
     generation = meta.get("generation") or 0
-    read = known.pod if known and _is_same(known, manifest, generation) else pod_of(manifest, settled=True)
+    if known and _is_same(known, manifest, generation):
+        requests = requests_of(manifest)  # those of a pod that is resized follow from its status, too
+        read = known.pod if requests == known.pod.requests else replace(known.pod, requests=requests)
+    else:
+        read = pod_of(manifest, settled=True)
     return Resident(read, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in said, generation)
 
 
@@ -241,7 +245,11 @@ class _Search:
     ) -> "_Search | None":
         """Compute what all nodes share; None if no node can fit."""
         residents = above.residents
-        lesser = {name: one for name, one in residents.items() if one.priority < wish.priority and above.is_ours(name)}
+        lesser = {
+            name: one
+            for name, one in residents.items()
+            if one.priority < wish.priority and above.is_ours(name) and not _is_needed(wish.above, one.pod, above)
+        }
         asks = bool(wish.above.ports or wish.above.apart)
         beside = ((name, one.pod) for name, one in residents.items() if asks or one.pod.apart)
         in_the_way = frozenset(name for name, pod in beside if _excludes(wish.above, pod, above))
@@ -249,7 +257,8 @@ class _Search:
         if not lesser or not in_the_way <= lesser.keys() or isinstance(prepared, NodeRefusal):
             return None
         alone = {name for name, _ in prepared} <= ALONE
-        going = {name for one in ground.nominees().values() if one.nominee for name in one.nominee.victims}
+        nominees = (one.nominee for one in ground.nominees().values() if one.nominee is not None)
+        going = {name for one in nominees if one.uid != wish.above.uid for name in one.victims}
         doomed = frozenset(name for name, one in lesser.items() if one.pod.ending or name in going)
         made = cls(
             wish,
@@ -427,6 +436,15 @@ def _excludes(pod: Pod, other: Pod, above: VirtualNodeView) -> bool:
     if any(term.key in keys and term.matches(other, space(other.namespace)) for term in pod.apart):
         return True
     return any(term.key in keys and term.matches(pod, space(pod.namespace)) for term in other.apart)
+
+
+def _is_needed(pod: Pod, other: Pod, above: VirtualNodeView) -> bool:
+    """Report whether a pod may stay on a virtual node only beside another one, because of its pod affinity.
+
+    Of several such pods one would do; all stay.
+    """
+    terms = [term for term in pod.near if term.key in above.node.labels]
+    return bool(terms) and all(term.matches(other, above.space(other.namespace)) for term in terms)
 
 
 def _cost(victims: tuple[Resident, ...]) -> tuple[float, ...]:

@@ -195,7 +195,8 @@ def company(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     if not guarded and not pod.near and not pod.apart:
         return None
     near, apart = _near(pod, snapshot), _apart(pod, snapshot)
-    is_first = not near and bool(pod.near) and _all_match(pod.near, pod, snapshot)
+    space = snapshot.space(pod.namespace)
+    is_first = not near and bool(pod.near) and all(term.matches(pod, space) for term in pod.near)
 
     def judge(node: Node) -> tuple[str, ...]:
         """Check the domains of the node."""
@@ -219,7 +220,7 @@ def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
 
     Only a limited number of kinds of pods per namespace counts, so that no namespace can delay all others.
     """
-    space = snapshot.spaces.get(pod.namespace, {})
+    space = snapshot.space(pod.namespace)
     every = (guard for guards in snapshot.guarded.values() for guard in islice(guards.values(), _MOST_KINDS))
     found = ((term, guard.nodes) for guard in every for term in guard.terms if term.matches(pod, space))
     return frozenset(_domains(((term, node) for term, nodes in found for node in nodes), snapshot))

@@ -33,6 +33,8 @@ _HEAVIEST = 64
 _SORTED = msgspec.json.Encoder(order="sorted")
 _DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 _ENDED = ("Succeeded", "Failed")
+_NAME = "kubernetes.io/metadata.name"
+"""The label that Kubernetes sets on each namespace."""
 
 
 class NodeTaint(NamedTuple):
@@ -159,6 +161,10 @@ class Snapshot:
     storage: Storage = field(default_factory=Storage)
     guarded: dict[str, dict[bytes, RepellingPods]] = field(default_factory=dict)
     population: Counter[str] = field(default_factory=Counter)
+
+    def space(self, namespace: str) -> Labels:
+        """Return the labels of a namespace of a pod that looks for a node; it may be created with the pod."""
+        return self.spaces.get(namespace, {_NAME: namespace})
 
     def add(self, pod: Pod, node: str) -> None:
         """Put a pod on a node, replacing one of its name; does nothing if the node is unknown."""
@@ -313,7 +319,7 @@ def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
         uid(manifest),
         spec.get("nodeName") or "",
         labels(manifest),
-        _rounded(pod_requests(manifest)),
+        requests_of(manifest),
         tuple(_host_ports(spec)),
         near=() if settled else _terms(manifest, namespace, "podAffinity"),
         apart=apart,
@@ -326,11 +332,14 @@ def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
     )
 
 
-def _rounded(requests: Amounts) -> Amounts:
-    """Return requests without the pod's slot and zeros, all but cpu in whole units, as the scheduler counts them."""
+def requests_of(manifest: Manifest) -> Amounts:
+    """Return what a pod requests, as the scheduler counts it.
+
+    That is without its slot and zeros, and in whole units of all but cpu.
+    """
     return {
         name: amount if name == "cpu" else -(-amount // _WHOLE) * _WHOLE
-        for name, amount in requests.items()
+        for name, amount in pod_requests(manifest).items()
         if amount and name != "pods"
     }
 

@@ -27,6 +27,8 @@ DELAYED = "WaitForFirstConsumer"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BOUND = "pv.kubernetes.io/bind-completed"
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+"""The annotation of a class for claims that name none."""
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _ONE_POD = "ReadWriteOncePod"
 _BETA = "failure-domain.beta.kubernetes.io/"
@@ -62,8 +64,17 @@ def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
     found = storage.claims.get((pod.namespace, name))
     if found is None and name in pod.own_claims and not pod.uid:
         template = pod.own_claims[name]["volumeClaimTemplate"]
-        return {"metadata": {**(template.get("metadata") or {}), "name": name}, "spec": template["spec"]}
+        default = metadata(default_class(storage.classes.values())).get("name")
+        spec = {**({"storageClassName": default} if default else {}), **template["spec"]}
+        return {"metadata": {**(template.get("metadata") or {}), "name": name}, "spec": spec}
     return found
+
+
+def default_class(classes: Iterable[Manifest]) -> Manifest:
+    """Return the class that the apiserver sets in a claim that names none, {} for none: of several, the newest."""
+    found = [one for one in classes if annotations(one).get(DEFAULT_CLASS) == "true"]
+    found.sort(key=lambda one: str(metadata(one)["name"]))
+    return max(found, key=lambda one: str(metadata(one).get("creationTimestamp", "")), default={})
 
 
 def volume_of(claim: Manifest) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
-from worldkit import put
+from worldkit import put, twin
 
 from tensile.objects import Manifest
 from tensile.policy.descheduler.plan import Eviction, as_document, as_text, evictions
@@ -163,3 +163,19 @@ def test_what_is_told_of_a_pod_stays_in_its_line() -> None:
     """Why it stays may be in words of others."""
     text = as_text(A, [Eviction("default", "web", leaves=False, why="held\x1b[2J\nback")])
     assert text.splitlines()[1].endswith("held\\u001b[2J\\nback")
+
+
+def test_closed_clusters_are_domains_all_the_same() -> None:
+    """The upper scheduler counts their pods in a spread, so with one pod in each nothing else takes a second one."""
+    spread = {"topologyKey": "clusterID", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "web"}}}]}
+    lowers = (f"name: {A}, maintenance: drain", f"name: {B}", "name: lower-c")
+    here = ground(*lowers, cpus=(("8",), ("8",), ("8",)))
+    for number, lower in enumerate(here.lowers.values()):
+        meta = {"labels": {"app": "web"}, "ownerReferences": owned_by("web")}
+        pod = seeker(f"web-{number}", node=lower.node, cpu="1", spec=spec, **meta)
+        put(lower.upper_pods, pod)
+        put(lower.pods, twin(pod, {"phase": "Running"}, node=lower.node))
+    (row,) = evictions(here, A)
+    assert (row.leaves, row.target) == (True, "")
+    assert "topology spread" in row.why

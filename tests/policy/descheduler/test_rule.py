@@ -76,12 +76,13 @@ def test_a_lower_acts_on_its_own_pods_only() -> None:
 
 def test_what_leaves_is_told_once_it_does() -> None:
     """An eviction that was refused is not told as one."""
-    here = ground()
-    pod = seeker()
+    hook = "webhook: {enabled: true, url: 'https://10.0.0.1:10250'}\n"
+    here, labels = ground(more=ON + hook), {"virtual-pod": "true"}
+    pod = seeker(labels=labels)
     wait(here, pod)
     noted(here, left(ago=5))
     assert not asked(here)[1].steps
-    put(here.lowers[A].upper_pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
+    put(here.lowers[A].upper_pods, seeker(labels=labels, deletionTimestamp="2026-03-01T12:00:00Z"))
     (told,) = asked(here)[1].steps
     assert told.ref.kind == EVENT
     assert told.body is not None
@@ -90,6 +91,32 @@ def test_what_leaves_is_told_once_it_does() -> None:
         told.body["message"]
         == "no node of lower cluster lower-a fits: new pods of its controller avoid node lower-a for 10m"
     )
+
+
+def test_without_the_webhook_no_new_pod_is_said_to_be_kept_off() -> None:
+    """Nothing keeps it off a node then."""
+    here = ground()
+    wait(here, seeker())
+    noted(here, left(ago=5))
+    put(here.lowers[A].upper_pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
+    (told,) = asked(here)[1].steps
+    assert told.body is not None
+    assert told.body["message"] == "no node of lower cluster lower-a fits: its controller creates a new pod"
+
+
+def test_before_a_window_opens_what_stays_anyway_is_told() -> None:
+    """A drain that only waits for a pod without a controller does not wait for the window."""
+    windows = "windows: [{schedule: '0 2 * * *', duration: 1h}]\n"
+    here = ground(f"name: {A}, maintenance: drain", f"name: {B}", more=windows)
+    changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
+    put(here.lowers[A].upper_pods, seeker("bare", ownerReferences=[]))
+    problem = asked(here)[0].problem
+    assert problem is not None
+    assert problem.reason == "NoController"
+    put(here.lowers[A].upper_pods, seeker("web"), seeker("bare", ownerReferences=[]))
+    problem = asked(here)[0].problem
+    assert problem is not None
+    assert (problem.reason, problem.message.endswith("pods to move: 1")) == ("OutsideWindow", True)
 
 
 def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> None:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+import pytest
 from deschedulingkit import NOW, ON, A, B, ground, left, noted, owned_by, seeker, wait
-from worldkit import changed, decided, drop, put, written
+from worldkit import changed, decided, drop, put, twin, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import Manifest, annotations
@@ -158,3 +159,14 @@ def test_the_descheduler_leaves_them_their_room() -> None:
     assert stay.reason == "NoFeasibleCluster"
     drop(here.upper.secrets, "tensile-pod-Pod-one")
     assert [move.upper.name for move in one_pass(here).moves] == ["stuck"]
+
+
+@pytest.mark.parametrize("volumes", [[], [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]])
+def test_a_pod_that_arrives_takes_its_room_with_or_without_claims(volumes: list[Manifest]) -> None:
+    """Where its volume will be is not known here, but it takes room on one of the nodes."""
+    here = ground(cpus=(("2", "2"), ("4", "2")))
+    wait(here, seeker("web"))
+    coming = seeker("db-0", node=B, cpu="3", spec={"volumes": volumes})
+    put(here.lowers[B].upper_pods, coming)
+    put(here.lowers[B].pods, twin(coming, {"phase": "Pending"}, node=B))
+    assert one_pass(here).moves == ()

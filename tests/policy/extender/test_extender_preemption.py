@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 from preemptkit import Behind, There, budget, extender, wants
+from trackerkit import ShownLowers, asking
+from worldkit import A, changed
 
 from tensile.policy.extender.extender import LAPSE, SchedulerExtender
 from tensile.policy.extender.node_cache import Nominee
@@ -219,3 +221,28 @@ def test_a_pod_of_the_same_priority_does_not() -> None:
     made = extender(Behind({"n": "4"}, There("a", "n", "3")))
     asked(made, wants("first", "3"), {"v": ["uid-a"]})
     assert filtered(made, wants("second", "3"))["NodeNames"] == []
+
+
+def test_nobody_goes_whom_the_pod_has_to_be_near() -> None:
+    """Without that pod, the scheduler would not bind the other one any more."""
+    terms = [{"topologyKey": "clusterID", "labelSelector": {"matchLabels": {"app": "db"}}}]
+    near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}, "priority": 100}
+    here = ShownLowers(("4", "4"), ("1",))
+    for name, node in (("db", "n1"), ("x", "n2")):
+        pod = here.bind(asking(name, "2", spec={"priority": 0 if name == "db" else 50}, labels={"app": name}), A)
+        here.land(pod, A, node)
+    *_, best = VictimSelector(here.extender).best(asking("comer", "3", spec=near), {A: ()}, ())
+    assert best is not None
+    assert [one.pod.name for one in best.choice.victims] == ["x"]
+
+
+def test_another_size_of_the_virtual_node_is_another_question() -> None:
+    """What was found for its former size says nothing."""
+    here = ShownLowers(("4",), ("1",))
+    here.runs("a", "4", "n1")
+    comer = asking("comer", "3", spec={"priority": 100})
+    for cpu, helps in (("2", False), ("8", True)):
+        sized = {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "20"}}
+        changed(here.world.upper.nodes, A, lambda node, sized=sized: node.update(status=sized), "")
+        here.extender.filter({"Pod": comer, "NodeNames": [A]}, 0.0)
+        assert bool(here.extender.wants) is helps

@@ -177,6 +177,41 @@ async def test_what_a_cluster_does_not_take_is_tried_again() -> None:
     assert (await here.look())[1:] == DONE
 
 
+async def test_the_victims_of_a_failed_attempt_are_its_own() -> None:
+    """They do not leave anyway: the next attempt deletes them."""
+    here = Scene()
+    here.upper.answer("patch", {"metadata": {}}, Unreachable("away"))
+    assert await here.look() == ["patch Pod comer", "patch Pod a"]
+    here.time += 5
+    nominated = {"nominatedNodeName": "v"}
+    assert (await here.look(status=nominated))[2:] == ["patch Pod a", "delete Pod a", "create Event"]
+
+
+async def test_one_victim_that_cannot_be_deleted_spares_no_other() -> None:
+    """What failed is tried again, while the others are terminating already."""
+    here = Scene(There("a", "n", "2"), There("c", "n", "2", 1), There("b", "m", "4", 100), cpu="4")
+    here.upper.answer("delete", Unreachable("away"))
+    first = await here.look()
+    assert [one for one in first if one.startswith("delete")] == ["delete Pod c", "delete Pod a"]
+    gone = There("a", "n", "2", ending=True)
+    here.behind.put(gone)
+    said = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+    here.behind.residents.put(("default", "a"), {**gone.above("v"), "status": {"conditions": said}})
+    here.time += 5
+    again = (await here.look(status={"nominatedNodeName": "v"}))[len(first) :]
+    assert again == ["patch Pod c", "delete Pod c", "create Event"]
+
+
+async def test_budgets_that_cannot_be_read_for_a_moment_are_read_again() -> None:
+    """As a pod is that cannot be read; without the right to read them, nobody goes."""
+    here = Scene()
+    here.upper.refusal = Unreachable("away")
+    assert await here.look() == []
+    here.upper.refusal = None
+    here.time += 5
+    assert await here.look() == DONE
+
+
 async def test_a_victim_that_is_gone_already_is_left() -> None:
     """Nothing that has its name by now is touched, and the others go on their way."""
     here = Scene(There("a", "n", "2"), There("c", "n", "2", 1), There("b", "m", "4", 100), cpu="4")

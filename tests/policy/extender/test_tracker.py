@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 from trackerkit import TrackedLowers, asking, being_deleted, stranger, went
-from worldkit import A, B, drop, lower_node, put, space
+from worldkit import A, B, drop, lower_node, marked, put, space, stored
 
 from tensile.objects import Manifest, labels
 from tensile.policy.extender.extender import LAPSE
@@ -402,3 +402,47 @@ def test_a_bound_pod_that_would_take_long_to_judge_has_no_room_kept() -> None:
         assert here.ask(asking("other", "1")) == [A, B]
     assert here.prospects[A].worked_out == ["heavy"]
     assert ("default", "heavy") not in here.surveys[A].ground.promises
+
+
+def test_a_pod_that_is_adopted_keeps_its_room() -> None:
+    """The watch of others tells that it left them after it came to ours; nothing else of it changes."""
+    here = TrackedLowers()
+    lower = here.world.lowers[A]
+    pod = here.bind(asking("web"), A)
+    theirs = stranger("web", "n1", "3")
+    put(lower.place_pods, theirs)
+    ours = marked(theirs, pod["metadata"]["uid"])
+    put(lower.pods, ours)
+    went(lower.place_pods, ours)
+    assert here.used(A) == 3.0
+    lower.pods.remove(stored(ours, lower.pods.version + 1))
+    assert here.used(A) == 0.0
+
+
+def test_a_refused_pod_is_told_of_room_that_another_of_its_kind_was_given_first() -> None:
+    """There may be room for both, and the scheduler asks again only when it is told."""
+    here = TrackedLowers(("2",), ("1",))
+    survey = here.surveys[A]
+    assert here.ask(asking("first")) == []
+    here.nodes(A, lower_node("n2", "8"))
+    assert here.ask(asking("second"), 0.3) == [A]
+    assert survey.is_relieved(1.0)
+    assert not survey.is_relieved(2.0)
+
+
+@pytest.mark.parametrize("selector", [{"matchLabels": {"kubernetes.io/metadata.name": "shop"}}, {}])
+def test_the_first_pod_of_a_namespace_may_want_to_be_near_its_like(selector: Manifest) -> None:
+    """Its namespace is created below with it, and has the label that every namespace has."""
+    terms = [
+        {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {"app": "x"}},
+            "namespaceSelector": selector,
+        }
+    ]
+    near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    here = TrackedLowers()
+    node = lower_node("n1", "4")
+    here.nodes(A, {**node, "metadata": {**node["metadata"], "labels": {"kubernetes.io/hostname": "n1"}}})
+    put(here.world.upper.namespaces, space("shop"))
+    assert here.ask(asking(spec=near, namespace="shop", labels={"app": "x"})) == [A]

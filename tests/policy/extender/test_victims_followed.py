@@ -72,3 +72,21 @@ def test_what_a_pod_may() -> None:
     assert may_preempt(wants())
     assert may_preempt(wants(preemptionPolicy="PreemptLowerPriority"))
     assert not may_preempt(wants(preemptionPolicy="Never"))
+
+
+def test_a_resized_pod_takes_what_it_has_left() -> None:
+    """Its status follows after its spec, without another generation."""
+    made = Residents()
+
+    def sized(spec: str, actual: str, generation: int) -> dict[str, Any]:
+        """Make the pod with what it requests and what it still has."""
+        pod = upper(generation)
+        (container,) = pod["spec"]["containers"]
+        smaller = {**container, "resources": {"requests": {"cpu": spec}}}
+        has = {"name": container["name"], "resources": {"requests": {"cpu": actual}}}
+        status = {"phase": "Running", "containerStatuses": [has]}
+        return {**pod, "spec": {**pod["spec"], "containers": [smaller]}, "status": status}
+
+    for spec, actual, generation, taken in (("4", "4", 1, 4000), ("1", "4", 2, 4000), ("1", "1", 2, 1000)):
+        made.put(NAME, sized(spec, actual, generation))
+        assert made.used["cpu"] == taken
