@@ -305,9 +305,12 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: 
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
     if has_ended(pod):
-        why = f"it has ended ({reason_and_message(status)})" if reason_and_message(status) else "it has ended"
-        is_lost = status.get("reason") == LOWER_POD_LOST and not controller_of(pod)
-        return Explanation(why, ("create it again: it has no controller that does",) if is_lost else ())
+        disrupted = conditions_of(pod).get("DisruptionTarget") or {}
+        is_disrupted = disrupted.get("status") == "True"
+        told = reason_and_message(status) or (reason_and_message(disrupted) if is_disrupted else "")
+        is_lost = is_disrupted or status.get("reason") == LOWER_POD_LOST
+        advice = ("create it again: it has no controller that does",) if is_lost and not controller_of(pod) else ()
+        return Explanation(f"it has ended ({told})" if told else "it has ended", advice)
     if not pod["spec"].get("nodeName"):
         return _unbound(pod, lowers, topology)
     row = next((one for one in lowers if one["here"]), None)

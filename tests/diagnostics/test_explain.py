@@ -377,6 +377,15 @@ def test_a_pod_that_has_ended() -> None:
     assert advised(lost) == ["create it again: it has no controller that does"]
     lost["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
     assert advised(lost) == []
+    said = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletionByPodGC",
+        "message": "PodGC: node no longer exists",
+    }
+    collected = above(spec=on(), status={"phase": "Failed", "conditions": [said]})
+    assert why(collected) == "it has ended (DeletionByPodGC: PodGC: node no longer exists)"
+    assert advised(collected) == ["create it again: it has no controller that does"]
 
 
 def test_a_pod_that_is_being_deleted() -> None:

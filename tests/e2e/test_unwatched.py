@@ -139,20 +139,20 @@ async def test_a_slice_whose_name_is_taken_below_is_left_alone(ground: Ground) -
 async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
     """Each is looked for once more, and gone: a role that was revoked gives nothing, a Service leads nowhere.
 
-    So is a role alone, whose binding stays.
+    So is a role alone, and with it the copy of its binding: whoever made a role of that name would give its rights.
     """
     role, binding = await granted(ground, "revoked", "robot")
-    hollow, kept = await granted(ground, "hollow", "robot")
+    hollow, empty = await granted(ground, "hollow", "robot")
     service, site = await published(ground, "gone"), ground.sites[A]
-    for path in (role, binding, hollow, kept, service):
+    for path in (role, binding, hollow, empty, service):
         await site.until(path, bool)
     await ground.stop()
     for path in (binding, role, hollow, service):
         await ground.upper.delete(path)
     await ground.upper.until_all(slices(ground, "gone"), lambda found: not found)
     await ground.start(EVERYTHING)
-    await site.gone(role, binding, hollow, service)
-    assert await site.read(kept)
+    await site.gone(role, binding, hollow, empty, service)
+    assert await ground.upper.read(empty)
     await site.until_all(slices(ground, "gone"), lambda found: not found)
     assert is_ready(await ground.upper.read(ground.pod_path("robot")))
 

@@ -52,6 +52,9 @@ STATUS_UNKNOWN: ConditionReason = "ContainerStatusUnknown"
 """Of a terminated container: the pod ended before the end of this container was reported; the exit code is 137.
 Remedy: nothing."""
 _READINESS = (READY, CONTAINERS_READY)
+_BY_GARBAGE_COLLECTOR = "DeletionByPodGC"
+"""The reason of DisruptionTarget with which PodGC ends the pods of a node that was deleted."""
+_NODE_GONE = "the node of the lower cluster that ran the container was deleted"
 _LOST = "another client deleted the pod in the lower cluster"
 _UNREACHABLE = "the lower cluster that runs the pod does not answer"
 _FORGOTTEN = "the lower cluster lost the pod when its store was restored to an earlier state"
@@ -119,8 +122,14 @@ def _fields(upper: PodView, lower: PodView) -> dict[str, Any]:
     fields: dict[str, Any] = {field: lower.status.get(field) for field in _COPIED}
     fields["phase"] = lower.phase
     fields |= _addresses(lower, ended=lower.phase in TERMINAL and not upper.spec.get("hostNetwork"))
-    fields |= reflected_containers(upper, lower)
-    return fields
+    containers = reflected_containers(upper, lower)
+    return fields | (ended_containers(containers, _NODE_GONE) if _has_lost_its_node(lower) else containers)
+
+
+def _has_lost_its_node(lower: PodView) -> bool:
+    """Report whether Kubernetes ended a pod because its node is gone: no kubelet will report the end of containers."""
+    said = lower.conditions.get(DISRUPTION) or {}
+    return lower.phase == "Failed" and (said.get("status"), said.get("reason")) == ("True", _BY_GARBAGE_COLLECTOR)
 
 
 def _addresses(pod: PodView, *, ended: bool) -> dict[str, Any]:

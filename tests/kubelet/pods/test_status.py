@@ -439,3 +439,12 @@ def test_an_unknown_generation_is_not_reported() -> None:
     found = reflect(upper, below({"phase": "Running", "conditions": [said("Ready", observedGeneration=1)]}), 0)
     assert "observedGeneration" not in found
     assert "observedGeneration" not in conditions({"status": found})["Ready"]
+
+
+def test_the_containers_of_a_node_that_was_deleted_have_ended() -> None:
+    """Kubernetes sets such a pod to Failed, and no kubelet reports the end of its containers any more."""
+    gone = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+    found = reflect(pod({}, {}), below({"phase": "Failed", "conditions": [gone], "containerStatuses": [running()]}))
+    (container,) = found["containerStatuses"]
+    assert container["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
+    assert container["ready"] is False
