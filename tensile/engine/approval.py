@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -26,6 +26,7 @@ from tensile.engine.engine import Engine
 from tensile.engine.history import AcceptedText, HistoryWriter, TopologyRecords, entries, history_ref
 from tensile.engine.metrics import Metrics
 from tensile.engine.plan_and_apply import BESIDE_ENGINE, AssumedClusters, KnownClusters, planned_changes, rehearse
+from tensile.engine.sources import TopologySource
 from tensile.engine.status.configmap import (
     APPROVAL_REFUSED,
     approval_in,
@@ -36,12 +37,12 @@ from tensile.engine.status.configmap import (
 )
 from tensile.engine.status.query import NO_START
 from tensile.engine.status.report import ACCEPTED, APPROVAL, EngineStatus, PendingApproval, are_known
-from tensile.engine.topology_reader import ConfigMapKey, TopologyText, TopologyUpdate
+from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.engine.transitions import Action, plan_transition, removed_lowers
 from tensile.errors import TensileError
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Delta, Entry
-from tensile.names import OWNER_NAME, EventReason, Owner
+from tensile.names import OWNER_NAME, Owner
 from tensile.objects import UPPER, Manifest, Ref, annotations
 from tensile.policy.descheduler.limits import is_bare
 from tensile.policy.disruption import disruption
@@ -66,32 +67,6 @@ _log = structlog.get_logger("tensile.run")
 
 Pods = frozenset[tuple[str, str, str]]
 """Upper pods: virtual node, namespace and name."""
-
-
-class EditSource(Protocol):
-    """The parts of a topology source that are needed here."""
-
-    @property
-    def place(self) -> ConfigMapKey:
-        """What the names of the status and the history are made from."""
-        ...
-
-    @property
-    def options(self) -> str:
-        """The options by which other commands find the topology."""
-        ...
-
-    def parse(self, data: bytes) -> Topology:
-        """Return the topology in a text. Raises TensileError."""
-        ...
-
-    def tell(self, reading: TopologyUpdate) -> None:
-        """Report that a state was processed; the result is in the status."""
-        ...
-
-    def say(self, reason: EventReason, message: str) -> None:
-        """Emit a warning Event about the topology."""
-        ...
 
 
 class Start(NamedTuple):
@@ -264,7 +239,7 @@ class EditGate:
     def __init__(
         self,
         engine: Engine,
-        source: EditSource,
+        source: TopologySource,
         standing: EngineStatus,
         metrics: Metrics,
         begun: Start,

@@ -244,8 +244,7 @@ class Denials:
         self._cluster = cluster or "upper"
         self._clock = clock
         self._lines: KeyedTokenBuckets[str] = KeyedTokenBuckets(AT_ONCE, EVERY, limit=1)
-        self._met: dict[object, Denied] = {}
-        self._since: dict[object, float] = {}
+        self._met: dict[object, tuple[Denied, float]] = {}
 
     @property
     def words(self) -> str:
@@ -255,37 +254,35 @@ class Denials:
     @property
     def unnamed(self) -> str:
         """The same without the cluster's name."""
-        return "; ".join(sorted({error.words for error in self._met.values()}))
+        return "; ".join(sorted({error.words for error, _ in self._met.values()}))
 
     def of(self, who: object) -> Denied | None:
         """Return the present denial of an informer with advice for the user, None for none."""
-        met = self._met.get(who)
+        met, _ = self._met.get(who, (None, 0.0))
         return met and Denied(f"{met.message}: {ADVICE}", cluster=met.cluster, doing=met.doing)
 
     def meet(self, who: object, kind: Kind, error: Denied) -> None:
         """Record that an informer is not allowed to watch a kind."""
-        met = self._met.get(who)
-        if met is not None and met.doing == error.doing and self._clock() - self._since[who] < REWORDED:
+        met, since = self._met.get(who, (None, 0.0))
+        if met is not None and met.doing == error.doing and self._clock() - since < REWORDED:
             return
         if str(error) not in self._said() and self._may_log():
             _log.warning("permission denied", cluster=self._cluster, kind=kind.name, error=str(error), advice=ADVICE)
-        self._met[who], self._since[who] = error, self._clock()
+        self._met[who] = error, self._clock()
 
     def end(self, who: object, kind: Kind) -> None:
         """Record that an informer is allowed to watch a kind."""
-        met = self._met.pop(who, None)
-        self._since.pop(who, None)
+        met, _ = self._met.pop(who, (None, 0.0))
         if met is not None and str(met) not in self._said() and self._may_log():
             _log.info("permission granted again", cluster=self._cluster, kind=kind.name)
 
     def forget(self, who: object) -> None:
         """Remove an informer that has ended."""
         self._met.pop(who, None)
-        self._since.pop(who, None)
 
     def _may_log(self) -> bool:
         """Report whether another line may be written now, and count it."""
         return self._lines.take(self._cluster, self._clock())
 
     def _said(self) -> set[str]:
-        return {str(error) for error in self._met.values()}
+        return {str(error) for error, _ in self._met.values()}

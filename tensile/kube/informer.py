@@ -256,9 +256,7 @@ class Informer:
             if lived:
                 self._backoff.reset()
         if self._resumable and self._position == start and self._clock() - began < self._pace.settled:
-            raise Unreachable(
-                "watches end immediately after they start", cluster=self._doing.cluster, doing=str(self._doing)
-            )
+            raise _ends_at_once(self._doing)
 
     def _until_audit(self) -> float | None:
         """Return the seconds until the next full comparison, across watches. None: never."""
@@ -268,8 +266,7 @@ class Informer:
 
     async def _take_all(self, version: int) -> None:
         """Watch from `version` on and apply the events."""
-        shortest, longest = self._pace.shortest, self._pace.longest
-        seconds = shortest + int(self._chance() * (longest - shortest + 1))
+        seconds = self._pace.duration(self._chance())
         stream = self._cluster.watch(self._kind, self._selection, str(version), seconds, self._allowed)
         async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
             async for event in events:
@@ -337,6 +334,11 @@ class Informer:
         return self._relisting.after_failure(self._chance())
 
 
+def _ends_at_once(doing: RequestInfo) -> Unreachable:
+    """Return the error of watches that a server ends as soon as they start."""
+    return Unreachable("watches end immediately after they start", cluster=doing.cluster, doing=str(doing))
+
+
 def _number(version: str) -> int:
     """Return a resourceVersion as a number, 0 if it is none."""
     return int(version) if version.isdecimal() else 0
@@ -395,22 +397,19 @@ class EventWatch:
         A position beyond the cluster's present belongs to a lost history: such a watch would deliver nothing.
         """
         listing = await self._cluster.list(self.kind, NOTHING, unwanted)
-        newest = int(listing.version) if listing.version.isdecimal() else 0
+        newest = _number(listing.version)
         if not 0 < self._position <= newest:
             self._position = newest
         self.listening.set()
         began = self._clock()
         await self._take_all()
         if self._clock() - began < self._pace.settled:
-            raise Unreachable(
-                "watches end immediately after they start", cluster=self._doing.cluster, doing=str(self._doing)
-            )
+            raise _ends_at_once(self._doing)
         self._backoff.reset()
 
     async def _take_all(self) -> None:
         """Watch, and pass on the events."""
-        shortest, longest = self._pace.shortest, self._pace.longest
-        seconds = shortest + int(self._chance() * (longest - shortest + 1))
+        seconds = self._pace.duration(self._chance())
         stream = self._cluster.watch(self.kind, self.selection, str(self._position), seconds)
         async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
             async for event in events:

@@ -120,6 +120,10 @@ class InformerTimings(NamedTuple):
     settled: float = 1.0
     audit: float = 1800.0
 
+    def duration(self, chance: float) -> int:
+        """Return the duration of a watch; `chance` is in [0, 1)."""
+        return self.shortest + int(chance * (self.longest - self.shortest + 1))
+
 
 class Backoff:
     """Waits that double with each consecutive failure, with full jitter."""

@@ -202,15 +202,10 @@ def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
     `certificate_of` and `key_of` name them in messages.
     """
     return (
-        _no_certificate(certificate_of, certificate)
+        authority_fault(certificate_of, certificate)
         or _no_key(key_of, key)
         or _strangers(certificate_of, key_of, certificate, key)
     )
-
-
-def authority_fault(which: str, text: bytes) -> CertificateProblem | None:
-    """Return why PEM cannot be an authority that verifies callers' certificates."""
-    return _no_certificate(which, text)
 
 
 def warnings(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[CertificateProblem]:
@@ -248,7 +243,8 @@ def described(certificate: x509.Certificate) -> str:
     return f"{subject}, issued by {issuer}, for {names}, until {date_of(certificate.not_valid_after_utc)}"
 
 
-def _no_certificate(which: str, text: bytes) -> CertificateProblem | None:
+def authority_fault(which: str, text: bytes) -> CertificateProblem | None:
+    """Return why PEM cannot be a certificate, or an authority that verifies callers' certificates."""
     if not text.strip():
         return CertificateProblem(which, "it is empty", "write the PEM certificate to it")
     if _CERTIFICATE not in text:

@@ -324,21 +324,13 @@ def _streams(planned: Iterable[Change], world: World) -> Iterator[CutStreams]:
             yield CutStreams(lower.node, pods, f"its kubelet port changes from {old} to {new}")
 
 
+_UNKNOWN = "unknown_budgets"
+
+
 def as_document(cost: Disruption) -> dict[str, Any]:
     """Return it as plain data, with the names of its fields in camelCase."""
-    return {
-        "restarted": [one._asdict() for one in cost.restarted],
-        "moved": [one._asdict() for one in cost.moved],
-        "stranded": [one._asdict() for one in cost.stranded],
-        "evicted": [one._asdict() for one in cost.evicted],
-        "ended": [one._asdict() for one in cost.ended],
-        "budgets": [one._asdict() for one in cost.budgets],
-        "unknownBudgets": cost.unknown_budgets,
-        "claims": [one._asdict() for one in cost.claims],
-        "services": [one._asdict() for one in cost.services],
-        "endpoints": [one._asdict() for one in cost.endpoints],
-        "streams": [one._asdict() for one in cost.streams],
-    }
+    found = {part: [one._asdict() for one in rows] for part, rows in cost._asdict().items() if part != _UNKNOWN}
+    return {**found, "unknownBudgets": cost.unknown_budgets}
 
 
 def as_sections(cost: Disruption, approve_over: int | None = None) -> list[str]:

@@ -102,7 +102,7 @@ def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
     manifest = _manifest({}, lower, world)
     manifest["status"] = node_status({}, lower, world)
     reason = f"lower cluster {lower.name} is in the topology" if lower.in_topology else "pods are bound to it"
-    return Decision((Present(ref, manifest, reason),), reports_on=_heeded(lower), requeue_after=HEARTBEAT)
+    return Decision((Present(ref, manifest, reason),), reports_on=held_keys(lower.name), requeue_after=HEARTBEAT)
 
 
 def _is_known(lower: LowerWorld) -> bool:
@@ -127,7 +127,7 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
         patch = Patch("strategic-merge-patch", body)
         shown = moved(seen, status)
         wanted.append(Patched(ref, patch, "its capacity or its conditions changed", "status", in_plan=shown))
-    return Decision(tuple(wanted), reports_on=_heeded(lower), requeue_after=HEARTBEAT)
+    return Decision(tuple(wanted), reports_on=held_keys(lower.name), requeue_after=HEARTBEAT)
 
 
 def _difference(seen: Manifest, wanted: Manifest, lower: LowerWorld) -> str:
@@ -154,11 +154,6 @@ def _why_left(seen: Manifest, world: World) -> str:
 def _keeps_off(node: Manifest) -> bool:
     """Report whether a Node has our taint for a lower cluster that cannot run pods."""
     return any(taint["key"] == UNREACHABLE_TAINT for taint in node["spec"].get("taints") or ())
-
-
-def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
-    """Return the keys whose problems the Node's conditions report."""
-    return held_keys(lower.name)
 
 
 def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:

@@ -86,6 +86,7 @@ REMOVED: ConditionReason = "Removed"
 Remedy: put it back with `maintenance: drain`, and remove it once its node has no pods."""
 NO_DELETIONS_BLOCKED: ConditionReason = "NoDeletionsBlocked"
 """`DeletionsBlocked`: the guard blocks nothing. Remedy: nothing."""
+_NOT_TRACKED = "not tracked on virtual nodes; see the lower cluster's nodes"
 _FEATURES = "declaredFeatures"
 _OURS = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", _FEATURES)
 
@@ -244,24 +245,9 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     silent = trouble or f"lower cluster {lower.name} {away}" + (f": {lower.silence}" if lower.silence else "")
     return [
         (NODE_READY, True, KUBELET_READY, "the engine is running"),
-        (
-            MEMORY_PRESSURE,
-            False,
-            SUFFICIENT_MEMORY,
-            "not tracked on virtual nodes; see the lower cluster's nodes",
-        ),
-        (
-            DISK_PRESSURE,
-            False,
-            NO_DISK_PRESSURE,
-            "not tracked on virtual nodes; see the lower cluster's nodes",
-        ),
-        (
-            PID_PRESSURE,
-            False,
-            SUFFICIENT_PID,
-            "not tracked on virtual nodes; see the lower cluster's nodes",
-        ),
+        (MEMORY_PRESSURE, False, SUFFICIENT_MEMORY, _NOT_TRACKED),
+        (DISK_PRESSURE, False, NO_DISK_PRESSURE, _NOT_TRACKED),
+        (PID_PRESSURE, False, SUFFICIENT_PID, _NOT_TRACKED),
         (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), answers if reachable else silent),
         (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
         (IN_TOPOLOGY, lower.in_topology, DECLARED if lower.in_topology else REMOVED, _why(lower)),

@@ -54,7 +54,7 @@ def as_text(found: Preview, *, colour: bool, more: Iterable[str] = ()) -> str:
         sections.append([_Line("", "Not planned"), *away])
     sections += [[_Line(" ", section)] for section in more]
     sections.append([_Line(" ", summary_line(found))])
-    return "\n\n".join("\n".join(_written(line, colour=colour) for line in section) for section in sections)
+    return "\n\n".join("\n".join(marked_line(*line, colour=colour) for line in section) for section in sections)
 
 
 def as_markdown(found: Preview, more: Iterable[str] = ()) -> str:
@@ -101,16 +101,12 @@ def _nothing(found: Preview) -> str:
 
 def marked_line(mark: str, text: str, *, colour: bool) -> str:
     """Return a line with a mark, which may be coloured: "" for a heading, " " for details."""
-    return _written(_Line(mark, text), colour=colour)
-
-
-def _written(line: _Line, *, colour: bool) -> str:
-    code = _COLOURS.get(line.mark) if colour else None
-    if line.mark == "":
-        return f"\x1b[{code}m{line.text}\x1b[0m" if code else line.text
-    if line.mark == " ":
-        return line.text
-    return f"\x1b[{code}m{line.mark}\x1b[0m {line.text}" if code else f"{line.mark} {line.text}"
+    code = _COLOURS.get(mark) if colour else None
+    if mark == "":
+        return f"\x1b[{code}m{text}\x1b[0m" if code else text
+    if mark == " ":
+        return text
+    return f"\x1b[{code}m{mark}\x1b[0m {text}" if code else f"{mark} {text}"
 
 
 def _cluster(name: str, changes: Sequence[Change], file: str) -> list[_Line]:

@@ -35,6 +35,7 @@ from tensile.objects import (
     Manifest,
     Ref,
     annotations,
+    as_read,
     controller_of,
     metadata,
     timestamp,
@@ -61,7 +62,6 @@ among `controllers`. Remedy: see the message and [storage](../howto/storage.md).
 CLAIM_NOT_BOUND: ProblemReason = "ClaimNotBound"
 """The claim asks for a volume that is not bound to it. Remedy: wait for the binding, or correct `spec.volumeName`."""
 _COPIED = ("capacity", "allocatedResources", "allocatedResourceStatuses")
-_FENCE = ("uid", "resourceVersion")
 RESIZING: ConditionType = "Resizing"
 """On a claim: as in the lower cluster. Remedy: nothing."""
 FILE_SYSTEM_RESIZE_PENDING: ConditionType = "FileSystemResizePending"
@@ -362,8 +362,7 @@ def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now
     changed = {field: value for field, value in changed.items() if value != (seen.get(field) or None)}
     if not changed:
         return ()
-    meta = metadata(claim)
-    body = {"metadata": {field: meta[field] for field in _FENCE}, "status": changed}
+    body = {"metadata": as_read(claim), "status": changed}
     reason = problem.message if problem else "the status of the lower claim changed"
     wanted = Patched(_ref(claim), Patch("merge-patch", body), reason, "status")
     told = EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message) if problem else None
@@ -384,9 +383,9 @@ def noted(claim: Manifest, lower: str | None) -> Wanted:
 
     None removes the note: the claim is not in that lower, and will not be created there.
     """
-    meta, known = metadata(claim), annotations(claim).get(LOWER)
+    known = annotations(claim).get(LOWER)
     where = f"belongs in lower cluster {lower}" if lower else f"does not belong in lower cluster {known} any more"
-    body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
+    body = {"metadata": {**as_read(claim), "annotations": {LOWER: lower}}}
     return Patched(_ref(claim), Patch("merge-patch", body), f"its volume {where}", in_plan=True)
 
 
