@@ -76,11 +76,6 @@ class TopologyRecords(NamedTuple):
     history: History = ()
 
     @property
-    def newest(self) -> str:
-        """The SHA-256 of the last text of the history, "" for none."""
-        return self.history[-1].sha256 if self.history else ""
-
-    @property
     def active(self) -> str:
         """The SHA-256 of the text in force, "" if none is known.
 
@@ -89,7 +84,7 @@ class TopologyRecords(NamedTuple):
         """
         told = part_in(self.status, self.owner, ACCEPTED)
         if self.history and str(told.get("time", "")) <= self.history[-1].time:
-            return self.newest
+            return self.history[-1].sha256
         return str(told.get("sha256", ""))
 
 
