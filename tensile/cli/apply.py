@@ -24,6 +24,7 @@ from tensile.policy.disruption import as_sections
 from tensile.reconcile.loop import NOT_IN_PLAN
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import (
+    LARGEST,
     WHOLE_PLAN,
     Later,
     Lines,
@@ -45,8 +46,6 @@ _STALE = "The plan is stale. These have moved since it was made:"
 _AGAIN = f"{NO_CHANGE} Plan again with `tensile plan --out FILE`."
 _ASK_AGAIN = f"{NO_CHANGE} Run `tensile apply` again."
 _YES = ("yes", "y")
-_LARGEST = 64 * 2**20
-"""The most bytes of a plan file: one of 10,000 pods has about 40 MiB."""
 _DIGITS = 12
 _NAMED = 3
 _UNNAMED = SavedTopology("", "", "")
@@ -106,11 +105,11 @@ def read_plan(name: str) -> SavedPlan:
     """Return the saved plan in a file. Raises TensileError if it cannot be read, or is none."""
     try:
         with Path(name).open("rb") as stream:
-            data = stream.read(_LARGEST + 1)
+            data = stream.read(LARGEST + 1)
     except OSError as error:
         raise TensileError(f"{name}: cannot be read: {error.strerror}: name a file of `tensile plan --out`") from None
-    if len(data) > _LARGEST:
-        raise TensileError(f"{name}: larger than {_LARGEST} bytes: name a file of `tensile plan --out`")
+    if len(data) > LARGEST:
+        raise TensileError(f"{name}: larger than {LARGEST} bytes: name a file of `tensile plan --out`")
     return parsed(data, name)
 
 

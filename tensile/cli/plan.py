@@ -24,6 +24,7 @@ from tensile.policy.disruption import as_document as as_cost_document
 from tensile.policy.disruption import as_sections
 from tensile.reconcile.mirrored_kinds import FOLLOWS
 from tensile.reconcile.report import (
+    LARGEST,
     WHOLE_PLAN,
     Later,
     Lines,
@@ -121,19 +122,33 @@ def described(topology: Topology, file: str, data: bytes) -> SavedTopology:
 
 
 def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
-    """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError."""
+    """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError.
+
+    A symbolic link is followed. A device or a pipe is written to, not replaced.
+    """
     content = as_file(saved(planned.preview, topology, planned.clusters, secrets.token_hex(16)))
+    if len(content) > LARGEST:
+        words = f"the plan has {len(content)} bytes, and `tensile apply` accepts at most {LARGEST}"
+        raise TensileError(f"--out {path}: {words}: plan fewer clusters with --lower")
     try:
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        target = path.resolve()
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(content)
+        else:
+            _replace_file(target, content)
     except OSError as error:
         raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(number, "wb") as stream:
             stream.write(content)
         Path(name).replace(path)
-    except OSError as error:
+    except OSError:
         Path(name).unlink(missing_ok=True)
-        raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
+        raise
 
 
 def check_options(topology: Topology, output: str, options: PlanOptions) -> None:

@@ -136,7 +136,8 @@ def written(setup: Setup, directory: Path, name: str) -> list[str]:
     """
     found = manifest_files(setup)
     if not _is_same(Path(name), directory / TOPOLOGY) and not setup.text.startswith(MARK):
-        found[TOPOLOGY] = comment(f"{MARK[2:]} It is a copy of {Path(name).name}: edit that file.") + setup.text
+        copied = setup.text.removeprefix("\ufeff")
+        found[TOPOLOGY] = comment(f"{MARK[2:]} It is a copy of {Path(name).name}: edit that file.") + copied
     return write(directory, found)
 
 
@@ -167,12 +168,21 @@ def write(directory: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def write_topology(path: Path, text: str, *, force: bool) -> None:
-    """Write a topology file. Raises TensileError if it exists, unless `force` is set, or if it cannot be written."""
+    """Write a topology file. Raises TensileError if it exists, unless `force` is set, or if it cannot be written.
+
+    A symbolic link is followed. A device or a pipe is written to, not replaced.
+    """
     if not force and (path.exists() or path.is_symlink()):
         raise TensileError(f"{path}: exists, and was not changed: give another -o, or replace it with --force")
     if path.is_dir():
         raise TensileError(f"{path}: a directory: name a file with -o")
-    _write(path, text.encode())
+    if path.exists() and not path.is_file():
+        try:
+            path.write_bytes(text.encode())
+        except OSError as error:
+            raise TensileError(f"{path}: cannot be written: {error.strerror}: name another file with -o") from None
+    else:
+        _write(path.resolve(), text.encode())
 
 
 def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:

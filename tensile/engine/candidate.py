@@ -178,11 +178,14 @@ def _unwatched(made: World) -> Iterator[tuple[Key, Problem]]:
             yield Key("placement", lower.name, "", ""), Problem(NOT_WATCHED, words)
 
 
-def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines) -> dict[str, str]:
-    """Return a plan as the data of NAME-plan. `lines` adds the lines of the candidate that cause changes."""
+def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines, approve_over: int | None) -> dict[str, str]:
+    """Return a plan as the data of NAME-plan. `lines` adds the lines of the candidate that cause changes.
+
+    `approve_over` is the `guard.approveOver` that the candidate would have to pass: that of the accepted topology.
+    """
     found = lines(planned.preview)
     later = Later(foreseen.refused, foreseen.waits)
-    more = [*later.sections(), *as_sections(planned.cost)]
+    more = [*later.sections(), *as_sections(planned.cost, approve_over)]
     document = as_json(found, cost=as_document(planned.cost), drains=[], **later._asdict())
     data = {MARKDOWN: cut_markdown(found, more, MOST_MARKDOWN), DOCUMENT: cut_json(document, MOST_JSON).decode()}
     words = {RESTART: foreseen.refused, PENDING: foreseen.waits}

@@ -307,7 +307,8 @@ class CandidatePlans:
                 change, lines = await _apart(compare, large=found.text.size > _LARGE_TEXT)
                 planned, foreseen = await plan_edit(change, self._around)
                 is_large = len(planned.preview.changes) > _LARGE_PLAN
-                data = await _apart(partial(plan_data, planned, foreseen, lines), large=is_large)
+                limit = self._around.clusters.world.topology.guard.approve_over
+                data = await _apart(partial(plan_data, planned, foreseen, lines, limit), large=is_large)
         except Exception as error:  # noqa: BLE001 - the author has to know, and the engine goes on
             return error_data(_failure(error))
         finally:

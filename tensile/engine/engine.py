@@ -359,6 +359,8 @@ class Engine:
         await self.ports.stop(node)
         await self.clusters.leave(name)
         self.extender.follow()
+        for other in tuple(self._opened):  # a claim may wait for the cluster that left
+            self._wake(other)
 
     async def _serve(self) -> None:
         """Serve every virtual node that can be served now, and set the port on its Node."""

@@ -244,11 +244,14 @@ def _new_taints(lower: LowerWorld, world: World) -> list[Manifest]:
 
 
 def _stays(pod: Manifest, taints: Iterable[Manifest]) -> bool:
-    """Report whether a pod tolerates all of these taints without a limit: one toleration with seconds limits all."""
+    """Report whether a pod tolerates all of these taints without a limit.
+
+    As in the eviction controller, of several tolerations that match a taint the first counts.
+    """
     tolerations = pod["spec"].get("tolerations") or ()
     for taint in taints:
-        found = [one for one in tolerations if tolerates(one, taint)]
-        if not found or any(one.get("tolerationSeconds") is not None for one in found):
+        found = next((one for one in tolerations if tolerates(one, taint)), None)
+        if found is None or found.get("tolerationSeconds") is not None:
             return False
     return True
 
@@ -287,14 +290,18 @@ def _endpoints(hit: set[tuple[str, str]], world: World) -> Iterator[LostEndpoint
     if slices is None or not len(slices) or not hit:
         return
     addresses = set(_addresses(hit, world))
-    counts: dict[tuple[str, str], list[int]] = {}
+    counts: dict[tuple[str, str, str], list[int]] = {}
     for entry in slices:
-        count = counts.setdefault((entry.namespace, entry.facts.service), [0, 0])
-        for endpoint in entry.manifest().get("endpoints") or ():
+        manifest = entry.manifest()
+        count = counts.setdefault((entry.namespace, entry.facts.service, manifest.get("addressType", "")), [0, 0])
+        for endpoint in manifest.get("endpoints") or ():
             if (endpoint.get("conditions") or {}).get("ready") is not False:
                 count[0] += any((entry.namespace, one) in addresses for one in endpoint.get("addresses") or ())
                 count[1] += 1
-    for (namespace, service), (lost, ready) in sorted(counts.items()):
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for (namespace, service, _), (lost, ready) in counts.items():  # a dual-stack Service has its pods once per family
+        found[namespace, service] = max(found.get((namespace, service), (0, 0)), (lost, ready))
+    for (namespace, service), (lost, ready) in sorted(found.items()):
         if lost:
             yield LostEndpoints(namespace, service, lost, ready)
 

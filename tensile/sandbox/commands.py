@@ -22,7 +22,7 @@ from tensile.sandbox import binaries, start, stop
 from tensile.sandbox.credentials import ADDONS
 from tensile.sandbox.processes import running
 from tensile.sandbox.real_node import IMAGE
-from tensile.sandbox.state import Options, SandboxError, State, cluster_names, load
+from tensile.sandbox.state import FILE, Options, SandboxError, State, cluster_names, load
 from tensile.text import progress_to
 
 REAL_LOWER = cluster_names(1)[start.REAL]
@@ -83,7 +83,8 @@ def up(
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
-        _say("interrupted: the sandbox was removed")
+        left = f"`{_command('status', directory)}` shows what runs"
+        _say(f"interrupted: {left if (directory / FILE).exists() else 'the sandbox was removed'}")
         return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)

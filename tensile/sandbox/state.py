@@ -12,6 +12,7 @@ All errors derive from one class, so that commands print them without a tracebac
 from a failed test.
 """
 
+import errno
 import fcntl
 import os
 import string
@@ -29,6 +30,7 @@ LOOPBACK = "127.0.0.1"
 MAX_LOWERS = len(string.ascii_lowercase)
 FILE = "state.json"
 NEW_FILE = ".state.json.new"
+_TRIES = 100
 
 
 class SandboxError(TensileError):
@@ -298,16 +300,19 @@ def claimed(directory: Path) -> Iterator[DirectoryLock]:
 
 def _claim(directory: Path) -> DirectoryLock:
     """Create, open and lock the directory; starts over if another command deleted it meanwhile."""
-    while True:
+    for left in reversed(range(_TRIES)):
         try:
             made = _make(directory)
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
+            if not left:  # some file systems, such as /proc, refuse a new directory with this error
+                raise
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if directory.exists() and os.path.samestat(directory.stat(), os.fstat(descriptor)):
             return DirectoryLock(descriptor, made)
         os.close(descriptor)
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(directory))
 
 
 def _make(directory: Path) -> list[str]:

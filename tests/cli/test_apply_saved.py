@@ -1,6 +1,7 @@
 """`tensile apply PLAN` makes exactly the steps of a saved plan, or none, on clusters in memory."""
 
 import asyncio
+import os
 import stat
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +16,7 @@ from tensile.cli.plan import described, write_plan
 from tensile.engine.plan_and_apply import Planned
 from tensile.errors import TensileError
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
-from tensile.reconcile.report import PlanScope, Preview, SavedPlan, SavedTopology
+from tensile.reconcile.report import LARGEST, PlanScope, Preview, SavedPlan, SavedTopology, parsed
 from tensile.topology import parse
 
 AGAIN = "Nothing was changed. Plan again with `tensile plan --out FILE`."
@@ -121,6 +122,30 @@ def test_the_file_is_the_owners_alone_and_takes_the_place_of_another(tmp_path: P
     found = read_plan(str(path))
     assert found.topology.file == str(tmp_path / "topology.yaml")
     assert found.topology.sha256 == sha256(b"content").hexdigest()
+
+
+def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    """As by every program that writes a file: `--out /dev/null` must not replace the device."""
+    topology, found = described(busy_world().topology, "topology.yaml", b""), Planned(Preview("demo", {}), {})
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "x.plan")
+    write_plan(found, link, topology)
+    assert link.is_symlink()
+    assert read_plan(str(tmp_path / "x.plan")).topology.name == topology.name
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_plan(found, pipe, topology)
+    assert pipe.is_fifo()
+    assert parsed(os.read(reader, 65536), "pipe").topology.name == topology.name
+    os.close(reader)
+
+
+def test_a_plan_that_apply_would_refuse_is_not_written(tmp_path: Path) -> None:
+    """It may have been the work of minutes, and the file would be of no use."""
+    topology = described(busy_world().topology, "x" * LARGEST, b"")
+    with pytest.raises(TensileError, match=f"`tensile apply` accepts at most {LARGEST}: plan fewer clusters"):
+        write_plan(Planned(Preview("demo", {}), {}), tmp_path / "x.plan", topology)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

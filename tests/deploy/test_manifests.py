@@ -86,6 +86,7 @@ def test_a_copy_of_a_topology_says_what_it_is_made_of(tmp_path: Path) -> None:
     copy = tmp_path / "topology.yaml"
     assert copy.read_text() == f"{MARK} It is a copy of mine.yaml: edit that file.\n{setup().text}"
     assert written(setup()._replace(text=copy.read_text()), tmp_path, str(copy)) == []
+    assert written(setup()._replace(text="\ufeff" + setup().text), tmp_path, "/somewhere/else/mine.yaml") == []
 
 
 def test_what_was_there_already_is_taken_for_ours(tmp_path: Path) -> None:

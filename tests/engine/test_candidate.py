@@ -196,11 +196,11 @@ def test_the_data_is_what_the_commands_print() -> None:
     raised(here)
     quiet = foreseen(here, *TWO)
     planned = Planned(previewed(create(pod())), {})
-    data = plan_data(planned, quiet, lambda found: found)
+    data = plan_data(planned, quiet, lambda found: found, None)
     assert set(data) == {MARKDOWN, DOCUMENT}
     assert data[MARKDOWN] == as_markdown(planned.preview)
     assert orjson.loads(data[DOCUMENT])["changes"] == orjson.loads(as_json(planned.preview))["changes"]
-    data = plan_data(planned, quiet._replace(waits=("later",), refused=("never",)), lambda found: found)
+    data = plan_data(planned, quiet._replace(waits=("later",), refused=("never",)), lambda found: found, None)
     assert (orjson.loads(data[PENDING]), orjson.loads(data[RESTART])) == (["later"], ["never"])
     assert "\nNeeds a restart of the engine:\n  never\n\nTakes effect later:\n  later\n" in data[MARKDOWN]
 
@@ -212,7 +212,7 @@ def test_a_long_plan_is_cut_to_what_a_config_map_holds() -> None:
         create(pod(f"web-{number}"), {"spec": {"containers": [{"image": f"app:{number}"}]}}) for number in range(4000)
     ]
     planned = Planned(previewed(*steps), {}, Disruption(moved=(DisruptedPod("shop", "web", A, (B,)),)))
-    data = plan_data(planned, quiet, lambda found: found)
+    data = plan_data(planned, quiet, lambda found: found, None)
     text, document = data[MARKDOWN], orjson.loads(data[DOCUMENT])
     assert len(text.encode()) <= MOST_MARKDOWN
     assert len(data[DOCUMENT].encode()) <= MOST_JSON

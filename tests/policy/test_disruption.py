@@ -139,6 +139,8 @@ def test_services_lose_the_ready_endpoints_of_these_pods() -> None:
     put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", *ends), sliced("db-1", endpoint("10.1.0.9"), of="db"))
     assert cost(here, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
     assert cost(here).endpoints == ()
+    put(here.upper.more[ENDPOINT_SLICE], sliced("web-2", *ends) | {"addressType": "IPv6"})
+    assert cost(here, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
 
 
 def test_streams_of_a_node_end_with_it_or_with_its_port() -> None:
@@ -201,9 +203,10 @@ def tainted(**spec: Any) -> tuple[World, Step]:
         ([{"key": "repair", "value": "now", "effect": "NoExecute"}], True),
         ([{"key": "repair", "value": "later"}], False),
         ([{"key": "repair", "operator": "Exists", "effect": "NoSchedule"}], False),
-        ([{"operator": "Exists"}, {"key": "repair", "operator": "Exists", "tolerationSeconds": 60}], False),
+        ([{"key": "repair", "operator": "Exists", "tolerationSeconds": 60}, {"operator": "Exists"}], False),
+        ([{"operator": "Exists"}, {"key": "repair", "operator": "Exists", "tolerationSeconds": 60}], True),
     ],
-    ids=["none", "exists", "equal", "another value", "another effect", "for a minute"],
+    ids=["none", "exists", "equal", "another value", "another effect", "for a minute", "the first without a limit"],
 )
 def test_a_new_taint_ends_the_pods_that_do_not_tolerate_it(tolerations: list[Manifest], stays: bool) -> None:  # noqa: FBT001
     """Kubernetes deletes them, now or after the time that they tolerate it for."""

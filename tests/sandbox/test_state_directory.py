@@ -53,6 +53,12 @@ def wait_until_held(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "held\n"
 
 
+def test_a_place_where_no_directory_can_be_is_refused() -> None:
+    """The kernel answers there as if another command had just deleted the directory."""
+    with pytest.raises(SandboxError, match="use another directory with --dir"), claimed(Path("/proc/sandbox/here")):
+        pass
+
+
 def test_a_missing_directory_is_made(tmp_path: Path) -> None:
     """All folders on the way to it are made and named, the deepest first."""
     directory = tmp_path / "a" / "b"

@@ -272,10 +272,16 @@ class Authorizer:
         self._answers: TTLCache[_Question, bool] = TTLCache(_DECISIONS_REMEMBERED)
 
     async def permit(self, user: User, accesses: tuple[RequiredAccess, ...], node: str) -> None:
-        """Return if the user has one of `accesses` to the node, which are reviewed one after the other."""
+        """Return if the user has one of `accesses` to the node, which are reviewed one after the other.
+
+        A refused call counts once, however many accesses would have been enough.
+        """
+        is_reviewed = any(self._answers.get((user, access, node), self._clock()) is None for access in accesses)
         for access in accesses:
             if await self._allowed((user, access, node)):
                 return
+        if is_reviewed:
+            self._reviews.charge(user.name)
         verb = accesses[0].verb
         names = ", ".join(access.subresource for access in accesses)
         message = f"Forbidden (user={user.name}, verb={verb}, resource=nodes, name={node}, subresource(s)=[{names}])"
@@ -297,8 +303,6 @@ class Authorizer:
             return bool(self._answers.get(question, self._clock()))
         answer = review.status.allowed and not review.status.denied
         self._answers.put(question, answer, self._clock() + (ALLOWED_SECONDS if answer else DENIED_SECONDS))
-        if not answer:
-            self._reviews.charge(user.name)
         return answer
 
 

@@ -45,6 +45,8 @@ _FIRST_VERSION = 1 << 62
 """Greater than any real resourceVersion, so that caches treat each object of a dry run as newer than theirs."""
 _TOKEN_SECONDS = 3600
 _UIDS = UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+MADE_UP = "00000000-0000-5000-"
+"""What each UID that a dry run makes up begins with: no apiserver and no other program makes such UIDs."""
 _STAYS = ("uid", "creationTimestamp", "generation")
 _Name = tuple[str, str]
 
@@ -350,7 +352,7 @@ class DryRunCluster:
 
     def _fabricated(self) -> str:
         """Return a UID that is unique over all clusters."""
-        return str(uuid5(_UIDS, f"{self._name}/{self._count}"))
+        return MADE_UP + str(uuid5(_UIDS, f"{self._name}/{self._count}"))[len(MADE_UP) :]
 
     def _author(self, manager: str) -> FieldManager:
         """Return the author of a write now."""

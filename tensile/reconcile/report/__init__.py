@@ -23,9 +23,10 @@ from tensile.reconcile.report.changes import (
     preview_of,
 )
 from tensile.reconcile.report.render import Later, as_json, as_markdown, as_text, fenced, summary_line
-from tensile.reconcile.report.saved import SavedPlan, SavedTopology, as_file, identities, moved, parsed, saved
+from tensile.reconcile.report.saved import LARGEST, SavedPlan, SavedTopology, as_file, identities, moved, parsed, saved
 
 __all__ = [
+    "LARGEST",
     "WHOLE_PLAN",
     "Change",
     "Counts",

@@ -20,6 +20,7 @@ import orjson
 from tensile.errors import TensileError
 from tensile.names import PREFIX
 from tensile.objects import NODE, UPPER
+from tensile.reconcile.dryrun.cluster import MADE_UP
 from tensile.reconcile.report.changes import Change, PlanScope, Preview
 from tensile.reconcile.report.render import title
 from tensile.reconcile.report.values import unmarked
@@ -27,9 +28,10 @@ from tensile.reconcile.world import World
 from tensile.text import harmless
 
 SAVED_FORMAT = "1.0"
+LARGEST = 64 * 2**20
+"""The most bytes of a plan file: one of 10,000 pods has about 40 MiB."""
 _MOST_SHOWN = 20
-_NEW_UID = re.compile(rb'"[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"')
-"""A UID that a dry run made up: version 5, where an apiserver uses version 4."""
+_NEW_UID = re.compile(rb'"%s[0-9a-f]{4}-[0-9a-f]{12}"' % MADE_UP.encode())
 _TIMES = frozenset({"lastHeartbeatTime", "lastTransitionTime", "timeAdded", "creationTimestamp"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _TAINTS = "/spec/taints"

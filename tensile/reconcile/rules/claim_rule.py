@@ -11,7 +11,15 @@ from tensile.kube.store import Delta, Entry
 from tensile.names import LOWER, LOWER_UNREACHABLE, NAMESPACE_EXCLUDED, UPPER_UID, Owner, ProblemReason
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations
 from tensile.reconcile.desired import Decision, Present, VerifyAbsent, Wanted, Watch
-from tensile.reconcile.ownership import adoption_problem, adopts, conflict, copy_metadata, has_node, is_copy
+from tensile.reconcile.ownership import (
+    adoption_problem,
+    adopts,
+    conflict,
+    copy_metadata,
+    has_node,
+    is_copy,
+    node_begins,
+)
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import claims, namespaces
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
@@ -99,14 +107,16 @@ class ClaimRule:
             Watch("PersistentVolumeClaim", _below),
             Watch("upper_pods", _user, facts=("terminal", "references")),
             Watch("pods", _user_below, facts=()),
+            Watch("upper.nodes", _node),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield the keys of every claim that is used, chosen for the node, or copied."""
+        """Yield the keys of every claim that is used, chosen or noted for the node, or copied."""
         here = world.lowers[lower]
         if not claims.is_enabled(here):
             return
         found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", here.node)}
+        found |= {(one.namespace, one.name) for one in world.upper.more[CLAIM] if one.facts.chosen == lower}
         found |= {(above, copy.name) for copy in here.more[CLAIM] for above in here.above(copy.namespace)}
         found |= {(pod.namespace, name) for pod in here.upper_pods for name in _named(pod)}
         yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
@@ -296,8 +306,9 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
     """Return why pods in this lower cluster cannot use a claim, and delete an unused copy."""
     lower, place = world.lowers[key.lower], claims.home(claim, world)
     if copy is not None:
-        told = _told_here(key, claim, world)
-        return told if _is_unheard(claim, world) else told._replace(wanted=_unused(copy, lower))
+        wanted = () if _is_unheard(claim, world) else _unused(copy, lower)
+        # The copy at its new place waits until this one is deleted, so this one must not wait for it.
+        return _told_here(key, claim, world)._replace(wanted=wanted, depends_on=())
     if place.problem is not None and claims.is_selected(claim) and claim.facts.selected == lower.node:
         return Decision(claims.told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
     told = _told_here(key, claim, world)
@@ -397,6 +408,11 @@ def _named(pod: Entry | None) -> frozenset[str]:
     """Return the names of the claims that a pod refers to."""
     found = pod.facts.references if pod is not None else ()
     return frozenset(reference.name for reference in found if reference.kind == CLAIM.name)
+
+
+def _node(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+    """Yield all keys when the Node is ours again: nothing is created without it."""
+    return ClaimRule().keys(world, lower) if node_begins(world.lowers[lower], delta) else ()
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:

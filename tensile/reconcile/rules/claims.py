@@ -189,11 +189,13 @@ def held_by(claim: Entry, lower: LowerWorld, world: World) -> str:
 
 
 def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
-    """Return why a lower claim with our marks cannot have been made for an upper one, "" where it can."""
+    """Return why a lower claim with our marks cannot have been made for an upper one, "" where it can.
+
+    Its storage class is not compared: `storageClasses` may have been edited since.
+    """
     if found.facts.prebound and not claim.facts.prebound and lower.spec.on_conflict == "fail":
         return f"it requests volume {found.facts.volume}"
-    above = claim.manifest()
-    return unfit(found.manifest(), {"spec": {**above["spec"], "storageClassName": class_below(above, lower)}})
+    return unfit(found.manifest(), {"spec": {**claim.manifest()["spec"], "storageClassName": None}})
 
 
 def unfit(seen: Manifest, wanted: Manifest) -> str:
@@ -239,11 +241,10 @@ def is_selected(claim: Entry) -> bool:
     return bool(claim.facts.selected) and claim.facts.provisioner == PROVISIONER and not claim.facts.volume
 
 
-def selected_in(world: World, lower: LowerWorld, upper_namespace: str) -> bool:
-    """Report whether claims of a namespace are to be created in a lower before any pod is bound there."""
-    concerns = is_enabled(lower) and upper_namespace not in world.topology.exclude_namespaces
-    chosen = world.upper.more[CLAIM].select("node", lower.node) if concerns else ()
-    return any(claim.namespace == upper_namespace and is_selected(claim) for claim in chosen)
+def namespaces_selected_in(world: World, lower: LowerWorld) -> set[str]:
+    """Return the upper namespaces with claims that are to be created in a lower before any pod is bound there."""
+    chosen = world.upper.more[CLAIM].select("node", lower.node) if is_enabled(lower) else ()
+    return {claim.namespace for claim in chosen if is_selected(claim)} - set(world.topology.exclude_namespaces)
 
 
 def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entry]:

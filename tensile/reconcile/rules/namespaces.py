@@ -15,7 +15,7 @@ from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metad
 from tensile.reconcile.desired import Decision, Present, Watch
 from tensile.reconcile.ownership import NAME_CONFLICT, adoption_problem, adopts, conflict, has_node, is_ours, our_keys
 from tensile.reconcile.pods.index import lives_below
-from tensile.reconcile.rules.claims import selected_in
+from tensile.reconcile.rules import claims
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "namespace"
@@ -78,7 +78,7 @@ def is_for(below: Entry, lower: LowerWorld, upper_namespace: str) -> bool:
 
 
 class NamespaceRule:
-    """The rule with one key for each upper namespace that has pods on the virtual node."""
+    """The rule with one key for each upper namespace that has pods or claims for the virtual node, or is ours there."""
 
     name = NAME
 
@@ -91,8 +91,11 @@ class NamespaceRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Yield a key for each namespace with a pod."""
-        for namespace in sorted({entry.namespace for entry in world.lowers[lower].upper_pods}):
+        """Yield a key for each namespace with a pod or a claim for the node, and for each one that is ours."""
+        here = world.lowers[lower]
+        found = {entry.namespace for entry in here.upper_pods} | claims.namespaces_selected_in(world, here)
+        found |= {entry.facts.above for entry in here.namespaces if entry.facts.mark == world.owner.mark}
+        for namespace in sorted(found - {""}):
             yield key_of(lower, namespace)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -101,7 +104,7 @@ class NamespaceRule:
         name = lower.namespace(key.name)
         above, below = world.upper.namespaces.get("", key.name), lower.namespaces.get("", name)
         is_known = lower.namespaces.synced and lower.mapping_known
-        if not is_known or above is None or not _needed(lower, key.name, world):
+        if not is_known or above is None or not _needed(lower, above, below, world):
             return Decision()
         if lower.is_own(key.name):
             return Decision(problem=_own(key, lower))
@@ -162,13 +165,21 @@ def _own(key: Key, lower: LowerWorld) -> Problem:
     )
 
 
-def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
-    """Report whether an upper pod has to run in it, or waits for its volume; false while the Node is not ours."""
-    if lower.namespaces.get("", lower.namespace(upper_namespace)) is None and not has_node(lower, world):
+def _needed(lower: LowerWorld, above: Entry, below: Entry | None, world: World) -> bool:
+    """Report whether an upper pod has to run in it or waits for its volume, or it was created for that upper namespace.
+
+    One that we created keeps the Pod Security labels up to date also between two pods. Nothing is created, and nothing
+    changed without a pod, while the Node is not ours.
+    """
+    excluded = world.topology.exclude_namespaces
+    if has_node(lower, world):
+        is_ours = below is not None and (below.facts.mark, below.facts.upper_uid) == (world.owner.mark, above.uid)
+        if is_ours and above.name not in excluded:
+            return True
+    elif below is None:
         return False
-    pods = lower.upper_pods.select("namespace", upper_namespace)
-    runs = any(lives_below(pod, world.topology.exclude_namespaces) for pod in pods)
-    return runs or selected_in(world, lower, upper_namespace)
+    runs = any(lives_below(pod, excluded) for pod in lower.upper_pods.select("namespace", above.name))
+    return runs or above.name in claims.namespaces_selected_in(world, lower)
 
 
 def _manifest(name: str, above: Manifest, world: World) -> Manifest:
@@ -184,9 +195,8 @@ def _manifest(name: str, above: Manifest, world: World) -> Manifest:
     }
 
 
-def _above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    if world.lowers[lower].upper_pods.count("namespace", delta.entry.name):
-        yield key_of(lower, delta.entry.name)
+def _above(_world: World, lower: str, delta: Delta) -> Iterable[Key]:
+    yield key_of(lower, delta.entry.name)
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterable[Key]:

@@ -366,10 +366,8 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here = world.lowers[lower]
-    if is_enabled(here) and node_begins(here, delta):
-        for claim in world.upper.more[CLAIM].select("node", here.node):
-            yield key_of(lower, name_of(claim.uid))
+    if node_begins(world.lowers[lower], delta):
+        yield from VolumeRule().keys(world, lower)
 
 
 def _standing_for(world: World, lower: str, lower_claim: str) -> Iterator[Key]:

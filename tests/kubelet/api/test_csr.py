@@ -51,17 +51,19 @@ def status(*conditions: tuple[str, str], certificate: bytes = b"") -> bytes:
 
 
 def test_a_request_is_what_the_signer_takes() -> None:
-    """Organisation, common name, both published addresses, and no use but serving."""
+    """Organisation, common name, the published address alone, and no use but serving; without an address, the node."""
     request = request_for(NODE, ADDRESS)
     asked = asked_for(request.manifest)
     names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert asked.subject.rfc4514_string() == f"CN=system:node:{NODE},O=system:nodes"
-    assert names.get_values_for_type(x509.DNSName) == [NODE]
+    assert names.get_values_for_type(x509.DNSName) == []
     assert names.get_values_for_type(x509.IPAddress) == [ip_address(ADDRESS)]
     assert request.manifest["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
     assert request.manifest["spec"]["usages"] == ["digital signature", "server auth"]
     assert asked.is_signature_valid
     assert "PRIVATE" not in str(request.manifest)
+    named = asked_for(request_for(NODE, "").manifest).extensions
+    assert named.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName) == [NODE]
 
 
 def test_requests_have_names_of_their_own() -> None:

@@ -10,6 +10,7 @@ from previewkit import A, change, config, create, delete, node, operate, pod, pr
 
 from tensile.errors import TensileError
 from tensile.objects import Manifest, Ref
+from tensile.reconcile.dryrun.cluster import MADE_UP
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import PlanScope, SavedPlan, SavedTopology, as_file, moved, parsed, saved
 
@@ -119,7 +120,7 @@ def test_what_changes_by_itself_has_not_moved() -> None:
             pod(),
             {
                 "metadata": {
-                    "ownerReferences": [{"uid": f"0000000{number}-1111-5222-8333-444444444444"}],
+                    "ownerReferences": [{"uid": f"{MADE_UP}8333-44444444444{number}"}],
                     "annotations": {"tensile-kube.io/token-term": f"2026-01-0{number}T00:00:00Z"},
                 }
             },
@@ -127,6 +128,13 @@ def test_what_changes_by_itself_has_not_moved() -> None:
         for number in (1, 2)
     ]
     assert moved(kept(made[0]), kept(made[1])) == []
+
+
+def test_an_identifier_of_version_5_in_an_object_is_no_uid_of_a_dry_run() -> None:
+    """Programs derive such identifiers from names, and another one is another content."""
+    ids = ("2ed6657d-e927-568b-95e1-2665a8aea6a2", "886313e1-3b8a-5372-9b90-0c9aee199e5d")
+    one, other = (create(config(), {"data": {"id": made}}) for made in ids)
+    assert moved(kept(one), kept(other)) != []
 
 
 def taints(*present: Manifest) -> SavedPlan:

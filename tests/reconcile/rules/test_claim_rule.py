@@ -433,12 +433,12 @@ heard = Asked(RULE, KEY).heard
 
 
 def test_every_claim_that_is_used_chosen_or_copied_has_a_key() -> None:
-    """Once."""
+    """Once; so has one that is only noted for the lower, whose note has to go."""
     here = ground()
-    above(here, claim("chosen", node=A), claim("idle"), claim())
+    above(here, claim("chosen", node=A), claim("idle"), claim(), claim("noted", annotations={LOWER: A}))
     bound(here)
     below(here, copy(claim()), copy(claim("left")))
-    assert list(names(RULE.keys(here, A))) == ["default/chosen", "default/data", "default/left"]
+    assert list(names(RULE.keys(here, A))) == ["default/chosen", "default/data", "default/left", "default/noted"]
     assert list(RULE.keys(here, B)) == []
 
 
@@ -451,6 +451,15 @@ def test_a_claim_above_concerns_the_lower_that_has_to_do_with_it() -> None:
     assert heard(here, "upper.PersistentVolumeClaim", after, after) == []
     bound(here)
     assert heard(here, "upper.PersistentVolumeClaim", after, after) == ["default/data"]
+
+
+def test_a_node_that_is_ours_again_concerns_every_claim() -> None:
+    """Nothing was created without it."""
+    here = ground()
+    above(here, claim(node=A))
+    node = here.upper.nodes.get("", A)
+    assert heard(here, "upper.nodes", None, node) == ["default/data"]
+    assert heard(here, "upper.nodes", node, node) == []
 
 
 def test_a_volume_above_concerns_its_claim_where_that_is_known() -> None:

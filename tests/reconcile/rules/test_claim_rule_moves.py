@@ -33,6 +33,16 @@ def test_a_claim_waits_for_the_copy_that_it_had_elsewhere(made: Manifest) -> Non
     assert step.version
 
 
+def test_that_copy_goes_without_waiting_also_with_pods_of_its_own() -> None:
+    """Each would wait for the other for ever."""
+    here = moved(claim(node=A))
+    bound(here, "late", lower=B)
+    found = decided(ClaimRule(), THERE, here)[0]
+    assert found.problem is not None
+    assert (found.depends_on, found.problem.reason) == ((), "ClaimInOtherCluster")
+    assert ("delete", B) in [(step.verb, step.ref.cluster) for step in planned(here, THERE).steps]
+
+
 def test_it_is_made_once_that_copy_is_gone() -> None:
     """And only there."""
     here = moved(claim())

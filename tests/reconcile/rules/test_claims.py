@@ -6,7 +6,15 @@ from worldkit import STRANGER, A, B, marked, put, reload, upper_pod
 
 from tensile.names import LOWER, PROVISIONER
 from tensile.objects import CLAIM, VOLUME, Manifest
-from tensile.reconcile.rules.claims import SELECTED_NODE, can_tell, class_of, facts_of, home, mapped, selected_in
+from tensile.reconcile.rules.claims import (
+    SELECTED_NODE,
+    can_tell,
+    class_of,
+    facts_of,
+    home,
+    mapped,
+    namespaces_selected_in,
+)
 from tensile.reconcile.world import World
 
 FOREIGN = {"volume.kubernetes.io/storage-provisioner": "ebs.example.com"}
@@ -68,7 +76,7 @@ def test_a_claim_of_an_excluded_namespace_lives_nowhere() -> None:
     here = ground()
     here.topology = here.topology.model_copy(update={"exclude_namespaces": ("default",)})
     assert where(here, claim(node=A)) == "NamespaceExcluded"
-    assert not selected_in(here, here.lowers[A], "default")
+    assert "default" not in namespaces_selected_in(here, here.lowers[A])
     settled_claim(here, B)
     assert where(here, claim(volume="pvc-claim-data", node=A)) == B
 
@@ -159,11 +167,11 @@ def test_a_namespace_is_needed_for_a_claim_that_a_pod_waits_for() -> None:
     """The pod itself is bound only afterwards."""
     here = ground()
     above(here, claim(node=A))
-    assert selected_in(here, here.lowers[A], "default")
-    assert not selected_in(here, here.lowers[A], "other")
-    assert not selected_in(here, here.lowers[B], "default")
+    assert "default" in namespaces_selected_in(here, here.lowers[A])
+    assert "other" not in namespaces_selected_in(here, here.lowers[A])
+    assert "default" not in namespaces_selected_in(here, here.lowers[B])
     above(here, claim(node=A, volume="pvc-claim-data"))
-    assert not selected_in(here, here.lowers[A], "default")
+    assert "default" not in namespaces_selected_in(here, here.lowers[A])
 
 
 def test_the_facts_of_a_claim() -> None:

@@ -130,6 +130,30 @@ def test_a_label_taken_off_above_is_taken_off_below() -> None:
     assert (operation["op"], operation["path"]) == ("remove", "/metadata/labels/pod-security.kubernetes.io~1enforce")
 
 
+def test_labels_of_ours_follow_the_upper_between_two_pods() -> None:
+    """Else the next pod would start under the profile of the last; not while the Node is not ours, or if excluded."""
+    here = needed(**{ENFORCE: "restricted"})
+    put(here.lowers[A].namespaces, ours(**{ENFORCE: "privileged"}))
+    drop(here.lowers[A].upper_pods, "web")
+    assert list(RULE.keys(here, A)) == [KEY]
+    assert the_step(here).verb == "patch"
+    node = here.upper.nodes.get("", A)
+    assert node is not None
+    drop(here.upper.nodes, A, "")
+    assert planned(here) == Plan(())
+    put(here.upper.nodes, node.manifest())
+    reload(here, more="excludeNamespaces: [default]")
+    assert planned(here) == Plan(())
+
+
+def test_a_namespace_made_anew_above_changes_nothing_below_without_a_pod() -> None:
+    """The one below may hold data of the earlier one's pods, and nobody asks for another use of it yet."""
+    here = needed(**{ENFORCE: "restricted"})
+    put(here.lowers[A].namespaces, marked(space(uid="below", annotations={UPPER_NAMESPACE: "default"}), "earlier"))
+    drop(here.lowers[A].upper_pods, "web")
+    assert planned(here) == Plan(())
+
+
 @pytest.mark.parametrize(
     "theirs",
     [
@@ -180,12 +204,12 @@ def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
     assert RULE.name == KEY.rule == NAME
 
 
-def test_a_change_above_concerns_the_lowers_that_have_pods_of_it() -> None:
-    """The others have no such key."""
+def test_a_change_above_concerns_every_lower() -> None:
+    """A claim may wait for it, or the namespace below may be left from earlier pods."""
     here = needed()
     entry = here.upper.namespaces.get("", "default")
-    assert heard(here, "upper.namespaces", None, entry, A) == ["default"]
-    assert heard(here, "upper.namespaces", None, entry, B) == []
+    for lower in (A, B):
+        assert heard(here, "upper.namespaces", None, entry, lower) == ["default"]
 
 
 def test_a_change_below_concerns_the_namespace() -> None:
