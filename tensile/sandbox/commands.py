@@ -83,8 +83,10 @@ def up(
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
-        left = f"`{_command('status', directory)}` shows what runs"
-        _say(f"interrupted: {left if (directory / FILE).exists() else 'the sandbox was removed'}")
+        if (directory / FILE).exists():
+            _say(f"interrupted: `{_command('status', directory)}` shows what runs")
+        else:
+            _say("interrupted: the sandbox was removed")
         return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)

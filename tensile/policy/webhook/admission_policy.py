@@ -31,6 +31,7 @@ from tensile.objects import (
     as_read,
     metadata,
 )
+from tensile.reconcile.diff import fence
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.scheduling import NOT_READY, UNREACHABLE, left_alone
 from tensile.topology import Taint, Topology
@@ -233,7 +234,11 @@ class PolicyRegistration:
             if not any(_has_spec(seen, form) for form in forms):
                 return f"{ref} belongs to another owner and differs from what this topology needs: delete or replace it"
         elif not _has_spec(seen, wanted):
-            await self._upper.patch(ref, Patch("merge-patch", {"metadata": as_read(seen), "spec": wanted["spec"]}))
+            read = as_read(seen)
+            # A merge patch would keep what somebody else added inside a field, such as a selector.
+            replaced = {"op": "replace", "path": "/spec", "value": wanted["spec"]}
+            fenced = fence(read["uid"], read["resourceVersion"])
+            await self._upper.patch(ref, Patch("json-patch", [*fenced, replaced]))
             _log.info("changed", kind=ref.kind.name, name=ref.name)
         return ""
 

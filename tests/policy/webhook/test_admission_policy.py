@@ -1,5 +1,6 @@
 """When the MutatingAdmissionPolicy is registered, changed, left alone and taken back, on a cluster in memory."""
 
+from copy import deepcopy
 from datetime import UTC, datetime
 
 import pytest
@@ -81,6 +82,20 @@ async def test_an_edit_of_the_taints_changes_the_policy_that_is_there(upper: Upp
     assert await looked(upper, UNTAINTED) == LOOK
     assert is_for_every_pod(upper)
     assert [one and one["metadata"]["uid"] for one in found(upper)] == [one and one["metadata"]["uid"] for one in first]
+
+
+async def test_what_somebody_added_to_ours_is_taken_off(upper: Upper) -> None:
+    """Inside of its fields too: a selector that is not ours leaves pods out."""
+    await looked(upper, topology())
+    ours = found(upper)[0]
+    assert ours is not None
+    narrowed = deepcopy(ours)
+    narrowed["spec"]["matchConstraints"]["objectSelector"] = {"matchLabels": {"only": "these"}}
+    upper.place(policy_ref(EMPTY.name).kind, narrowed)
+    await looked(upper, topology())
+    again = found(upper)[0]
+    assert again is not None
+    assert again["spec"] == ours["spec"]
 
 
 async def test_it_does_not_apply_to_every_pod_beside_real_nodes(upper: Upper) -> None:
