@@ -350,6 +350,16 @@ def test_a_claim_made_by_hand_below_does_not_serve_a_retained_volume() -> None:
     assert reason(here) == "ClaimRetained"
 
 
+def test_a_copy_of_an_earlier_storage_class_stays_the_copy() -> None:
+    """`storageClasses` may be edited while a claim waits for its volume; the class of a claim never changes."""
+    here = ground()
+    made = claim(node=A)
+    above(here, made)
+    earlier = copy(made)
+    below(here, {**earlier, "spec": {**earlier["spec"], "storageClassName": "slow"}})
+    assert planned(here) == Plan(())
+
+
 # What a pod waits for.
 
 
