@@ -90,12 +90,16 @@ def _two_units(number: int, unit: str, rest: int, smaller: str) -> str:
 
 
 def prepare() -> None:
-    """Make stdout and stderr accept every character: as UTF-8 whatever the locale. A closed stream discards output.
+    """Make the standard streams accept every character: the output as UTF-8 whatever the locale.
+
+    A closed stream discards output. What is not text in an answer on stdin is replaced, so it is no error.
 
     Objects in YAML and JSON are UTF-8, and the readers of a pipe expect it, as from kubectl. The descriptor of a stream
     that stays closed would be reused by the next file or connection.
     """
     sys.stdout, sys.stderr = (_taking(stream) for stream in (sys.stdout, sys.stderr))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
 
 
 def takes_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
     shell = 'exec "$1" -c "$2" "$3" >&-'
     assert os.spawnlp(os.P_WAIT, "sh", "sh", "-c", shell, "sh", _python(), script, str(kept)) == 0
     assert int(kept.read_text()) > 2
+
+
+def test_an_answer_that_is_no_text_is_read() -> None:
+    """As bytes of another encoding, typed at a question; it is then no agreement."""
+    script = "import sys; from tensile.text import prepare; prepare(); print(ascii(sys.stdin.readline()))"
+    variables = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run([_python(), "-c", script], input=b"\xff\n", capture_output=True, env=variables, check=True)
+    assert done.stdout == b"'\\ufffd\\n'\n"
 
 
 def _python() -> str:
