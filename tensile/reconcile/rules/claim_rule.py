@@ -44,8 +44,8 @@ CLAIM_IN_OTHER_CLUSTER: ProblemReason = "ClaimInOtherCluster"
 CLAIM_RETAINED: ProblemReason = "ClaimRetained"
 """A lower claim of that name holds the data of an earlier claim. Remedy: delete it there, or choose another name."""
 LOWER_CLAIM_LOST: ProblemReason = "LowerClaimLost"
-"""The lower claim is gone though the upper one was not deleted, and its data with it. Remedy: restore it, or delete
-the upper claim to begin with an empty volume."""
+"""The lower claim is gone though the upper one was not deleted, and its data with it. Remedy: restore it
+([storage](../howto/storage.md#restore-a-lower-claim)), or delete the upper claim to begin with an empty volume."""
 LOWER_VOLUME_LOST: ProblemReason = "LowerVolumeLost"
 """The lower claim has lost its volume, and the data. Remedy: restore the volume there, or delete the upper claim."""
 _DECIDED = frozenset(
