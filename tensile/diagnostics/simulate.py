@@ -7,6 +7,7 @@ The pod that is placed is the one that would be created, not the one in the file
 label `virtual-pod`; without a webhook the engine adds the tolerations that such a pod lacks.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -131,7 +132,8 @@ def _grow(snapshot: Snapshot, added: Iterable[Addition], name: str) -> list[Node
         if one.lower == name:
             model = snapshot.nodes[one.like] if one.like else _first(snapshot)
             for _ in range(one.nodes):
-                own = f"{model.name}-new-{len(found) + 1}"
+                names = (f"{model.name}-new-{number}" for number in itertools.count(1))
+                own = next(one for one in names if one not in snapshot.nodes)
                 labels = {**model.labels, HOSTNAME: own}
                 found.append(replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={}))
                 snapshot.nodes[own] = found[-1]

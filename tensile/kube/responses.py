@@ -344,6 +344,9 @@ _GROUPS = msgspec.json.Decoder(_Groups)
 _RESOURCES = msgspec.json.Decoder(_Resources)
 
 
+_BUSY = b"Too many requests, please try again later."
+
+
 def error_of(doing: RequestInfo, code: int, body: bytes, retry_after: str = "", media: str = "") -> ClusterError:
     """Return the error for a response with HTTP status `code`.
 
@@ -381,7 +384,9 @@ def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[Cl
 
 
 def _status(body: bytes) -> _Status:
-    """Decode a v1 Status. Return an empty one for any other body."""
+    """Decode a v1 Status. Return an empty one for any other body but that of a busy apiserver, which is plain text."""
+    if body[: len(_BUSY) + 1].rstrip() == _BUSY:
+        return _Status(kind="Status", apiVersion="v1", reason="TooManyRequests", message=_BUSY.decode())
     try:
         found = _STATUSES.decode(body)
     except _STRANGE:

@@ -30,8 +30,6 @@ deletions](../howto/held-deletions.md)."""
 _FORCE = "if they are correct, run: tensile apply --force"
 _REPLACE = "to set them to Failed, so that their controllers replace them, run: tensile apply --force"
 
-"""The most namespaces in a message."""
-
 
 class DeletionCount(NamedTuple):
     """What a lower can lose: the number of bound upper pods that have run, by upper namespace.

@@ -400,6 +400,16 @@ def test_only_added_nodes_enlarge_the_virtual_node(name: str) -> None:
     assert fits(simulated(seen, template(cpu="1"), grown))["lower-a"] == 10
 
 
+def test_an_added_node_does_not_take_the_place_of_a_real_one() -> None:
+    """A real node may have the name that an added one would get; its pods stay on it."""
+    nodes = ((NODE, node(name, cpu="2")) for name in ("w", "w-new-1"))
+    full = above("full", spec=asking(cpu="2") | TOLERANT | {"nodeName": "lower-a"})
+    here = sight("lower-a", *nodes, (NAMESPACE, space("default")), (POD, below(full, "w-new-1")))
+    seen = picture([(NODE, virtual("lower-a", cpu="4")), (POD, full)], here, sight("lower-b"))
+    found = simulated(seen, template(cpu="1"), Case(added=(Addition("lower-a", 1, "w"),)))
+    assert {one["name"]: one["fits"] for one in found["lowers"][0]["nodes"]} == {"w": 2, "w-new-2": 2}
+
+
 def test_added_nodes_do_not_exceed_the_limit_of_the_topology() -> None:
     """`capacity.limit` bounds what the virtual node advertises, however many nodes there are."""
     lowers = [{"name": "lower-a", "kubeconfig": "a", "capacity": {"limit": {"cpu": "2"}}}]

@@ -305,6 +305,23 @@ async def test_the_page_of_a_load_balancer_is_no_contact(
     assert cluster.health.error
 
 
+async def test_a_busy_apiserver_is_asked_again(apiserver: Apiserver) -> None:
+    """It refuses requests over its limit in plain text, without a Status, and answers the others."""
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        """Note the wait instead of waiting."""
+        waited.append(seconds)
+
+    cluster = HttpCluster("a", access_to(apiserver.port), sleep=wait)
+    busy = b"Too many requests, please try again later.\n"
+    headers = {"Content-Type": "text/plain; charset=utf-8", "Retry-After": "1"}
+    apiserver.play("identity", Answer(429, busy, headers))
+    await cluster.identify()
+    assert (waited, cluster.health.error, cluster.identity.in_doubt) == ([1.0], "", False)
+    await cluster.close()
+
+
 async def test_an_api_of_another_server_says_nothing_about_the_cluster(
     apiserver: Apiserver, cluster: HttpCluster
 ) -> None:

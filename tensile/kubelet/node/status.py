@@ -36,7 +36,6 @@ SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SHOWN_FROM = 0.05
 """A plan shows a change of advertised capacity from this share on."""
-"""Maximum number of different kernels or runtimes that the virtual node lists, so that a person can read the line."""
 NODE_READY: ConditionType = "Ready"
 """On a node: True while the engine runs, whatever the state of the lower cluster; Unknown once no engine renews the
 node's Lease. Remedy: while it is not True, start the engine."""

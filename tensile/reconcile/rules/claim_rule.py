@@ -306,9 +306,7 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
     """Return why pods in this lower cluster cannot use a claim, and delete an unused copy."""
     lower, place = world.lowers[key.lower], claims.home(claim, world)
     if copy is not None:
-        wanted = () if _is_unheard(claim, world) else _unused(copy, lower)
-        # The copy at its new place waits until this one is deleted, so this one must not wait for it.
-        return _told_here(key, claim, world)._replace(wanted=wanted, depends_on=())
+        return _told_here(key, claim, world)._replace(wanted=() if _is_unheard(claim, world) else _unused(copy, lower))
     if place.problem is not None and claims.is_selected(claim) and claim.facts.selected == lower.node:
         return Decision(claims.told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
     told = _told_here(key, claim, world)
@@ -326,12 +324,14 @@ def _is_unheard(claim: Entry, world: World) -> bool:
 
 
 def _told_here(key: Key, claim: Entry, world: World) -> Decision:
-    """Return why the pods in this lower cluster, if any, cannot use a claim that lives elsewhere."""
+    """Return why the pods in this lower cluster, if any, cannot use a claim that lives elsewhere.
+
+    That depends on the upper claim and its volume only. Their changes come here too, so no other lower is waited for.
+    """
     lower, place = world.lowers[key.lower], claims.home(claim, world)
     if not claims.users(lower, claim, world.topology.exclude_namespaces):
         return Decision()
-    waits = (key_of(place.lower, key.namespace, key.name),) if place.lower in world.lowers else ()
-    return Decision(depends_on=waits, problem=place.problem or _far(claim, place.lower))
+    return Decision(problem=place.problem or _far(claim, place.lower))
 
 
 def _far(claim: Entry, lower: str) -> Problem | None:

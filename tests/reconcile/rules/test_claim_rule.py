@@ -172,13 +172,13 @@ def test_a_bound_claim_names_the_node_of_its_volume() -> None:
 
 
 def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
-    """It waits for that lower's word; a lower where nobody asks says nothing."""
+    """It waits for no other lower; a lower where nobody asks says nothing."""
     here = ground()
     made = settled_claim(here, B)
     assert planned(here) == Plan(())
     bound(here)
     decision, found = decided(RULE, KEY, here)
-    assert decision.depends_on == (KEY._replace(lower=B),)
+    assert decision.depends_on == ()
     assert found.problem == (
         "ClaimInOtherCluster",
         "claim default/data has its volume in lower cluster lower-b, not in the cluster of its pod",
