@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot
+from tensile.diagnostics.explain import has_ended
 from tensile.diagnostics.podfile import Template
 from tensile.errors import TensileError
 from tensile.kubelet.pods.rule import excluded
@@ -36,7 +37,6 @@ from tensile.text import aligned, joined, listed
 from tensile.topology import Topology
 
 FORMAT = 1
-_ENDED = ("Succeeded", "Failed")
 _HEAD = ("LOWER", "FITS", "NODES", "WHY NOT MORE")
 _LISTED = 10
 
@@ -169,9 +169,7 @@ def _displaced(picture: FleetSnapshot, lost: Collection[str]) -> list[Manifest]:
     found = [
         one
         for one in picture.upper.all(POD)
-        if one["spec"].get("nodeName") in nodes
-        and (one.get("status") or {}).get("phase") not in _ENDED
-        and not excluded(one, spaces)
+        if one["spec"].get("nodeName") in nodes and not has_ended(one) and not excluded(one, spaces)
     ]
     return sorted(found, key=lambda one: sum(pod_of(one).requests.values()), reverse=True)
 

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from tensile.diagnostics.explain import has_ended
 from tensile.engine.tracing import trace_id_of
 from tensile.kubelet.pods.conditions import INITIALIZED, READY, SCHEDULED, conditions_of, is_ready
 from tensile.names import FIELD_MANAGER, LOWER, LOWER_SCHEDULED
 from tensile.objects import Manifest, annotations, deleted_at, metadata, uid
-from tensile.reconcile.pods.index import TERMINAL
 from tensile.text import aligned, clean, human_duration, joined
 
 FORMAT = 1
@@ -261,7 +261,7 @@ def _steps(moments: Iterable[Moment], traced: Traced, now: datetime) -> Iterator
     done = [known[step] for step in _TITLES if step in known]
     for before, after in pairwise(done):
         yield _step(before.step, after.step, _seconds(before.time, after.time), at_most=after.at_most)
-    is_over = (traced.pod.get("status") or {}).get("phase") in TERMINAL or metadata(traced.pod).get("deletionTimestamp")
+    is_over = has_ended(traced.pod) or metadata(traced.pod).get("deletionTimestamp")
     if done and not is_ready(traced.pod) and not is_over:
         yield _step(done[-1].step, None, _seconds(done[-1].time, now), at_most=False)
 

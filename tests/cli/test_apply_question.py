@@ -58,7 +58,7 @@ def test_what_moves_during_the_question_is_not_made() -> None:
     clusters, person = MemoryClusters(busy_world()), Person("yes\n")
 
     def ask() -> bool:
-        """Answer after somebody else deleted a pod."""
+        """Answer after another client deleted a pod."""
         pods = clusters.world.lowers[A].pods
         pods.replace([one.raw for one in pods if one.name != "orphan"], 99)
         return person.ask()

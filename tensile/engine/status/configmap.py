@@ -270,7 +270,7 @@ class StatusWriter:
     async def run(self) -> None:
         """Write indefinitely, whenever something changes.
 
-        Of what a standby heard before, only the last is told: the leader has told the others.
+        Of the Events that a standby collected, only the last is emitted: the leader has emitted the others.
         """
         self._events = self._events[-1:]
         while True:

@@ -360,16 +360,11 @@ def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
     }
     return {
         **dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion"), ""),
-        **{field: _together(values) or known.get(field, "") for field, values in machines.items()},
+        **{field: listed(_most_first(values)) or known.get(field, "") for field, values in machines.items()},
         "kubeletVersion": lower.version or known.get("kubeletVersion", ""),
         "operatingSystem": "linux",
         "architecture": architecture(lower, known.get("architecture", "")),
     }
-
-
-def _together(values: Iterable[str]) -> str:
-    """Return what all nodes report, joined: the most frequent values first, and of many only the first few."""
-    return listed(_most_first(values))
 
 
 def _most_first(values: Iterable[str]) -> list[str]:

@@ -235,7 +235,7 @@ class PolicyRegistration:
                 return f"{ref} belongs to another owner and differs from what this topology needs: delete or replace it"
         elif not _has_spec(seen, wanted):
             read = as_read(seen)
-            # A merge patch would keep what somebody else added inside a field, such as a selector.
+            # A merge patch would keep what another client added inside a field, such as a selector.
             replaced = {"op": "replace", "path": "/spec", "value": wanted["spec"]}
             fenced = fence(read["uid"], read["resourceVersion"])
             await self._upper.patch(ref, Patch("json-patch", [*fenced, replaced]))

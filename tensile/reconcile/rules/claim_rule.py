@@ -18,10 +18,10 @@ from tensile.reconcile.ownership import (
     copy_metadata,
     has_node,
     is_copy,
-    node_begins,
 )
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import claims, namespaces
+from tensile.reconcile.rules.mirror import when_node_begins
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "claim"
@@ -107,7 +107,7 @@ class ClaimRule:
             Watch("PersistentVolumeClaim", _below),
             Watch("upper_pods", _user, facts=("terminal", "references")),
             Watch("pods", _user_below, facts=()),
-            Watch("upper.nodes", _node),
+            Watch("upper.nodes", when_node_begins(lambda world, here: self.keys(world, here.name))),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -408,11 +408,6 @@ def _named(pod: Entry | None) -> frozenset[str]:
     """Return the names of the claims that a pod refers to."""
     found = pod.facts.references if pod is not None else ()
     return frozenset(reference.name for reference in found if reference.kind == CLAIM.name)
-
-
-def _node(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    """Yield all keys when the Node is ours again: nothing is created without it."""
-    return ClaimRule().keys(world, lower) if node_begins(world.lowers[lower], delta) else ()
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:

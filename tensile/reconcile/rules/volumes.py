@@ -19,9 +19,10 @@ from tensile.kube.store import Delta, Entry, Transformed
 from tensile.names import HOSTNAME, LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, PROVISIONER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, Watch, told_of
-from tensile.reconcile.ownership import adopts, has_node, is_copy, marks_of, node_begins
+from tensile.reconcile.ownership import adopts, has_node, is_copy, marks_of
 from tensile.reconcile.rules import claim_rule
 from tensile.reconcile.rules.claims import can_tell, class_of, copy_in, home, is_enabled, is_selected
+from tensile.reconcile.rules.mirror import when_node_begins
 from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "volume"
@@ -158,7 +159,7 @@ class VolumeRule:
             Watch("upper.PersistentVolume", _above),
             Watch("PersistentVolumeClaim", _claim_below),
             Watch("PersistentVolume", _below),
-            Watch("upper.nodes", _node),
+            Watch("upper.nodes", when_node_begins(lambda world, here: self.keys(world, here.name))),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -363,11 +364,6 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     for copy in world.lowers[lower].more[CLAIM].select("uid", holder):
         if is_copy(copy, world.owner):
             yield key_of(lower, name_of(copy.facts.upper_uid))
-
-
-def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if node_begins(world.lowers[lower], delta):
-        yield from VolumeRule().keys(world, lower)
 
 
 def _standing_for(world: World, lower: str, lower_claim: str) -> Iterator[Key]:

@@ -82,7 +82,7 @@ class ReviewedCallers:
         return list(await asyncio.gather(*(self.come(token, origin) for token in tokens)))
 
     async def wants(self, user: User, *accesses: RequiredAccess, node: str = NODE) -> int:
-        """Return the status with which a user is told whether it may, by any of these rights or by `GET`."""
+        """Return the HTTP status of a request that needs any of these rights, by default `GET`."""
         try:
             await self.authorizer.permit(user, accesses or (GET,), node)
         except HTTPError as refused:

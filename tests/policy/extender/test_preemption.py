@@ -203,7 +203,7 @@ async def test_one_victim_that_cannot_be_deleted_spares_no_other() -> None:
 
 
 async def test_budgets_that_cannot_be_read_for_a_moment_are_read_again() -> None:
-    """As a pod is that cannot be read; without the right to read them, nobody goes."""
+    """As for a pod that cannot be read; without permission to read budgets, no pod is evicted."""
     here = Scene()
     here.upper.refusal = Unreachable("away")
     assert await here.look() == []

@@ -420,7 +420,7 @@ def test_a_pod_that_is_adopted_keeps_its_room() -> None:
 
 
 def test_a_refused_pod_is_told_of_room_that_another_of_its_kind_was_given_first() -> None:
-    """There may be room for both, and the scheduler asks again only when it is told."""
+    """There may be room for both, and the scheduler retries only after an event."""
     here = TrackedLowers(("2",), ("1",))
     survey = here.surveys[A]
     assert here.ask(asking("first")) == []

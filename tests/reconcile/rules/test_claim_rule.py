@@ -172,7 +172,7 @@ def test_a_bound_claim_names_the_node_of_its_volume() -> None:
 
 
 def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
-    """It waits for no other lower; a lower where nobody asks says nothing."""
+    """It depends on no other lower; a lower without pods of the claim reports no problem."""
     here = ground()
     made = settled_claim(here, B)
     assert planned(here) == Plan(())

@@ -34,7 +34,7 @@ def test_a_claim_waits_for_the_copy_that_it_had_elsewhere(made: Manifest) -> Non
 
 
 def test_that_copy_goes_without_waiting_also_with_pods_of_its_own() -> None:
-    """Each would wait for the other for ever."""
+    """Otherwise the two keys would depend on each other."""
     here = moved(claim(node=A))
     bound(here, "late", lower=B)
     found = decided(ClaimRule(), THERE, here)[0]

@@ -147,7 +147,7 @@ def test_labels_of_ours_follow_the_upper_between_two_pods() -> None:
 
 
 def test_a_namespace_made_anew_above_changes_nothing_below_without_a_pod() -> None:
-    """The one below may hold data of the earlier one's pods, and nobody asks for another use of it yet."""
+    """The one below may hold data of the earlier one's pods, and no pod needs it for the new one yet."""
     here = needed(**{ENFORCE: "restricted"})
     put(here.lowers[A].namespaces, marked(space(uid="below", annotations={UPPER_NAMESPACE: "default"}), "earlier"))
     drop(here.lowers[A].upper_pods, "web")
