@@ -110,11 +110,11 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
 
 
 def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
-    """Report whether the lower cluster answers.
+    """Report whether the lower cluster answers; one without a connection does not.
 
     If the Node says that it does not, it first has to answer again, also after a restart of the engine.
     """
-    if lower.unreachable_seconds > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
+    if not lower.connected or lower.unreachable_seconds > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
         return False
     return _said(seen, LOWER_REACHABLE) != "False" or (lower.unreachable_seconds == 0 and lower.nodes.synced)
 

@@ -195,8 +195,8 @@ def budget_of(manifest: Manifest) -> Budget:
 
 def is_possible(wish: Preemptor, ground: NodeCache, above: VirtualNodeView) -> bool:
     """Report whether there is a sufficient set of victims, without choosing one."""
-    search = _Search.begin(wish, ground, above)
-    return search is not None and any(search.would_do(node) for node in search.nodes())
+    searches = _searches(wish, ground, above)
+    return any(search.would_do(node) for search in searches for node in search.nodes())
 
 
 def choices(
@@ -210,17 +210,35 @@ def choices(
 
     `needed` are pods that must go for a reason that is not visible here.
     """
-    search = _Search.begin(wish, ground, above, needed)
-    if search is None:
-        return
     found: list[int] = []
     enough = max(_ENOUGH, len(ground.snapshot.nodes) // _SHARE)
-    for node in search.nodes():
-        choice = search.choice(node, budgets)
-        yield choice
-        found += [choice.violations] if choice is not None else []
-        if len(found) >= enough and 0 in found:
+    for search in _searches(wish, ground, above, needed):
+        for node in search.nodes():
+            choice = search.choice(node, budgets)
+            yield choice
+            found += [choice.violations] if choice is not None else []
+            if len(found) >= enough and 0 in found:
+                return
+        if found:
             return
+
+
+def _searches(
+    wish: Preemptor, ground: NodeCache, above: VirtualNodeView, needed: frozenset[PodName] = frozenset()
+) -> Iterator["_Search"]:
+    """Yield what to try in turn, none if no node can fit.
+
+    Pods that the preemptor's pod affinity matches are spared at first. They may go if another such pod stays.
+    """
+    residents = above.residents
+    near = frozenset(_matched(wish.above, above))
+    lesser = {name: one for name, one in residents.items() if one.priority < wish.priority and above.is_ours(name)}
+    one_stays = any(name not in lesser and not residents[name].pod.ending for name in near)
+    for spared in (near, frozenset[PodName]()) if one_stays and near & lesser.keys() else (near,):
+        able = {name: one for name, one in lesser.items() if name not in spared}
+        search = _Search.begin(wish, ground, above, able, needed)
+        if search is not None:
+            yield search
 
 
 @dataclass(slots=True)
@@ -241,15 +259,15 @@ class _Search:
 
     @classmethod
     def begin(
-        cls, wish: Preemptor, ground: NodeCache, above: VirtualNodeView, needed: frozenset[PodName] = frozenset()
+        cls,
+        wish: Preemptor,
+        ground: NodeCache,
+        above: VirtualNodeView,
+        lesser: dict[PodName, Resident],
+        needed: frozenset[PodName],
     ) -> "_Search | None":
-        """Compute what all nodes share; None if no node can fit."""
+        """Compute what all nodes share; None if no node can fit. `lesser` are the pods that may go."""
         residents = above.residents
-        lesser = {
-            name: one
-            for name, one in residents.items()
-            if one.priority < wish.priority and above.is_ours(name) and not _is_needed(wish.above, one.pod, above)
-        }
         asks = bool(wish.above.ports or wish.above.apart)
         beside = ((name, one.pod) for name, one in residents.items() if asks or one.pod.apart)
         in_the_way = frozenset(name for name, pod in beside if _excludes(wish.above, pod, above))
@@ -438,13 +456,12 @@ def _excludes(pod: Pod, other: Pod, above: VirtualNodeView) -> bool:
     return any(term.key in keys and term.matches(pod, space(pod.namespace)) for term in other.apart)
 
 
-def _is_needed(pod: Pod, other: Pod, above: VirtualNodeView) -> bool:
-    """Report whether a pod may stay on a virtual node only beside another one, because of its pod affinity.
-
-    Of several such pods one would do; all stay.
-    """
+def _matched(pod: Pod, above: VirtualNodeView) -> Iterator[PodName]:
+    """Yield the residents of a virtual node that a pod's affinity matches: beside one of them, the pod may stay."""
     terms = [term for term in pod.near if term.key in above.node.labels]
-    return bool(terms) and all(term.matches(other, above.space(other.namespace)) for term in terms)
+    for name, one in above.residents.items() if terms else ():
+        if all(term.matches(one.pod, above.space(one.pod.namespace)) for term in terms):
+            yield name
 
 
 def _cost(victims: tuple[Resident, ...]) -> tuple[float, ...]:

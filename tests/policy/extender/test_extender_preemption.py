@@ -236,6 +236,22 @@ def test_nobody_goes_whom_the_pod_has_to_be_near() -> None:
     assert [one.pod.name for one in best.choice.victims] == ["x"]
 
 
+@pytest.mark.parametrize(("ending", "victims"), [(False, ["db"]), (True, [])])
+def test_a_pod_like_it_goes_where_another_one_stays(ending: bool, victims: list[str]) -> None:  # noqa: FBT001
+    """The scheduler binds the pod beside that one, unless that one is about to end too."""
+    terms = [{"topologyKey": "clusterID", "labelSelector": {"matchLabels": {"app": "db"}}}]
+    near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}, "priority": 100}
+    here = ShownLowers(("4", "4"), ("1",))
+    for name, node, priority in (("db", "n1", 0), ("stays", "n2", 200)):
+        pod = asking(name, "3", spec={"priority": priority}, labels={"app": "db"})
+        if ending and name == "stays":
+            pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+        here.land(here.bind(pod, A), A, node)
+    best = [*VictimSelector(here.extender).best(asking("comer", "3", spec=near), {A: ()}, ())]
+    chosen = [one.choice for one in best[-1:] if one is not None]
+    assert [one.pod.name for choice in chosen for one in choice.victims] == victims
+
+
 def test_another_size_of_the_virtual_node_is_another_question() -> None:
     """What was found for its former size says nothing."""
     here = ShownLowers(("4",), ("1",))
