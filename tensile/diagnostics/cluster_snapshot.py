@@ -80,7 +80,7 @@ _NOTES = (
     "pv.kubernetes.io/bind-completed",
     "volume.kubernetes.io/selected-node",
     "volume.beta.kubernetes.io/storage-class",
-    DEFAULT_CLASS,
+    *DEFAULT_CLASS,
 )
 _POD = (
     "nodeName",

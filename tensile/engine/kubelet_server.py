@@ -93,6 +93,7 @@ class KubeletServers:
         """
         for node in self._enrolling.keys() - endpoints.keys():
             await cancel_and_wait(self._enrolling.pop(node))
+        self.serving.retain(endpoints)
         self._log_changes({node: str(error) for node, error in (await self._server.serve(endpoints)).items()})
         self.request_certificates(endpoints)
 

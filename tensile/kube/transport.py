@@ -200,12 +200,13 @@ class Transport:
 
         One reload serves all rejected requests. The next is possible after ten seconds, then after twice as long each
         time until a credential is accepted. A request that is not waited for any longer does not end the reload: an
-        exec plugin may take longer than a probe of the cluster.
+        exec plugin may take longer than a probe of the cluster. `close` does.
         """
         task = asyncio.create_task(self._renew(refused))
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)
-        return await asyncio.shield(task)
+        await asyncio.wait({task})
+        return "the connection is closed" if task.cancelled() else task.result()
 
     async def _renew(self, refused: Access) -> str:
         async with self._renewing:

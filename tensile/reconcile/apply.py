@@ -197,14 +197,26 @@ async def look_into(cluster: Cluster, space: Ref) -> None:
 
 
 async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
-    """Raise Denied if a namespace contains an object of a kind, or if the kind must not be listed."""
+    """Raise Denied if a namespace contains an object of a kind, or if the kind must not be listed.
+
+    A kind may be removed from the cluster after it was discovered. It has no objects then.
+    """
     try:
         listing = await cluster.list(kind, Selection(space.name), name_in)
+    except NotFound:
+        if _resource(kind) in map(_resource, await cluster.kinds()):
+            raise
+        return
     except Denied as error:
         raise _denied(space, f"the engine cannot list its {kind.plural}: {error.message}") from None
     found = first_of_somebody(kind, listing.items)
     if found:
         raise _denied(space, f"it contains {kind.name} {found}")
+
+
+def _resource(kind: Kind) -> tuple[str, str]:
+    """Return the API group and the plural, which are the same in each version of a kind."""
+    return kind.api.rpartition("/")[0], kind.plural
 
 
 def name_in(raw: bytes) -> str:

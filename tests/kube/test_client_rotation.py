@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from scripted import UID, Answer, Apiserver, Asked, Stream, access_to, event, pod, refusal, running
 
-from tensile.errors import Unauthorized, Unreachable
+from tensile.errors import ClusterError, Unauthorized, Unreachable
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
 from tensile.kube.credentials import Access, AccessError
@@ -321,6 +321,24 @@ async def test_a_renewal_goes_on_when_nobody_waits_for_it_any_more(apiserver: Ap
     await cluster.identify()
     assert apiserver.asked[-1].headers["authorization"] == "Bearer new"
     await cluster.close()
+
+
+async def test_a_connection_that_is_closed_ends_renewals_and_fails_their_callers(apiserver: Apiserver) -> None:
+    """They get an error like for any credential that is not renewed, and are not cancelled themselves."""
+    begun = asyncio.Event()
+
+    async def endless() -> Access:
+        """Return no credential."""
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    cluster = HttpCluster("a", replace(access_to(apiserver.port, renew=endless), good_until=0.0))
+    probe = asyncio.create_task(cluster.identify())
+    await begun.wait()
+    await cluster.close()
+    with pytest.raises(ClusterError):
+        await probe
 
 
 async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apiserver) -> None:

@@ -127,6 +127,27 @@ async def test_a_cluster_that_gives_no_answer_is_asked_again_later(error: Any) -
         await look_into(Site(refuses={"Secret": error}), TEAM)
 
 
+class Retiring(Site):
+    """A cluster from which a kind is removed while a namespace is examined; `left` are its kinds from then on."""
+
+    def __init__(self, left: tuple[Kind, ...]) -> None:
+        super().__init__(WIDGET, refuses={WIDGET.name: NotFound("404 page not found", status=404)})
+        self.left = left
+
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
+        """List, with other kinds from now on."""
+        self.more = self.left
+        return await super().list(kind, selection, read)
+
+
+async def test_a_kind_that_is_removed_meanwhile_has_no_objects() -> None:
+    """The namespace may go; a kind that the cluster still serves, in whatever version, has to be listed."""
+    assert await objection(Retiring(())) == ""
+    for left in (WIDGET, WIDGET._replace(api="example.com/v2")):
+        with pytest.raises(NotFound):
+            await look_into(Retiring((left,)), TEAM)
+
+
 async def test_where_something_is_most_often_is_looked_first() -> None:
     """Pods, ConfigMaps, Secrets: so that a namespace in use costs one question."""
     site = Site()

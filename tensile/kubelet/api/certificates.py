@@ -13,7 +13,7 @@ the last good one stays. Until there has been one, no caller is admitted.
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -171,6 +171,11 @@ class ServingCertificate:
         """Drop the state of a node that is no longer served, except the certificate that was issued for it."""
         self._made.pop(node, None)
         self._contexts.pop(node, None)
+
+    def retain(self, nodes: Collection[str]) -> None:
+        """Drop the state of all nodes but these, as `forget` does."""
+        for node in {*self._made, *self._contexts}.difference(nodes):
+            self.forget(node)
 
     def _pair(self, node: str) -> KeyPair:
         if self._files is not None:

@@ -21,6 +21,7 @@ from tensile.policy.placement.checks import collide
 from tensile.policy.placement.placement import ALONE, NodeRefusal, is_curable, prepare
 from tensile.policy.placement.selectors import Labels, Test, is_empty, label_test
 from tensile.policy.placement.snapshot import Node, NodeFilter, Pod, pod_of, requests_of
+from tensile.reconcile.pods.demand import resize_digest
 
 PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")
@@ -35,7 +36,8 @@ _MOST = 1_000_000
 class Resident(NamedTuple):
     """An upper pod bound to the virtual node; `pod` is as it is there, `started` a timestamp or "".
 
-    `preempted` is whether a scheduler preempts it for another pod, `generation` that of the spec that was read.
+    `preempted` is whether a scheduler preempts it for another pod, `generation` that of the spec that was read, and
+    `sizes` the digest of what its status adds to its requests.
     """
 
     pod: Pod
@@ -43,6 +45,7 @@ class Resident(NamedTuple):
     started: str = ""
     preempted: bool = False
     generation: int = 0
+    sizes: int = 0
 
 
 class VirtualNodeView(NamedTuple):
@@ -141,13 +144,14 @@ def resident_of(manifest: Manifest, known: Resident | None = None) -> Resident:
     """Return a pod as a resident; what is `known` of it is reused if it cannot have changed."""
     meta, status = metadata(manifest), manifest.get("status") or {}
     said = ((one["type"], one["status"], one.get("reason")) for one in status.get("conditions") or ())
-    generation = meta.get("generation") or 0
-    if known and _is_same(known, manifest, generation):
-        requests = requests_of(manifest)  # those of a pod that is resized follow from its status, too
-        read = known.pod if requests == known.pod.requests else replace(known.pod, requests=requests)
-    else:
+    generation, sizes = meta.get("generation") or 0, resize_digest(status)
+    if not (known and _is_same(known, manifest, generation)):
         read = pod_of(manifest, settled=True)
-    return Resident(read, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in said, generation)
+    elif known.sizes == sizes:
+        read = known.pod
+    else:
+        read = replace(known.pod, requests=requests_of(manifest))
+    return Resident(read, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in said, generation, sizes)
 
 
 def _is_same(known: Resident, manifest: Manifest, generation: int) -> bool:

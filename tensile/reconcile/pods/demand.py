@@ -5,8 +5,10 @@ init containers, sidecars, overhead, pod-level resources and resizes in progress
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
+import orjson
 
 from tensile.kube.store import Transformed
 from tensile.names import LEGACY, OWNER, UPPER_UID, VIRTUAL_POD
@@ -22,6 +24,7 @@ _ONE_POD = {"pods": 1000}
 
 _POD_LEVEL = frozenset({"cpu", "memory"})
 _HUGE_PAGES = "hugepages-"
+_RESIZE_PENDING = "PodResizePending"
 
 
 class _Resources(msgspec.Struct, gc=False):
@@ -113,6 +116,14 @@ def pod_requests(pod: Mapping[str, object]) -> Amounts:
     return _requests(msgspec.convert(pod, _Pod))
 
 
+def resize_digest(status: Mapping[str, Any]) -> int:
+    """Return a digest of what a pod's status adds to the requests of its spec: resizes in progress."""
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    parts = [(one.get("name"), one.get("resources"), one.get("allocatedResources")) for one in containers]
+    refused = [one.get("reason") for one in status.get("conditions") or () if one.get("type") == _RESIZE_PENDING]
+    return hash(orjson.dumps((parts, refused, status.get("resources"), status.get("allocatedResources"))))
+
+
 def pod_demand(raw: bytes) -> Transformed:
     """Transform a pod that is only counted to a `PodDemand`. Bytes are kept only if it may have lost its owner."""
     pod = _PODS.decode(raw)
@@ -193,7 +204,7 @@ def _statuses(pod: _Pod) -> dict[str, _ContainerStatus]:
 
 def _is_infeasible(pod: _Pod) -> bool:
     """Report whether the node has refused a resize as infeasible, so that the present resources stay."""
-    return any(one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions or ())
+    return any(one.type == _RESIZE_PENDING and one.reason == "Infeasible" for one in pod.status.conditions or ())
 
 
 def _specified(container: _Container) -> Amounts:

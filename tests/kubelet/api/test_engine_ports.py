@@ -358,6 +358,21 @@ async def test_files_that_cannot_be_read_after_an_edit_end_no_logs_and_exec(tmp_
         await after.close()
 
 
+async def test_a_node_that_left_with_an_edit_has_no_certificate_any_more(tmp_path: Path, pki: Pki) -> None:
+    """Else its expiry would be reported until the engine ends."""
+    async with leak_watch():
+        given, upper = topology(spare_ports(2)), Answering("")
+        before = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
+        for node in ("lower-0", "lower-1"):
+            before.serving.context(node, "")
+        after = renewed(before, given, tmp_path, upper)
+        await before.close()
+        assert set(after.expirations()) == {"lower-0", "lower-1"}
+        await after.serve({"lower-0": alone(given)["lower-0"]})
+        assert set(after.expirations()) == {"lower-0"}
+        await after.close()
+
+
 async def test_an_issued_certificate_outlasts_an_edit_of_the_client_authority(tmp_path: Path, pki: Pki) -> None:
     """Nobody has to approve another request; for another address, another one is needed."""
     async with leak_watch():

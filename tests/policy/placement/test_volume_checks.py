@@ -271,11 +271,12 @@ def test_a_bound_volume_that_is_gone_from_one_of_two() -> None:
     assert reasons(found) == {"a": (MISSING,), "b": (MISSING,)}
 
 
-def test_the_claim_of_an_ephemeral_volume_gets_the_default_class() -> None:
+@pytest.mark.parametrize("prefix", ["storageclass", "storageclass.beta"])
+def test_the_claim_of_an_ephemeral_volume_gets_the_default_class(prefix: str) -> None:
     """As the apiserver sets it in every claim that names none; "" is a name."""
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     default = kind("standard")
-    default["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
+    default["metadata"]["annotations"] = {f"{prefix}.kubernetes.io/is-default-class": "true"}
     for given, fits in ({}, True), ({"storageClassName": ""}, False):
         claim_template = {**template, "spec": {**template["spec"], **given}}
         wanted = pod("web", {"volumes": [{"name": "d", "ephemeral": {"volumeClaimTemplate": claim_template}}]})
