@@ -1,9 +1,7 @@
 """`tensile plan`: plan once and return the output."""
 
 import asyncio
-import os
 import secrets
-import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +14,7 @@ from tensile.engine.plan_and_apply import Planned, Problems, Progress, opened, p
 from tensile.engine.status.query import report_at, restart_needed
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import TensileError
+from tensile.kube.files import replace_file
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER
 from tensile.policy.descheduler.plan import Eviction, evictions
 from tensile.policy.descheduler.plan import as_document as as_drain_document
@@ -122,33 +121,15 @@ def described(topology: Topology, file: str, data: bytes) -> SavedTopology:
 
 
 def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
-    """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError.
-
-    A symbolic link is followed. A device or a pipe is written to, not replaced.
-    """
+    """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError."""
     content = as_file(saved(planned.preview, topology, planned.clusters, secrets.token_hex(16)))
     if len(content) > LARGEST:
         words = f"the plan has {len(content)} bytes, and `tensile apply` accepts at most {LARGEST}"
         raise TensileError(f"--out {path}: {words}: plan fewer clusters with --lower")
     try:
-        target = path.resolve()
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(content)
-        else:
-            _replace_file(target, content)
+        replace_file(path, content, mode=0o600)
     except OSError as error:
         raise TensileError(f"--out {path}: cannot be written: {error.strerror}: name another file") from None
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(number, "wb") as stream:
-            stream.write(content)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def check_options(topology: Topology, output: str, options: PlanOptions) -> None:

@@ -9,8 +9,6 @@ source has changed meanwhile.
 """
 
 import asyncio
-import os
-import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -31,6 +29,7 @@ from tensile.engine.topology_reader import ConfigMapKey, document
 from tensile.errors import Conflict, NotFound, TensileError
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Patch
+from tensile.kube.files import replace_file
 from tensile.names import APPROVED
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, as_read
 from tensile.text import aligned, joined
@@ -144,7 +143,7 @@ def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> s
         raise TensileError(NO_CHANGE)
     data = plan.target.content.encode()
     if where.path is not None:
-        replace_file(where.path, plan.present.data, data)
+        put_back(where.path, plan.present.data, data)
     else:
         asyncio.run(_replace_configmap(where, plan.present.manifest, data))
     return (
@@ -229,29 +228,15 @@ def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, wh
         yield f"This gives up the edit that waits for an approval, {waiting[:DIGITS]}."
 
 
-def replace_file(path: Path, before: bytes, after: bytes) -> None:
+def put_back(path: Path, before: bytes, after: bytes) -> None:
     """Replace the content of a file in one step; its mode and, where allowed, its owner stay. A symlink is followed.
 
     Raises TensileError if it has another content than `before`, or cannot be written.
     """
-    real = path.resolve()
     try:
-        if real.read_bytes() != before:
+        if path.read_bytes() != before:
             raise TensileError(f"{path}: was changed meanwhile, so nothing was written: roll back again")
-        found = real.stat()
-        number, name = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
-        try:
-            with os.fdopen(number, "wb") as stream:
-                stream.write(after)
-                stream.flush()
-                with suppress(PermissionError):
-                    os.fchown(stream.fileno(), found.st_uid, found.st_gid)
-                os.fchmod(stream.fileno(), found.st_mode & 0o7777)
-                os.fsync(stream.fileno())
-            Path(name).replace(real)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_file(path, after, like=path.stat())
     except OSError as error:
         raise TensileError(
             f"{path}: cannot be written: {error.strerror}: correct that, or write the text of `kubectl get configmap` "

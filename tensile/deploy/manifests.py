@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import NamedTuple
 
 import yaml
@@ -37,6 +36,7 @@ from tensile.deploy.setup import (
 from tensile.deploy.upper import namespace, scheduler
 from tensile.engine.topology_reader import CONFIGMAP_KEY
 from tensile.errors import TensileError
+from tensile.kube.files import replace_file
 from tensile.topology import Lower, decode, parse
 from tensile.topology.fields import label_name
 from tensile.yaml_document import document
@@ -168,21 +168,12 @@ def write(directory: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def write_topology(path: Path, text: str, *, force: bool) -> None:
-    """Write a topology file. Raises TensileError if it exists, unless `force` is set, or if it cannot be written.
-
-    A symbolic link is followed. A device or a pipe is written to, not replaced.
-    """
+    """Write a topology file. Raises TensileError if it exists, unless `force` is set, or if it cannot be written."""
     if not force and (path.exists() or path.is_symlink()):
         raise TensileError(f"{path}: exists, and was not changed: give another -o, or replace it with --force")
     if path.is_dir():
         raise TensileError(f"{path}: a directory: name a file with -o")
-    if path.exists() and not path.is_file():
-        try:
-            path.write_bytes(text.encode())
-        except OSError as error:
-            raise TensileError(f"{path}: cannot be written: {error.strerror}: name another file with -o") from None
-    else:
-        _write(path.resolve(), text.encode())
+    _write(path, text.encode())
 
 
 def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:
@@ -226,18 +217,12 @@ def _written_before(directory: Path) -> Iterator[Path]:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file atomically, so that a full disk leaves the old one."""
-    beside = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("xb") as stream:
-            stream.write(data)
-        beside.replace(path)
+        replace_file(path, data)
     except OSError as error:
         words = f"{path}: cannot be written: {error.strerror or error}. The old content is kept: correct this and retry"
         raise TensileError(words) from None
-    finally:
-        with suppress(OSError):
-            beside.unlink()
 
 
 def _remove(path: Path, directory: Path) -> None:

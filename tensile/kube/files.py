@@ -1,4 +1,4 @@
-"""Files that other processes may write or replace: limited reads, the paths to watch for changes, files for keys.
+"""Files: limited reads of files that others may replace, writes in one step, paths to watch, files for keys.
 
 A path in a kubeconfig can name a pipe without a writer, a device or an endless file. So only regular files are opened,
 and reads are limited.
@@ -14,8 +14,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from shlex import quote
 from tempfile import NamedTemporaryFile
 from typing import NamedTuple
@@ -118,6 +119,33 @@ def _demand_regular(found: os.stat_result) -> None:
     """Raise Unfit for pipes, devices, sockets and directories. They are not opened, as some devices react to it."""
     if not stat.S_ISREG(found.st_mode):
         raise UnreadableFile("not a file", "name a regular file")
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666, like: os.stat_result | None = None) -> None:
+    """Write a file in one step, so that an error leaves the old content. Raises OSError.
+
+    A symlink is followed, and a device or a pipe is written to. A new file has `mode` as far as the umask allows it.
+    With `like`, it has that file's mode and, if the system allows it, owner.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_bytes(content)
+        return
+    beside = path.with_name(f".{path.name}.{token_hex(4)}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            if like is not None:
+                with suppress(PermissionError):
+                    os.fchown(stream.fileno(), like.st_uid, like.st_gid)
+                os.fchmod(stream.fileno(), like.st_mode & 0o7777)
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
 
 
 def read_mounts(text: str) -> Mounts:

@@ -17,7 +17,7 @@ from tensile.cli.rollback import (
     _shown,
     chosen,
     pending_digest,
-    replace_file,
+    put_back,
     roll_back,
     table,
 )
@@ -182,7 +182,7 @@ def test_a_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     real.write_bytes(b"a\r\n")
     real.chmod(0o640)
     link.symlink_to(real)
-    replace_file(link, b"a\r\n", b"b\r\n")
+    put_back(link, b"a\r\n", b"b\r\n")
     assert (link.is_symlink(), real.read_bytes()) == (True, b"b\r\n")
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert sorted(one.name for one in tmp_path.iterdir()) == ["link.yaml", "real.yaml"]
@@ -193,11 +193,11 @@ def test_a_file_that_changed_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"
     path.write_bytes(b"theirs")
     with pytest.raises(TensileError, match="was changed meanwhile"):
-        replace_file(path, b"seen", b"new")
+        put_back(path, b"seen", b"new")
     assert path.read_bytes() == b"theirs"
     path.unlink()
     with pytest.raises(TensileError, match="cannot be written: No such file"):
-        replace_file(path, b"seen", b"new")
+        put_back(path, b"seen", b"new")
 
 
 def test_only_the_edit_that_waits_can_be_approved() -> None:
