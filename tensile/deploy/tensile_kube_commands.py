@@ -158,6 +158,10 @@ VARIABLES: Mapping[str, Mapping[str, Flag]] = {
 }
 """The environment variables that each program reads."""
 
+_MATTERS = re.compile(r"^\s*(?:export\s+)?\w+=|" + "|".join(map(re.escape, PROGRAMS)))
+"""A line of a script that assigns a variable or may run one of the programs."""
+_MOST_QUOTED = 100
+"""The most lines that one quoted text continues over."""
 _SUBCOMMANDS = frozenset(("version", "providers", "help", "completion"))
 _WRAPPERS = frozenset(
     (
@@ -289,19 +293,44 @@ class Invocation(NamedTuple):
 def of_script(name: str, text: str) -> list[Invocation]:
     """Return the programs that a script or a unit runs; `name` is the file's.
 
-    Raises TensileError if it runs none, or if quotes are not closed.
+    Raises TensileError if it runs none, or if quotes are not closed that matter.
     """
     shared: dict[str, str] = {}
     found = list[Invocation]()
-    for number, line in _lines(text):
+    lines = list(_lines(text))
+    while lines:
+        number = lines[0][0]
         try:
-            segments = list(simple_commands(line))
+            segments = _next_commands(lines)
         except ValueError:
             raise TensileError(f"{name}:{number}: quotes that are not closed") from None
         found += filter(None, (of_words(words, shared, f"{name}:{number}") for words in segments))
     if not found:
         raise TensileError(f"{name}: neither manifests (apiVersion, kind) nor a command line of {', '.join(FLAGS)}")
     return found
+
+
+def _next_commands(lines: list[tuple[int, str]]) -> list[list[str]]:
+    """Return the commands of the first line, and remove that. Open quotes that matter include the next lines.
+
+    They do in an assignment or with a name of one of the programs. Text with an apostrophe, as in a here-document, has
+    no commands. Raises ValueError for quotes that matter and that no line closes.
+    """
+    first = lines.pop(0)[1]
+    whole, count = first, 0
+    while True:
+        try:
+            found = list(simple_commands(whole))
+        except ValueError:
+            if not _MATTERS.search(first):
+                return []
+            if count == min(len(lines), _MOST_QUOTED):
+                raise
+            whole += "\n" + lines[count][1]
+            count += 1
+        else:
+            del lines[:count]
+            return found
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -365,8 +394,14 @@ def _started(words: list[str], place: int, shared: Mapping[str, str], assigned: 
     common = (Variable(name, value, "", True) for name, value in shared.items() if name not in assigned)
     own = (Variable(name, value) for name, value in assigned.items())
     unread = place - len(assigned) - sum(word in _WRAPPERS for word in words[:place])
-    arguments = tuple(_shell_expanded(word, values) for word in words[place + 1 :])
+    arguments = tuple(part for word in words[place + 1 :] for part in _shell_words(word, values))
     return Invocation(PROGRAMS[program_of(words[place])], arguments, (*common, *own), "", None, max(unread, 0))
+
+
+def _shell_words(word: str, values: Mapping[str, str]) -> list[str]:
+    """Return a word with the values of its variables: several words for a variable that holds flags."""
+    expanded = _shell_expanded(word, values)
+    return expanded.split() if _SHELL_VARIABLE.fullmatch(word) and expanded.lstrip().startswith("-") else [expanded]
 
 
 def _shell_expanded(text: str, values: Mapping[str, str]) -> str:

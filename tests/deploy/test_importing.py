@@ -243,6 +243,20 @@ def test_an_input_that_cannot_be_read_is_refused_with_its_place(case: str) -> No
     assert "SECRET" not in said
 
 
+@pytest.mark.parametrize(
+    ("script", "kubeconfig"),
+    [
+        ("cat <<EOF\nIt doesn't matter.\nEOF\nvirtual-node --nodename=a --client-kubeconfig=/7\n", "/7"),
+        ("ARGS='--nodename=a\n --client-kubeconfig=/8'\nexec virtual-node $ARGS\n", "/8"),
+        ("virtual-node --nodename=a '\n' --client-kubeconfig=/9\n", "/9"),
+    ],
+    ids=["here-document", "variable-of-two-lines", "argument-of-two-lines"],
+)
+def test_quotes_may_span_lines_and_be_unbalanced_in_unrelated_text(script: str, kubeconfig: str) -> None:
+    """The command line of the virtual node is read in each of these scripts."""
+    assert topology_of(of(script)).lowers[0].kubeconfig == kubeconfig
+
+
 def test_a_policy_that_cannot_be_read_is_named_with_its_configmap() -> None:
     """And with the line in it."""
     text = (CORPUS / "descheduler-in-the-cluster" / "descheduler.yaml").read_text()
