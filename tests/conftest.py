@@ -1,6 +1,6 @@
-"""What all tests share: one sandbox of real control planes for the whole run, in however many processes that runs.
+"""Fixtures and hooks of all tests: one sandbox of real control planes for the whole run, whatever its processes.
 
-It starts when the first test asks for it and ends with the run, even with a killed one. $TENSILE_SANDBOX names the
+It starts when the first test needs it and ends with the run, even if the run is killed. $TENSILE_SANDBOX names the
 directory of a running sandbox to use instead, which saves the start while a test is being written.
 """
 
@@ -66,7 +66,7 @@ SLOW = (
     "tests/e2e/test_replicas.py",
 )
 """Folders and files of campaigns, of tools in bench/, and of installations. `make test-all` runs them and those with
-sandboxes of their own; `make touched` runs what a change calls for."""
+their own sandboxes; `make touched` runs those that a change may affect."""
 READ_SOURCES = {
     "tests/docs/test_conditions.py",
     "tests/docs/test_messages.py",
@@ -75,9 +75,9 @@ READ_SOURCES = {
 }
 """Files whose tests share the syntax trees of all modules."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
-"""Files of long tests in memory that share nothing: each test goes to whichever process is free."""
+"""Files of long tests in memory that share nothing: each test runs in any process that is free."""
 _ALL_REAL = re.compile(rb"^pytestmark = \[?pytest\.mark\.real\b", re.MULTILINE)
-"""How a file says that all of its tests need the sandbox."""
+"""The line that marks all tests of a file as needing the sandbox."""
 
 
 properties.load()
@@ -91,9 +91,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let programs that tests start receive SIGINT, also where the tests run in the background of a shell.
+    """Restore SIGINT for programs that tests start, even if the tests run in the background of a shell.
 
-    Such a shell ignores it for everything that it starts, and what is ignored stays so for a child.
+    Such a shell ignores SIGINT for everything that it starts, and child processes inherit that.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -105,7 +105,7 @@ def is_slow(file: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files whose tests `-m` deselects all: one in four has only such, and to import them takes seconds.
+    """Ignore files whose tests `-m` deselects all, which are a quarter, because importing them takes seconds.
 
     A file that is named on the command line is always imported.
     """
@@ -120,7 +120,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def _is_of_another_process(file: Path, config: pytest.Config) -> bool:
-    """Report whether the files are divided among the processes of this run, and another one has this file."""
+    """Report whether the files are divided among the processes of this run, and another process has this file."""
     worker = getattr(config, "workerinput", None)
     if worker is None or not config.getoption("shares"):
         return False
@@ -129,14 +129,14 @@ def _is_of_another_process(file: Path, config: pytest.Config) -> bool:
 
 
 class Rotated(pytest.Dir):
-    """The folders and files of tests/, of which each process of a run begins with another one.
+    """The folders and files of tests/, of which each process of a run starts with a different one.
 
-    pytest keeps what it compiles, which on a fresh machine takes most of the time of a start: processes that began with
-    the same file would all compile it. The order of the tests is the same in all.
+    pytest caches what it compiles, which on a fresh machine takes most of the time of a start. Processes that start
+    with the same file would all compile it. The order of the tests is the same in all.
     """
 
     def collect(self) -> list[pytest.Item | pytest.Collector]:
-        """Return the entries, from this process's share of the files on."""
+        """Return the entries, starting with this process's share of the files."""
         found = list(super().collect())
         worker = getattr(self.config, "workerinput", {"workerid": "gw0", "workercount": 1})
         share = int(worker["workerid"].removeprefix("gw")) / worker["workercount"]
@@ -146,13 +146,13 @@ class Rotated(pytest.Dir):
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect tests/ as above."""
+    """Collect tests/ with `Rotated`."""
     return Rotated.from_parent(parent, path=path) if path == Path(__file__).parent else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests in the order of their files, and mark those that `make test` leaves to `make test-all`."""
+    """Sort the tests by file, and mark those that `make test` leaves to `make test-all`."""
     items.sort(key=lambda item: item.path.parts)
     for item in items:
         if is_slow(item.nodeid.partition("::")[0]):
@@ -160,16 +160,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules out of later garbage collections: there is one after each file, and they are most of its work."""
+    """Exclude modules from later garbage collections: one follows each file, and modules are most of their work."""
     gc.collect()
     gc.freeze()
 
 
 class Sharing(LoadScopeScheduling):
-    """Keeps the tests of most files in one process, where several share the work: their fixtures are made once.
+    """A scheduler that runs the tests of most files in one process, so that their fixtures are created once.
 
-    Files that start sandboxes of their own go to the same one: three sandboxes at once need more inotify instances than
-    a user has. So do files that read the source of the whole engine, which takes seconds.
+    Files that start their own sandboxes go to the same process, because three sandboxes at once need more inotify
+    instances than a user has. So do files that parse the source of the whole engine, which takes seconds.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -183,21 +183,21 @@ class Sharing(LoadScopeScheduling):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Collect garbage after each file: what its tests left open is reported there, and not for another test.
+    """Collect garbage after each file, so that what its tests left open is reported there and not for another test.
 
-    What survives it, such as caches of modules, would be gone through again after each of the files that follow.
+    What remains, such as caches of modules, is frozen, because it would be traversed again after each later file.
     """
     yield
     if nextitem is None or nextitem.path != item.path:
         if isinstance(item, pytest.Function):
-            item.funcargs.clear()  # else they are still in use
+            item.funcargs.clear()  # otherwise they are still referenced
         left = Counter(left_open())
         gc.freeze()
         assert not left, f"left open: {left.most_common(5)}"
 
 
 def left_open() -> list[str]:
-    """Collect garbage, and give what warned of having been left open, a line each: pytest only counts them."""
+    """Collect garbage, and return a line for each object that warns of being left open; pytest only counts them."""
     found: list[str] = []
     known, sys.unraisablehook = sys.unraisablehook, lambda told: found.append(repr(told.exc_value))
     try:
@@ -209,20 +209,20 @@ def left_open() -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing | EachScheduling:
-    """Share the work as above; with --shares, each process runs all that it has collected."""
+    """Share the work by file; with --shares, each process runs all that it has collected."""
     return EachScheduling(config, log) if config.getoption("shares") else Sharing(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _forks() -> Iterator[None]:
-    """End the process that commands were forked from."""
+    """End the process from which commands are forked."""
     yield
     FORKS.close()
 
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """One upper cluster and two lowers of three nodes each, shared: a test uses a namespace of its own."""
+    """One upper cluster and two lowers of three nodes each, shared: each test uses its own namespace."""
     running = os.environ.get("TENSILE_SANDBOX")
     if running:
         yield Sandbox.attach(Path(running))
@@ -236,7 +236,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 def joined(place: Path) -> Iterator[Sandbox]:
     """Start the sandbox in a folder, or use the one that another process of this run has started there.
 
-    Who started it ends it when nobody uses it any more.
+    The process that started it stops it when no other process uses it.
     """
     with (place / "sandbox.start").open("w") as start, (place / "sandbox.use").open("w") as use:
         flock(start, LOCK_EX)

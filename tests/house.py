@@ -1,8 +1,8 @@
-"""The rules of the source tree that ruff, mypy and import-linter cannot check. Run by `make check`.
+"""Rules of the source tree that ruff, mypy and import-linter cannot check. Run by `make check`.
 
-A reader finds a file by its name and a class by its name alone, so names are checked for what they must not be; and a
-decision can be replayed only while nothing in it waits, so the modules that `.importlinter` calls pure have no
-`async def`.
+A reader finds a file by its name and a class by its name alone, so meaningless and ambiguous names are rejected. A
+decision can be replayed only while nothing in it waits, so the modules that `.importlinter` calls pure have no `async
+def`.
 """
 
 import ast
@@ -14,9 +14,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_FOLDERS, MOST_LOOSE, MOST_FILES = 10, 7, 240
-"""How many folders and modules stand directly in tensile/, and how many files are in it: more, and nobody finds one."""
+"""The most folders and modules directly in tensile/, and the most files in it: more would be hard to navigate."""
 OTHER_TESTS = {"bench", "docs", "e2e", "faults", "kit", "packaging", "scenarios"}
-"""Folders of tests/ that have no namesake in tensile/."""
+"""Folders of tests/ without a folder of the same name in tensile/."""
 BANNED_MODULES = {
     "base", "common", "core", "handler", "helper", "helpers", "manager", "misc", "processor", "types", "util", "utils",
 }  # fmt: skip
@@ -33,7 +33,7 @@ def parsed(folder: Path) -> Trees:
 
 
 def broken_layout(trees: Trees) -> Iterator[str]:
-    """Yield what is too many, and modules with a name that says nothing."""
+    """Yield an error for each exceeded number, and for each module with a meaningless name."""
     folders = {path.parts[1] for path in trees if len(path.parts) > 2}
     loose = [path for path in trees if len(path.parts) == 2 and path.stem != "__init__"]
     for what, count, most in (
@@ -47,7 +47,7 @@ def broken_layout(trees: Trees) -> Iterator[str]:
 
 
 def strange_folders(tests: Trees) -> Iterator[str]:
-    """Yield the folders of tests that mirror nothing, so that nobody would look for a test there."""
+    """Yield the folders of tests without a counterpart in tensile/, where a reader would not look for a test."""
     folders = sorted({path.parent.relative_to("tests") for path in tests if path.name.startswith("test_")})
     for folder in folders:
         if folder.parts and folder.parts[0] not in OTHER_TESTS and not (ROOT / "tensile" / folder).is_dir():
@@ -78,7 +78,7 @@ def broken_purity(trees: Trees) -> Iterator[str]:
 
 
 def _is_declared_only(function: ast.AsyncFunctionDef) -> bool:
-    """Report whether a function has no body beside its docstring and `...`, as a method of a protocol."""
+    """Report whether a function has no body except its docstring and `...`, as a method of a protocol."""
     return all(isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) for line in function.body)
 
 
@@ -93,7 +93,7 @@ def broken_words(trees: Trees) -> Iterator[str]:
 
 
 def reused_names(trees: Trees) -> Iterator[str]:
-    """Yield the public classes that share their name with another one."""
+    """Yield the public classes that have the same name as another one."""
     places = defaultdict(list)
     for path, tree in trees.items():
         for node in tree.body:

@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes reads, writes, sums and limits them."""
+"""Tests of quantities: how Kubernetes parses, formats, adds and limits them."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -60,7 +60,7 @@ LARGEST = 2**63 - 1
     ],
 )
 def test_a_quantity_is_parsed_to_milli_units(text: str, milli: int) -> None:
-    """What is finer is rounded away from zero, what is larger than Kubernetes counts is its largest."""
+    """Smaller fractions are rounded away from zero, and larger amounts become the largest that Kubernetes allows."""
     assert parse(text) == milli
 
 
@@ -76,7 +76,7 @@ def test_a_quantity_is_parsed_to_milli_units(text: str, milli: int) -> None:
     ],
 )
 def test_a_quantity_is_parsed_to_any_scale(text: str, scale: int, amount: int) -> None:
-    """Whole units round up, as the scheduler counts memory; nano-units are what metrics come in."""
+    """Whole units are rounded up, as the scheduler counts memory, and metrics use nano-units."""
     assert parse(text, scale) == amount
 
 
@@ -130,15 +130,15 @@ ZEROS = "0" * 90
         ("0" * 100_000 + "1", 1000),
     ],
 )
-def test_zeros_that_an_apiserver_keeps_are_of_no_account(text: str, milli: int) -> None:
-    """Kubernetes 1.36.3 gives these back as they came: one pod with such a request must not hide the others."""
+def test_leading_zeros_of_a_quantity_are_ignored(text: str, milli: int) -> None:
+    """Kubernetes 1.36.3 returns them unchanged, and one pod with such a request must not hide the others."""
     assert parse(text) == milli
     assert is_quantity(text)
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_is_no_quantity_is_refused_with_words(text: str) -> None:
-    """The words show how one looks."""
+def test_a_text_that_is_no_quantity_is_rejected_with_an_example(text: str) -> None:
+    """The error shows the form of a quantity."""
     assert not is_quantity(text)
     with pytest.raises(ValueError, match='not a quantity; write a number with a suffix such as "2"'):
         parse(text)
@@ -162,8 +162,8 @@ def test_what_is_no_quantity_is_refused_with_words(text: str) -> None:
         (10**24, "1000E"),
     ],
 )
-def test_an_amount_is_written_canonically(milli: int, text: str) -> None:
-    """Without a fraction, with the largest suffix that allows it."""
+def test_an_amount_is_formatted_in_canonical_form(milli: int, text: str) -> None:
+    """It has no fraction, and the largest suffix that is possible without one."""
     assert render(milli) == text
 
 
@@ -184,21 +184,21 @@ def test_an_amount_is_written_canonically(milli: int, text: str) -> None:
         (-(1024**2), "-1Mi"),
     ],
 )
-def test_bytes_are_written_in_powers_of_1024(amount: int, text: str) -> None:
-    """With the largest suffix that leaves no fraction."""
+def test_bytes_are_formatted_in_powers_of_1024(amount: int, text: str) -> None:
+    """They have the largest suffix that is possible without a fraction."""
     assert render(amount * 1000, binary=True) == text
 
 
 @pytest.mark.parametrize(
     ("milli", "text"), [(1, "1m"), (1_023_500, "1023500m"), (1_024_001, "1025"), (2_047_999, "2Ki")]
 )
-def test_parts_of_bytes_round_up_from_1024_on(milli: int, text: str) -> None:
-    """And are kept below, as in Kubernetes."""
+def test_fractions_of_bytes_are_rounded_up_from_1024_bytes(milli: int, text: str) -> None:
+    """Smaller amounts keep their fraction, as in Kubernetes."""
     assert render(milli, binary=True) == text
 
 
-def test_nano_units_are_written_with_their_suffix() -> None:
-    """For amounts that metrics give."""
+def test_nano_units_are_formatted_with_their_suffix() -> None:
+    """Metrics have such amounts."""
     assert render(1, scale=NANO) == "1n"
     assert render(1_500_000, scale=NANO) == "1500u"
     assert render(2 * 10**9, scale=NANO) == "2"
@@ -216,34 +216,34 @@ def test_nano_units_are_written_with_their_suffix() -> None:
         ("nvidia.com/gpu", False),
     ],
 )
-def test_bytes_are_known_by_the_resource(resource: str, *, binary: bool) -> None:
-    """Memory and storage, not counts."""
+def test_is_binary_is_true_for_memory_and_storage(resource: str, *, binary: bool) -> None:
+    """Other resources are counted in decimal."""
     assert is_binary(resource) is binary
 
 
-def test_a_resource_list_is_parsed_and_written() -> None:
-    """Each resource in the form that Kubernetes gives it."""
+def test_a_resource_list_is_parsed_and_formatted() -> None:
+    """Each resource has the form that Kubernetes uses for it."""
     amounts = parse_all({"cpu": "1500m", "memory": "2048Mi", "pods": "110", "a/b": 4})
     assert amounts == {"cpu": 1500, "memory": 2 * 1024**3 * 1000, "pods": 110_000, "a/b": 4000}
     assert render_all(amounts) == {"cpu": "1500m", "memory": "2Gi", "pods": "110", "a/b": "4"}
 
 
-def test_a_bad_amount_in_a_list_is_named() -> None:
-    """By its resource."""
+def test_the_error_for_an_invalid_resource_list_names_the_resource() -> None:
+    """It begins with the name of the first resource whose quantity is invalid."""
     with pytest.raises(ValueError, match=r"^memory: not a quantity"):
         parse_all({"cpu": "1", "memory": "1GB", "pods": "x"})
 
 
-def test_lists_are_added() -> None:
-    """What only one has counts as nothing in the other; neither is changed."""
+def test_resource_lists_are_added() -> None:
+    """A resource in only one of them counts as zero in the other, and neither list is changed."""
     left, right = {"cpu": 1, "memory": 2}, {"cpu": 10, "pods": 3}
     assert add(left, right) == {"cpu": 11, "memory": 2, "pods": 3}
     assert (left, right) == ({"cpu": 1, "memory": 2}, {"cpu": 10, "pods": 3})
     assert add({}, {}) == {}
 
 
-def test_amounts_are_clamped() -> None:
-    """Between nothing and the limit; a limit of what is not there adds nothing."""
+def test_amounts_are_clamped_between_zero_and_the_limit() -> None:
+    """A limit for a resource that is absent adds nothing."""
     amounts = {"cpu": 5, "memory": -1, "pods": 3}
     assert clamp(amounts, {"cpu": 2, "pods": 9, "a/b": 1}) == {"cpu": 2, "memory": 0, "pods": 3}
     assert clamp(amounts, {}) == {"cpu": 5, "memory": 0, "pods": 3}
@@ -268,7 +268,7 @@ FACTORS = {
     st.decimals(min_value=0, max_value=10**6, places=4, allow_nan=False),
     st.sampled_from(sorted(FACTORS)),
 )
-def test_parsing_is_exact_and_rounds_up(number: Decimal, suffix: str) -> None:
+def test_parsing_a_quantity_is_exact_and_rounds_up(number: Decimal, suffix: str) -> None:
     """The result is the smallest number of milli-units that is not less than the quantity."""
     exact = Fraction(number) * FACTORS[suffix] * 1000
     milli = parse(f"{number:f}{suffix}")
@@ -277,8 +277,8 @@ def test_parsing_is_exact_and_rounds_up(number: Decimal, suffix: str) -> None:
 
 @examples(400, derandomize=True)
 @given(st.integers(min_value=-LARGEST, max_value=LARGEST))
-def test_what_is_written_is_read_again(milli: int) -> None:
-    """No precision is lost in decimal; binary loses less than a byte."""
+def test_a_formatted_amount_parses_to_the_same_amount(milli: int) -> None:
+    """Decimal form loses no precision, and binary form less than a byte."""
     assert parse(render(milli)) == milli
     assert 0 <= abs(parse(render(milli, binary=True))) - abs(milli) < 1000
     assert "." not in render(milli)
@@ -286,8 +286,8 @@ def test_what_is_written_is_read_again(milli: int) -> None:
 
 @examples(300, derandomize=True)
 @given(st.text(st.sampled_from("0123456789.+-eEKMGinumk _x"), max_size=12))
-def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
-    """is_quantity says which, and nothing else is raised."""
+def test_any_text_is_a_quantity_or_raises_value_error(text: str) -> None:
+    """is_quantity agrees with it, and no other exception is raised."""
     try:
         parse(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How the files of `make unit` are divided among its processes."""
+"""Tests of how the test files of `make unit` are divided among its processes."""
 
 from pathlib import Path
 
@@ -7,24 +7,24 @@ from shares import divided, last_times
 TIMES = {"a": 5.0, "b": 3.0, "c": 3.0, "d": 1.0}
 
 
-def test_each_process_has_about_the_same_to_do() -> None:
-    """Longest first."""
+def test_files_are_divided_evenly_by_their_times() -> None:
+    """The file with the longest time is assigned first."""
     assert divided([[one] for one in TIMES], TIMES, 2) == {"a": 0, "b": 1, "c": 1, "d": 0}
 
 
-def test_files_that_share_their_work_stay_together() -> None:
-    """Even if that is unequal."""
+def test_files_of_one_group_get_the_same_share() -> None:
+    """This is so even if the shares become unequal."""
     assert divided([["a", "b"], ["c"], ["d"]], TIMES, 2) == {"a": 0, "b": 0, "c": 1, "d": 1}
 
 
-def test_a_new_file_counts_as_an_average_one() -> None:
-    """Without any time known, all files count the same."""
+def test_a_file_without_a_known_time_counts_as_an_average_one() -> None:
+    """If no time is known, all files count the same."""
     assert divided([["new"], ["a"], ["d"]], TIMES, 2) == {"a": 0, "new": 1, "d": 1}
     assert divided([["a"], ["b"], ["c"]], {}, 2) == {"a": 0, "b": 1, "c": 0}
 
 
-def test_the_times_are_those_of_the_last_run(tmp_path: Path) -> None:
-    """Summed by file; none after an interrupted or no run."""
+def test_the_times_of_the_last_run_are_summed_by_file(tmp_path: Path) -> None:
+    """There are none without a run or after an interrupted one."""
     report = tmp_path / "unit.xml"
     assert last_times(report) == {}
     case = '<testcase classname="tests.kube.test_rest" time="{}"/>'

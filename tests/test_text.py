@@ -1,4 +1,4 @@
-"""What may be printed: no secret, no control character, nothing without end."""
+"""Tests of text for printing: it has no secret, no control character and a limited length."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ MARKER = "aHVudGVyMg=="
     "key",
     ["data", "stringData", "binaryData", "token", "Authorization", "authorization", "password", "client-key-data"],
 )
-def test_what_is_kept_under_the_key_of_a_secret_is_hidden(key: str) -> None:
-    """At any depth, whatever it is; the key is still told, and what stands beside it."""
+def test_values_of_secret_keys_are_hidden(key: str) -> None:
+    """This applies to any value at any depth; the key and the other keys are still shown."""
     for value in (MARKER, {"password": MARKER}, [MARKER]):
         shown = printable({"items": [{"kind": "Secret", key: value}]})
         assert shown == {"items": [{"kind": "Secret", key: HIDDEN}]}
@@ -24,13 +24,13 @@ def test_what_is_kept_under_the_key_of_a_secret_is_hidden(key: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic"])
 def test_a_credential_in_a_text_is_hidden(scheme: str) -> None:
-    """As it stands in a header that some library prints."""
+    """A library may print a header that contains one."""
     assert clean(f"sent {scheme} {MARKER} to it") == f"sent {scheme} {HIDDEN} to it"
 
 
 @pytest.mark.parametrize("text", ["the bearer of it", "basic auth", "", "pod default/web: 3 of 4"])
-def test_a_plain_text_stays(text: str) -> None:
-    """Words that only look like the start of a credential too."""
+def test_a_text_without_credentials_is_unchanged(text: str) -> None:
+    """This includes words that only look like the start of a credential."""
     assert clean(text) == text
 
 
@@ -48,19 +48,19 @@ def test_a_plain_text_stays(text: str) -> None:
     ],
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:
-    """They can neither begin a line nor steer a terminal nor turn the reading order; other languages stay."""
+    """They could start a line, control a terminal or change the reading order; letters of other languages are kept."""
     assert clean(text) == shown
     assert printable([text]) == [shown]
 
 
-def test_a_long_text_is_cut() -> None:
-    """Some errors carry a whole object."""
+def test_a_long_text_is_truncated() -> None:
+    """Some errors contain a whole object."""
     assert clean("x" * LONGEST_PRINTED) == "x" * LONGEST_PRINTED
     assert clean("x" * (LONGEST_PRINTED + 1)) == "x" * (LONGEST_PRINTED - 3) + "..."
 
 
-def test_deep_and_wide_values_are_cut() -> None:
-    """A value may be a whole list of objects, or hold itself."""
+def test_deep_and_wide_values_are_truncated() -> None:
+    """A value may be a whole list of objects, or contain itself."""
     circle: list[Any] = []
     circle.append(circle)
     assert "..." in repr(printable(circle))
@@ -70,7 +70,7 @@ def test_deep_and_wide_values_are_cut() -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.floats() | st.text() | st.binary(), st.lists, max_leaves=20))
 def test_any_value_can_be_printed(value: Any) -> None:
-    """And no character of it that is not plain."""
+    """The result has only printable characters."""
     shown = repr(printable(value))
     assert all(character.isprintable() for character in shown)
 
@@ -82,22 +82,25 @@ def test_any_value_can_be_printed(value: Any) -> None:
         max_leaves=10,
     )
 )
-def test_no_secret_comes_through(value: Any) -> None:
-    """Wherever the key stands over it."""
+def test_no_value_under_a_secret_key_is_printed(value: Any) -> None:
+    """The key may be at any level above the value."""
     assert MARKER not in repr(printable({"stringData": value}))
     assert MARKER not in repr(printable([{"spec": {"Token": value}}]))
 
 
 @given(st.text(max_size=300), st.integers(3, 200))
-def test_a_text_for_an_event_is_cut_within_its_bytes(text: str, most: int) -> None:
-    """No character is torn, and what is short enough stays as it is."""
+def test_a_text_for_an_event_is_truncated_to_a_number_of_bytes(text: str, most: int) -> None:
+    """No character is split, and a text that is short enough is unchanged."""
     found = cut(text, most)
     assert len(found.encode()) <= most
     assert cut(found, most) == found
 
 
-def test_the_lines_of_a_text_for_an_event_stay() -> None:
-    """What a probe prints has several; an escape sequence among them is written out, and a long end is marked."""
+def test_line_breaks_in_a_text_for_an_event_are_kept() -> None:
+    """The output of a probe has several lines.
+
+    Escape sequences are escaped, and a truncated text ends with dots.
+    """
     assert cut("a\tb\n\x1b[2Jc\r\n", 100) == "a\tb\n\\x1b[2Jc\\r\n"
     assert cut("x" * 20, 10) == "xxxxxxx..."
     assert cut("\ud800", 100) == "\\ud800"
@@ -120,6 +123,6 @@ def test_the_lines_of_a_text_for_an_event_stay() -> None:
         (8 * 86_400 + 3600, "8d"),
     ],
 )
-def test_a_time_span_is_printed_as_kubectl_does(seconds: int, words: str) -> None:
-    """A second unit only where the first is small."""
+def test_a_duration_is_formatted_as_in_kubectl(seconds: int, words: str) -> None:
+    """A second unit is shown only if the first number is small."""
     assert human_duration(seconds) == words

@@ -1,4 +1,4 @@
-"""Streams that whoever started the program left in a bad way."""
+"""Tests of output to terminals and to unusual standard streams of the process."""
 
 import io
 import os
@@ -11,10 +11,10 @@ from tensile.text import aligned, harmless, joined, takes_colour
 
 
 class Screen(io.StringIO):
-    """A terminal."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Describe that it is one."""
+        """Return that it is a terminal."""
         return True
 
 
@@ -27,15 +27,15 @@ class Screen(io.StringIO):
         (io.StringIO(), {}, False),
     ],
 )
-def test_colours_are_for_terminals_of_people_who_want_them(
+def test_colors_are_used_on_terminals_unless_no_color_is_set(
     stream: io.StringIO, variables: dict[str, str], *, wanted: bool
 ) -> None:
-    """As no-color.org has it: any text but an empty one says no."""
+    """As no-color.org defines, an empty NO_COLOR does not count."""
     assert takes_colour(stream, variables) is wanted
 
 
-def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
-    """A file that is opened later does not become what is printed to."""
+def test_output_to_a_closed_stream_is_discarded(tmp_path: Path) -> None:
+    """Otherwise a file that is opened later could get the descriptor of standard output."""
     script = (
         "import sys; from tensile.text import prepare; prepare(); kept = open(sys.argv[1], 'w'); "
         "print('told', flush=True); sys.stdout.isatty(); kept.write(str(kept.fileno()))"
@@ -46,8 +46,8 @@ def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
     assert int(kept.read_text()) > 2
 
 
-def test_an_answer_that_is_no_text_is_read() -> None:
-    """As bytes of another encoding, typed at a question; it is then no agreement."""
+def test_input_that_is_no_valid_utf8_is_read_with_replacement_characters() -> None:
+    """Bytes of another encoding as an answer to a question must not fail, and do not count as agreement."""
     script = "import sys; from tensile.text import prepare; prepare(); print(ascii(sys.stdin.readline()))"
     variables = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     done = subprocess.run([_python(), "-c", script], input=b"\xff\n", capture_output=True, env=variables, check=True)
@@ -71,13 +71,13 @@ def _python() -> str:
         ("a\\nb", "a\\nb"),
     ],
 )
-def test_what_a_terminal_would_act_on_is_escaped(words: str, wanted: str) -> None:
-    """And what is escaped already stays as it is."""
+def test_characters_that_control_a_terminal_are_escaped(words: str, wanted: str) -> None:
+    """Text that is escaped already is not changed."""
     assert harmless(words) == wanted
     assert harmless(harmless(words)) == wanted
 
 
-def test_a_cell_cannot_make_a_line_of_its_own() -> None:
-    """Columns are as wide as what is shown."""
+def test_line_breaks_in_cells_and_lines_are_escaped() -> None:
+    """The width of a column is that of the escaped text."""
     assert aligned([["A", "B"], ["x\ny", "\x1b[1m"]]) == ["A      B", "x\\ny   \\u001b[1m"]
     assert joined(["a\nb", "c"]) == "a\\nb\nc"

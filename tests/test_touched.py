@@ -1,4 +1,4 @@
-"""Which of the tests that `make test` leaves out a change calls for."""
+"""Tests of the selection of slow tests, which `make test` leaves out, for a change."""
 
 from pathlib import Path
 
@@ -6,26 +6,26 @@ import pytest
 from touched import ROOT, RULES, touched
 
 
-def test_a_change_calls_for_what_it_could_break() -> None:
-    """The tools of a bench for its folder, the campaigns on webhooks for the webhook."""
+def test_a_change_selects_the_slow_tests_that_it_may_break() -> None:
+    """A change in bench/ selects the tests of its tools, and one of the webhook those of the webhook."""
     assert touched(["bench/kit/oracles.py"]) == ["tests/bench"]
     assert "tests/e2e/test_webhook_e2e.py" in touched(["tensile/policy/webhook/server.py"])
     assert touched(["CHANGELOG.md", "tests/kit/worldkit.py"]) == []
 
 
-def test_a_test_that_changed_calls_for_itself() -> None:
-    """Whether `make test` has run it already, its marks tell."""
+def test_a_changed_test_file_selects_itself() -> None:
+    """Its marks decide whether `make test` has run it already."""
     assert touched(["tests/faults/test_twins.py"]) == ["tests/faults/test_twins.py"]
 
 
-def test_every_path_of_the_rules_is_there() -> None:
-    """A file that was renamed would never call for anything again."""
+def test_every_path_in_the_rules_exists() -> None:
+    """A rule for a renamed file would never select a test."""
     paths = {path for begins, tests in RULES for path in (*begins, *tests)}
     assert [path for path in sorted(paths) if not (ROOT / path).exists() and path != "requirements"] == []
 
 
-def test_every_test_that_is_left_out_is_called_for_by_some_change(pytestconfig: pytest.Config) -> None:
-    """Else CI would never run it before a change lands."""
+def test_every_slow_test_file_is_selected_by_some_rule(pytestconfig: pytest.Config) -> None:
+    """Otherwise CI would never run it before a change is merged."""
     (conftest,) = (one for one in pytestconfig.pluginmanager.get_plugins() if hasattr(one, "OWN_SANDBOX"))
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     slow = {path for path in files if path in conftest.OWN_SANDBOX or path.startswith(conftest.SLOW)}

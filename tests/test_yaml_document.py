@@ -1,4 +1,4 @@
-"""Reading YAML with places and limits, with and without the library in C."""
+"""Tests of parsing YAML with positions and limits, with the C and the Python loader."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ b:
 
 
 def read(text: str) -> YAMLNode:
-    """Read a text without flaws."""
+    """Parse a text that has no flaws."""
     document = compose(text)
     assert not document.flaws
     assert document.root is not None
@@ -104,30 +104,30 @@ def flaws(text: str, loader: Any = yaml.SafeLoader) -> list[tuple[int, int, str]
         ("=", "="),
     ],
 )
-def test_a_plain_scalar_is_what_yaml_1_2_says(text: str, value: object) -> None:
-    """Not what YAML 1.1 made of no, 012 and 1:30."""
+def test_a_plain_scalar_has_its_value_of_yaml_1_2(text: str, value: object) -> None:
+    """YAML 1.1 has other values for texts such as no, 012 and 1:30."""
     found = scalar(text)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_not_a_number_is_a_float() -> None:
-    """And equal to nothing."""
+def test_nan_is_a_float() -> None:
+    """It is not equal to itself."""
     found = scalar(".nan")
     assert isinstance(found, float)
     assert found != found  # noqa: PLR0124 - this is what it is known by
 
 
-def test_a_number_of_many_digits_is_a_float() -> None:
-    """Python would take seconds over millions of digits, or refuse."""
+def test_a_number_with_more_than_40_digits_is_a_float() -> None:
+    """Python would need seconds for an integer with millions of digits, or reject it."""
     assert scalar("9" * 40) == int("9" * 40)
     assert isinstance(scalar("9" * 41), float)
     assert scalar("1" * 1_000_000) == float("inf")
     assert scalar("0x" + "f" * 1000) == "0x" + "f" * 1000
 
 
-def test_quotes_and_blocks_make_text() -> None:
-    """Whatever is in them."""
+def test_quoted_and_block_scalars_are_text() -> None:
+    """This does not depend on their content."""
     assert plain(read("a: '1'\nb: \"true\"\nc: |\n  ~\nd: >-\n  no\n  more\ne: ''\nf: ! 5\n")) == {
         "a": "1",
         "b": "true",
@@ -139,7 +139,7 @@ def test_quotes_and_blocks_make_text() -> None:
 
 
 def test_plain_data_has_tuples_for_lists() -> None:
-    """So that nobody changes what others read."""
+    """Several readers may share the data, so none may change them."""
     assert plain(read(TEXT)) == {"a": 1, "b": {"c": ("x", {"d": "y"}), "e": ("f", {"g": "h"})}}
 
 
@@ -159,8 +159,8 @@ def test_plain_data_has_tuples_for_lists() -> None:
         (("b", "e", 1, "g"), (7, 10), (7, 7)),
     ],
 )
-def test_everything_has_a_place(path: Any, value: tuple[int, int], key: tuple[int, int]) -> None:
-    """A value on its key's line is pointed at itself, any other by its key."""
+def test_every_value_and_key_has_a_position(path: Any, value: tuple[int, int], key: tuple[int, int]) -> None:
+    """A value on the line of its key has its own position, and any other has that of its key."""
     root = read(TEXT)
     assert locate(root, path) == Position(*value)
     assert locate(root, path, key=True) == Position(*key)
@@ -170,13 +170,13 @@ def test_everything_has_a_place(path: Any, value: tuple[int, int], key: tuple[in
     ("path", "place"),
     [(("x",), (1, 1)), (("b", "x"), (2, 1)), (("b", "c", 7), (3, 3)), (("a", "x"), (1, 1))],
 )
-def test_what_is_not_there_is_pointed_at_by_what_is_around_it(path: Any, place: tuple[int, int]) -> None:
-    """The nearest key or item above it."""
+def test_an_absent_path_has_the_position_of_its_nearest_parent(path: Any, place: tuple[int, int]) -> None:
+    """That is the nearest key or item that exists."""
     assert locate(read(TEXT), path) == Position(*place)
 
 
 def test_a_node_is_found_by_its_path() -> None:
-    """Or is None."""
+    """The result is None for a path that does not exist."""
     root = read(TEXT)
     found = find(root, ("b", "c", 1, "d"))
     assert found is not None
@@ -201,13 +201,13 @@ def test_a_node_is_found_by_its_path() -> None:
         (("k" * 64,), '["' + "k" * 60 + '..."]'),
     ],
 )
-def test_a_path_is_shown_in_a_way_that_a_terminal_can_take(path: Any, text: str) -> None:
-    """Plain keys bare, others quoted, escaped and cut."""
+def test_a_path_is_formatted_for_a_terminal(path: Any, text: str) -> None:
+    """Plain keys have no quotes; others are quoted, escaped and truncated."""
     assert show_path(path) == text
 
 
-def test_a_key_is_shown_as_in_a_path() -> None:
-    """For messages that name one."""
+def test_a_key_is_formatted_as_in_a_path() -> None:
+    """Messages that name a key use it."""
     assert (show_key("a_B-1"), show_key("1a"), show_key('"')) == ("a_B-1", '"1a"', '"\\""')
 
 
@@ -230,36 +230,38 @@ def test_a_key_is_shown_as_in_a_path() -> None:
         ("a: 1\r\nb: \x07\n", [(2, 4, "(file)")]),
     ],
 )
-def test_flaws_have_the_same_place_with_either_reader(loader: Any, text: str, told: list[tuple[int, int, str]]) -> None:
-    """The one in C and the one in Python."""
+def test_flaws_have_the_same_position_with_both_loaders(
+    loader: Any, text: str, told: list[tuple[int, int, str]]
+) -> None:
+    """The loaders are that in C and that in Python."""
     assert flaws(text, loader) == told
 
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("text", ['a: "\\U00110000"', 'a: "\\UFFFFFFFF"', 'a: "\\x"', "a: &"])
-def test_bad_escapes_are_flaws_with_either_reader(loader: Any, text: str) -> None:
-    """Even where the reader in Python raises what is no YAML error."""
+def test_invalid_escapes_are_flaws_with_both_loaders(loader: Any, text: str) -> None:
+    """The Python loader raises an exception for some of them that is no YAML error."""
     document = compose(text, loader=loader)
     assert document.root is None
     assert document.flaws[0].text.startswith("not valid YAML: ")
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_good_text_is_the_same_with_either_reader(loader: Any) -> None:
-    """Values, keys and places."""
+def test_valid_text_has_the_same_result_with_both_loaders(loader: Any) -> None:
+    """Values, keys and positions are the same."""
     assert compose(TEXT, loader=loader).root == read(TEXT)
 
 
-def test_a_flaw_beside_the_rest_leaves_the_rest_readable() -> None:
-    """So that other errors can be told with it; the first of two keys counts."""
+def test_the_rest_of_a_document_with_a_flaw_can_be_read() -> None:
+    """Other errors can then be reported with it; of duplicate keys, the first one counts."""
     document = compose("a: !t 1\nb: 2\nb: 3\n<<: {d: 4}\nc: 5\n? [e]\n: f\n")
     assert document.root is not None
     assert plain(document.root) == {"a": "1", "b": 2, "c": 5}
     assert [flaw.position.line for flaw in document.flaws] == [1, 3, 4, 6]
 
 
-def test_limits_are_reached_and_not_passed() -> None:
-    """What is just within them is read."""
+def test_documents_within_the_limits_are_accepted_and_others_are_not() -> None:
+    """The limits are those of depth, aliases and entries."""
     assert compose("[" * (MAX_DEPTH - 1) + "v" + "]" * (MAX_DEPTH - 1)).flaws == ()
     assert flaws("[" * MAX_DEPTH + "v" + "]" * MAX_DEPTH) != []
     assert compose("a: &a v\nb: [" + "*a, " * MAX_ALIASES + "]\n").flaws == ()
@@ -267,8 +269,8 @@ def test_limits_are_reached_and_not_passed() -> None:
     assert flaws("[" + "v, " * MAX_ENTRIES + "v]") != []
 
 
-def test_values_are_counted_with_aliases_followed() -> None:
-    """The mapping, a list of one value, and a list of such a list are six values on four levels."""
+def test_the_size_of_a_document_includes_the_values_of_aliases() -> None:
+    """A mapping with a list of one value, and a list of that list, has six values on four levels."""
     root = read("a: &a [x]\nb: [*a]\n")
     assert (root.size, root.height) == (6, 4)
     within, beyond = (
@@ -278,8 +280,8 @@ def test_values_are_counted_with_aliases_followed() -> None:
     assert flaws(beyond) == [(2, 5 + 4 * (MAX_ALIASES - 1), f"b[{MAX_ALIASES - 1}]")]
 
 
-def test_an_anchor_can_be_used_again_and_anew() -> None:
-    """The last one before the alias counts, keys can have one too."""
+def test_an_anchor_can_be_used_several_times_and_defined_again() -> None:
+    """The last definition before an alias counts, and keys can have anchors too."""
     assert plain(read("&k a: &x 1\nb: *x\nc: &x 2\nd: *x\ne: *k\n")) == {
         "a": 1,
         "b": 1,
@@ -289,16 +291,16 @@ def test_an_anchor_can_be_used_again_and_anew() -> None:
     }
 
 
-def test_a_problem_without_words_of_ours_keeps_the_readers() -> None:
-    """It is better than nothing."""
+def test_a_problem_without_a_known_message_keeps_that_of_the_loader() -> None:
+    """A message of the loader is better than none."""
     assert advise("found something odd").words == "found something odd"
     assert not advise("found something odd").opened
 
 
 @examples(150, derandomize=True)
 @given(st.text(st.sampled_from("ab:-[]{},&*!|>'\"\n \t#?%@`~<.0\\"), max_size=60))
-def test_any_text_gives_a_tree_or_flaws(text: str) -> None:
-    """Reading never raises, whichever reader reads."""
+def test_any_text_is_parsed_to_a_tree_or_to_flaws(text: str) -> None:
+    """Neither loader raises an exception."""
     for loader in (yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         document = compose(text, loader=loader)
         assert document.root is not None or document.flaws
@@ -315,13 +317,13 @@ def test_any_text_gives_a_tree_or_flaws(text: str) -> None:
         (r"a: \ud83d\ude00", {"a": r"\ud83d\ude00"}),
     ],
 )
-def test_a_character_that_json_writes_as_two_is_one(text: str, wanted: object) -> None:
-    """JSON is read as JSON; in YAML the same signs outside of double quotes are text as they are."""
+def test_a_surrogate_pair_in_json_is_one_character(text: str, wanted: object) -> None:
+    """In YAML, the same text outside of double quotes is not an escape."""
     assert plain(read(text)) == wanted
 
 
-def test_half_a_character_is_refused() -> None:
-    """There is none that it could be."""
+def test_half_a_surrogate_pair_is_a_flaw() -> None:
+    """It is no character."""
     assert compose(r'{"a": "\ud83d"}').flaws
 
 
@@ -337,24 +339,24 @@ def test_half_a_character_is_refused() -> None:
         ("---\n---\n", [None]),
     ],
 )
-def test_a_text_is_split_into_its_documents(text: str, values: list[object]) -> None:
-    """Only a marker at the start of a line begins one; those without content are left out."""
+def test_a_text_is_split_into_its_yaml_documents(text: str, values: list[object]) -> None:
+    """Only a marker at the start of a line begins a document, and empty documents are left out."""
     parts = [compose(part) for part in documents(text)]
     if values != [None]:
         assert [part.flaws for part in parts] == [()] * len(parts)
     assert [plain(part.root) for part in parts if part.root] == (values if values != [None] else [None] * (text == ""))
 
 
-def test_a_document_of_several_has_the_positions_of_the_text() -> None:
-    """Lines before it count."""
+def test_positions_in_a_document_count_from_the_start_of_the_whole_text() -> None:
+    """The lines of earlier documents count."""
     _, second = documents("a: 1\n---\nb:\n  c: 2\n")
     root = compose(second).root
     assert root is not None
     assert locate(root, ("b", "c")) == (4, 6)
 
 
-def test_documents_are_split_within_limits() -> None:
-    """However many there are, and however large the text."""
+def test_the_number_and_size_of_split_documents_is_limited() -> None:
+    """A text that is too large is not split."""
     assert len(documents("---\na: 1\n" * 5 * MAX_DOCUMENTS)) == MAX_DOCUMENTS + 1
     text = "a: 1\n" + "---\n" * 200_000
     assert documents(text) == ["a: 1\n"]

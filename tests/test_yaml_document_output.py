@@ -1,4 +1,4 @@
-"""YAML that is written: text stays text for every program that reads it, and nothing stands for something elsewhere."""
+"""Tests of YAML output: text remains text for every YAML parser, and there are no aliases."""
 
 import subprocess
 from typing import Any
@@ -18,20 +18,20 @@ _WORDS = """
     1.e3 1e-3 9223372036854775808 99999999999999999999 - ? : # & * ! | > ' % @ `
 """
 MISTAKEN = _WORDS.split()
-"""What one program or another takes for no text, or for no YAML."""
+"""Texts that some parser reads as another type, or as no YAML, without quotes."""
 TRICKY = st.text("yYnNoOeE0123456789+-._:xXbBT ~#'\"\\\n\t\u00e9\u2603\U0001f600", max_size=12)
 
 
 def read_by_us(text: str) -> Any:
-    """Read a document by the rules of YAML 1.2."""
+    """Parse a document by the rules of YAML 1.2."""
     found = compose(text)
     assert not found.flaws
     return plain(found.root or pytest.fail("no document"))
 
 
 @pytest.mark.parametrize("word", [*MISTAKEN, "", " ", "a b", "a: b", "line\n", "\nline", "  two\n lines\n\n", "x\ty\n"])
-def test_text_stays_text_for_both_versions_of_yaml(word: str) -> None:
-    """As a value, as a key and in a list; on one line as well."""
+def test_text_remains_text_for_parsers_of_yaml_1_1_and_1_2(word: str) -> None:
+    """This applies to values, keys and items of lists, and to the one-line form."""
     for value in ({"k": word, word: "v"}, {"list": [word, {"k": [word]}]}):
         text = document(value)
         assert yaml.safe_load(text) == value
@@ -40,8 +40,8 @@ def test_text_stays_text_for_both_versions_of_yaml(word: str) -> None:
 
 
 @given(TRICKY)
-def test_any_text_stays_text(word: str) -> None:
-    """Whatever it is made of, every reader that we have gives back what was written."""
+def test_any_text_is_parsed_as_the_same_text(word: str) -> None:
+    """Parsers of YAML 1.1 and of YAML 1.2 both return it unchanged."""
     value = {"k": word, "list": [word]}
     text = document(value)
     assert yaml.safe_load(text) == value
@@ -49,8 +49,8 @@ def test_any_text_stays_text(word: str) -> None:
 
 
 @pytest.mark.real
-def test_kubectl_reads_what_was_written(sandbox: Sandbox) -> None:
-    """The real one, whose reader finds more in `y`, `12e45` or `0O17` than PyYAML does."""
+def test_kubectl_parses_every_ambiguous_text_as_text(sandbox: Sandbox) -> None:
+    """Without quotes, kubectl reads texts such as `y`, `12e45` or `0O17` as other types than PyYAML does."""
     data = {f"k{place}": word for place, word in enumerate(MISTAKEN)}
     labels = dict.fromkeys(MISTAKEN, "x")
     given = {"apiVersion": "example.io/v1", "kind": "Thing", "metadata": {"name": "y"}, "data": data, "more": labels}
@@ -61,24 +61,24 @@ def test_kubectl_reads_what_was_written(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("word", ["web", "500m", "10Gi", "1.2.3", "10.0.0.1", "app:1", "v1", "+5m", "yellow", "a-1e3"])
-def test_what_nobody_mistakes_has_no_quotes(word: str) -> None:
-    """People read it."""
+def test_unambiguous_text_is_written_without_quotes(word: str) -> None:
+    """The output is easier to read without them."""
     assert is_plainly_text(word)
     assert document({"k": word}) == f"k: {word}\n"
 
 
 @pytest.mark.parametrize("word", MISTAKEN)
-def test_what_anybody_mistakes_has_quotes(word: str) -> None:
-    """Of which kubectl finds some where PyYAML does not, and the other way round."""
+def test_text_that_some_parser_misreads_is_quoted(word: str) -> None:
+    """Some texts are misread only by kubectl, and others only by PyYAML."""
     assert document({"k": word}).strip()[-1] in "'\""
 
 
-def test_nothing_is_an_alias() -> None:
-    """What several places share is written in each."""
+def test_shared_values_are_written_in_full_without_aliases() -> None:
+    """Each place has the whole value."""
     shared = {"a": ["b"]}
     assert document({"one": shared, "two": shared}) == "one:\n  a:\n  - b\ntwo:\n  a:\n  - b\n"
 
 
-def test_lines_are_a_block() -> None:
-    """A script in a ConfigMap stays readable."""
+def test_text_of_several_lines_is_written_as_a_block() -> None:
+    """A script in a ConfigMap remains readable."""
     assert document({"k": "one\ntwo\n"}) == "k: |\n  one\n  two\n"

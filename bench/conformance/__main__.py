@@ -1,15 +1,15 @@
-"""Kubernetes' own conformance tests, on a real node and through the virtual node before it: what differs is a defect.
+"""Runs Kubernetes' own conformance tests on a real node and through its virtual node: a difference is a defect.
 
     .venv/bin/python -m bench.conformance [--focus REGEX] [--only direct|through] [--serial] [--procs N] [--runs N]
                                           [--keep DIR] [--document]
 
-First on the cluster that the real node (kubelet, containerd, runc) is in, then, with an engine, on the upper cluster
-whose only node is the virtual one. The suite is built from Go modules into the user's cache once. A whole run writes
-conformance.json and docs/conformance.md; part of it is only printed. Exits with 1 when a test that
-passes directly fails through the virtual node without a reason in reasons.yaml.
+The tests run first on the cluster of the real node (kubelet, containerd, runc), then, with an engine, on the upper
+cluster whose only node is the virtual node. The suite is built once from Go modules into the user's cache. A complete
+run writes conformance.json and docs/conformance.md; the result of a partial run is only printed. Exits with 1 if a test
+that passes directly fails through the virtual node without a reason in reasons.yaml.
 
-Several tests run at once, and on a small machine a probe of one may then come too late. So a test that fails without a
-known reason, on either side, is run once more by itself; how many there were is in the result.
+Several tests run at once, and on a small machine a probe of one may then be too late. A test that fails without a known
+reason, on either side, is therefore run once more by itself; the result lists these tests.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
 def outcomes(
     sandbox: Sandbox, programs: Programs, wanted: argparse.Namespace, side: str, folder: Path
 ) -> list[list[Outcome]]:
-    """Run one side as often as it is wanted, and return how each run's tests went."""
+    """Run one side the requested number of times, and return the outcomes of each run's tests."""
     state, chosen = sandbox.state(), Selection(wanted.focus, wanted.serial)
     assert state.binaries is not None
     place = Side(side, sandbox.clusters[CLUSTERS[side]].kubeconfig, state.binaries.kubectl, folder, state.identity)
@@ -76,12 +76,12 @@ def outcomes(
 
 
 def once(programs: Programs, chosen: Selection, place: Side, processes: int) -> list[Outcome]:
-    """Run tests once, so many at a time."""
+    """Run the tests once, a given number at a time."""
     return report.outcomes(run(command(programs, chosen, place, processes), place, print).read_bytes())
 
 
 def tests(programs: Programs, wanted: argparse.Namespace, scratch: Path) -> list[Case]:
-    """Run what is wanted on clusters of its own, and return the tests."""
+    """Run the requested tests on new clusters, and return them."""
     folder = wanted.keep.resolve() if wanted.keep else scratch
     direct: list[list[Outcome]] = []
     through: list[list[Outcome]] = []
@@ -95,7 +95,7 @@ def tests(programs: Programs, wanted: argparse.Namespace, scratch: Path) -> list
 
 
 def told(every: list[Case]) -> None:
-    """Print what failed, and the table."""
+    """Print the failures, and the table."""
     for test in every:
         for side, runs in ((DIRECT, test.direct), (THROUGH, test.through)):
             failed = [one for one in runs if one.state not in (report.PASSED, report.SKIPPED)]
@@ -106,7 +106,7 @@ def told(every: list[Case]) -> None:
 
 
 def of_a_part(every: list[Case], known: judging.Reasons) -> int:
-    """Print what is broken in a part of the tests, on both sides, and return the exit code."""
+    """Print the defects in a part of the tests that ran on both sides, and return the exit code."""
     broken = judging.broken(every, known, whole=False)
     for words in broken:
         print(f"{NAME}: BROKEN: {words}", file=sys.stderr)
@@ -114,7 +114,7 @@ def of_a_part(every: list[Case], known: judging.Reasons) -> int:
 
 
 def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Namespace) -> int:
-    """Keep the result of all tests, write the page, and print what changed and broke, and return the exit code."""
+    """Keep the result of all tests, write the page, print changes and defects, and return the exit code."""
     before = kept_before(wanted.results, NAME)
     run_as = {"procs": wanted.procs, "runs": wanted.runs}
     path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
@@ -128,7 +128,7 @@ def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Nam
 
 
 def main() -> int:
-    """Read the arguments, run, keep the result, and return the exit code."""
+    """Read the arguments, run the tests, keep the result, and return the exit code."""
     wanted = arguments()
     if wanted.document:
         PAGE.write_text(page(kept_before(wanted.results, NAME)))

@@ -1,10 +1,11 @@
-"""A burst of equal pods against lowers that are nine tenths full, with the scheduler extender and without it.
+"""Sends a burst of equal pods to lower clusters that are nine tenths full, with and without the scheduler extender.
 
     .venv/bin/python -m bench.conformance.burst --pods 500
 
-Each node below has room for four of the pods and a bit, so the sum that a virtual node shows is more than its nodes
-hold; and there are more pods than room. With the extender as many run as there is room for, the others wait above, and
-none is ever Pending below for want of a node. Without it, which is measured to compare, some are.
+Each lower node has capacity for slightly more than four of the pods, so the sum that a virtual node shows is more than
+its nodes hold, and there are more pods than capacity. With the extender, as many pods run as fit, the others stay
+pending in the upper cluster, and no lower pod is ever Pending for want of a node. A round without the extender is
+measured for comparison.
 """
 
 import asyncio
@@ -26,15 +27,15 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 
 EACH = 4
-"""Pods that a node has room for."""
+"""Pods that fit on a node."""
 CPU, FULL = "700m", "28800m"
 SPARE = 2.0
-"""Seconds in which the engine hears of the strangers' pods."""
+"""Seconds for the engine to observe the pods that fill the nodes."""
 LIMIT = 180.0
 
 
 class Refusals:
-    """Which pods of the lowers had no node at any moment, as watches tell; used with `async with`."""
+    """The lower pods that had no node at any moment, as watches report them; used with `async with`."""
 
     def __init__(self, lowers: list[Site]) -> None:
         self._lowers = lowers
@@ -65,25 +66,25 @@ def is_refused(pod: Manifest) -> bool:
 
 
 def places(nodes: int, lowers: int) -> int:
-    """Return how many of the pods there is room for."""
+    """Return how many of the pods fit."""
     return EACH * nodes * lowers
 
 
 def stranger(node: str) -> Manifest:
-    """Make the pod that takes nine tenths of a node."""
+    """Return the pod that occupies nine tenths of a node."""
     container = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": FULL}}}
     return {"metadata": {"name": f"full-{node}"}, "spec": {"nodeName": node, "containers": [container]}}
 
 
 def burst(pods: int) -> Manifest:
-    """Make the Deployment."""
+    """Return the Deployment."""
     made = deployment("burst", pods)
     made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": CPU}}
     return made
 
 
 async def fill(trial: Trial) -> None:
-    """Take nine tenths of every node, in the name of nobody."""
+    """Fill nine tenths of every lower node with pods that the engine does not own."""
     for site in trial.lowers.values():
         for node in await site.items(NODES):
             await site.call("POST", PODS.format(NAMESPACE), stranger(node["metadata"]["name"]))
@@ -91,7 +92,7 @@ async def fill(trial: Trial) -> None:
 
 
 def switch(sandbox: Sandbox, *, enabled: bool) -> None:
-    """Switch the extender on or off in the topology file, in one piece."""
+    """Switch the extender on or off in the topology file, with one atomic replacement."""
     path = sandbox.directory / "topology.yaml"
     topology = yaml.safe_load(path.read_text())
     topology["extender"]["enabled"] = enabled
@@ -101,7 +102,7 @@ def switch(sandbox: Sandbox, *, enabled: bool) -> None:
 
 
 async def one(trial: Trial, pods: int, room: int) -> dict[str, Any]:
-    """Let the burst come, and say where its pods are in the end."""
+    """Create the burst, and return where its pods are in the end."""
     begin = time.monotonic()
     async with Refusals(list(trial.lowers.values())) as refusals:
         await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), burst(pods))
@@ -120,11 +121,11 @@ def state_of(pod: Manifest) -> str:
 
 
 async def _settled(trial: Trial, pods: int, room: int) -> Snapshot:
-    """Return what is there when as many run as there is room for, and every other has been told that it has none."""
+    """Return the pods after as many run as fit and every other one is unschedulable or has a node."""
     found = Snapshot([], {})
 
     async def is_over() -> bool:
-        """Look at every cluster."""
+        """Read every cluster, and report whether the burst has settled."""
         nonlocal found
         found = await trial.snapshot()
         told = sum(is_refused(pod) or bool(pod["spec"].get("nodeName")) for pod in found.upper)
@@ -135,7 +136,7 @@ async def _settled(trial: Trial, pods: int, room: int) -> Snapshot:
 
 
 def judged(asked: dict[str, Any], room: int, pods: int) -> list[str]:
-    """Return what of the burst with the extender is not as it has to be."""
+    """Return in which counts the burst with the extender differs from what is expected."""
     wanted = {"running": room, "pending_above": pods - room, "pending_below": 0, "had_no_node_below": 0}
     return [
         f"{field}: {asked.get(field, 0)}, not {count}"
@@ -145,7 +146,7 @@ def judged(asked: dict[str, Any], room: int, pods: int) -> list[str]:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Send the burst with the extender, round after round, and once without it."""
+    """Send the burst with the extender in every round, and once without it."""
     lowers = [name for name in sandbox.clusters if name != UPPER]
     pods = given.pods
     room = min(pods, places(sandbox.state().options.nodes, len(lowers)))

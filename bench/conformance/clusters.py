@@ -1,4 +1,4 @@
-"""The clusters that the suite is run on: one real node, and a cluster whose only node is the virtual one before it."""
+"""The clusters that the suite runs on: one with a real node, and one whose only node is its virtual node."""
 
 import subprocess
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from tensile.sandbox.state import Options
 
 SERVER = "localhost"
 OPTIONS = Options(lowers=1, nodes=1, real_node=True, verify_kubelet=False)
-"""The upper takes any serving certificate: that of the sandbox is for loopback, where the node is not."""
+"""The upper accepts any serving certificate: the sandbox's is for loopback, which is not the node's address."""
 
 
 @contextmanager
 def clusters(folder: Path, programs: Programs) -> Iterator[Sandbox]:
-    """Start the clusters, with the images that the suite's tests ask for; they end with the block."""
+    """Start the clusters for the block, with the images that the suite's tests use."""
     with Sandbox.start(folder / "sandbox", OPTIONS, progress=print) as sandbox:
         sandbox.adopt("engine.log", "images.tar")
         images = sandbox.directory / "images.tar"
@@ -48,13 +48,13 @@ def virtual_node(sandbox: Sandbox) -> Iterator[None]:
 
 
 def untainted(topology: str) -> str:
-    """Return the text of a topology whose only lower has a node without taints: the suite's pods tolerate none."""
+    """Return a topology's text with a node without taints for its only lower: the suite's pods tolerate none."""
     line = f"  kubeconfig: {LOWER}.kubeconfig\n"
     return topology.replace(line, f"{line}  node: {{taints: []}}\n")
 
 
 def files(sandbox: Sandbox, programs: Programs) -> Files:
-    """Read what the images are made of."""
+    """Return the files that the images are made of."""
     state = sandbox.state()
     assert state.node is not None
     busybox = state.node.runtime.busybox

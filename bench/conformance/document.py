@@ -1,4 +1,4 @@
-"""The page that says how much of Kubernetes' own suite passes through a virtual node, made from a result."""
+"""Writes the page on how much of Kubernetes' own suite passes through a virtual node, from a result."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -65,7 +65,7 @@ if a test passes directly and fails through the virtual node without a reason in
 
 
 def page(kept: dict[str, Any]) -> str:
-    """Return the text of the page for a result as it was kept."""
+    """Return the text of the page for a kept result."""
     through, direct, alone = kept["failing_through"], kept["failing_directly"], kept["left_out_by_themselves"]
     parts = [_HEAD.format(sigs=_listed(SIGS)), *map(_row, kept["table"]), _made(kept), _THROUGH]
     parts += [_reasons(through)] if through else [_NONE]
@@ -75,7 +75,7 @@ def page(kept: dict[str, Any]) -> str:
 
 
 def _made(kept: dict[str, Any]) -> str:
-    """Return the paragraph that says with what a result was made, and how."""
+    """Return the paragraph on how, and with which versions, a result was made."""
     run = kept["run"]
     return _MADE.format(
         **kept["versions"],
@@ -96,7 +96,7 @@ def _times(runs: int, unsteady: Sequence[str]) -> str:
 
 
 def _repeated(names: Sequence[str]) -> str:
-    """Return which tests were run again by themselves."""
+    """Return the sentence on the tests that were run again by themselves."""
     if not names:
         return "No test was run a second time."
     which = "; ".join(map(_cell, names))
@@ -109,18 +109,18 @@ def _row(row: dict[str, Any]) -> str:
 
 
 def _reasons(failing: Sequence[dict[str, Any]]) -> str:
-    """Return the table of tests that fail, with why."""
+    """Return the table of the tests that fail, with the reason of each."""
     return _pairs("why", [(one["name"], one["why"]) for one in failing])
 
 
 def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a table of tests and what is said of each."""
+    """Return a table of tests with a text for each."""
     lines = "".join(f"| {_cell(name)} | {_cell(words)} |\n" for name, words in pairs)
     return f"| test | {title} |\n|---|---|\n{lines}"
 
 
 def _cell(text: str) -> str:
-    """Return text as it stands in a table."""
+    """Return text escaped for a table cell."""
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 

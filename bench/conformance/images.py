@@ -1,7 +1,7 @@
-"""The images that the tests ask for, made of busybox, agnhost and a shell, under the names that the suite gives them.
+"""The images that the tests use, made of busybox, agnhost and a shell, under the names that the suite expects.
 
-Which registries those names begin with is the suite's business: it is asked for them (`e2e.test --list-images`), and
-nothing is fetched from any. An image that is not made here is not there; a test of it fails on either side.
+The suite decides from which registries they come: `e2e.test --list-images` prints the names, and nothing is fetched. An
+image that is not made here does not exist; a test that uses it fails on either side.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,15 +12,15 @@ from tensile.sandbox.real_node import Image, LayerEntry, busybox_layer, layer, p
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PAGES = "usr/share/nginx/html"
 NOT_OURS = ("authenticated", "invalid")
-"""What stands in the names of images that must not be there: the tests see that pulling them fails."""
+"""Parts of the names of images that must not exist, because tests check that pulling them fails."""
 CURL = b'#!/bin/sh\nfor url; do :; done\nexec wget -q -O - "$url"\n'
-"""What these tests ask of curl: the page that the last argument names."""
+"""What these tests need of curl: it prints the page whose URL is the last argument."""
 USERS = b"root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n"
 GROUPS = b"root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
 
 
 class Files(NamedTuple):
-    """What the images are made of: programs as they are in their files, and a certificate with its key."""
+    """What the images are made of: the contents of programs, and a certificate with its key."""
 
     applets: tuple[str, ...]
     busybox: bytes
@@ -32,7 +32,7 @@ class Files(NamedTuple):
 
 
 def listed(text: str) -> list[str]:
-    """Return the images of a list that may be made here, a name a line."""
+    """Return the images of a list, one name a line, that may be made here."""
     return [name for name in text.split() if not any(word in name for word in NOT_OURS)]
 
 
@@ -44,15 +44,15 @@ def archive(names: Iterable[str], files: Files) -> bytes:
 
 
 def _kind(name: str) -> str:
-    """Return an image's own name, without where it is from and its version."""
+    """Return an image's own name, without its registry and its version."""
     return name.rpartition("/")[2].partition(":")[0]
 
 
 def _images(files: Files) -> dict[str, tuple[tuple[bytes, ...], Mapping[str, Any]]]:
     """Return layers and configuration of each image.
 
-    A shell that is called by its path is busybox's, whose words a test compares; one that is looked for is the other,
-    which passes on every variable.
+    A shell that is run by its path is busybox's, because a test compares its messages; one that is found on the search
+    path is bash, which passes on every variable.
     """
     base = busybox_layer(files.busybox, files.applets)
     shell = layer({"usr/local/bin/sh": LayerEntry(files.shell, 0o755), "etc/group": LayerEntry(GROUPS)})
@@ -76,7 +76,7 @@ def _images(files: Files) -> dict[str, tuple[tuple[bytes, ...], Mapping[str, Any
 
 
 def _agnhost(files: Files) -> bytes:
-    """Return the files of agnhost's image that lie over busybox; of the certificate tests make a page."""
+    """Return the files of agnhost's image that are added to busybox; tests serve pages with the certificate."""
     return layer(
         {
             "agnhost": LayerEntry(files.agnhost, 0o755),
@@ -92,5 +92,5 @@ def _agnhost(files: Files) -> bytes:
 
 
 def _data(animal: str) -> bytes:
-    """Return what the two images of the update demo tell apart."""
+    """Return the layer that distinguishes the two images of the update demo."""
     return layer({"data.json": LayerEntry(f'{{"image": "{animal}.jpg"}}\n'.encode())})

@@ -1,8 +1,8 @@
-"""A real metrics-server in each of a sandbox's clusters, and nodes in name only whose pods use what they say.
+"""Runs a metrics-server in each of a sandbox's clusters, and kwok nodes whose pods report the use in their annotations.
 
-kwok tells of a pod the cpu and memory that its annotations name; the lower's metrics-server reads kwok, and the upper's
-reads the engine's kubelet API as a user who may do no more than a metrics-server in production. The apiserver finds
-either by a Service that is only a name for this machine: there is no network of pods here.
+For each pod kwok reports the cpu and memory that its annotations specify. The lower's metrics-server reads kwok, and
+the upper's reads the engine's kubelet API as a user with only the rights of a metrics-server in production. The
+apiserver finds either by a Service of type ExternalName for this machine, because the sandbox has no pod network.
 """
 
 import os
@@ -29,7 +29,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 class MetricsServer:
-    """A metrics-server of one cluster; used with `with`. `flags` say how it reaches nodes."""
+    """A metrics-server of one cluster; used with `with`. `flags` set how it reaches nodes."""
 
     def __init__(self, sandbox: Sandbox, cluster: str, port: int, *flags: str) -> None:
         self._sandbox = sandbox
@@ -66,26 +66,26 @@ class MetricsServer:
         self.stop()
 
     def stop(self) -> None:
-        """End it; once is enough."""
+        """Kill the process; calling it twice is harmless."""
         self._process.kill()
         self._process.wait(LIMIT)
 
     def remove(self) -> None:
-        """End it, and have its API no more."""
+        """Kill the process, and remove its API from the cluster."""
         self.stop()
         done = self._sandbox.kubectl("delete", "apiservice", f"v1beta1.{GROUP}", cluster=self._cluster)
         assert done.returncode == 0, done.stderr
 
 
 class Used(NamedTuple):
-    """What `kubectl top` says: thousandths of a cpu, and MiB."""
+    """What `kubectl top` reports: thousandths of a cpu, and MiB."""
 
     cpu: int
     memory: int
 
 
 def top(sandbox: Sandbox, cluster: str, what: str, *arguments: str) -> dict[str, Used]:
-    """Run `kubectl top` and give what it says by name; what is not known is left out."""
+    """Run `kubectl top` and return the use by name; rows with unknown values are left out."""
     done = sandbox.kubectl("top", what, "--no-headers", *arguments, cluster=cluster)
     rows = [line.split() for line in done.stdout.splitlines() if "<unknown>" not in line]
     place = 2 if what == "pod" else 3
@@ -93,7 +93,7 @@ def top(sandbox: Sandbox, cluster: str, what: str, *arguments: str) -> dict[str,
 
 
 def tell_use(sandbox: Sandbox, lower: str, port: int) -> None:
-    """Let a lower's kwok serve on that port what pods use, and its nodes name the port."""
+    """Let a lower's kwok serve the use of pods on that port, and annotate its nodes with the path."""
     cluster = sandbox.clusters[lower]
     folder = cluster.audit_log.parent
     config = folder / "use.yaml"
@@ -121,7 +121,7 @@ def _number(text: str, unit: str) -> int:
 
 
 def _metric() -> Manifest:
-    """Return what kwok tells of a node, as a kubelet would."""
+    """Return the metrics that kwok serves for a node, as a kubelet would."""
     metrics = [
         _one("container_cpu_usage_seconds_total", "counter", 'pod.CumulativeUsage("cpu", container.name)'),
         _one("container_memory_working_set_bytes", "gauge", 'pod.Usage("memory", container.name)'),
@@ -139,7 +139,7 @@ def _one(name: str, kind: str, value: str) -> Manifest:
 
 
 def _use() -> Manifest:
-    """Let a pod use what its annotations say, and next to nothing without."""
+    """Return the usage of pods: what their annotations specify, and next to nothing without them."""
     usage = {
         resource: {
             "expression": f'"{key}" in pod.metadata.annotations '
@@ -178,7 +178,7 @@ def _binding(kind: str, name: str, role_kind: str, role: str) -> Manifest:
 
 
 def _service(port: int) -> list[Manifest]:
-    """Return the API as the apiserver finds it."""
+    """Return the Service and the APIService by which the apiserver finds the API."""
     where = {"name": USER, "namespace": "kube-system"}
     service = {
         "apiVersion": "v1",

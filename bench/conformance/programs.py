@@ -1,8 +1,8 @@
-"""The programs of the suite: its tests, Ginkgo that runs them, and what the images are made of.
+"""Finds or builds the programs of the suite: its tests, Ginkgo, which runs them, and those in the images.
 
-All come from the Go module that the sandbox's own programs come from, and are kept in the user's cache like those.
-The shell is a package of the distribution's: the one that is in busybox may not pass on a variable whose name has a
-dash, as of which some tests are.
+All are built from the same Go module as the sandbox's own programs, and are kept in the user's cache like those. The
+shell is a package of the distribution, because busybox's shell may not pass on a variable whose name has a dash, which
+some tests use.
 """
 
 import os
@@ -23,12 +23,12 @@ GINKGO = ProgramSet("e2e", VERSION, ("ginkgo-2.28",), "github.com/onsi/ginkgo/v2
 AGNHOST = ProgramSet("e2e", VERSION, ("agnhost",), "k8s.io/kubernetes/test/images/agnhost", "-s -w", "about a minute")
 NNP = ProgramSet("e2e", VERSION, ("nnp",), "k8s.io/kubernetes/test/images/nonewprivs", "-s -w", "a few seconds")
 SUITE = ProgramSet("e2e", VERSION, ("e2e-1.36.test",), ".", VERSION_FLAGS, "about 5 minutes on 2 cores")
-"""A name of its own, so that a Ginkgo or a suite of another version on the search path is never taken for it."""
+"""The name has the version, so that a suite of another version on the search path is never used instead."""
 SHELL = "bash-static"
 
 
 class Programs(NamedTuple):
-    """Where each of them is."""
+    """The path of each program."""
 
     suite: Path
     ginkgo: Path
@@ -38,7 +38,7 @@ class Programs(NamedTuple):
 
 
 def found(progress: Progress, environ: Mapping[str, str] = os.environ) -> Programs:
-    """Return the programs; builds or fetches those that are not there, saying so to `progress`.
+    """Return the programs; those that are missing are built or fetched, which is reported to `progress`.
 
     Raises:
         SandboxError: something could not be built or fetched.
@@ -50,7 +50,7 @@ def found(progress: Progress, environ: Mapping[str, str] = os.environ) -> Progra
 
 
 def shell(cache: Path, environ: Mapping[str, str], progress: Progress) -> Path:
-    """Return a static shell that passes on every variable: the machine's, the cache's, or one that is fetched now.
+    """Return a static shell that passes on every variable: from the search path, the cache, or a new download.
 
     Raises:
         SandboxError: it cannot be fetched.
@@ -66,7 +66,7 @@ def shell(cache: Path, environ: Mapping[str, str], progress: Progress) -> Path:
 
 
 def _unpacked(folder: Path) -> Path:
-    """Return the shell of a folder that its package was unpacked into."""
+    """Return the shell in a folder that its package was unpacked into."""
     for part in ("bin", "usr/bin"):
         if (folder / part / SHELL).exists():
             return folder / part / SHELL

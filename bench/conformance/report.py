@@ -1,6 +1,7 @@
-"""What a report of Ginkgo's says of each test, and what two sides, each run so many times, come to.
+"""Reads Ginkgo's reports, and combines the outcomes of each test over the runs of two sides.
 
-Plain data from plain data. A report names every test that the suite has; those that were not chosen are left out.
+Its functions only convert plain data. A report names every test that the suite has; those that were not selected are
+left out.
 """
 
 import re
@@ -22,9 +23,9 @@ _PASSING = (
 
 
 class Outcome(NamedTuple):
-    """How one test went in one run; what failed, and where in the suite's sources, is "" where nothing did.
+    """How one test went in one run; the failure, and its place in the suite's sources, is "" if there is none.
 
-    `was_repeated`: it failed among others, and this is how it went when it was run by itself after them.
+    `was_repeated` is whether it failed among others, so that this is the outcome of its repetition by itself.
     """
 
     name: str
@@ -46,27 +47,27 @@ class Case(NamedTuple):
 
     @property
     def passes_directly(self) -> bool:
-        """Whether it passed in each run on the real node."""
+        """Whether the test passed in each run on the real node."""
         return _passed(self.direct)
 
     @property
     def passes_through(self) -> bool:
-        """Whether it passed in each run through the virtual node."""
+        """Whether the test passed in each run through the virtual node."""
         return _passed(self.through)
 
     @property
     def is_steady(self) -> bool:
-        """Whether all runs of a side say the same."""
+        """Whether all runs of a side have the same outcome."""
         return all(len({one.state for one in side}) <= 1 for side in (self.direct, self.through))
 
     @property
     def is_run(self) -> bool:
-        """Whether there is a run in which it did not leave itself out, as for want of a second node."""
+        """Whether the test was not skipped in some run; a test skips itself if it needs, say, a second node."""
         return any(one.state != SKIPPED for one in (*self.direct, *self.through))
 
     @property
     def was_repeated(self) -> bool:
-        """Whether there is a run in which it failed among others and was run again by itself."""
+        """Whether the test failed among others in some run and was run again by itself."""
         return any(one.was_repeated for one in (*self.direct, *self.through))
 
 
@@ -81,27 +82,27 @@ class Row(NamedTuple):
 
 
 def outcomes(report: bytes) -> list[Outcome]:
-    """Return how each test went that was chosen, by name."""
+    """Return the outcomes of the tests that were selected, by name."""
     suites = orjson.loads(report)
     found = [spec for suite in suites for spec in suite.get("SpecReports") or () if _chosen(spec)]
     return sorted(map(_outcome, found))
 
 
 def repeated(run: Iterable[Outcome], again: Iterable[Outcome]) -> list[Outcome]:
-    """Return a run with what came of the tests that were run again by themselves."""
+    """Return a run with the outcomes of the tests that were run again by themselves."""
     found = {one.name: one._replace(was_repeated=True) for one in again}
     return [found.get(one.name, one) for one in run]
 
 
 def joined(direct: Sequence[Sequence[Outcome]], through: Sequence[Sequence[Outcome]]) -> list[Case]:
-    """Put the runs of both sides together, test by test."""
+    """Combine the runs of both sides, test by test."""
     sigs = {one.name: one.sig for run in (*direct, *through) for one in run}
     sides = [_by_name(runs) for runs in (direct, through)]
     return [Case(name, sigs[name], *(side.get(name, ()) for side in sides)) for name in sorted(sigs)]
 
 
 def rows(tests: Iterable[Case]) -> list[Row]:
-    """Return the table, a line a sig and one for all of them."""
+    """Return the table, with a line for each sig and one for all tests."""
     run = [test for test in tests if test.is_run]
     return [
         *(_row(sig, [one for one in run if one.sig == sig]) for sig in sorted({one.sig for one in run})),
@@ -110,7 +111,7 @@ def rows(tests: Iterable[Case]) -> list[Row]:
 
 
 def share(tests: Iterable[Case]) -> float:
-    """Return which part of the tests that pass on the real node passes through the virtual one; 1.0 of none."""
+    """Return the share of the tests that pass on the real node that pass through the virtual one; 1.0 if none do."""
     total = rows(tests)[-1]
     return total.both / total.direct if total.direct else 1.0
 
@@ -137,7 +138,7 @@ def _by_name(runs: Sequence[Sequence[Outcome]]) -> dict[str, tuple[Outcome, ...]
 
 
 def _chosen(spec: dict[str, Any]) -> bool:
-    """Report whether it is a test that was chosen: one that was not is skipped without a word."""
+    """Report whether a spec is a test that was selected: one that was not is skipped without a message."""
     return spec["LeafNodeType"] == "It" and (spec["State"] != SKIPPED or bool(_failure(spec).get("Message")))
 
 
@@ -160,13 +161,13 @@ def _outcome(spec: dict[str, Any]) -> Outcome:
 
 
 def _failure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return what failed in a test, {} for nothing."""
+    """Return the failure of a test, {} if there is none."""
     found: dict[str, Any] = spec.get("Failure") or {}
     return found
 
 
 def _short(message: str) -> str:
-    """Return the beginning of a message on one line, without what differs from run to run."""
+    """Return the beginning of a message on one line, without the parts that differ from run to run."""
     for pattern, instead in _PASSING:
         message = pattern.sub(instead, message)
     message = message.strip()

@@ -1,7 +1,6 @@
-"""Runs the suite on one side: by Ginkgo, in several processes, to its end or to ours.
+"""Runs the suite on one side, by Ginkgo in several processes, until it ends or this process does.
 
-Which tests are run is said in Ginkgo's labels, which upstream gives them. Nothing of upstream is changed, and its time
-limits stay.
+The tests are selected by Ginkgo's labels, which upstream sets. Nothing of upstream is changed, and its timeouts stay.
 """
 
 import os
@@ -29,7 +28,7 @@ DONE = "•"
 
 
 class Selection(NamedTuple):
-    """Which tests: a regular expression of their names ("" for all), and whether those that want to be alone too."""
+    """Which tests to run: a regular expression of their names ("" for all), and whether Serial and Slow tests too."""
 
     focus: str = ""
     serial: bool = False
@@ -47,7 +46,7 @@ def by_names(names: Iterable[str]) -> str:
 
 
 class Side(NamedTuple):
-    """Where the suite is run: the cluster's kubeconfig and kubectl, and a folder for what it leaves."""
+    """Where the suite is run: the cluster's kubeconfig and kubectl, and a folder for its output."""
 
     name: str
     kubeconfig: Path
@@ -57,7 +56,7 @@ class Side(NamedTuple):
 
 
 def command(programs: Programs, selection: Selection, side: Side, processes: int) -> list[str]:
-    """Return the command line of Ginkgo, with that of the suite after it."""
+    """Return the command line of Ginkgo, followed by that of the suite."""
     return [
         str(programs.ginkgo),
         "run",
@@ -98,9 +97,9 @@ def run(line: list[str], side: Side, progress: Progress) -> Path:
 
 @contextmanager
 def _started(line: list[str], side: Side, sink: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run it in a group of its own, so that all of it is ended, by its number, whatever happens here.
+    """Run the suite in its own process group, which is killed by its number when the block ends.
 
-    Its temporary files, which some tests leave behind, have a folder that goes with it.
+    Its temporary files, of which some tests leave a few, are in a folder that is removed with it.
     """
     with tempfile.TemporaryDirectory() as scratch:
         variables = {**os.environ, MARK: side.identity, "TMPDIR": scratch}

@@ -1,12 +1,11 @@
-"""`kubectl top` and a HorizontalPodAutoscaler against a virtual node, through two real metrics-servers.
+"""Checks `kubectl top` and a HorizontalPodAutoscaler on a virtual node, through two real metrics-servers.
 
     .venv/bin/python -m bench.conformance.top
 
-Pods of a Deployment above use what is known beforehand; what the upper's metrics-server makes of the engine's figures
-has to be that within a few percent, also when it changes, and of the same pods as the lower's tells of. An autoscaler
-above has to follow.
-In the end the lower's metrics API is taken away, and the upper's metrics-server has to log why there are no figures.
-Writes faults-top.json; exits with 1 when something is not so.
+The pods of an upper Deployment have a known use. What the upper's metrics-server reports from the engine's figures has
+to be within a few percent of it, also after it changes, and for the same pods as the lower's reports. An upper
+autoscaler has to follow. In the end the lower's metrics API is removed, and the upper's metrics-server has to log why
+there are no figures. Writes faults-top.json; exits with 1 if a check failed.
 """
 
 import argparse
@@ -35,11 +34,11 @@ PAUSE = 1.0
 OFF_BY = 0.05
 ABSENT = "has no metrics API"
 FIRST, LATER = Used(250, 64), Used(10, 32)
-"""What each pod uses, of which it requests 100 thousandths of a cpu: enough to grow, and enough to shrink."""
+"""What each pod uses: of the 100 thousandths of a cpu that it requests, enough to scale up, and to scale down."""
 
 
 def deployment() -> Manifest:
-    """Make a workload whose pods run on the virtual node and say what they use."""
+    """Return a Deployment whose pods run on the virtual node and whose annotations specify their use."""
     resources = {"requests": {"cpu": "100m", "memory": "64Mi"}}
     spec = {
         "tolerations": [{"operator": "Exists"}],
@@ -52,7 +51,7 @@ def deployment() -> Manifest:
 
 
 def autoscaler() -> Manifest:
-    """Make an autoscaler that wants half of what is requested to be used, and does not hesitate."""
+    """Return an autoscaler with a target of half the requested cpu, which scales down without delay."""
     target = {"type": "Utilization", "averageUtilization": 50}
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME},
@@ -70,12 +69,12 @@ def autoscaler() -> Manifest:
 
 
 def said(used: Used) -> dict[str, str]:
-    """Return the annotations by which a pod says what it uses."""
+    """Return the annotations that specify the use of a pod."""
     return {CPU: f"{used.cpu}m", MEMORY: f"{used.memory}Mi"}
 
 
 class Trial:
-    """What is looked at on the way: the seconds that each took, and what `kubectl top` said."""
+    """Records what is checked: the seconds that each step took, and the output of `kubectl top`."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -83,11 +82,11 @@ class Trial:
         self.tops: dict[str, Any] = {}
 
     async def reached(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until something holds, and note how long it took."""
+        """Wait until a condition holds, and record how long it took."""
         begin = time.monotonic()
 
         async def looked() -> bool:
-            """Look in a thread, now and then: kubectl takes its time, and figures come every ten seconds."""
+            """Check in a thread, once a second: kubectl is slow, and figures change every ten seconds."""
             await asyncio.sleep(PAUSE)
             return await asyncio.to_thread(holds)
 
@@ -96,7 +95,7 @@ class Trial:
         print(f"{what}: {self.seconds[what]} s", flush=True)
 
     def pods_use(self, used: Used, count: int) -> bool:
-        """Report whether so many pods use that, as told above and below, and their node no less than they do."""
+        """Report whether that many pods have that use in both clusters, and their node the use of the lower nodes."""
         above, below = (top(self._sandbox, cluster, "pod", "-n", "default") for cluster in (UPPER, LOWER))
         node = top(self._sandbox, UPPER, "node").get(LOWER)
         lower_nodes = top(self._sandbox, LOWER, "node")
@@ -109,12 +108,12 @@ class Trial:
         return len(above) == count and above.keys() == below.keys() and right and whole
 
     def replicas(self) -> int:
-        """Return how many pods the autoscaler has asked for."""
+        """Return how many pods the autoscaler has requested."""
         told = self._sandbox.kubectl("get", "deployment", NAME, "-o", "jsonpath={.spec.replicas}")
         return int(told.stdout or 0)
 
     def pause_autoscaler(self) -> None:
-        """Take the autoscaler away: what it asked for stays."""
+        """Delete the autoscaler; the number of replicas that it set stays."""
         done = self._sandbox.kubectl("delete", "hpa", NAME)
         assert done.returncode == 0, done.stderr
 
@@ -126,17 +125,17 @@ class Trial:
 
 
 def summed(found: dict[str, Used]) -> Used:
-    """Add up what nodes use."""
+    """Return the sum of what nodes use."""
     return Used(sum(one.cpu for one in found.values()), sum(one.memory for one in found.values()))
 
 
 def is_near(found: Used, wanted: Used) -> bool:
-    """Report whether a figure is right: a few percent off, or the thousandth or MiB that kubectl rounds to."""
+    """Report whether a figure is right, within a few percent or the unit that kubectl rounds to."""
     return all(abs(one - other) <= max(2, OFF_BY * other) for one, other in zip(found, wanted, strict=True))
 
 
 async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: MetricsServer) -> str:
-    """Do it all, and return the clusters' version."""
+    """Run all steps, and return the clusters' version."""
     async with Site(sandbox.clusters[UPPER]) as site:
         await nodes_usable(site, 1)
         version = await site.version()
@@ -157,7 +156,7 @@ async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: Metri
 
 
 def measure(sandbox: Sandbox, results: Path) -> int:
-    """Run it beside an engine, keep and print what came out, and return the exit code."""
+    """Run the steps with an engine, keep and print the result, and return the exit code."""
     ports = [run[0] for run in choose([1, 1, 1])]
     tell_use(sandbox, LOWER, ports[0])
     trial = Trial(sandbox)
@@ -180,7 +179,7 @@ def measure(sandbox: Sandbox, results: Path) -> int:
 
 
 def main() -> int:
-    """Read the arguments, start a sandbox, measure."""
+    """Read the arguments, start a sandbox, and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Each right of the engine is taken away in turn, and a test has to break of it: no role holds more than is needed.
+"""Removes each right of the engine in turn; a test has to fail without it, so no role grants more than is needed.
 
     .venv/bin/python -m bench.mutation.rights [--only "lower: patch pods/resize" …] [--left] [--minutes 20] [--lanes 2]
 
-First some tests of tests/e2e run under the roles as they are shipped: none may fail, and nothing may be refused for
-want of a right. Their audit logs tell which right serves which tests. Then each verb on each resource is left out of
-the roles by itself, and the tests that use it run again, the quickest first, until one fails. It counts only where the
-apiserver has refused that very thing meanwhile, so that a test which fails of something else proves nothing.
-Writes faults-rights.json; exits with 1 when a right is not missed. It takes long: with --minutes no other right is
-begun after so many, and with --left those are tried that the kept result does not show to be missed.
+First some tests of tests/e2e run under the roles as they are shipped: none may fail, and no request may be denied for
+want of a right. The audit logs show which right each test uses. Then each verb on each resource is removed from the
+roles by itself, and the tests that use it run again, the quickest first, until one fails. A failure counts only if the
+apiserver denied that very request in the run, so that a test that fails for another reason proves nothing. Writes
+faults-rights.json; exits with 1 if no test fails without some right. A whole run takes long: --minutes sets the time
+after which no other right is begun, and --left tries only the rights for which the kept result shows no failure.
 """
 
 import argparse
@@ -33,82 +33,86 @@ from tensile.topology import parse
 T = TypeVar("T")
 NAME = "faults-rights"
 PATIENCE = 8
-"""Seconds after which a test gives up what does not come."""
+"""Seconds that a test waits for a condition before it fails."""
 LIMIT = 150.0
 HUNG = -1
 FAILED = 1
-"""What pytest ends with when tests fail; anything else but 0 is no answer."""
+"""The exit code of pytest if tests fail; any other code but 0 is no result."""
 UNASKED = frozenset({"mutatingwebhookconfigurations.admissionregistration.k8s.io"})
-"""Refused to the engine where a test's topology has another name than its roles: a stale registration is looked for."""
+"""Denied if a test's topology has another name than its roles: the engine looks for a stale registration."""
 TESTS = tuple(
     f"tests/e2e/test_{one}"
     for one in (
-        "writes.py::test_a_pods_life_takes_few_writes",
-        "waiting_e2e.py::test_a_pod_without_tolerations_comes_to_run",
+        "writes.py::test_a_pods_life_needs_few_writes",
+        "waiting_e2e.py::test_a_labelled_pod_without_tolerations_gets_them_from_the_engine",
         "main_job.py",
-        "candidate_e2e.py::test_the_plan_goes_with_its_candidate",
-        "candidate_e2e.py::test_the_cost_of_an_edit_names_disruption_budgets",
-        "changes.py::test_a_resize_travels_and_its_result_comes_back",
-        "changes.py::test_a_debug_container_is_added_below",
-        "drift.py::test_an_edited_copy_is_put_back",
-        "drift.py::test_a_deleted_copy_is_made_again",
-        "drift.py::test_a_deleted_node_is_made_again_and_costs_no_pod",
-        "drift.py::test_the_labels_of_a_namespace_of_ours_are_put_back",
-        "drift.py::test_a_label_that_is_put_back_makes_the_pod_ours_again",
-        "conflicts.py::test_a_strangers_object_is_reported_and_never_touched",
-        "events_e2e.py::test_what_happens_below_is_told_above",
-        "events_e2e.py::test_a_repeat_counts_and_makes_no_second_event",
-        "events_e2e.py::test_old_events_do_not_come_again_after_a_restart",
-        "identity.py::test_with_the_lowers_identity_an_account_of_its_own_goes_before_the_pod",
-        "identity.py::test_with_the_uppers_identity_every_token_is_one_of_the_upper",
-        "identity.py::test_a_foreign_account_lends_nobody_its_rights",
+        "candidate_e2e.py::test_the_plan_is_recreated_if_deleted_and_deleted_with_its_candidate",
+        "candidate_e2e.py::test_the_cost_of_an_edit_names_the_disruption_budgets_of_evicted_pods",
+        "changes.py::test_a_resize_reaches_the_lower_pod_and_its_result_the_upper_pod",
+        "changes.py::test_debug_containers_are_added_to_the_lower_pod",
+        "drift.py::test_an_edited_copy_is_reverted",
+        "drift.py::test_a_deleted_copy_is_recreated",
+        "drift.py::test_a_deleted_node_is_recreated_and_its_pods_are_kept",
+        "drift.py::test_labels_of_an_engine_namespace_are_reverted",
+        "drift.py::test_a_lower_pod_with_a_restored_owner_label_is_mirrored_again",
+        "conflicts.py::test_an_object_of_another_owner_is_reported_as_a_name_conflict_and_never_touched",
+        "events_e2e.py::test_events_of_a_lower_pod_are_mirrored_to_its_upper_pod",
+        "events_e2e.py::test_a_repeated_event_increases_the_count_of_its_copy",
+        "events_e2e.py::test_events_from_before_a_start_are_not_mirrored",
+        "identity.py::test_with_identity_lower_the_account_is_mirrored_before_the_pod",
+        "identity.py::test_with_identity_upper_every_token_is_issued_by_the_upper_cluster",
+        "identity.py::test_an_account_of_another_owner_is_not_used_and_not_touched",
         "identity.py",
-        "inherited_defects.py::test_defect_16_what_was_deleted_unseen_is_no_puzzle",
-        "map.py::test_good_and_bad_edits_are_answered_for_in_time",
-        "node_e2e.py::test_a_node_shows_that_its_engine_runs",
-        "plan_e2e.py::test_what_is_planned_is_what_is_done",
+        "inherited_defects.py::test_defect_16_objects_that_were_deleted_while_no_engine_ran_cause_no_error",
+        "map.py::test_the_status_reports_valid_and_invalid_edits_in_time",
+        "node_e2e.py::test_the_lease_of_a_virtual_node_is_renewed_and_recreated",
+        "plan_e2e.py::test_the_engine_writes_exactly_the_planned_changes",
         "recreation.py",
-        "reload.py::test_an_empty_lower_leaves_and_another_joins",
-        "replicas.py::test_an_engine_that_ends_hands_over_to_the_other_and_back",
-        "rights_e2e.py::test_logs_come_by_a_certificate_that_the_upper_issued",
-        "rights_e2e.py::test_a_container_is_attached_to",
+        "reload.py::test_the_node_of_an_empty_lower_is_deleted_and_created_again_by_edits",
+        "replicas.py::test_an_engine_that_stops_hands_over_before_its_lease_would_expire",
+        "rights_e2e.py::test_logs_are_served_with_a_certificate_that_the_upper_cluster_issued",
+        "rights_e2e.py::test_attach_streams_the_new_output_of_a_container",
         "rights_e2e.py::test_a_port_is_forwarded",
         "rights_e2e.py::test_a_stream_by_websocket_is_opened[exec?command=true&stdout=1]",
         "rights_e2e.py::test_a_stream_by_websocket_is_opened[attach?stdout=1]",
         "rights_e2e.py::test_a_stream_by_websocket_is_opened[portforward?ports=80]",
-        "rights_e2e.py::test_a_token_says_who_calls_and_its_rights_say_what_it_may",
-        "rights_e2e.py::test_use_is_told_where_the_lower_measures_it",
-        "services_e2e.py::test_a_service_is_below_wherever_its_namespace_has_pods",
-        "services_e2e.py::test_a_name_that_is_taken_is_said_and_not_touched",
+        "rights_e2e.py::test_a_token_authenticates_a_caller_and_its_rights_are_checked",
+        "rights_e2e.py::test_resource_metrics_contain_the_usage_that_the_lower_cluster_measures",
+        "services_e2e.py::test_a_service_is_copied_to_every_lower_with_pods_of_its_namespace",
+        "services_e2e.py::test_a_name_that_another_owners_service_has_is_reported_and_not_touched",
         "services_e2e.py",
         "storage_e2e.py::test_a_stateful_set_gets_its_volumes_where_its_pods_run",
         "storage_e2e.py",
         "storage_kept.py",
         "storage_taken.py",
-        "unwatched.py::test_another_subject_above_is_one_below",
-        "unwatched.py::test_a_grant_that_is_taken_away_below_is_given_again",
-        "unwatched.py::test_a_grant_waits_for_its_cluster_role_below",
-        "unwatched.py::test_a_role_whose_name_is_taken_below_is_left_alone",
-        "unwatched.py::test_a_slice_whose_name_is_taken_below_is_left_alone",
-        "unwatched.py::test_what_went_above_while_no_engine_ran_goes_below",
-        "unwatched.py::test_a_claim_that_went_above_while_no_engine_ran_goes_below",
-        "vacancies_e2e.py::test_only_what_is_ours_and_empty_goes",
-        "vacancies_e2e.py::test_a_namespace_deleted_while_the_engine_was_down_goes_too",
-        "webhook_e2e.py::test_fields_are_reloaded_and_switched_off_it_is_taken_back",
-        "webhook_e2e.py::test_an_engine_that_starts_again_is_heard_again",
-        "webhook_e2e.py::test_replicas_in_a_cluster_share_the_certificate_in_a_secret",
-        "webhook_e2e.py::test_a_claim_with_a_chosen_node_pins_its_pod",
-        "bare_e2e.py::test_a_pod_without_a_controller_is_freed_and_again",
-        "bare_e2e.py::test_a_pod_whose_name_somebody_took_is_kept",
-        "bare_e2e.py::test_a_pod_whose_secrets_name_somebody_took_stays_and_it_is_said_why",
-        "bare_e2e.py::test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has",
+        "unwatched.py::test_a_subject_that_is_added_to_a_binding_is_added_to_its_copy",
+        "unwatched.py::test_a_deleted_copy_of_a_binding_is_recreated",
+        "unwatched.py::test_a_binding_is_mirrored_once_its_lower_cluster_role_exists",
+        "unwatched.py::test_a_lower_role_or_binding_of_another_owner_is_reported_and_not_touched",
+        "unwatched.py::test_a_lower_slice_of_another_owner_is_reported_and_not_touched",
+        "unwatched.py::test_copies_of_objects_that_were_deleted_while_no_engine_ran_are_deleted",
+        "unwatched.py::test_the_copy_of_a_claim_that_was_deleted_while_no_engine_ran_is_deleted",
+        "vacancies_e2e.py::test_only_empty_namespaces_of_the_topology_are_deleted",
+        "vacancies_e2e.py::test_a_namespace_that_was_deleted_while_no_engine_ran_is_deleted_too",
+        "webhook_e2e.py::test_edited_webhook_fields_are_applied_and_a_disabled_webhook_is_unregistered",
+        "webhook_e2e.py::test_a_restarted_engine_is_called_with_its_new_certificate",
+        "webhook_e2e.py::test_replicas_share_the_webhook_certificate_in_a_secret",
+        "webhook_e2e.py::test_a_claim_with_a_selected_node_pins_its_pod_to_the_node",
+        "bare_e2e.py::test_a_bare_pod_that_cannot_run_is_moved_and_later_moved_back",
+        "bare_e2e.py::test_an_evicted_bare_pod_is_kept_while_another_pod_has_its_name",
+        "bare_e2e.py::test_a_bare_pod_is_not_evicted_while_another_object_has_the_name_of_its_backup_secret",
+        "bare_e2e.py::test_an_evicted_bare_pod_is_kept_until_the_quota_of_its_namespace_allows_it",
     )
 )
-"""Between them they use every right; those that stand for whole files are long, and run where no other breaks."""
+"""Together they use every right; entries that are whole files take long, and run if no other test fails."""
 
 
 class Ran(NamedTuple):
-    """How tests ended: pytest's exit code and its words on what failed, seconds, and what engines did meanwhile."""
+    """How a test run ended.
+
+    Its fields are pytest's exit code, its line on the first failure, the seconds, and the requests of the engines that
+    were done, refused, and denied for want of a right.
+    """
 
     code: int
     words: str
@@ -126,7 +130,7 @@ class Measure(NamedTuple):
 
 
 class Trial:
-    """Runs tests on a sandbox, each run with files of its own in `scratch`."""
+    """Runs tests on a sandbox; each run has its own files in `scratch`."""
 
     def __init__(self, sandbox: Sandbox, scratch: Path) -> None:
         self._sandbox = sandbox
@@ -134,7 +138,7 @@ class Trial:
         self._count = 0
 
     async def ran(self, test: str, missing: Thing | None = None) -> Ran:
-        """Run a test, or a file of them to its first failure, with one thing left out of the roles."""
+        """Run a test, or the tests of a file until the first failure, with one right removed from the roles."""
         self._count += 1
         uses = self._scratch / f"uses-{self._count}.jsonl"
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
@@ -157,7 +161,7 @@ class Trial:
 
 
 async def _ended(process: Process) -> tuple[int, str]:
-    """Return how a run of pytest ends; a run that hangs is ended and has no result."""
+    """Return the exit code and the failure of a run of pytest; a run that hangs is killed and has no result."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(LIMIT):
@@ -170,7 +174,7 @@ async def _ended(process: Process) -> tuple[int, str]:
 
 
 def failure(text: str) -> str:
-    """Return what pytest says at its end of the first test that failed, "" for none."""
+    """Return pytest's line on the first test that failed, "" if none failed."""
     lines = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return lines[0][:500] if lines else ""
 
@@ -182,7 +186,7 @@ def _uses(path: Path) -> dict[str, frozenset[Thing]]:
 
 
 def wanted() -> list[Thing]:
-    """Return every thing that the roles of a topology which asks for all there is let an engine do."""
+    """Return every right that the roles of a topology with all features grant to an engine."""
     file: dict[str, Any] = {
         "apiVersion": "tensile-kube.io/v1alpha1",
         "kind": "Topology",
@@ -192,15 +196,15 @@ def wanted() -> list[Thing]:
     }
     everything(file)
     roles = roles_of(parse(orjson.dumps(file).decode(), name="topology.yaml"), OWN, "topology")
-    # Rules for several ConfigMaps by name, such as NAME-status and NAME-plan, are one thing here.
+    # Rules for several ConfigMaps by name, such as NAME-status and NAME-plan, count as one right.
     return [*dict.fromkeys(one for name, objects in roles.items() for one in things(name, objects, OWN))]
 
 
 def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
-    """Return the tests that a thing is used by, the quickest first; those that fail anyway say nothing.
+    """Return the tests that use a right, the quickest first, without those that fail anyway.
 
-    For a stream the apiserver asks for two verbs, of which its log tells one, and all kinds have no resource of their
-    own: of those, tests that do anything near.
+    For a stream the apiserver checks two verbs, of which its log shows one, and the right to all kinds has no resource
+    of its own. For these rights, if no test is known to use them, the tests that use a related right are returned.
     """
     by_seconds = sorted((test for test, ran in whole.items() if ran.code == 0), key=lambda test: whole[test].seconds)
     users = [test for test in by_seconds if missing in whole[test].done]
@@ -210,19 +214,19 @@ def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
 
 
 def _is_near(missing: Thing, other: Thing) -> bool:
-    """Report whether two are of one resource; of all kinds below are those that are in no role by themselves."""
+    """Report whether two rights concern the same resource; the right to all kinds covers those in no role."""
     if missing.resource == EVERYTHING:
         return (other.side, other.verb) == (missing.side, missing.verb) and other not in wanted()
     return (missing.side, missing.resource, missing.scope) == (other.side, other.resource, other.scope)
 
 
 def is_shown(missing: Thing, ran: Ran) -> bool:
-    """Report whether a run failed of what was left out: pytest says so, and the apiserver has refused it."""
+    """Report whether a run failed for the removed right: tests failed, and the apiserver refused such a request."""
     return ran.code == FAILED and any(_is_near(missing, one) for one in ran.refused)
 
 
 async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[str, Any]:
-    """Leave a thing out until a test breaks of it, and return which one, and how."""
+    """Remove a right until a test fails for it, and return which test, and its failure."""
     tried = []
     for test in likely(missing, whole):
         ran = await trial.ran(test, missing)
@@ -239,21 +243,21 @@ async def trial_of(
     measure: Measure,
     note: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
-    """Run the tests whole, then without each right, as far as the measure goes.
+    """Run the tests under the whole roles, then without each right, until the time is over.
 
-    Gives the result, which has been noted with each right on the way.
+    Return the result; `note` also receives it after each right.
     """
     end = time.monotonic() + measure.seconds
     whole: dict[str, Ran] = {}
     rows: dict[str, dict[str, Any]] = {}
 
     async def run_whole(test: str) -> None:
-        """Run one under the roles as they are."""
+        """Run one test under the roles as they are."""
         ran = whole[test] = await trial.ran(test)
         print(f"{test}: {ran.code} in {ran.seconds} s", flush=True)
 
     async def take_away(missing: Thing) -> None:
-        """Leave one right out."""
+        """Remove one right, and note the result."""
         if time.monotonic() > end:
             return
         row = rows[str(missing)] = await missed(trial, missing, whole)
@@ -261,7 +265,7 @@ async def trial_of(
         note(result())
 
     def result() -> dict[str, Any]:
-        """Tell what is known by now."""
+        """Return the result so far."""
         return told({test: {"s": ran.seconds, "wrong": wrong(ran)} for test, ran in whole.items()}, rows)
 
     await in_lanes(measure.lanes, tests, run_whole)
@@ -270,11 +274,11 @@ async def trial_of(
 
 
 async def in_lanes(lanes: int, todo: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-    """Do some things, so many at the same time."""
+    """Process items, at most `lanes` of them at the same time."""
     left = list(todo)
 
     async def lane() -> None:
-        """Do one after the other."""
+        """Process one item after the other."""
         while left:
             await work(left.pop(0))
 
@@ -282,7 +286,7 @@ async def in_lanes(lanes: int, todo: Iterable[T], work: Callable[[T], Awaitable[
 
 
 def told(whole: dict[str, Any], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the result: how the tests went under the whole roles, what broke without each right, and what is wrong."""
+    """Return the result: the tests under the whole roles, the failures without each right, and what is wrong."""
     broken = [f"{test}: {words}" for test, found in whole.items() for words in found["wrong"]]
     broken += [
         f"{right}: no test breaks without it, of {row['held']}" for right, row in rows.items() if not row["breaks"]
@@ -296,7 +300,7 @@ def told(whole: dict[str, Any], rows: dict[str, dict[str, Any]]) -> dict[str, An
 
 
 def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Lay the result of some rights or tests over what was kept of all of them; what there is no more goes."""
+    """Merge the result of some rights or tests into the kept one, and drop rights and tests that no longer exist."""
     rows = {**before.get("rows", {}), **now["rows"]}
     whole = {**before.get("whole", {}), **now["whole"]}
     rights = [str(one) for one in wanted()]
@@ -308,14 +312,14 @@ def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def wrong(ran: Ran) -> list[str]:
-    """Return what is wrong with a test that may do all: it failed, or the engine was denied something."""
+    """Return what is wrong with a test under the whole roles: it failed, or a request of the engine was denied."""
     denied = [one for one in ran.denied if one.resource not in UNASKED]
     found = [f"denied: {', '.join(map(str, sorted(denied)))}"] if denied else []
     return found + ([f"fails under the roles as they are: {ran.words}"] if ran.code else [])
 
 
 def main() -> int:
-    """Read the arguments, run it, keep and print what came out."""
+    """Read the arguments, run the trial, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=[], help="these rights alone, as they are printed")
@@ -333,11 +337,11 @@ def main() -> int:
     is_part = given.only or given.left or given.tests != list(TESTS)
 
     def note(result: dict[str, Any]) -> Path:
-        """Keep what is known by now, so that a trial that is cut off was not for nothing."""
+        """Keep the result so far, so that a trial that is interrupted loses nothing."""
         return keep(given.results, NAME, CONTROL_PLANE.version, joined(before if is_part else {}, result))
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-        """Run it there."""
+        """Run the trial on a sandbox."""
         measure = Measure(given.lanes, 60 * given.minutes)
         return await trial_of(Trial(sandbox, scratch), rights, given.tests, measure, note)
 

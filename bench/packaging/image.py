@@ -1,11 +1,11 @@
-"""The container image, run as a cluster runs it: as nobody, with no rights and a root that cannot be written.
+"""Runs the container image as a hardened cluster does: as a non-root user, unprivileged, with a read-only root.
 
     .venv/bin/python -m bench.packaging.image [--archive FILE]
 
-It is built with docker, podman or buildah, whichever of them works here, or read from the archive that one of them has
-saved (`docker save`). On the sandbox's real node it says its version, checks a topology, examines a cluster and runs on
-a ConfigMap until it is told to end. Where there is no builder, or no real node is possible, it says so and nothing is
-tried. Writes faults-image.json; exits with 1 when something did not hold.
+The image is built with docker, podman or buildah, whichever works on this machine, or read from an archive that one of
+them has saved (`docker save`). On the sandbox's real node it prints its version, validates a topology, runs doctor, and
+runs the engine on a ConfigMap until its pod is deleted. If there is no builder, or if the machine cannot run a real
+node, the program prints the reason and tries nothing. Writes faults-image.json; exits with 1 if a check failed.
 """
 
 import argparse
@@ -55,7 +55,7 @@ CONFINED = {
 
 
 def works(builder: str) -> bool:
-    """Report whether a builder is there and answers."""
+    """Report whether a builder is installed and answers."""
     try:
         return subprocess.run([builder, "info"], capture_output=True, check=False, timeout=30).returncode == 0
     except OSError:
@@ -63,7 +63,7 @@ def works(builder: str) -> bool:
 
 
 def saved(builder: str, archive: Path) -> Path:
-    """Build the image and save it, and return the archive."""
+    """Build the image, save it, and return the archive."""
     subprocess.run(["make", "image", f"BUILDER={builder}"], cwd=ROOT, check=True)
     save = (
         ["push", IMAGE, f"docker-archive:{archive}:{IMAGE}"] if builder == "buildah" else ["save", "-o", archive, IMAGE]
@@ -73,7 +73,7 @@ def saved(builder: str, archive: Path) -> Path:
 
 
 def described(archive: Path) -> dict[str, Any]:
-    """Read what an image says of itself: its name, its configuration, and the MiB of its layers, unpacked."""
+    """Return an image's name, its configuration, and the sizes of its unpacked layers in MiB."""
     with tarfile.open(archive) as tar:
         (manifest,) = json.load(tar.extractfile("manifest.json") or sys.exit(f"{archive}: no image"))
         config = json.load(tar.extractfile(manifest["Config"]) or sys.exit(f"{archive}: no configuration"))
@@ -93,7 +93,7 @@ class Node:
         self._image = image
 
     def prepare(self) -> None:
-        """Make what the pods mount: the topology, and credentials for the cluster."""
+        """Create the objects that the pods mount: the topology, and credentials for the cluster."""
         self.kubectl("create", "namespace", SPACE, space="default")
         self.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/warn=restricted", space="default")
         self.kubectl("create", "configmap", "topology", f"--from-literal=topology.yaml={TOPOLOGY}")
@@ -101,19 +101,19 @@ class Node:
         until(lambda: self.kubectl("get", "serviceaccount", "default"), lambda: "no account of the namespace")
 
     def _way(self) -> str:
-        """Return the administrator's kubeconfig for the node's network, where the apiserver has another address."""
+        """Return the administrator's kubeconfig, with the apiserver's address in the node's network."""
         cluster = self._sandbox.clusters[LOWER]
         of_the_node = yaml.safe_load((cluster.audit_log.parent / "pki" / "node.kubeconfig").read_text())
         server: str = of_the_node["clusters"][0]["cluster"]["server"]
         return cluster.kubeconfig.read_text().replace(cluster.server, server)
 
     def kubectl(self, *arguments: str, space: str = SPACE, stdin: str = "") -> str:
-        """Run kubectl, and return what it prints, "" where it fails."""
+        """Run kubectl, and return its output, "" if it fails."""
         done = self._sandbox.kubectl("-n", space, *arguments, cluster=LOWER, stdin=stdin)
         return done.stdout if done.returncode == 0 else ""
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start a pod, confined as Pod Security `restricted` asks; in the node's network, where its apiserver is."""
+        """Start a pod confined as Pod Security `restricted` demands, but in the host network to reach the apiserver."""
         volumes = [
             {"name": "topology", "configMap": {"name": "topology"}},
             {"name": "upper", "secret": {"secretName": "upper"}},
@@ -136,18 +136,18 @@ class Node:
         return dict(json.loads(self.kubectl("get", "pod", name, "-o", "json") or '{"status": {}}')["status"])
 
     def found(self, name: str) -> str:
-        """Return a pod's status and what it said, for who waited for it in vain."""
+        """Return a pod's status and log, for the message of a timeout."""
         return f"pod {name}: {self.status(name)}: {self.kubectl('logs', name)}"
 
     def ended(self, name: str, *arguments: str) -> tuple[int, str]:
-        """Run a pod to its end, and return its exit code and what it said."""
+        """Run a pod until it ends, and return its exit code and its log."""
         self.start(name, *arguments)
         until(lambda: self.status(name).get("phase") in ("Succeeded", "Failed"), lambda: self.found(name))
         (container,) = self.status(name)["containerStatuses"]
         return container["state"]["terminated"]["exitCode"], self.kubectl("logs", name)
 
     def served(self) -> tuple[float, str]:
-        """Run the engine until it is ready, and tell it to end; return the seconds to readiness and what it said."""
+        """Run the engine until it is ready, and stop it; return the seconds until it was ready, and its log."""
         begin = time.monotonic()
         self.start("run", "run", *UPPER)
         until(lambda: _is_ready(self.status("run")), lambda: self.found("run"))
@@ -164,7 +164,7 @@ def _is_ready(status: dict[str, Any]) -> bool:
 
 
 def until(holds: Callable[[], object], found: Callable[[], str]) -> None:
-    """Ask until something holds; raises TimeoutError, which says what there is instead."""
+    """Wait until a condition holds; raises TimeoutError, with the state that was found instead."""
     end = time.monotonic() + LIMIT
     while not holds():
         if time.monotonic() > end:
@@ -173,7 +173,7 @@ def until(holds: Callable[[], object], found: Callable[[], str]) -> None:
 
 
 def tried(archive: Path, scratch: Path) -> dict[str, Any]:
-    """Run the image in all ways, and return what was measured and what broke."""
+    """Run the image in all ways, and return the measurements and the failures."""
     image = described(archive)
     broken = [] if image["User"] == "65532:65532" and image["Entrypoint"] == ["tensile"] else [f"it says {image}"]
     with Sandbox.start(scratch / "sandbox", Options(lowers=1, real_node=True)) as sandbox:
@@ -199,7 +199,7 @@ def tried(archive: Path, scratch: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Find or build the image, try it, keep the result, and give the exit code."""
+    """Find or build the image, try it, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--archive", type=Path, help="an image that was saved, instead of one that is built now")
     parser.add_argument("--results", type=Path, default=RESULTS)

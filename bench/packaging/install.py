@@ -1,11 +1,11 @@
-"""The wheel in a place of its own, far from the repository: `tensile demo` works there, or says in a line what to get.
+"""Installs the wheel away from the repository: `tensile demo` works, or names in one line what is missing.
 
     .venv/bin/python -m bench.packaging.install [--cache DIR]
 
-First with nothing but the wheel, what it needs, and a network: no Go, no kubectl, an empty home. That fetches Go and
-builds all programs, about ten minutes on two cores. Then once more with what is there now, and without one thing at a
-time. With --cache it begins with programs that are built already (the folder that holds `tensile-kube`). Whatever
-happens, nothing may stay but the cache. Writes faults-install.json; exits with 1 when something did not hold.
+The first run has only the wheel, its dependencies and a network: no Go, no kubectl, an empty home. It fetches Go and
+builds all programs, which takes about ten minutes on two cores. The next run uses the cache of the first, and each
+further run lacks one thing. With --cache (the folder that holds `tensile-kube`) it starts with programs that are
+already built. No run may leave anything but the cache. Writes faults-install.json; exits with 1 if a check failed.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.binaries import CONTROL_PLANE
 
 PROGRAMS = ("cat", "cp", "grep", "pwd")
-"""What the tour itself shows with: the rest of a machine's programs are not there."""
+"""The programs that the demo itself runs; no other program of the machine is on the search path."""
 NOWHERE = "http://127.0.0.1:9"
 NOBODY = ("/usr/bin/unshare", "--user", "--map-user=65532", "--map-group=65532")
-"""A user by number alone, who is nobody in particular and may do nothing in particular."""
+"""Runs a command as a user that has a number but no account, and no privileges."""
 LONGEST = 3600.0
 GONE = 10.0
 SMALL = "16m"
@@ -36,9 +36,9 @@ KEPT = (".cache", "tensile-kube")
 
 
 class Place(NamedTuple):
-    """A folder with a search path with next to nothing on it, a home and a temporary directory.
+    """A folder with a nearly empty search path, a home and a temporary directory.
 
-    `program` is the command line of tensile there, `cache` where built programs are kept.
+    `program` is the command line of tensile in it; `cache` is the folder for built programs.
     """
 
     root: Path
@@ -46,20 +46,20 @@ class Place(NamedTuple):
     program: tuple[str, ...]
 
     def variables(self, **more: str) -> dict[str, str]:
-        """Return an environment with nothing of a person's but the way to a package index."""
+        """Return an environment that keeps nothing of the user's but the settings of the package index."""
         index = {key: value for key, value in os.environ.items() if key.startswith(("PIP_", "SSL_"))}
         folders = {"PATH": "bin", "HOME": "home", "TMPDIR": "temporary"}
         own = {name: str(self.root / folder) for name, folder in folders.items()}
         return {**index, **own, "XDG_CACHE_HOME": str(self.cache), "LANG": "C.UTF-8", **more}
 
     def left(self) -> list[str]:
-        """Return what is left of a run, the cache aside."""
+        """Return the files and processes that a run left, except for the cache."""
         folders = [self.root / name for name in ("home", "temporary")]
         files = [str(path.relative_to(self.root)) for folder in folders for path in sorted(folder.iterdir())]
         return files + [f"process {number}" for number in self._processes()]
 
     def clear(self) -> None:
-        """Take away what is left, so that the next run is judged by itself."""
+        """Remove the files that a run left, so that they do not count against the next run."""
         for name in ("home", "temporary"):
             shutil.rmtree(self.root / name)
             (self.root / name).mkdir()
@@ -71,10 +71,10 @@ class Place(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One thing that is missing: how the demo is started, and the words of the one line that it has to say.
+    """One thing that is missing: how to start the demo, and the words that its last line has to contain.
 
-    No words: it works. `cached` is whether the programs are there; `before` stands before its command line. `lacks`
-    says why the case cannot be tried here, "" for nothing.
+    Without `words` the demo has to work. `cached` is whether the programs are in the cache; `before` precedes the
+    command line. `lacks` returns why the case cannot be tried on this machine, "" if it can.
     """
 
     name: str
@@ -101,7 +101,7 @@ def _no_go() -> str:
 
 
 def small(folder: str) -> tuple[str, ...]:
-    """Return what puts a small file system of its own at a folder, for one command."""
+    """Return the command prefix that mounts a small file system of its own at a folder, for one command."""
     mount = f"mount -t tmpfs -o size={SMALL},mode=1777 none {folder}"
     return ("/usr/bin/unshare", "--mount", "/bin/sh", "-c", f'{SYSTEM} {mount} && exec "$@"', "-")
 
@@ -126,7 +126,7 @@ OFFLINE = (
 
 
 def cases(place: Place) -> list[Case]:
-    """List what is tried at a place."""
+    """Return the cases to try at a place."""
     go = str(Path(shutil.which("go") or "go").resolve().parent)
     work = str(place.root / "go")
     nowhere = (("XDG_CACHE_HOME", ""),)
@@ -167,7 +167,7 @@ def cases(place: Place) -> list[Case]:
 
 
 def built(scratch: Path) -> Path:
-    """Build the wheel."""
+    """Build the wheel, and return its path."""
     dist = scratch / "dist"
     subprocess.run(["make", "--silent", "wheel", f"DIST={dist}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = dist.glob("*.whl")
@@ -175,7 +175,7 @@ def built(scratch: Path) -> Path:
 
 
 def furnished(root: Path, cache: Path | None, program: tuple[str, ...]) -> Place:
-    """Make a place of a folder: `cache` is one with built programs, None for an empty one."""
+    """Create a place in a folder; `cache` holds built programs, and None stands for an empty cache."""
     for name in ("bin", "home", "temporary", "without-pip/pip", "closed", "empty"):
         (root / name).mkdir(parents=True)
     (root / "closed").chmod(0o555)
@@ -187,7 +187,7 @@ def furnished(root: Path, cache: Path | None, program: tuple[str, ...]) -> Place
 
 
 def installed(root: Path) -> tuple[str, ...]:
-    """Build the wheel and install it in an environment of its own, and return the program as pip makes it."""
+    """Build the wheel, install it in a new virtual environment, and return the program that pip creates."""
     environment = root / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -196,7 +196,7 @@ def installed(root: Path) -> tuple[str, ...]:
 
 
 def tried(place: Place, case: Case) -> dict[str, Any]:
-    """Run the demo as a case says, and give what it said and what is wrong with it."""
+    """Run the demo of a case, and return its exit code, its messages and what is wrong."""
     cache = {} if case.cached else {"XDG_CACHE_HOME": str(place.root / "empty")}
     begin = time.monotonic()
     done = subprocess.run(
@@ -218,7 +218,7 @@ def tried(place: Place, case: Case) -> dict[str, Any]:
 
 
 def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
-    """Return what is wrong with how a demo ended; lines before the last one are progress."""
+    """Return what is wrong with the end of a demo; lines before the last one are progress."""
     wrong = ["a traceback"] if "Traceback" in errors + output else []
     if not case.words:
         is_whole = code == 0 and "files of the demo were removed" in output
@@ -229,7 +229,7 @@ def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
 
 
 def _settled(place: Place) -> list[str]:
-    """Return what is left when what was told to end has had its time."""
+    """Return what is left after stopped processes have had time to end."""
     end = time.monotonic() + GONE
     while (left := place.left()) and time.monotonic() < end:
         time.sleep(0.1)
@@ -237,7 +237,7 @@ def _settled(place: Place) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Go through all cases, keep the result, and give the exit code."""
+    """Try all cases, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cache", type=Path, help="a folder with built programs, to begin with")
     parser.add_argument("--only", default="", help="a word of the cases to try")

@@ -1,10 +1,10 @@
-"""How `tensile validate` answers every kind of bad file: exit code, form, and time beside `tensile --version`.
+"""The answers of `tensile validate` to every kind of bad file: exit code, form, and time beyond `tensile --version`.
 
     .venv/bin/python -m bench.speed.bad_files
 
-Each file is timed next to a `--version` of its own, so that what else the machine does hits both, again while it is
-over the bar, and once more in the end: the fastest is what the program takes, the rest is what the machine adds. Writes
-bad-files.json; exits with 1 when a file is not refused as it should be or takes 200 ms longer.
+Each file is timed next to a `--version` of its own, so that other load of the machine affects both. It is timed again
+while it is over the bar, and once more in the end: the fastest time is that of the program, the rest is caused by the
+machine. Writes bad-files.json. Exits with 1 if a file is not refused as it should be, or takes 200 ms longer.
 """
 
 import json
@@ -28,12 +28,15 @@ TRIES = 7
 
 
 def is_a_file(bad: Bad) -> bool:
-    """Report whether a kind can be a file: a lone surrogate has no UTF-8, and some are wrong in a ConfigMap only."""
+    """Report whether a kind can be a file.
+
+    A lone surrogate cannot be encoded as UTF-8, and some kinds are wrong in a ConfigMap only.
+    """
     return not bad.configmap and bad.text.encode(errors="ignore").decode() == bad.text
 
 
 def timed(*arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Run the program and give seconds and what it said."""
+    """Run the program; return the seconds and its output."""
     begin = time.perf_counter()
     done = subprocess.run([TENSILE, *arguments], capture_output=True, text=True, check=False)
     return time.perf_counter() - begin, done
@@ -66,7 +69,7 @@ def asked(kinds: list[Bad], folder: Path) -> dict[str, tuple[list[str], float]]:
 
 
 def main() -> int:
-    """Try every kind, those with a flaw once more in the end, print what is wrong, keep the result."""
+    """Try every kind, and those with a flaw again; print the flaws and store the result."""
     kinds = [bad for bad in ALL if is_a_file(bad)]
     with tempfile.TemporaryDirectory() as folder:
         said = asked(kinds, Path(folder))

@@ -1,10 +1,11 @@
-"""How long the engine takes to plan a candidate beside many pods, and what that costs it, against `tensile plan`.
+"""The time and CPU that the engine needs to plan a candidate beside many pods, compared with `tensile plan`.
 
     .venv/bin/python -m bench.speed.candidate --pods 5000 --rounds 3
 
 The engine reads its topology from a ConfigMap of the upper cluster, and mirrors the pods into two lower clusters. In
-each round, a candidate is written for each of four edits. Counted are the seconds until ConfigMap NAME-plan has its
-plan, and the CPU time of the engine meanwhile; `tensile plan` then plans the same text in a process of its own.
+each round, a candidate is written for each of four edits. The seconds until ConfigMap NAME-plan has its plan are
+measured, and the CPU time that the engine uses until then. `tensile plan` then plans the same text in a process of its
+own.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from tensile.sandbox.state import UPPER
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 NAME, KEY = "topo", "topology.yaml"
 SECONDS_AT_MOST, CPU_AT_MOST = 5.0, 0.5
-"""Seconds to a plan, and seconds of CPU beyond those of `tensile plan`."""
+"""The limit for the seconds to a plan, and for the CPU seconds beyond those of `tensile plan`."""
 LIMIT = 60.0
 Document = dict[str, Any]
 
@@ -63,11 +64,11 @@ EDITS: dict[str, Callable[[Document], None]] = {
     "taint": _retaint,
     "controllers": _without_services,
 }
-"""Edits of the first lower, by name."""
+"""Edits of the first lower cluster, by name."""
 
 
 def edited(topology: Document, edit: Callable[[Document], None], number: int) -> str:
-    """Return the text of a topology after an edit; `number` makes each round's another one."""
+    """Return the text of a topology after an edit; `number` makes the text of each round different."""
     first, *others = topology["lowers"]
     first = dict(first)
     edit(first)
@@ -79,7 +80,7 @@ async def planned(trial: Trial, text: str) -> tuple[float, float, Manifest]:
     digest, found = sha256(text.encode()).hexdigest(), dict[str, Any]()
 
     async def is_there() -> bool:
-        """Read the plan, and look whose it is."""
+        """Report whether the plan is the one of this candidate."""
         try:
             found.update((await trial.upper.call("GET", f"{MAPS}/{NAME}{PLAN_SUFFIX}")).get("data") or {})
         except Refused:
@@ -93,7 +94,7 @@ async def planned(trial: Trial, text: str) -> tuple[float, float, Manifest]:
 
 
 async def planned_apart(path: Path) -> tuple[float, Document]:
-    """Return the CPU seconds of `tensile plan`, and what it prints."""
+    """Return the CPU seconds of `tensile plan`, and its output."""
     before, command = _children(), [sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=False)
     if done.returncode not in (0, 2):
@@ -158,7 +159,7 @@ def medians(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def _broken(one: dict[str, Any]) -> Iterator[str]:
-    """Yield what one plan broke."""
+    """Yield which bars one plan exceeded."""
     if one["seconds"] > SECONDS_AT_MOST:
         yield f"{one['edit']}: planned after {one['seconds']} s, at most {SECONDS_AT_MOST:g} s"
     if one["cpu_s"] > one["apart_cpu_s"] + CPU_AT_MOST:

@@ -1,14 +1,15 @@
-"""The ceiling: a bare loop with the fewest writes that a mirrored pod can do with, to measure the engine against.
+"""The ceiling: a bare loop with the fewest writes that a mirrored pod needs, as a reference for the engine.
 
     .venv/bin/python -m bench.speed.ceiling --sandbox DIRECTORY [--alike]
 
-It registers a virtual node per lower and mirrors until it is ended. Nothing is owned, checked, retried or recovered,
-and what a pod refers to is left out: it bounds what any mirror could reach here, and is no way to build one.
+It registers a virtual node for each lower cluster and mirrors pods until it is ended. It checks, retries and recovers
+nothing, owns nothing, and leaves out the objects that a pod refers to. So it shows the limit for any mirror on this
+machine, and is not a design for one.
 
-It also leaves out what the engine has to write. The scheduler spreads a Deployment's pods over nodes with the label
+It also leaves out writes that the engine needs. The scheduler spreads a Deployment's pods over nodes with the label
 `kubernetes.io/hostname`, which each kubelet and the engine set, and computes less for nodes without it. A lower pod of
-the engine has marks, an owner and its account, so it is larger. With `--alike` the loop's nodes have that label, and
-its lower pods are those of the engine.
+the engine has ownership marks, an owner reference and its ServiceAccount, so it is larger. With `--alike` the loop's
+nodes have that label, and its lower pods are those of the engine.
 """
 
 import argparse
@@ -37,7 +38,10 @@ OWNER = owner_of("the loop's upper cluster", "sandbox")
 
 
 def room(nodes: Iterable[Manifest]) -> Manifest:
-    """Return what a lower's nodes offer in all: a scheduler that is told of more fills one lower beyond its brim."""
+    """Return the total of what a lower cluster's nodes offer.
+
+    If a scheduler had more, it would overfill one lower cluster.
+    """
     total: dict[str, int] = {}
     for one in nodes:
         total = add(total, parse_all(one["status"]["allocatable"]))
@@ -45,7 +49,7 @@ def room(nodes: Iterable[Manifest]) -> Manifest:
 
 
 def node(name: str, offer: Manifest, *, alike: bool) -> Manifest:
-    """Return a virtual node that is Ready from the start, with its name as the label of that name if wanted."""
+    """Return a virtual node that is Ready from the start, with its name as the label of that name if `alike`."""
     labels = {"type": "virtual-kubelet"} | ({"kubernetes.io/hostname": name} if alike else {})
     ready = {"type": "Ready", "status": "True", "reason": "Up", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"capacity": offer, "allocatable": offer, "conditions": [ready]}
@@ -53,7 +57,7 @@ def node(name: str, offer: Manifest, *, alike: bool) -> Manifest:
 
 
 def lease(name: str, now: datetime) -> Manifest:
-    """Return a node's lease as renewed now."""
+    """Return a node's lease as renewed at the given time."""
     renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": name, "leaseDurationSeconds": DURATION, "renewTime": renewed}
     meta = {"name": name, "namespace": "kube-node-lease"}
@@ -61,7 +65,7 @@ def lease(name: str, now: datetime) -> Manifest:
 
 
 def least_pod(pod: Manifest) -> Manifest:
-    """Return the least that runs the same containers."""
+    """Return the smallest pod that runs the same containers."""
     containers = [{key: one[key] for key in one if key != "volumeMounts"} for one in pod["spec"]["containers"]]
     meta = {"name": pod["metadata"]["name"], "labels": pod["metadata"].get("labels", {})}
     return {"metadata": meta, "spec": {"containers": containers, "automountServiceAccountToken": False}}
@@ -73,7 +77,7 @@ def collection(pod: Manifest) -> str:
 
 
 def itself(pod: Manifest) -> str:
-    """Return its own path."""
+    """Return the path of the pod."""
     return f"{collection(pod)}/{pod['metadata']['name']}"
 
 
@@ -134,7 +138,7 @@ class Ceiling:
                 self._start(self._upper.call("PATCH", f"{itself(pod)}/status", status, MERGE))
 
     def _start(self, call: Coroutine[Any, Any, object]) -> None:
-        """Let a request run by itself; what becomes of it is nobody's concern here."""
+        """Start a request in the background; its outcome is ignored."""
         task = asyncio.ensure_future(call)
         self._running.add(task)
         task.add_done_callback(self._finished)
@@ -153,7 +157,7 @@ async def mirror(directory: Path, *, alike: bool) -> None:
 
 
 def main() -> None:
-    """Read the arguments and mirror."""
+    """Parse the arguments and mirror."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sandbox", type=Path, required=True, help="the directory of a running sandbox")
     parser.add_argument("--alike", action="store_true", help="write nodes and lower pods as the engine has to")

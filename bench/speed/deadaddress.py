@@ -1,13 +1,13 @@
-"""How long an apiserver takes to answer whose name has two addresses, of which the first is dead.
+"""The time to the first answer of an apiserver whose name has two addresses, of which the first is dead.
 
     .venv/bin/python -m bench.speed.deadaddress --rounds 5
 
-Nobody answers at the dead one: the queue of its listener is full, so the system drops who connects, as a host that is
-down does. Looked at is the first answer to a call, to a watch and to `tensile doctor`, each by a program that has just
-begun, and `kubectl exec` through the virtual node of an engine that reaches its lower by that name; once by the name
-with both addresses, and once by one that has the living address alone.
+The listener of the dead address has a full queue, so the system drops connection attempts, as if the host were down.
+Measured are the first answer to a call, to a watch and to `tensile doctor`, each in a program that has just started,
+and `kubectl exec` through the virtual node of an engine that connects to its lower cluster by that name. Each is
+measured with the name that has both addresses, and with a name that has the working address only.
 
-The name stands in a file that takes the place of /etc/hosts for these programs only, which takes Linux and root.
+The names are in a file that replaces /etc/hosts for these programs only, which requires Linux and root.
 """
 
 import asyncio
@@ -45,18 +45,18 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 
 BAR = 0.6
-"""Seconds to the first answer."""
+"""The limit for the seconds to the first answer."""
 LOWER, NAME, SPACE = "lower-a", "first-dead", "default"
 BOTH, ONE = "both.test", "one.test"
 DEAD, ALIVE = "::1", "127.0.0.1"
-"""The system puts IPv6 first."""
+"""The system tries IPv6 first."""
 HOSTS = f"{ALIVE} localhost\n{DEAD} {BOTH}\n{ALIVE} {BOTH}\n{ALIVE} {ONE}\n"
 LIMIT = 60.0
 
 
 @contextmanager
 def dead(port: int) -> Iterator[None]:
-    """Make connections to a port of the dead address hang."""
+    """Let connections to a port of the dead address hang."""
     with socket.socket(socket.AF_INET6) as full, ExitStack() as callers:
         full.bind((DEAD, port))
         full.listen(0)
@@ -84,7 +84,7 @@ async def first(way: str, kubeconfig: Path) -> float:
 
 
 async def _watched(cluster: HttpCluster) -> None:
-    """Return with the first event of a watch that begins with what there is."""
+    """Return after the first event of a watch that begins with the existing objects."""
     async with aclosing(cluster.watch(NAMESPACE, Selection(), "0", 60)) as events:
         async for _ in events:
             return
@@ -94,7 +94,7 @@ WAYS = ("call", "watch", "doctor")
 
 
 class Place:
-    """A sandbox's lower as two names lead to it; `directory` is for the files."""
+    """A sandbox's lower cluster under two names; `directory` is for the files."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.sandbox = sandbox
@@ -104,11 +104,11 @@ class Place:
 
     @property
     def before(self) -> list[str]:
-        """What a command line begins with for which these names are there."""
+        """The beginning of a command line for which these names exist."""
         return ["unshare", "-m", *after(f"mount --bind '{self._hosts}' /etc/hosts")]
 
     def kubeconfig(self, name: str) -> Path:
-        """Write one that leads to the lower by a name, and return its path."""
+        """Write a kubeconfig that connects to the lower cluster by a name; return its path."""
         found = yaml.safe_load((self.sandbox.directory / f"{LOWER}.kubeconfig").read_text())
         cluster = found["clusters"][0]["cluster"]
         cluster["server"] = f"https://{name}:{urlsplit(cluster['server']).port}"
@@ -118,7 +118,7 @@ class Place:
         return path
 
     def topology(self, name: str) -> Path:
-        """Write one whose lower is reached by a name, and return its path."""
+        """Write a topology whose lower cluster is connected to by a name; return its path."""
         found, _ = with_own_ports(self.sandbox)
         found["lowers"][0]["kubeconfig"] = str(self.kubeconfig(name))
         path = self.sandbox.directory / f"{name}.yaml"
@@ -134,7 +134,7 @@ class Place:
 
 
 async def execs(place: Place, name: str, rounds: int) -> list[float]:
-    """Return the seconds that `kubectl exec` takes through an engine that reaches its lower cluster by name."""
+    """Return the seconds that `kubectl exec` takes through an engine that connects to its lower cluster by name."""
     log = place.sandbox.directory / f"{name}.log"
     child = Child(["tensile", "run", "-f", str(place.topology(name))], place.sandbox, log, place.before)
     try:
@@ -167,7 +167,7 @@ def _exec(sandbox: Sandbox) -> float:
 
 
 async def scenario(sandbox: Sandbox, directory: Path, rounds: int) -> dict[str, Any]:
-    """Measure every way by either name, in turns."""
+    """Measure every kind of request by either name, in turns."""
     place = Place(sandbox, directory)
     port = urlsplit(sandbox.clusters[LOWER].server).port
     assert port is not None
@@ -189,7 +189,7 @@ async def scenario(sandbox: Sandbox, directory: Path, rounds: int) -> dict[str, 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and keep the result; with --way, as one of the programs that are measured, print seconds."""
+    """Measure and store the result; with --way, run as one of the programs that are measured, and print seconds."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -1,11 +1,12 @@
-"""How long the scheduler extender thinks: filter and prioritize over ten lowers of 500 nodes, 90 % full.
+"""The time of the scheduler extender for filter and prioritize with ten lower clusters of 500 nodes that are 90 % full.
 
     .venv/bin/python -m bench.speed.extender [--lowers 10] [--nodes 500] [--pods 500]
 
-In memory: from the question's bytes to the answer's, with each pod made as it would be below; no network, no TLS.
-Measured are a burst of equal pods that fit, one that fits nowhere, its siblings, and pods of a new kind each time that
-fit nowhere; then pods of higher priority that fit nowhere either: of a kind with possible victims, and of new kinds
-without; and the choice of victims. Each pod of the burst needs a node of its own.
+It is measured in memory, from the bytes of the request to the bytes of the response, with each pod translated to its
+lower pod; without network and TLS. The measurements are: a burst of equal pods that fit; one pod that fits on no node,
+its siblings, and pods of a new kind each time that fit on no node; pods of higher priority that fit on no node either,
+of a kind with possible victims and of new kinds without; and the choice of victims. Each pod of the burst needs a node
+of its own.
 """
 
 import argparse
@@ -39,7 +40,7 @@ Manifest = dict[str, Any]
 
 
 def pod(name: str, cpu: str, **spec: Any) -> Manifest:
-    """Make a pod that requests cpu, as an upper apiserver would give it."""
+    """Return a pod that requests cpu, in the form of an upper apiserver."""
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
     meta = {"name": name, "namespace": "default", "uid": name, "labels": {"app": "web", "tier": "front"}}
     tolerations = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
@@ -47,7 +48,7 @@ def pod(name: str, cpu: str, **spec: Any) -> Manifest:
 
 
 def site(name: str, nodes: int) -> LowerCandidate:
-    """Make a lower whose nodes have room for two small pods each."""
+    """Return a lower cluster whose nodes have room for two small pods each."""
     ground, residents = NodeCache(), Residents()
     for number in range(nodes):
         room = {"cpu": str(_CPU), "memory": "64Gi", "pods": "110"}
@@ -79,7 +80,7 @@ def site(name: str, nodes: int) -> LowerCandidate:
 
 
 def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
-    """Ask about one pod, and return the milliseconds, and the nodes that are left."""
+    """Send the requests for one pod; return the milliseconds, and the remaining nodes."""
     question = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": names})
     begin = time.perf_counter()
     answer = extender.filter(orjson.loads(question), 0.0)
@@ -91,7 +92,7 @@ def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tu
 
 
 def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> float:
-    """Ask who has to go for one pod, and return the milliseconds."""
+    """Request the victims for one pod; return the milliseconds."""
     victims = {name: {"Pods": [{"UID": "r0-0"}], "NumPDBViolations": 0} for name in names}
     question = orjson.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims})
     begin = time.perf_counter()
@@ -102,7 +103,7 @@ def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:
-    """Go through the kinds of questions, and return milliseconds and what is broken."""
+    """Measure all kinds of requests; return milliseconds and which bars are exceeded."""
     names = [f"lower-{number}" for number in range(given.lowers)]
     extender = SchedulerExtender({name: site(name, given.nodes) for name in names})
     gc.collect()
@@ -141,7 +142,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read the arguments, measure, keep the result, and return the exit code."""
+    """Parse the arguments, measure and store the result; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lowers", type=int, default=10)
     parser.add_argument("--nodes", type=int, default=500, help="in each")

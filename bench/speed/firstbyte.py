@@ -1,6 +1,6 @@
-"""How long it takes from the call of an exec to the first byte of its output: through the upper, and directly.
+"""The time from the call of an exec to the first byte of its output, through the upper cluster and directly.
 
-Each call makes a connection of its own and speaks WebSocket, as kubectl does, without kubectl's own start.
+Each call opens a connection of its own and uses WebSocket, as kubectl does, without the start of kubectl.
 """
 
 import statistics
@@ -18,7 +18,7 @@ EXEC = PODS.format("default") + "/{}/exec?command=echo&command=hello&stdout=true
 PROTOCOL = "v5.channel.k8s.io"
 STDOUT = 1
 LATE = 25.0
-"""Milliseconds by which the median may be behind the direct one."""
+"""The limit in milliseconds by which the median may exceed the direct one."""
 WAYS = ("direct", "through")
 
 
@@ -34,7 +34,7 @@ async def first_byte(site: Site, pod: str) -> float:
 
 
 async def first_bytes(sandbox: Sandbox, pods: Mapping[str, str], samples: int) -> dict[str, dict[str, Any]]:
-    """Take both ways by turns, once more before it counts; `pods` are names with their lowers."""
+    """Measure both ways in turns; the first sample does not count. `pods` maps names to lower clusters."""
     found: dict[str, dict[str, Any]] = {}
     for pod, lower in pods.items():
         taken: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -48,7 +48,7 @@ async def first_bytes(sandbox: Sandbox, pods: Mapping[str, str], samples: int) -
 
 
 def late(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return where the median is over the bar."""
+    """Return the pods whose median is over the bar."""
     behind = {pod: one["through_ms"] - one["direct_ms"] for pod, one in found.items()}
     return [
         f"{pod}: the first byte is {more:.1f} ms behind the direct one" for pod, more in behind.items() if more > LATE
@@ -56,7 +56,7 @@ def late(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def summary(found: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
-    """Describe it in a line for each pod."""
+    """Return a summary line for each pod."""
     return [
         f"{pod}: first byte after {one['through_ms']} ms, directly {one['direct_ms']} ms" for pod, one in found.items()
     ]

@@ -1,9 +1,10 @@
-"""What it costs to have the ConfigMaps and Secrets of pods below for the first time, in the engine's CPU.
+"""The CPU that the engine uses to mirror the ConfigMaps and Secrets of pods to a lower cluster for the first time.
 
     .venv/bin/python -m bench.speed.firstsync --pods 40
 
-Each pod uses fifty of either kind. First they are made above, which the engine hears of; then the pods come. Beside it
-stands a bare loop that lists as many above and makes them below, in a process of its own kind: how fast the machine is.
+Each pod uses fifty of either kind. First they are created in the upper cluster, which the engine observes; then the
+pods are created. For comparison, a bare loop in the process of the benchmark lists as many objects in the upper cluster
+and creates them in a lower one, which shows how fast the machine is.
 """
 
 import asyncio
@@ -23,10 +24,10 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 EACH = 50
-"""Objects of either kind that one pod uses."""
+"""The number of objects of either kind that one pod uses."""
 KINDS = {"configmaps": {"data": {"key": "x" * 200}}, "secrets": {"data": {"key": "eHh4" * 50}}}
 MS_AT_MOST = 2.5
-"""Of CPU for one object."""
+"""The limit for the CPU milliseconds per object."""
 AT_ONCE = 16
 A, B = "lower-a", "lower-b"
 LIMIT = 300.0
@@ -39,7 +40,7 @@ def path(space: str, plural: str) -> str:
 
 
 def pod(number: int) -> Manifest:
-    """Make a pod of lower-a that uses its objects."""
+    """Return a pod of lower-a that uses its objects."""
     names = [f"o-{number}-{place}" for place in range(EACH)]
     sources: list[Manifest] = [{"configMap": {"name": name}} for name in names]
     sources += [{"secret": {"name": name}} for name in names]
@@ -50,11 +51,11 @@ def pod(number: int) -> Manifest:
 
 
 async def some_at_once(requests: Iterable[Callable[[], Awaitable[object]]]) -> None:
-    """Make requests, a few at a time."""
+    """Send requests, a few at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def through(request: Callable[[], Awaitable[object]]) -> None:
-        """Make one of them."""
+        """Send one of them."""
         async with gate:
             await request()
 
@@ -62,11 +63,11 @@ async def some_at_once(requests: Iterable[Callable[[], Awaitable[object]]]) -> N
 
 
 async def space_made(site: Site, name: str) -> None:
-    """Make a namespace in which pods can be made."""
+    """Create a namespace, and wait until pods can be created in it."""
     await site.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
 
     async def has_account() -> bool:
-        """Ask for it."""
+        """Report whether its default ServiceAccount exists."""
         try:
             return bool(await site.call("GET", ACCOUNT.format(name)))
         except Refused:
@@ -76,7 +77,7 @@ async def space_made(site: Site, name: str) -> None:
 
 
 async def made_above(upper: Site, space: str, pods: int) -> None:
-    """Make what the pods use."""
+    """Create the objects that the pods use, in the upper cluster."""
     names = [f"o-{number}-{place}" for number in range(pods) for place in range(EACH)]
     await some_at_once(
         lambda plural=plural, name=name: upper.call(  # type: ignore[misc]
@@ -88,11 +89,14 @@ async def made_above(upper: Site, space: str, pods: int) -> None:
 
 
 async def all_below(lower: Site, space: str, count: int) -> None:
-    """Return when so many of either kind are below; each namespace has a ConfigMap of its own."""
+    """Wait until so many of either kind are in the lower cluster.
+
+    Each namespace has one ConfigMap of its own.
+    """
     for plural in KINDS:
 
         async def are_there(plural: str = plural) -> bool:
-            """Count them."""
+            """Report whether the lower cluster has that many."""
             found = (await lower.call("GET", f"{path(space, plural)}?limit=1"))["metadata"]
             return int(found.get("remainingItemCount", 0)) + 1 >= count
 
@@ -100,7 +104,7 @@ async def all_below(lower: Site, space: str, count: int) -> None:
 
 
 async def bare(trial: Trial, space: str) -> float:
-    """Make the same in the other lower, from a list, and return the CPU seconds of this process."""
+    """Create the same objects in the other lower cluster, from a list; return the CPU seconds of this process."""
     lower = trial.lowers[B]
     await space_made(lower, space)
     begin = time.process_time()
@@ -118,7 +122,7 @@ async def bare(trial: Trial, space: str) -> float:
 
 
 async def gone(trial: Trial, space: str) -> None:
-    """Remove everything, and return when the engine has nothing more to do with it."""
+    """Delete everything, and wait until the engine is idle."""
     for site in (trial.upper, *trial.lowers.values()):
         await site.delete(f"/api/v1/namespaces/{space}")
     for site in (trial.upper, *trial.lowers.values()):
@@ -127,7 +131,7 @@ async def gone(trial: Trial, space: str) -> None:
 
 
 async def sync(trial: Trial, number: int, pods: int) -> dict[str, float]:
-    """Mirror it all once, and return milliseconds of CPU for one object, and the seconds that it took."""
+    """Mirror everything once; return milliseconds of CPU per object, and the seconds that it took."""
     space, count = f"sync-{number}", pods * EACH
     await space_made(trial.upper, space)
     await at_rest(trial)

@@ -1,13 +1,13 @@
-"""Many logs followed at once: what is lost, how late lines come, and what it costs pods that are mirrored meanwhile.
+"""Many logs followed at once: lost lines, the delay of lines, and the cost for pods that are mirrored at the same time.
 
     .venv/bin/python -m bench.speed.follow --streams 200 --rate 50000 --seconds 60 --pods 500 --rounds 3
 
-The logs of pods are written at a steady rate, each line with the time of its writing, and followed through the upper
-cluster and at the lowers directly, by turns, by the same reader. After `--seconds` the pods of a Deployment are
-mirrored while the streams go on: by the engine that carries the streams; by the ceiling beside it, under the same
-streams; and by the ceiling while the logs are followed directly. A machine that the direct streams alone fill measures
-itself: then the result says so, and a lower `--rate`, or longer lines, is the way out. What all of it took of the
-processors stands with each turn.
+The logs of pods are written at a steady rate, each line with the time when it was written. They are followed through
+the upper cluster and at the lower clusters directly, in turns, by the same reader. After `--seconds` the pods of a
+Deployment are mirrored while the streams go on: by the engine that carries the streams; by the ceiling beside it, under
+the same streams; and by the ceiling while the logs are followed directly. If the direct streams alone use most of the
+machine, the result measures the machine and states that; use a lower `--rate`, or longer lines. The processor time of
+all programs is reported with each turn.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from typing import Self
 
 LATE = 0.050
-"""Seconds by which the 99th percentile of delays may be behind the direct one."""
+"""The limit in seconds by which the 99th percentile of delays may exceed the direct one."""
 BAR = 1.2
-"""Times the ceiling's makespan."""
+"""The limit for the makespan, as a multiple of the ceiling's."""
 FULL = 0.8
-"""Of the machine, that the direct streams may take."""
+"""The share of the machine that the direct streams may use."""
 CONTAINER = "c"
 TICK = 0.01
 LIMIT = 300.0
@@ -57,13 +57,13 @@ class Pen:
     def __init__(self, files: Sequence[Path], shape: Shape) -> None:
         self.written = [0] * len(files)
         self.slowest = 0.0
-        """Seconds by which a look at what is due came late: the bench's own part in the delays."""
+        """Seconds by which a check for due lines came late: the part of the benchmark itself in the delays."""
         self._files = files
         self._shape = shape
         self._open: list[int] = []
 
     def begin(self) -> None:
-        """Make each log with its first line, so that its readers get an answer."""
+        """Create each log with its first line, so that its readers get an answer."""
         for path in self._files:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ class Pen:
             self._write(stream)
 
     async def go_on(self) -> None:
-        """Write what is due, until it is cancelled."""
+        """Write the lines that are due, until it is cancelled."""
         begin = last = time.monotonic()
         while True:
             await asyncio.sleep(TICK)
@@ -83,7 +83,7 @@ class Pen:
                     self._write(stream)
 
     def end(self) -> None:
-        """Close the logs and remove them, which ends those who follow them."""
+        """Close and delete the logs, which ends the streams that follow them."""
         while self._open:
             os.close(self._open.pop())
         for path in self._files:
@@ -97,7 +97,7 @@ class Pen:
 
 
 class Followed:
-    """The pods whose logs are followed: one for each stream, spread over the lowers."""
+    """The pods whose logs are followed: one for each stream, spread over the lower clusters."""
 
     def __init__(self, trial: Trial, shape: Shape, nodes: dict[str, str]) -> None:
         self.shape = shape
@@ -107,12 +107,12 @@ class Followed:
         self.names = [f"follow-{number:03d}" for number in range(shape.streams)]
 
     async def make(self) -> None:
-        """Create the pods above and wait until they are ready."""
+        """Create the upper pods and wait until they are ready."""
         for name, lower in zip(self.names, self._lowers, strict=True):
             await self._trial.upper.call("POST", PODS.format(NAMESPACE), _pod(name, self._nodes[lower]))
 
         async def are_ready() -> bool:
-            """Look at all of them."""
+            """Report whether all pods are ready."""
             found = await self._trial.upper.items(f"{PODS.format(NAMESPACE)}?labelSelector=followed")
             return len(found) == len(self.names) and all(map(is_ready, found))
 
@@ -120,7 +120,7 @@ class Followed:
 
     @asynccontextmanager
     async def streams(self, way: str) -> AsyncIterator["Streams"]:
-        """Write and follow the logs; afterwards all that was written was read, or is reported as missing."""
+        """Write and follow the logs; in the end every written line was read, or is reported as missing."""
         clusters = self._trial.sandbox.clusters
         files = [
             clusters[lower].logs / NAMESPACE / name / f"{CONTAINER}.log"
@@ -172,7 +172,7 @@ class Streams:
         self.broken += harmed(self.readings, self.pen.written)
 
     async def _have(self) -> bool:
-        """Report whether every reader has what was written; one that ended too early raises what ended it."""
+        """Report whether every reader has all written lines; an error that ended a reader too early is raised."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -189,7 +189,7 @@ async def _read(site: Site, path: str, reading: Reading) -> None:
 
 @asynccontextmanager
 async def _readers(sandbox: Sandbox, streams: int) -> AsyncIterator[dict[str, Site]]:
-    """Connect to every cluster, for so many streams at a time."""
+    """Connect to every cluster, with so many streams at a time."""
     sites = {name: Site(cluster, at_once=streams) for name, cluster in sandbox.clusters.items()}
     try:
         yield sites
@@ -204,9 +204,10 @@ def _pod(name: str, node: str) -> Manifest:
 
 
 async def mirrored(trial: Trial, pods: int, *, by_ceiling: bool) -> float:
-    """Return the seconds until the pods of a Deployment are all Ready; afterwards they are gone from every cluster.
+    """Return the seconds until the pods of a Deployment are all Ready; then delete them from every cluster.
 
-    The engine's nodes have a taint that the ceiling's do not have, so a toleration decides whose the pods are.
+    The engine's nodes have a taint that the ceiling's nodes do not have, so a toleration decides which of them get the
+    pods.
     """
     name = f"follow-{time.time_ns() // 1_000_000}"
     body = deployment(name, pods)
@@ -238,7 +239,7 @@ async def beside(trial: Trial, *, wanted: bool) -> AsyncIterator[Child | None]:
 
 
 def spent(trial: Trial) -> dict[str, float]:
-    """Return the CPU seconds that have gone to the upper cluster, the lowers with their nodes, the engine, and this."""
+    """Return the CPU seconds of the upper cluster, the lower ones with their nodes, the engine, and this process."""
     assert trial.engine is not None
     sums = {"upper": 0.0, "lowers": 0.0, "engine": trial.engine.usage().cpu, "bench": sum(os.times()[:2])}
     for name, cluster in trial.sandbox.clusters.items():
@@ -249,7 +250,7 @@ def spent(trial: Trial) -> dict[str, float]:
 
 
 async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, by_ceiling: bool) -> dict[str, Any]:
-    """Follow all logs one way for a time, then mirror pods under it, and return what was measured and what broke."""
+    """Follow all logs one way for a time, then mirror pods under that load; return measurements and failures."""
     async with beside(trial, wanted=by_ceiling):
         await calm()
         async with followed.streams(way) as streams:
@@ -268,12 +269,12 @@ async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, 
 
 
 def _cores(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
-    """Return how many processors each took, from CPU seconds."""
+    """Return how many processors each used, from CPU seconds."""
     return {name: round((after[name] - before[name]) / max(seconds, 1e-9), 3) for name in after}
 
 
 TURNS = (("direct", True), ("through", False), ("through", True))
-"""Which way logs are followed, and whether the ceiling mirrors pods meanwhile."""
+"""Which way logs are followed, and whether the ceiling mirrors the pods."""
 
 
 async def follow(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
@@ -294,10 +295,10 @@ async def follow(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def judged(runs: Sequence[dict[str, Any]], processors: int) -> tuple[dict[str, float], list[str]]:
-    """Return medians over the rounds, and what is over a bar."""
+    """Return medians over the rounds, and which bars are exceeded."""
 
     def of(field: str, way: str, mirror: str) -> float:
-        """Take the median of a field over the runs of one kind."""
+        """Return the median of a field over the runs of one kind."""
         return float(median(one[field] for one in runs if (one["way"], one["mirror"]) == (way, mirror)))
 
     found = {
@@ -331,7 +332,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Add what there is to say about the streams."""
+    """Add the options of the streams."""
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--rate", type=int, default=50_000, help="bytes a second of each log")
     parser.add_argument("--line", type=int, default=5_000, help="bytes of a line; each costs the same, long or short")

@@ -1,7 +1,7 @@
-"""Reviews that cost as much as anybody can make them cost: a bench times them, and a test has them answered.
+"""Admission reviews that are as expensive as a user can make them: a benchmark times them, and a test answers them.
 
-Each fills one part of a pod, up to some size, with the items that are the most work for their bytes. All are about a
-pod that asked for a virtual node: about others next to nothing is decoded.
+Each fills one part of a pod, up to some size, with the items that cause the most work for their bytes. All are about
+pods that opted in to virtual nodes, because almost nothing is decoded for others.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tensile.reconcile.pods.scheduling import NOT_READY, REQUIRED, UNREACHABLE
 
 Manifest = dict[str, Any]
 SIZES = (16 << 10, 31 << 10, 120 << 10, 250 << 10, 2_900 << 10)
-"""Bytes of the part that is filled: some within each bound, some beyond, and as much as the port takes."""
+"""Bytes of the part that is filled: some within each limit, some beyond, and as much as the port accepts."""
 _UNLIMITED = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (NOT_READY, UNREACHABLE)]
 _ITEMS: dict[str, bytes] = {
     "nothing": b"{}",
@@ -29,13 +29,13 @@ _ITEMS: dict[str, bytes] = {
 
 
 def crossing(first: int, second: int) -> bytes:
-    """Make the review of a pod that was prepared, with so many alternatives, and is given so many more."""
+    """Return the review of a prepared pod that has so many alternatives, and gets so many more."""
     noted = orjson.dumps({"affinity": _affinity(first)}).decode()
     return review({"affinity": _affinity(second), "tolerations": _UNLIMITED}, annotations={CLUSTER_SELECTOR: noted})
 
 
 def heavy(size: int) -> Iterator[tuple[str, bytes]]:
-    """Make reviews with a part of about `size` bytes, each with a name."""
+    """Yield reviews with a part of about `size` bytes, each with a name."""
     for name, item in _ITEMS.items():
         filling = orjson.Fragment(b"[" + b",".join([item] * (size // (len(item) + 1))) + b"]")
         for field in ("tolerations", "volumes", "containers"):
@@ -55,7 +55,7 @@ def heavy(size: int) -> Iterator[tuple[str, bytes]]:
 
 
 def review(spec: Manifest, **meta: Any) -> bytes:
-    """Write a question about a new pod."""
+    """Return the review of a new pod."""
     pod = {"metadata": {"labels": {VIRTUAL_POD: "true"}, **meta}, "spec": {"nodeName": "", **spec}}
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     request = {"uid": "asked", "kind": kind, "operation": "CREATE", "namespace": "default", "object": pod}

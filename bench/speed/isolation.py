@@ -1,10 +1,10 @@
-"""One lower cluster stands still, another answers two seconds late: what does a third one notice?
+"""The effect of one lower cluster that hangs and another that answers two seconds late on a third lower cluster.
 
     .venv/bin/python -m bench.speed.isolation --pods 150 --rounds 5
 
-Each lower gets a Deployment of its own. Rounds in which all clusters are well take turns with rounds in which the first
-one's apiserver is stopped (it accepts connections and answers nothing) and every byte to and from the second one comes
-late. The pods of the third have to be Ready as soon; afterwards everything has to settle.
+Each lower cluster gets a Deployment of its own. Rounds without faults take turns with rounds in which the first
+cluster's apiserver is stopped (it accepts connections and does not answer) and every byte to and from the second
+cluster is delayed. The pods of the third cluster must be Ready as fast; afterwards everything must settle.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ CHUNK = 1 << 16
 
 
 class Detour:
-    """Passes the connections to an apiserver on, each byte `late` seconds after it came, until it is parted from it."""
+    """A proxy of an apiserver that delivers each byte `late` seconds after it arrived, until it is cut off."""
 
     def __init__(self, server: str) -> None:
         parts = urlsplit(server)
@@ -43,7 +43,7 @@ class Detour:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one connection on, both ways."""
+        """Proxy one connection, in both directions."""
         near_end = asyncio.current_task()
         assert near_end is not None
         self._running.add(near_end)
@@ -62,22 +62,22 @@ class Detour:
             writer.transport.abort()
 
     async def part(self) -> None:
-        """Break every connection, and each that comes, until `mend`; the cluster itself goes on."""
+        """Break every connection, and each new one, until `mend`; the cluster itself continues."""
         self._parted = True
         await self.close()
 
     def mend(self) -> None:
-        """Pass connections on again."""
+        """Proxy connections again."""
         self._parted = False
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         for task in tuple(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one direction on; what is under way overtakes nothing."""
+        """Proxy one direction; data never overtake earlier data."""
         loop, due = asyncio.get_running_loop(), 0.0
         while data := await reader.read(CHUNK):
             due = max(due, loop.time() + self.late)
@@ -87,9 +87,9 @@ class Detour:
 
 @asynccontextmanager
 async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) -> AsyncIterator[Detour]:
-    """Route the engine to a lower by a detour: its kubeconfig names another port meanwhile.
+    """Route the engine's connections to a lower cluster through a proxy, by the port in its kubeconfig.
 
-    `directory` is where that is, None: where the sandbox's are.
+    `directory` is that of the kubeconfig, None for the sandbox's.
     """
     server = sandbox.clusters[lower].server
     made = Detour(server)
@@ -106,7 +106,7 @@ async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) ->
 
 
 async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -> float:
-    """Load all lowers, and return the seconds until the third one's pods are Ready."""
+    """Load all lower clusters; return the seconds until the pods of the third one are Ready."""
     if not well:
         trial.sandbox.suspend(STOPPED, APISERVER)
         slow.late = LATE
@@ -122,7 +122,7 @@ async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Take turns with and without trouble, and compare the medians."""
+    """Take turns with and without faults, and compare the medians."""
     runs: dict[bool, list[float]] = {True: [], False: []}
     async with detour(sandbox, SLOW) as slow, Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()

@@ -1,9 +1,9 @@
-"""How long one pod takes from its creation until it is Ready, in clusters that do nothing else.
+"""The time from the creation of one pod until it is Ready, in clusters without other work.
 
     .venv/bin/python -m bench.speed.latency --pods 40 --rounds 5
 
-One pod after the other; the same parties take turns as for the makespan. Writes latency.json; exits with 1 when the
-engine's median is over the bar, in multiples of the ceiling's.
+One pod is created after the other. The engine, the ceiling and one cluster without a mirror take turns, as for the
+makespan. Writes latency.json. Exits with 1 if the engine's median is over the bar, as a multiple of the ceiling's.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ FIELDS = ("p50_ms", "p95_ms", "max_ms")
 
 
 class Stopwatch:
-    """Follows the pods of the group on one watch, so that no pod has to open its own."""
+    """Observes the pods of the group by one watch, so that no pod needs a watch of its own."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._ready: dict[str, asyncio.Future[float]] = {}
 
     async def follow(self) -> None:
-        """Note when pods become Ready, until it is cancelled."""
+        """Record when pods become Ready, until it is cancelled."""
         async for _, pod in self._site.watch(PODS.format(NAMESPACE), f"labelSelector=app%3D{GROUP}"):
             awaited = self._ready.get(pod["metadata"]["name"])
             if awaited is not None and not awaited.done() and is_ready(pod):
                 awaited.set_result(time.monotonic())
 
     async def time(self, name: str) -> float:
-        """Create a pod, give the seconds until it is Ready, and remove it."""
+        """Create a pod, return the seconds until it is Ready, and delete it."""
         path, body = PODS.format(NAMESPACE), pod_of(name, GROUP)
         body["spec"]["tolerations"] = [{"operator": "Exists"}]
         self._ready[name] = asyncio.get_running_loop().create_future()
@@ -54,7 +54,7 @@ class Stopwatch:
 
 
 async def series(site: Site, pods: int) -> list[float]:
-    """Time so many pods, one after the other with a rest between, and return the seconds in order of size."""
+    """Time pods, one after the other with a pause between; return the sorted seconds."""
     watch, tag = Stopwatch(site), time.time_ns() // 1_000_000
     following = asyncio.create_task(watch.follow())
     await watch.time(f"latency-{tag}-first")
@@ -73,7 +73,7 @@ def summary(taken: list[float]) -> dict[str, float]:
 
 
 async def run(turn: Turn, pods: int) -> dict[str, Any]:
-    """Return the percentiles of one turn, and every pod's seconds."""
+    """Return the percentiles of one turn, and the seconds of every pod."""
     taken = await series(turn.site, pods)
     return {**summary(taken), "seconds": taken}
 

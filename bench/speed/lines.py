@@ -1,7 +1,7 @@
-"""Lines of logs that tell when they were written and which they are, and what came of them at a reader.
+"""Log lines that contain their number and the time when they were written, and the check of what a reader received.
 
-Each line is as long as it is meant to be and known to the last byte, so a reader sees what is lost, doubled, out of
-order or damaged; its delay is the time from the write to the read, on one machine's clock.
+Each line has a fixed length and known content, so a reader detects lines that are lost, duplicated, out of order or
+damaged. Its delay is the time from the write to the read, on the clock of one machine.
 """
 
 import re
@@ -12,11 +12,11 @@ from typing import NamedTuple
 _TIME = re.compile(rb"\d+ \d+ (\d+) ")
 _CRI = b"%s stdout F %s\n"
 _SAID = 5
-"""Wrong lines that are quoted of each reader."""
+"""The number of wrong lines that are quoted for each reader."""
 
 
 class Shape(NamedTuple):
-    """How logs are written: so many at once, `rate` bytes a second each, in lines of `line` bytes with their end."""
+    """The form of logs: their number, `rate` bytes per second each, in lines of `line` bytes with the newline."""
 
     streams: int
     rate: int
@@ -24,18 +24,18 @@ class Shape(NamedTuple):
 
     @property
     def pause(self) -> float:
-        """The seconds from one line of a log to its next."""
+        """The seconds from one line of a log to the next."""
         return self.line / self.rate
 
 
 def line(stream: int, number: int, now: int, size: int) -> bytes:
-    """Make a line; `now` is in nanoseconds."""
+    """Return a line; `now` is in nanoseconds."""
     head = b"%04d %08d %d " % (stream, number, now)
     return head + b"x" * (size - len(head) - 1)
 
 
 def entry(text: bytes, stamp: bytes) -> bytes:
-    """Return a line as a container runtime writes it; `stamp` is RFC 3339."""
+    """Return a line in the format of a container runtime; `stamp` is RFC 3339."""
     return _CRI % (stamp, text)
 
 
@@ -45,7 +45,7 @@ def due(shape: Shape, stream: int, seconds: float) -> int:
 
 
 class Reading:
-    """What a reader of one log has had; lines are counted from 0."""
+    """The lines that a reader of one log has received; they are counted from 0."""
 
     def __init__(self, stream: int, size: int) -> None:
         self.lines = 0
@@ -53,13 +53,13 @@ class Reading:
         self.written = array("d")
         """When each line was written, in seconds since the epoch."""
         self.delays = array("d")
-        """Its delay in seconds."""
+        """The delay of each line in seconds."""
         self._stream = stream
         self._size = size
         self._rest = b""
 
     def take(self, data: bytes, now: int) -> None:
-        """Take what was read at a time in nanoseconds."""
+        """Process data that were read at a time in nanoseconds."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         for each in whole:
             self._line(each, now)
@@ -75,14 +75,14 @@ class Reading:
 
 
 def harmed(readings: Sequence[Reading], written: Sequence[int]) -> list[str]:
-    """Return what readers did not get as it was written; `written` is the number of lines of each log."""
+    """Return which lines readers did not receive as written; `written` is the number of lines of each log."""
     said = [words for one in readings for words in one.wrong]
     lost = {number: total - one.lines for number, (one, total) in enumerate(zip(readings, written, strict=True))}
     return said + [f"log {number}: {count} lines are missing" for number, count in lost.items() if count]
 
 
 def between(readings: Iterable[Reading], begin: float, end: float) -> list[float]:
-    """Return the delays of the lines that were written in a time, in order of their size."""
+    """Return the sorted delays of the lines that were written in a period."""
     return sorted(
         delay
         for one in readings
@@ -92,7 +92,7 @@ def between(readings: Iterable[Reading], begin: float, end: float) -> list[float
 
 
 def told(delays: Sequence[float]) -> dict[str, float]:
-    """Return count, median, 99th percentile and longest of ordered delays, in milliseconds; zeros for none."""
+    """Return count, median, 99th percentile and maximum of sorted delays, in milliseconds; zeros for none."""
     found = delays or [0.0]
     marks = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
     at = {name: round(found[min(int(len(found) * share), len(found) - 1)] * 1000, 1) for name, share in marks.items()}

@@ -1,10 +1,10 @@
-"""How long N pods of Deployments take until all are Ready, and until all are gone again.
+"""The time until N pods of Deployments are all Ready, and until all are deleted again.
 
     .venv/bin/python -m bench.speed.makespan --pods 1000 --rounds 5
 
 The engine, the ceiling, one cluster without a mirror, and the ceiling with nodes and lower pods like the engine's take
-turns on one sandbox of an upper and two lowers, so that whatever else the machine does hits them alike. Writes
-makespan-PODS.json; exits with 1 when the engine's median is over the bar, in multiples of the ceiling's.
+turns on one sandbox with an upper and two lower clusters, so that other load of the machine affects them alike. Writes
+makespan-PODS.json. Exits with 1 if the engine's median is over the bar, as a multiple of the ceiling's.
 """
 
 import asyncio
@@ -24,25 +24,28 @@ FIELDS = ("last_ready_s", "p50_s", "p99_s", "all_gone_s", "cpu_s", "cpu_ms_pod",
 BAR = 1.15
 NOTHING = Usage(0.0, 0)
 MOST, BATCH = 1000, 500
-"""Pods of one Deployment. A ReplicaSet makes 500 at a time, and waits for all of them before the next."""
+"""The most pods of one Deployment, and their number in one of several.
+
+A ReplicaSet creates 500 pods at a time, and waits for all of them before the next.
+"""
 
 
 class Sightings:
-    """When each pod was first seen, and first seen Ready: seconds since the Deployment was created."""
+    """When each pod was first observed, and first observed Ready: seconds since the Deployment was created."""
 
     def __init__(self) -> None:
         self.seen: dict[str, float] = {}
         self.ready: dict[str, float] = {}
 
     def note(self, pod: dict[str, Any], now: float) -> None:
-        """Take a look at a pod at a time."""
+        """Record the state of a pod at a time."""
         uid = pod["metadata"]["uid"]
         self.seen.setdefault(uid, now)
         if is_ready(pod):
             self.ready.setdefault(uid, now)
 
     def summary(self) -> dict[str, float]:
-        """Return the last Ready, and percentiles of each pod's way from first seen to Ready."""
+        """Return the time of the last Ready, and percentiles of the time from first observed to Ready of each pod."""
         waits = sorted(self.ready[uid] - self.seen[uid] for uid in self.ready)
         return {
             "ready": len(waits),
@@ -53,17 +56,17 @@ class Sightings:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which that share of an ordered row lies."""
+    """Return the value below which that share of an ordered sequence lies."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def parts(pods: int) -> list[int]:
-    """Share so many pods out to Deployments: one, or several that each make all of their pods at once."""
+    """Divide the pods into Deployments: one, or several that each create all of their pods at once."""
     return [pods] if pods <= MOST else [min(BATCH, pods - begun) for begun in range(0, pods, BATCH)]
 
 
 def labelled(*names: str) -> str:
-    """Select the pods of these Deployments."""
+    """Return the query that selects the pods of these Deployments."""
     return f"labelSelector=app%20in%20({','.join(names)})"
 
 
@@ -82,7 +85,7 @@ async def all_ready(site: Site, query: str, pods: int, begin: float, limit: floa
 
 
 async def run(turn: Turn, pods: int) -> dict[str, Any]:
-    """Create, wait, measure, delete, wait, and return one run's numbers."""
+    """Create the pods, wait, measure, delete them and wait; return the results of one run."""
     site, child = turn.site, turn.child
     tag, sizes = f"makespan-{time.time_ns() // 1_000_000}", parts(pods)
     names = [f"{tag}-{number}" for number in range(len(sizes))]

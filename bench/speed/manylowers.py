@@ -2,12 +2,12 @@
 
     .venv/bin/python -m bench.speed.manylowers --lowers 24 --pods 5
 
-First with a soft limit of 512, as a shell or a service manager may set it, and every lower: all nodes have to become
-Ready, and pods to run on each. Then with a hard limit of 300 and half of the lowers: as many as there are descriptors
-for have to run their pods, and the log, `tensile status`, `tensile doctor` and the nodes of the others have to name the
-number that is needed. Seconds, descriptors and memory are measured beside it.
+First with a soft limit of 512, as a shell or a service manager may set it, and every lower cluster: all nodes must
+become Ready, and pods must run on each. Then with a hard limit of 300 and half of the lower clusters: as many as there
+are descriptors for must run their pods, and the log, `tensile status`, `tensile doctor` and the nodes of the others
+must state the limit that is needed. Seconds, descriptors and memory are measured too.
 
-Each lower is a control plane of its own, which takes half a GiB of memory; the start of 24 takes minutes.
+Each lower cluster is a control plane of its own, which uses half a GiB of memory; the start of 24 takes minutes.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from tensile.sandbox.state import UPPER, Options
 
 SOFT, HARD = 512, 300
 LIMIT = 180.0
-"""Seconds; the lowers' own control planes share the processors with the engine."""
+"""Seconds; the control planes of the lower clusters share the processors with the engine."""
 SETTLED = 30.0
-"""Seconds after which connections that nothing needs are closed."""
+"""Seconds after which unused connections are closed."""
 LOOK = 0.2
 
 
 class Case(NamedTuple):
-    """Limits of the engine's process, how many lowers it has, and how many of them it has to serve."""
+    """Limits of the engine's process, the number of lower clusters, and how many of them it must serve."""
 
     name: str
     limits: str
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 
 class Course:
-    """An engine with the lowers and limits of one case, and what is looked at."""
+    """An engine with the lower clusters and limits of one case, and the checks."""
 
     def __init__(self, trial: Trial, case: Case) -> None:
         self.trial = trial
@@ -73,26 +73,26 @@ class Course:
         return round(time.monotonic() - self.began, 1)
 
     def descriptors(self) -> dict[str, int]:
-        """Count what is open: all, the connections to the upper cluster, and those to the lower that has the most."""
+        """Return the numbers of descriptors, of upper connections, and of those to the lower with the most."""
         process = self.child.process
         found = Counter(self._by_port.get(one.raddr.port, "") for one in process.net_connections("tcp") if one.raddr)
         lower = max((found[name] for name in self.names), default=0)
         return {"all": process.num_fds(), "upper": found[UPPER], "lower": lower}
 
     async def nodes_are_ready(self) -> bool:
-        """Report whether those that are served have nodes that take pods."""
+        """Report whether the served lower clusters have usable nodes."""
         usable = {one["metadata"]["name"] for one in await self.trial.upper.items(NODES) if is_usable(one)}
         return usable >= set(self.served)
 
     async def pods_are_ready(self, pods: int) -> bool:
-        """Report whether so many pods are, and note how many descriptors there are meanwhile."""
+        """Report whether so many pods are Ready, and record the number of descriptors."""
         for what, count in self.descriptors().items():
             self._most[what] = max(self._most[what], count)
         found = await self.trial.upper.items(PODS.format(NAMESPACE))
         return sum(map(oracles.is_ready, found)) >= pods
 
     async def burst(self, pods: int) -> dict[str, Any]:
-        """Create so many pods on each lower that is served, and return seconds and the most descriptors."""
+        """Create pods on each served lower cluster; return the seconds and the highest numbers of descriptors."""
         begin, path = time.monotonic(), DEPLOYMENTS.format(NAMESPACE)
         for name in self.served:
             await self.trial.upper.call("POST", path, deployment(f"on-{name}", pods, name))
@@ -100,7 +100,7 @@ class Course:
         return {"pods_ready_s": round(time.monotonic() - begin, 1), "descriptors_most": dict(self._most)}
 
     async def wrong(self, pods: int) -> list[str]:
-        """Describe on which lowers not as many pods run as should."""
+        """Return the lower clusters on which the number of running pods is wrong."""
         path, found = PODS.format(NAMESPACE), []
         for name in self.served:
             below = oracles.owned(await self.trial.lowers[name].items(path), self.trial.mark)
@@ -109,7 +109,7 @@ class Course:
         return found
 
     async def unsaid(self) -> list[str]:
-        """Return where the number that is needed is not named, or is named without need."""
+        """Return where the limit that is needed is missing, or is stated without need."""
         words = f"{self.case.lowers} lower clusters need {OWN + EACH * self.case.lowers}"
         places = {
             "the log": self.child.log.read_text(),
@@ -125,7 +125,7 @@ class Course:
         return [f"{self.case.name}: {place} {manner}: {words}" for place in wrong]
 
     async def cleared(self) -> None:
-        """Delete the pods, and return when the lowers have none of them."""
+        """Delete the pods, and wait until they are removed from the lower clusters."""
         path = DEPLOYMENTS.format(NAMESPACE)
         for name in self.served:
             await self.trial.upper.delete(f"{path}/on-{name}?propagationPolicy=Background")
@@ -133,14 +133,14 @@ class Course:
             await until_gone(site, PODS.format(NAMESPACE), "", LIMIT)
 
     async def _told(self, *arguments: str) -> str:
-        """Return what a command prints under the same limits, as one line."""
+        """Return the output of a command under the same limits, as one line."""
         command = [*after(self.case.limits), sys.executable, "-m", "tensile", *arguments]
         done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
         return " ".join((done.stdout + done.stderr).split())
 
 
 def cases(lowers: int) -> list[Case]:
-    """Return what is tried with so many lowers."""
+    """Return the cases for a number of lower clusters."""
     few = lowers // 2
     return [
         Case("soft", f"ulimit -Sn {SOFT}", lowers, lowers),
@@ -149,7 +149,7 @@ def cases(lowers: int) -> list[Case]:
 
 
 def _topology(sandbox: Sandbox, names: list[str]) -> Path:
-    """Write the sandbox's topology with some of its lowers."""
+    """Write the sandbox's topology with some of its lower clusters."""
     found, _ = with_own_ports(sandbox)
     found["lowers"] = [lower for lower in found["lowers"] if lower["name"] in names]
     path = sandbox.directory / "many.yaml"
@@ -162,7 +162,7 @@ def _messages(node: Manifest) -> str:
 
 
 async def tried(trial: Trial, case: Case, pods: int) -> dict[str, Any]:
-    """Run an engine in one case, and return what was measured and what broke."""
+    """Run an engine in one case; return the measurements and the failures."""
     course = Course(trial, case)
     try:
         await until(course.nodes_are_ready, "nodes are Ready", LIMIT, LOOK)
@@ -190,7 +190,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Try what the arguments say, and keep the result."""
+    """Parse the arguments, try the cases and store the result; return the exit code."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--lowers", type=int, default=24, help="at most 26")
     parser.add_argument("--pods", type=int, default=5, help="on each lower")

@@ -1,7 +1,8 @@
-"""How long what is said of endpoints above takes to be true below, told from the watches of all clusters.
+"""The delay from a change of upper endpoints to the same change in lower clusters, measured by watches of all clusters.
 
-Under load a slice above changes again before the one below has the last change, so asking when all are the same would
-measure the load. What counts is how old each state is when it, or a later one, is first seen below.
+Under load an upper slice changes again before the lower slice has the last change, so the time until both are equal
+would measure the load. Instead, the age of each state is measured when it, or a later one, is first observed in a lower
+cluster.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ SERVICE = "kubernetes.io/service-name"
 
 
 def content(found: Manifest) -> Content:
-    """Return what should be the same in every cluster."""
+    """Return the content that must be the same in every cluster."""
     endpoints = [
         (*one["addresses"], *sorted(one.get("conditions", {}).items())) for one in found.get("endpoints") or ()
     ]
@@ -23,19 +24,19 @@ def content(found: Manifest) -> Content:
 
 
 def service_of(found: Manifest) -> str:
-    """Return the name of the Service that a slice is of."""
+    """Return the name of the Service of a slice."""
     return str((found["metadata"].get("labels") or {}).get(SERVICE, ""))
 
 
 def ready(found: Manifest) -> Iterator[str]:
-    """Yield the addresses of a slice that are ready."""
+    """Yield the ready addresses of a slice."""
     for one in found.get("endpoints") or ():
         if one.get("conditions", {}).get("ready"):
             yield from one["addresses"]
 
 
 class Slices:
-    """Which states slices went through above, and how old each was when it was seen in each lower; times in seconds."""
+    """The states of upper slices, and the age of each when it was observed in each lower cluster; times in seconds."""
 
     def __init__(self, lowers: Iterable[str]) -> None:
         self.lags: list[float] = []
@@ -44,7 +45,7 @@ class Slices:
         self._done: dict[str, dict[str, int]] = {lower: defaultdict(int) for lower in lowers}
 
     def above(self, now: float, name: str, state: Content | None) -> None:
-        """Take over a state above, None for none; one that changes nothing here is none."""
+        """Record an upper state, None for deleted; a state without a relevant change is ignored."""
         told = self._told[name]
         if (told[-1][1] if told else None) == state:
             return
@@ -53,17 +54,17 @@ class Slices:
             self._compare(now, lower, name)
 
     def below(self, now: float, lower: str, name: str, state: Content | None) -> None:
-        """Take over a state below."""
+        """Record a lower state."""
         self._seen[lower][name] = state
         self._compare(now, lower, name)
 
     @property
     def changes(self) -> int:
-        """How many states there were above."""
+        """The number of upper states."""
         return sum(len(told) for told in self._told.values())
 
     def stale(self) -> list[str]:
-        """Return which slices below are not as those above, and which are there without one above."""
+        """Return the lower slices that differ from the upper ones, or for which there is no upper one."""
         found = []
         for lower, seen in self._seen.items():
             for name in sorted(self._told.keys() | seen.keys()):
@@ -73,7 +74,7 @@ class Slices:
         return found
 
     def _compare(self, now: float, lower: str, name: str) -> None:
-        """Count as come true what was told up to the newest state that is the one below."""
+        """Measure the ages of all states up to the newest upper state that equals the lower one."""
         told, done, state = self._told[name], self._done[lower][name], self._seen[lower].get(name)
         for place in range(len(told) - 1, done - 1, -1):
             if told[place][1] == state:
@@ -83,7 +84,7 @@ class Slices:
 
 
 class Readiness:
-    """From a pod's readiness above to its address in each cluster's slices, or out of what is ready there."""
+    """Delays from a pod's readiness to its address among the ready ones of each cluster's slices, or to its removal."""
 
     def __init__(self, clusters: Iterable[str]) -> None:
         self.lags: list[float] = []
@@ -92,7 +93,7 @@ class Readiness:
         self._waiting: dict[tuple[str, str, str], tuple[float, bool]] = {}
 
     def pod(self, now: float, found: Manifest, *, gone: bool) -> None:
-        """Take over a pod above, whose label `app` names its Service."""
+        """Record an upper pod, whose label `app` names its Service."""
         meta = found["metadata"]
         conditions = found.get("status", {}).get("conditions") or ()
         is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
@@ -107,7 +108,7 @@ class Readiness:
                 self._await(now, known, wanted=False)
 
     def told(self, now: float, cluster: str, place: tuple[str, str], addresses: frozenset[str]) -> None:
-        """Take over which addresses of a slice, by Service and name, are ready in a cluster."""
+        """Record which addresses of a slice, by Service and name, are ready in a cluster."""
         service, name = place
         self._ready[cluster][service][name] = addresses
         for address in [key[2] for key in self._waiting if key[:2] == (cluster, service)]:
@@ -115,7 +116,7 @@ class Readiness:
 
     @property
     def waiting(self) -> int:
-        """How many addresses are not as their pods are."""
+        """The number of addresses that do not match the readiness of their pods."""
         return len(self._waiting)
 
     def _await(self, now: float, place: tuple[str, str], *, wanted: bool) -> None:
@@ -132,7 +133,7 @@ class Readiness:
 
 
 def figures(lags: list[float]) -> dict[str, float]:
-    """Return lags as a result: seconds."""
+    """Return delays as a result, in seconds."""
     ordered = sorted(lags)
     places = {"p50_s": 0.5, "p99_s": 0.99}
     found = {name: round(ordered[int(place * (len(ordered) - 1))], 4) for name, place in places.items()}

@@ -1,6 +1,6 @@
-"""A race in rounds: the parties take turns on one sandbox, and the engine is judged by the ceiling's median.
+"""A comparison in rounds: the parties take turns on one sandbox; the engine is judged by the median of the bare loop.
 
-Whatever else the machine does hits all parties alike, so only ratios of one sitting mean anything.
+Other load of the machine affects all parties alike, so only ratios within one run are meaningful.
 """
 
 import argparse
@@ -22,10 +22,10 @@ LIMIT = 400.0
 
 
 class Race(NamedTuple):
-    """What is measured: `run` gives one turn's numbers for so many pods, of which `fields` are compared.
+    """A measurement: `run` returns the results of one turn with so many pods, of which `fields` are compared.
 
-    `result` is the name of the file of results, in which {pods} stands for their number. The engine's median of
-    `deciding` may be up to `bar` times the ceiling's. `parties` are those that take part.
+    `result` is the name of the file of results, in which {pods} is replaced by their number. The engine's median of
+    `deciding` may be up to `bar` times that of the ceiling. `parties` are those that take part.
     """
 
     result: str
@@ -37,7 +37,7 @@ class Race(NamedTuple):
 
 
 async def take_turns(race: Race, sandbox: Sandbox, pods: int, rounds: int) -> list[dict[str, Any]]:
-    """Run every party once a round, and return the runs in the order in which they were."""
+    """Run every party once a round; return the runs in their order."""
     runs: list[dict[str, Any]] = []
     for number in range(1, rounds + 1):
         for party in race.parties:
@@ -50,7 +50,7 @@ async def take_turns(race: Race, sandbox: Sandbox, pods: int, rounds: int) -> li
 
 
 async def measure(race: Race, sandbox: Sandbox, pods: int, rounds: int, results: Path) -> int:
-    """Run all rounds, keep and print them, and return the exit code."""
+    """Run all rounds, store and print the results; return the exit code."""
     runs = await take_turns(race, sandbox, pods, rounds)
     async with Site(sandbox.clusters[UPPER]) as site:
         kubernetes = await site.version()
@@ -66,12 +66,12 @@ async def measure(race: Race, sandbox: Sandbox, pods: int, rounds: int, results:
 
 
 def roomy(pods: int) -> Options:
-    """Return each lower nodes enough for all of the pods: one cluster alone takes them."""
+    """Return options that give each lower cluster enough nodes for all of the pods, because one alone runs them all."""
     return Options(nodes=max(Options().nodes, pods // int(RESOURCES["pods"]) + 1))
 
 
 def main(race: Race, pods: int, words: str | None) -> int:
-    """Read the arguments, start a sandbox, measure; `pods` is how many there are unless the command line says."""
+    """Parse the arguments, start a sandbox and measure; `pods` is the default number of pods."""
     parser = argparse.ArgumentParser(description=(words or "").splitlines()[0])
     parser.add_argument("--pods", type=int, default=pods)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,9 +1,9 @@
-"""Writes the figures of the kept results into the README and docs/performance.md, so that none is typed by hand.
+"""Writes the measurements of the stored results into the README and docs/performance.md, so that none is typed by hand.
 
     .venv/bin/python -m bench.speed.readme
 
-Each page has two marks, and what stands between them is written. In the table of speed, a result that is not there
-leaves its line out. A test compares the pages with what this would write.
+Each page has two markers, and the text between them is written. In the table of speed, a line without a result is left
+out. A test compares the pages with what this program would write.
 """
 
 import sys
@@ -27,11 +27,11 @@ HEAD = (
 WIDTH = 120
 """The length of lines of prose."""
 Results = Mapping[str, dict[str, Any]]
-"""The results by their name."""
+"""The results by name."""
 
 
 class Line(NamedTuple):
-    """One line of the table of speed: the result's name, the field, and the words and the unit that it is shown in."""
+    """One line of the table of speed: the name of the result, the field, the description and the unit."""
 
     result: str
     field: str
@@ -50,13 +50,13 @@ LINES = (
 
 
 class UseCase(NamedTuple):
-    """One line of the README's table: a use case, what tensile does for it, and how well.
+    """One line of the README's table: a use case, what tensile does for it, and the measurement.
 
     Attributes:
         name: the use case.
         words: what tensile does for it.
-        measured: writes what was measured, from the results.
-        command: what measures it again.
+        measured: returns the measurement as text, from the results.
+        command: the command that measures it again.
     """
 
     name: str
@@ -118,25 +118,25 @@ USE_CASES = (
 
 
 def load(results: Path) -> dict[str, dict[str, Any]]:
-    """Read the results that are there, by name."""
+    """Return the existing results, by name."""
     return {path.stem: orjson.loads(path.read_bytes()) for path in sorted(results.glob("*.json"))}
 
 
 def figures(found: Results) -> str:
-    """Return the table of speed and the words about it."""
+    """Return the table of speed and the text about it."""
     rows = [_row(line, found[line.result]) for line in LINES if line.result in found]
     return "\n".join([*HEAD, *rows, "", *_about(found)])
 
 
 def use_cases(found: Results) -> str:
-    """Return the README's table of use cases, and its words about speed and cost."""
+    """Return the README's table of use cases, and its text about speed and cost."""
     rows = [f"| **{one.name}** | {one.words} | {one.measured(found)} (`{one.command}`) |" for one in USE_CASES]
     words = textwrap.fill(f"{_speed(found)} {_cost(found)}", WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(["| use case | how | measured |", "|---|---|---|", *rows, "", words])
 
 
 def rewritten(text: str, told: str) -> str:
-    """Put the figures between the marks of a text; raises ValueError where they are missing."""
+    """Return a text with the figures between its markers; raises ValueError if these are missing."""
     before, _, rest = text.partition(BEGIN)
     inside, _, after = rest.partition(END)
     if not inside:
@@ -145,7 +145,7 @@ def rewritten(text: str, told: str) -> str:
 
 
 def pages(found: Results) -> dict[Path, str]:
-    """Return the text of each page with figures, as it has to be."""
+    """Return the required text of each page with figures."""
     told = {README: use_cases(found), PERFORMANCE: figures(found)}
     return {page: rewritten(page.read_text(), text) for page, text in told.items()}
 
@@ -157,12 +157,12 @@ def _row(line: Line, result: dict[str, Any]) -> str:
 
 
 def _cell(value: float | None, unit: str) -> str:
-    """Write a figure; one that was not measured, or is nothing, is left out."""
+    """Return a measurement as text; one that is missing or zero is left out."""
     return f"{value:.3g} {unit}" if value else ""
 
 
 def _about(found: Results) -> Iterator[str]:
-    """Yield how it was measured."""
+    """Yield how the results were measured."""
     races = [result for name, result in found.items() if name.startswith(("makespan", "latency"))]
     if races:
         rounds, machine = min(result["rounds"] for result in races), races[0]["machine"]
@@ -185,7 +185,7 @@ def _about(found: Results) -> Iterator[str]:
 
 
 def _speed(found: Results) -> str:
-    """Write the figures of speed that a newcomer needs."""
+    """Return the figures of speed that a new user needs."""
     result = found["makespan-1000"]
     engine, ceiling, alone = (result["medians"][party]["last_ready_s"] for party in PARTIES)
     cores = result["machine"]["processors"]
@@ -199,7 +199,7 @@ def _speed(found: Results) -> str:
 
 
 def _cost(found: Results) -> str:
-    """Write what an engine uses, and how soon it is back."""
+    """Return the resources of an engine, and the time that a restarted one needs to catch up."""
     result = found["faults-steady"]
     back = max(run["reconciled_s"] for run in result["runs"])
     return (

@@ -1,13 +1,13 @@
-"""Services whose Deployments are all rolled at once: their slices below are right at any moment, nearly.
+"""Services whose Deployments are all rolled out at once: their lower slices must be correct within seconds.
 
     .venv/bin/python -m bench.speed.services --pods 1000 --rounds 2 [--seed N]
 
-Fifty Services (fewer where there are fewer than 1,000 pods) share the pods over two lowers. Each round rolls every
-Deployment; then one lower's apiserver goes away until its pods are not ready in the other, and comes back. A state of a
-slice above is below two seconds later, at most; a pod's readiness is in the slices below no later than two seconds
-after the longest that Kubernetes itself took to have it in those above. At the end no slice is stale, and the Services
-and slices of others below have not been touched. What is written below is no more than what changed above, once for
-each lower.
+Fifty Services (fewer if there are fewer than 1,000 pods) share the pods over two lower clusters. Each round rolls out
+every Deployment. At the end one lower cluster's apiserver is stopped until its pods are not ready in the other, and is
+started again. A state of an upper slice is in the lower clusters two seconds later at most. A pod's readiness is in the
+lower slices no later than two seconds after the longest time that Kubernetes itself needed for the upper slices. At the
+end no slice is stale, and lower Services and slices of other owners are unchanged. The number of writes to each lower
+cluster is no more than the number of upper changes.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ CONTROLLERS = "kube-controller-manager"
 
 
 class Watched:
-    """The watches of all clusters, and what they tell; used with `async with`."""
+    """The watches of all clusters, and the observed delays; used with `async with`."""
 
     def __init__(self, trial: Trial) -> None:
         self.slices = Slices(trial.lowers)
@@ -63,19 +63,19 @@ class Watched:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def settled(self) -> bool:
-        """Report whether all that was told above is true below; a watch that broke ends the bench."""
+        """Report whether every upper state is in the lower clusters; a watch that failed ends the program."""
         for task in self._tasks:
             if task.done():
                 task.result()
         return not self.slices.stale() and not any(one.waiting for one in self.readiness.values())
 
     def begin(self) -> None:
-        """Begin to measure now."""
+        """Restart the measurements."""
         for one in (self.slices, *self.readiness.values()):
             one.lags.clear()
 
     def lags(self) -> dict[str, dict[str, float]]:
-        """Return what was measured: of slices, and from a pod's readiness to the slices above and below."""
+        """Return the delays of slices, and those from a pod's readiness to the upper and to the lower slices."""
         readiness = {f"readiness_{side}": figures(one.lags) for side, one in self.readiness.items()}
         return {"slice": figures(self.slices.lags), **readiness}
 
@@ -105,12 +105,12 @@ class Watched:
 
 
 def service(name: str) -> Manifest:
-    """Return a Service of the pods of a Deployment of that name."""
+    """Return a Service of the pods of the Deployment of that name."""
     return {"metadata": {"name": name}, "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80}]}}
 
 
 async def strangers(site: Site) -> dict[str, str]:
-    """Put Services and slices of others into a lower, one with the name of the first of ours."""
+    """Create Services and slices of another owner in a lower cluster, one with the name of an upper Service."""
     names = [TAKEN, *(f"theirs-{number}" for number in range(STRANGERS))]
     for name in names:
         await site.call("POST", SERVICES, {**service(name), "metadata": {"name": name}})
@@ -118,7 +118,7 @@ async def strangers(site: Site) -> dict[str, str]:
         await site.call("POST", SLICES, body)
 
     async def are_there() -> bool:
-        """Kubernetes makes a slice for each Service."""
+        """Report whether they exist, with the slice that Kubernetes creates for each Service."""
         return len(await versions(site)) == 3 * len(names)
 
     await until(are_there, "the strangers are there", 30.0)
@@ -126,7 +126,7 @@ async def strangers(site: Site) -> dict[str, str]:
 
 
 async def versions(site: Site) -> dict[str, str]:
-    """Return the resourceVersions of everything that is not ours, by kind and name."""
+    """Return the resourceVersions of all objects of other owners, by kind and name."""
     found = {}
     for path in (SERVICES, SLICES):
         for one in await site.items(path):
@@ -137,13 +137,13 @@ async def versions(site: Site) -> dict[str, str]:
 
 
 async def roll(trial: Trial, names: list[str], number: int) -> None:
-    """Roll every Deployment, and return when all of their pods are new."""
+    """Roll out every Deployment, and wait until all of their pods are new."""
     template = {"spec": {"template": {"metadata": {"annotations": {"round": str(number)}}}}}
     for name in names:
         await trial.upper.call("PATCH", f"{DEPLOYMENTS.format(NAMESPACE)}/{name}", template, MERGE)
 
     async def are_new() -> bool:
-        """Ask the Deployments."""
+        """Report whether all Deployments are rolled out."""
         return all(map(_is_rolled, await trial.upper.items(DEPLOYMENTS.format(NAMESPACE))))
 
     await until(are_new, f"round {number} is rolled out", ROLLED_IN)
@@ -156,7 +156,7 @@ def _is_rolled(found: Manifest) -> bool:
 
 
 def writes(trial: Trial) -> dict[str, Counter[str]]:
-    """Count what the engine wrote to Services and slices, by lower and verb and resource."""
+    """Count the engine's writes to Services and slices, by lower cluster, verb and resource."""
     found: dict[str, Counter[str]] = {}
     for lower in trial.lowers:
         records = audit.writes(trial.records(lower), AGENT, without=())
@@ -167,7 +167,7 @@ def writes(trial: Trial) -> dict[str, Counter[str]]:
 
 
 async def laid_out(trial: Trial, watched: Watched, names: list[str]) -> None:
-    """Create the Services and their Deployments, and return when all are ready and every slice is below."""
+    """Create the Services and their Deployments, and wait until all are ready and every lower slice is correct."""
     await trial.upper.call("POST", SERVICES, service(TAKEN))
     for name in names:
         await trial.upper.call("POST", SERVICES, service(name))
@@ -177,7 +177,7 @@ async def laid_out(trial: Trial, watched: Watched, names: list[str]) -> None:
 
 
 async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) -> dict[str, Any]:
-    """Run all rounds, and return what was measured in them."""
+    """Run all rounds; return the measurements."""
     assert trial.engine is not None
     watched.begin()
     before, changes, used = writes(trial), watched.slices.changes, trial.engine.usage()
@@ -196,7 +196,7 @@ async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) 
 
 
 def breaches(found: dict[str, Any]) -> list[str]:
-    """Return what of the figures is over its bar."""
+    """Return which measurements are over their bar."""
     changed = found["changes_above"]
     broken = [
         f"{lower}: {verbs} for {changed} changes above"
@@ -209,7 +209,7 @@ def breaches(found: dict[str, Any]) -> list[str]:
 
 
 async def rolls(trial: Trial, pods: int, rounds: int, *, cut: bool = False) -> dict[str, Any]:
-    """Lay everything out and roll it, and `cut` off one lower, and return the result with what it broke."""
+    """Create everything and roll it out; with `cut` one lower cluster is cut off too. Return the result."""
     names = [f"s-{number}" for number in range(1, max(pods // ENDPOINTS, 1) + 1)]
     theirs = {lower: await strangers(site) for lower, site in trial.lowers.items()}
     await trial.start_engine_and_nodes()
@@ -225,14 +225,15 @@ async def rolls(trial: Trial, pods: int, rounds: int, *, cut: bool = False) -> d
 
 
 async def cut_off(trial: Trial, watched: Watched, pods: int) -> dict[str, Any]:
-    """Take a lower's apiserver away: in the other, no endpoint of its pods stays ready; then give it back.
+    """Stop a lower cluster's apiserver until no endpoint of its pods is ready in the other one, and start it again.
 
-    Its controllers go with it. They would call its nodes dead after so long, and kwok makes no pod ready a second time.
+    Its controllers are stopped too, because otherwise they would mark its nodes as failed, and kwok makes no pod ready
+    a second time.
     """
     victim, other = list(trial.lowers)[:2]
 
     async def are_out() -> bool:
-        """Look at the pods above, and at the slices of the lower that is left."""
+        """Report whether no upper pod of the cluster is ready, and the slices in the other one are correct."""
         bound = [
             one for one in await trial.upper.items(PODS.format(NAMESPACE)) if one["spec"].get("nodeName") == victim
         ]
@@ -253,7 +254,7 @@ async def cut_off(trial: Trial, watched: Watched, pods: int) -> dict[str, Any]:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run as the command line asks."""
+    """Run with the options of the command line."""
     async with Trial(sandbox) as trial:
         result = await rolls(trial, given.pods, given.rounds, cut=True)
     print(" ".join(f"{key}={value}" for key, value in result.items()), flush=True)

@@ -1,12 +1,12 @@
-"""What an engine costs that has nothing to do, and how soon one that is started again has caught up.
+"""The cost of an idle engine, and the time that a restarted engine needs to catch up.
 
     .venv/bin/python -m bench.speed.steady --pods 5000 --rounds 3
 
-While many mirrored pods run, the engine's CPU and memory are measured over a quiet time; the memory of one pod is the
-difference to an engine without pods. Then the engine is ended, the status of some pods changes below, and the engine is
-started again: counted is the time until the first and the last of these is above and the engine has come to rest,
-beyond what the lists alone take. Every write but those and heartbeats is needless. How long an engine takes to start
-without any pod stands beside it.
+While many mirrored pods run, the engine's CPU and memory are measured over a quiet period; the memory per pod is the
+difference to an engine without pods. Then the engine is stopped, the status of some lower pods changes, and the engine
+is started again. The time until the first and the last of these changes are in the upper cluster and the engine is idle
+is measured, beyond the time of the lists alone. Every other write except heartbeats is needless. The start time of an
+engine without pods is measured too.
 """
 
 import asyncio
@@ -29,28 +29,28 @@ from tensile.sandbox.state import UPPER, Options
 NAME = "steady"
 SETTLED_IN = 300.0
 CPU_AT_MOST = 0.005
-"""Of one core."""
+"""The limit for the share of one core."""
 POD_AT_MOST = 15 * 1024
-"""Bytes."""
+"""The limit for the bytes per pod."""
 CAUGHT_UP_IN = 1.0
-"""Seconds to the first status, beyond what the lists take."""
+"""The limit for the seconds to the first status, beyond the time of the lists."""
 RECONCILED_IN = 5.0
-"""Seconds until all is as it should be, beyond the same."""
+"""The limit for the seconds until everything is as desired, beyond the same time."""
 CHANGED = 20
-"""Pods of each lower whose status changes while the engine is down."""
+"""The number of pods of each lower cluster whose status changes while the engine is stopped."""
 LOOK, REST = 0.1, 1.0
 BUSY = 0.2
-"""Of one core: an engine that takes less for a second has come to rest."""
+"""A share of one core: an engine that uses less for a second is idle."""
 
 
 def usage(trial: Trial) -> Usage:
-    """Measure the engine."""
+    """Return the resource usage of the engine."""
     assert trial.engine is not None
     return trial.engine.usage()
 
 
 async def idle(trial: Trial, seconds: float) -> tuple[float, Usage]:
-    """Return the share of a core that the engine takes in a quiet time, and what it is at the end."""
+    """Return the share of a core that the engine uses in a quiet period, and its usage at the end."""
     await calm()
     before = usage(trial)
     await asyncio.sleep(seconds)
@@ -71,11 +71,11 @@ async def empty(trial: Trial) -> tuple[int, float]:
 
 
 async def filled(trial: Trial, pods: int) -> None:
-    """Run so many pods until they settle: cheap looks first, as the whole of them takes seconds to look at."""
+    """Run pods until they settle; the Deployment is polled first, because listing all pods takes seconds."""
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(NAME, pods))
 
     async def are_ready() -> bool:
-        """Ask the Deployment."""
+        """Report whether all pods of the Deployment are ready."""
         found = await trial.upper.call("GET", f"{DEPLOYMENTS.format(NAMESPACE)}/{NAME}")
         return bool(found["status"].get("readyReplicas", 0) == pods)
 
@@ -84,7 +84,7 @@ async def filled(trial: Trial, pods: int) -> None:
 
 
 async def listing(trial: Trial) -> float:
-    """Return the seconds that it takes to list every pod of every cluster, all clusters at once, in pages of 500."""
+    """Return the seconds to list every pod of every cluster, all clusters at once, in pages of 500."""
     begin = time.monotonic()
     await asyncio.gather(*(_pages(trial, name) for name in (UPPER, *trial.lowers)))
     return time.monotonic() - begin
@@ -101,7 +101,7 @@ async def _pages(trial: Trial, cluster: str) -> None:
 
 
 async def change_some(trial: Trial, number: int) -> list[str]:
-    """Restart a container of some lower pods, as their status says, and return the names of the pods."""
+    """Restart a container of some lower pods, by their status; return the names of the pods."""
     names = []
     for lower in trial.lowers.values():
         for pod in await lower.items(f"{PODS.format(NAMESPACE)}?limit={CHANGED}"):
@@ -115,7 +115,7 @@ async def change_some(trial: Trial, number: int) -> list[str]:
 
 
 async def told_above(trial: Trial, name: str, number: int) -> float:
-    """Return when a pod above says that it was restarted so often, and return the time (monotonic)."""
+    """Wait until an upper pod has that restart count; return the time (monotonic)."""
     async for _, pod in trial.upper.watch(PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}"):
         if pod["status"]["containerStatuses"][0]["restartCount"] == number:
             break
@@ -123,7 +123,7 @@ async def told_above(trial: Trial, name: str, number: int) -> float:
 
 
 async def at_rest(trial: Trial) -> float:
-    """Return when the engine has come to rest, and return since when (monotonic)."""
+    """Wait until the engine is idle; return since when it is (monotonic)."""
     since = before = time.monotonic()
     known = usage(trial).cpu
     while before - since < REST:
@@ -136,7 +136,7 @@ async def at_rest(trial: Trial) -> float:
 
 
 async def restart(trial: Trial, number: int, quiet: float) -> dict[str, Any]:
-    """Start the engine again after changes below, and return seconds, and the writes that nothing called for."""
+    """Restart the engine after changes of lower pods; return the seconds, and the needless writes."""
     assert trial.engine is not None
     trial.engine.stop()
     names = await change_some(trial, number)
@@ -182,7 +182,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def _broken(result: dict[str, Any]) -> list[str]:
-    """Return which bar is not held."""
+    """Return which bars are exceeded."""
     said = [words for one in result["runs"] for words in one["needless"]]
     for name, most in (("first_status_s", CAUGHT_UP_IN), ("reconciled_s", RECONCILED_IN)):
         beyond = median(one[name] - one["lists_s"] for one in result["runs"])

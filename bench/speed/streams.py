@@ -1,12 +1,12 @@
-"""How fast streams are through the upper cluster, against the same streams at the lower directly.
+"""The throughput of streams through the upper cluster, compared with the same streams to the lower cluster directly.
 
     .venv/bin/python -m bench.speed.streams --megabytes 100 --rounds 5
     .venv/bin/python -m bench.speed.streams --megabytes 1000 --only exec_out exec_in --result streams-1000
 
-Both take turns with kubectl's exec (out and in), cp (both ways) and port-forward, on a node in name only and, where the
-machine allows one, on a real node. What exec carries is compared by its sha256, every time. How soon the first byte of
-a command comes is measured before. Writes RESULT.json; exits with 1 when a median is under the bar, in multiples of the
-direct one's, or a first byte later than it may be.
+Both ways take turns with kubectl's exec (out and in), cp (both directions) and port-forward, on a simulated node and,
+if the machine allows one, on a real node. Data of exec are compared by their sha256 every time. The time to the first
+byte of a command is measured before. Writes RESULT.json. Exits with 1 if a median is below the bar, as a multiple of
+the direct one, or if a first byte is too late.
 """
 
 import argparse
@@ -47,7 +47,7 @@ REAL, NAMED = "lower-a", "lower-b"
 
 
 class Pod(NamedTuple):
-    """The pod whose streams are measured: its name, its lower, and its port that serves the content."""
+    """The pod whose streams are measured: its name, its lower cluster, and the port at which it serves the content."""
 
     name: str
     lower: str
@@ -55,7 +55,7 @@ class Pod(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where streams run: the sandbox, a file with content, its sha256, one to receive it, and the size in megabytes."""
+    """The sandbox, a file with content, its sha256, a file to receive it, and the size in megabytes."""
 
     sandbox: Sandbox
     content: Path
@@ -64,13 +64,13 @@ class Place(NamedTuple):
     megabytes: int
 
     def kubectl(self, cluster: str, *arguments: str, stdin: Path = Path(os.devnull)) -> None:
-        """Run kubectl to its end; what it prints is thrown away."""
+        """Run kubectl to its end, and discard its output."""
         command = self.sandbox.kubectl_command("-n", NAMESPACE, *arguments, cluster=cluster)
         with stdin.open("rb") as source:
             subprocess.run(command, stdin=source, stdout=subprocess.DEVNULL, check=True, timeout=LIMIT)
 
     def heard(self, cluster: str, *arguments: str) -> str:
-        """Run kubectl to its end, and give the sha256 of what it prints."""
+        """Run kubectl to its end; return the sha256 of its output."""
         command = self.sandbox.kubectl_command("-n", NAMESPACE, *arguments, cluster=cluster)
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -83,14 +83,14 @@ Stream = Callable[[Place, Pod, str], float]
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Return the seconds that something takes."""
+    """Return the seconds that a call takes."""
     begin = time.monotonic()
     run()
     return time.monotonic() - begin
 
 
 def exec_out(place: Place, pod: Pod, cluster: str) -> float:
-    """Time the output of a command, which has to be the content."""
+    """Time the output of a command, which must be the content."""
     begin = time.monotonic()
     digest = place.heard(cluster, "exec", pod.name, "--", "cat", "big")
     assert digest == place.digest, f"{pod.name}: {cluster}: the output is not what it should be"
@@ -98,13 +98,13 @@ def exec_out(place: Place, pod: Pod, cluster: str) -> float:
 
 
 def exec_in(place: Place, pod: Pod, cluster: str) -> float:
-    """Time the input of a command, which fails unless it is the content."""
+    """Time the input of a command, which fails unless the input is the content."""
     script = f'test "$(sha256sum)" = "{place.digest}  -"'
     return timed(lambda: place.kubectl(cluster, "exec", "-i", pod.name, "--", "sh", "-c", script, stdin=place.content))
 
 
 def put(place: Place, pod: Pod) -> None:
-    """Put the content into the pod, as `big`."""
+    """Copy the content into the pod, as `big`."""
     script = f'cat > big && test "$(sha256sum big)" = "{place.digest}  big"'
     place.kubectl(pod.lower, "exec", "-i", pod.name, "--", "sh", "-c", script, stdin=place.content)
 
@@ -121,7 +121,7 @@ def copy_out(place: Place, pod: Pod, cluster: str) -> float:
 
 
 def forward(place: Place, pod: Pod, cluster: str) -> float:
-    """Time a transfer through a forwarded port, without kubectl's start."""
+    """Time a transfer through a forwarded port, without the start of kubectl."""
     command = place.sandbox.kubectl_command(
         "-n", NAMESPACE, "port-forward", f"--address={LOOPBACK}", f"pod/{pod.name}", f":{pod.port}", cluster=cluster
     )
@@ -145,7 +145,7 @@ STREAMS: dict[str, Stream] = {
 
 
 def fetch(port: int, length: int) -> None:
-    """Get the content at a port of this machine; it has to be all there."""
+    """Download the content from a port of this machine, and check that it is complete."""
     with socket.create_connection((LOOPBACK, port), timeout=LIMIT) as connection:
         connection.sendall(b"GET /big HTTP/1.0\r\n\r\n")
         got = 0
@@ -156,7 +156,7 @@ def fetch(port: int, length: int) -> None:
 
 @contextmanager
 def served(content: Path) -> Iterator[int]:
-    """Serve the content to any number of callers, one after the other, and give the port."""
+    """Serve the content to any number of clients, one after the other; yield the port."""
     with socket.create_server((LOOPBACK, 0)) as listening:
         thread = threading.Thread(target=_serve, args=(listening, content), daemon=True)
         thread.start()
@@ -176,7 +176,7 @@ def _serve(listening: socket.socket, content: Path) -> None:
 
 
 def manifest(pod: Pod, megabytes: int) -> Manifest:
-    """Make the pod, bound to its virtual node; a real one serves the content itself."""
+    """Return the pod, bound to its virtual node; a real one serves the content itself."""
     script = f"head -c {megabytes * MEGABYTE} /dev/zero > /tmp/big; httpd -f -p {HTTP_PORT} -h /tmp"
     main: Manifest = {"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent"}
     if pod.lower == REAL:
@@ -186,14 +186,14 @@ def manifest(pod: Pod, megabytes: int) -> Manifest:
 
 
 async def made(place: Place, pods: Sequence[Pod]) -> str:
-    """Create the pods above and wait until they are ready, and return the clusters' version."""
+    """Create the upper pods and wait until they are ready; return the version of the clusters."""
     async with Site(place.sandbox.clusters[UPPER]) as site:
         await nodes_usable(site, 2)
         for pod in pods:
             await site.call("POST", PODS.format(NAMESPACE), manifest(pod, place.megabytes))
 
         async def are_ready() -> bool:
-            """Look at all of them."""
+            """Report whether all pods are ready."""
             return all(map(is_ready, await site.items(PODS.format(NAMESPACE))))
 
         await until(are_ready, "the pods are ready", LIMIT)
@@ -201,7 +201,7 @@ async def made(place: Place, pods: Sequence[Pod]) -> str:
 
 
 def rounds_of(place: Place, pods: Sequence[Pod], rounds: int, only: Sequence[str]) -> list[dict[str, Any]]:
-    """Run these streams through the upper and directly, by turns; one round before counts for nothing."""
+    """Run these streams through the upper cluster and directly, in turns; the first round does not count."""
     runs: list[dict[str, Any]] = []
     for number in range(rounds + 1):
         for pod in pods:
@@ -215,7 +215,7 @@ def rounds_of(place: Place, pods: Sequence[Pod], rounds: int, only: Sequence[str
 
 
 def speeds(runs: Sequence[dict[str, Any]], pod: str, way: str, megabytes: int) -> dict[str, float]:
-    """Return the median of each stream that ran, in megabytes a second."""
+    """Return the median throughput of each stream that ran, in megabytes per second."""
     own = [run for run in runs if (run["pod"], run["way"]) == (pod, way)]
     return {
         name: round(megabytes / statistics.median(run["seconds"] for run in own if run["stream"] == name), 1)
@@ -224,7 +224,7 @@ def speeds(runs: Sequence[dict[str, Any]], pod: str, way: str, megabytes: int) -
 
 
 def judged(place: Place, pods: Sequence[Pod], runs: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Return medians and ratios of each pod, and what is under the bar."""
+    """Return medians and ratios of each pod, and the ratios that are below the bar."""
     found: dict[str, Any] = {}
     broken = []
     for pod in pods:
@@ -237,7 +237,7 @@ def judged(place: Place, pods: Sequence[Pod], runs: Sequence[dict[str, Any]]) ->
 
 
 def measure(place: Place, given: argparse.Namespace, port: int, *, is_real: bool) -> int:
-    """Run it all beside an engine, keep and print what came out, and return the exit code."""
+    """Run all measurements with an engine, store and print the results; return the exit code."""
     pods = [Pod("in-name-only", NAMED, port), *([Pod("real-node", REAL, HTTP_PORT)] if is_real else ())]
     child = engine(place.sandbox, place.sandbox.directory / "engine.log")
     try:
@@ -257,7 +257,7 @@ def measure(place: Place, given: argparse.Namespace, port: int, *, is_real: bool
 
 
 def main() -> int:
-    """Read the arguments, start a sandbox, measure."""
+    """Parse the arguments, start a sandbox and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
@@ -280,7 +280,7 @@ def main() -> int:
 
 
 def drawn(path: Path, megabytes: int) -> str:
-    """Fill a file with what nobody can foresee, and give its sha256."""
+    """Fill a file with random data; return its sha256."""
     with path.open("w+b") as file:
         for _ in range(megabytes):
             file.write(os.urandom(MEGABYTE))

@@ -1,12 +1,12 @@
-"""What the webhook costs: the time to answer one review, and what it adds to the creation of a pod.
+"""The cost of the admission webhook: the time to answer one review, and the delay of the creation of a pod.
 
     .venv/bin/python -m bench.speed.webhook --pods 2000 --rounds 3
 
-One review is timed of a usual pod, and the one that costs most of those that somebody would send to hold up the engine,
-whose event loop it is decided on. Each round creates pods at 200 a second through a real apiserver, in turns of a
-second such as nobody asks the webhook about and such as it prepares; and once more both kinds after the webhook was
-killed, when no creation may fail. Pods name a scheduler that does not exist, so that nothing but their creation is
-measured. Writes webhook.json; exits with 1 when a figure is over its bar.
+The review of a usual pod is timed, and the most expensive one among those that a user could send to block the engine,
+because reviews are answered on its event loop. Each round creates pods at 200 per second through a real apiserver, in
+turns of a second: pods for which the webhook is not called, and pods that it prepares. Both kinds are created once more
+after the webhook was killed, when no creation may fail. Pods name a scheduler that does not exist, so that only their
+creation is measured. Writes webhook.json; exits with 1 if a measurement is over its bar.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ TERMS = MutationTerms(
 
 
 def pod(name: str, *, opted: bool) -> Manifest:
-    """Return a pod that asks for a lower cluster, and for a kind of node in it."""
+    """Return a pod that requires a lower cluster, and a kind of node in it."""
     kinds = [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]}, {"key": "clusterID", "operator": "Exists"}]
     terms = {"nodeSelectorTerms": [{"matchExpressions": kinds}]}
     return {
@@ -68,9 +68,9 @@ def pod(name: str, *, opted: bool) -> Manifest:
 
 
 def cost(stored: Manifest, reviews: int = REVIEWS) -> float:
-    """Return the CPU microseconds for one review, from bytes to bytes: the median of ten series.
+    """Return the CPU microseconds of one review, from bytes to bytes: the median of ten series.
 
-    `stored` is a pod as an apiserver asks about it, with all that admission before us has added.
+    `stored` is a pod as an apiserver sends it, with all fields that earlier admission has added.
     """
     request = {"uid": "asked", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE"}
     question = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
@@ -81,14 +81,14 @@ def cost(stored: Manifest, reviews: int = REVIEWS) -> float:
 
 
 def worst() -> tuple[float, str]:
-    """Return the CPU milliseconds of the review that costs most, the best of three tries, and which one that is."""
+    """Return the CPU milliseconds of the most expensive review, the best of three tries, and its name."""
     every = [(f"{name}, {size >> 10} KiB", body) for size in SIZES for name, body in heavy(size)]
     every += [(f"{first} terms and {second}", crossing(first, second)) for first, second in CROSSED]
     return max((round(min(_series(body, 1, 3)) / 1000, 1), name) for name, body in every)
 
 
 def _series(body: bytes, reviews: int, series: int = 10) -> Iterator[float]:
-    """Yield the CPU microseconds for one review, once for each series."""
+    """Yield the CPU microseconds of one review, once for each series."""
     for _ in range(series):
         begin = time.process_time()
         for _ in range(reviews):
@@ -97,11 +97,11 @@ def _series(body: bytes, reviews: int, series: int = 10) -> Iterator[float]:
 
 
 async def create(site: Site, tag: str, pods: int, *, opted: bool, rate: float = RATE) -> tuple[list[float], int]:
-    """Create so many pods at a rate, and return the seconds of each that came through, sorted, and how many did not."""
+    """Create pods at a rate; return the sorted seconds of the successful creations, and the number of failed ones."""
     begin = time.monotonic()
 
     async def one(number: int) -> float | None:
-        """Create one when its turn has come; what it waits for the others counts."""
+        """Create one pod when it is due; the time that it waits for others counts."""
         due = begin + number / rate
         await asyncio.sleep(max(due - time.monotonic(), 0.0))
         try:
@@ -140,7 +140,7 @@ def topology(sandbox: Sandbox, directory: Path) -> Path:
 
 
 async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) -> dict[str, Any]:
-    """Run all rounds, and return the figures of each kind, and what came of creations without the webhook."""
+    """Run all rounds; return the results of each kind, and the failed creations without the webhook."""
     command = ["tensile", "run", "-f", str(topology(sandbox, directory)), "--log-format", "json"]
     child = Child(command, sandbox, directory / "webhook.log")
     try:
@@ -174,7 +174,7 @@ async def _is_heeded(site: Site) -> bool:
 
 
 async def _round(site: Site, number: int, pods: int) -> dict[str, Any]:
-    """Take turns, so that what else the machine does meets both kinds alike."""
+    """Create both kinds in turns, so that other load of the machine affects them alike."""
     seconds: dict[str, list[float]] = {"plain": [], "opted": []}
     failures = 0
     for turn in range(max(pods // TURN, 1)):
@@ -188,7 +188,7 @@ async def _round(site: Site, number: int, pods: int) -> dict[str, Any]:
 
 
 def judged(found: dict[str, Any]) -> dict[str, Any]:
-    """Add what the webhook adds, by the medians of the rounds, and what of it is over its bar."""
+    """Add the delay that the webhook adds, by the medians of the rounds, and which results are over their bar."""
     figures = {
         "cpu_us": found["cpu_us"],
         "worst_ms": found["worst_ms"],
@@ -205,7 +205,7 @@ def _added(runs: list[dict[str, Any]], field: str) -> float:
 
 
 def main() -> int:
-    """Run as the command line asks, keep the result, and give the exit code."""
+    """Parse the arguments, measure and store the result; return the exit code."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -213,7 +213,7 @@ def main() -> int:
     given = parser.parse_args()
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-        """Measure on clusters of its own."""
+        """Measure on new clusters."""
         return judged(await measured(sandbox, scratch, given.pods, given.rounds))
 
     kubernetes, result = on_clusters(scenario)

@@ -1,4 +1,4 @@
-"""Grounds for commands, and commands that wait while other tests run."""
+"""Fixtures for tests of commands, and commands that wait while other tests run."""
 
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +18,10 @@ from tensile.sandbox.sandbox import Sandbox
 
 @pytest_asyncio.fixture
 async def ground(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
-    """Three clusters, a namespace, and a topology with names of its own; nothing runs, and nothing stays."""
+    """Three clusters with a namespace and a topology of unique names.
+
+    No engine runs, and all objects are deleted at the end.
+    """
     made = Ground(sandbox, tmp_path)
     try:
         await made.open()
@@ -30,7 +33,7 @@ async def ground(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
 
 @pytest_asyncio.fixture
 async def program(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Program]:
-    """The same with `tensile run` on it."""
+    """The same with a running `tensile run`."""
     async with served(sandbox, tmp_path) as running:
         yield running
 
@@ -43,21 +46,21 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A port that takes connections and never answers."""
+    """A server socket that accepts connections and never answers."""
     with listening() as server:
         yield server
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _early(request: pytest.FixtureRequest) -> None:
-    """Start the commands that wait before the first test of this folder, where there is one that asks for them."""
+    """Start the waiting commands before the first test of this folder, if any selected test uses them."""
     if any("waits" in getattr(item, "fixturenames", ()) for item in request.session.items):
         request.getfixturevalue("waits")
 
 
 @pytest.fixture(scope="session")
 def waits(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wait]]:
-    """Start three commands on clusters that are away: waiting costs them their patience, and the tests nothing."""
+    """Start three commands on unreachable clusters, so that their waits overlap with other tests."""
     with listening() as silent, listening() as mute, ThreadPoolExecutor(3) as pool:
         hanging, refusing, partly = (Files(tmp_path_factory.mktemp(name)) for name in ("hanging", "refusing", "partly"))
         hanging.ports[0] = port_of(silent)
@@ -76,11 +79,11 @@ def waits(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 BAD_WAYS = ("hangs", "forbidden", "unknown", "gone")
-"""Lowers beside the one at a port where nobody listens: each cannot be read for another reason."""
+"""Lowers besides the one whose port refuses connections: each cannot be read for another reason."""
 
 
 def _with_good_ones(topology: dict[str, object]) -> None:
-    """Name an upper cluster that responds, and behind the lowers that cannot be read one that can."""
+    """Set an upper cluster that responds, lowers that cannot be read, and a lower that can."""
     topology["name"] = "partly-out-of-reach"
     topology["upper"] = {"kubeconfig": "upper.kubeconfig"}
     assert isinstance(topology["lowers"], list)
@@ -91,7 +94,7 @@ def _with_good_ones(topology: dict[str, object]) -> None:
 
 
 def _write_bad_ways(sandbox: Sandbox, directory: Path, port: int) -> None:
-    """Write kubeconfigs of a server that says nothing, of a user without rights, and of one that nobody knows."""
+    """Write kubeconfigs of a server that never answers, of a user without rights, and of an unknown user."""
     ground = Ground(sandbox, directory)
     stranger, good = ground.kubeconfig(A, "nobody-known", ()), yaml.safe_load(ground.kubeconfig(A, "nobody", ()))
     (directory / "forbidden.kubeconfig").write_text(stranger)

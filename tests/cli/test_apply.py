@@ -1,4 +1,4 @@
-"""`tensile apply` on real clusters: converges once, says what it did and what it could not do."""
+"""Tests of `tensile apply` on real clusters: it converges in one run, and reports its changes and its problems."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 
 NOTHING = "Applied: 0 to add, 0 to change, 0 to delete (no changes)\n"
 ROOM = re.compile(r"Applied: 0 to add, [12] to change, 0 to delete \(upper: [12] to change\)\n$")
-"""What is applied where another test has changed the capacity of nodes meanwhile, and nothing else has to be done."""
+"""The output of apply if another test has changed the capacity of nodes, and no other change is needed."""
 CONTENT = "YXBwbGllZC1zZWNyZXQ="
 TIGHT = with_fields(guard={"maxDeletes": 1, "maxDeletePercent": 1})
 
@@ -40,8 +40,8 @@ async def left_below(ground: Ground, name: str) -> list[str]:
     return sorted(one["metadata"]["name"] for one in found)
 
 
-async def test_it_converges_and_then_has_nothing_to_do(ground: Ground) -> None:
-    """What is in the way is told with exit code 1; once it is mended the rest follows, and in the end `plan` agrees."""
+async def test_apply_converges_and_then_changes_nothing(ground: Ground) -> None:
+    """A problem gives exit code 1; after its fix the rest is applied, and `plan` has no changes left."""
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
     await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
     await ground.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
@@ -55,7 +55,7 @@ async def test_it_converges_and_then_has_nothing_to_do(ground: Ground) -> None:
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "lost"}, "data": {"found": "again"}})
     mended = await applied(ground, "--log-level", "debug")
     assert mended.code == 0, mended.err
-    assert re.search(  # the pod, and where another test has changed the capacity of nodes, up to two Nodes
+    assert re.search(  # the pod, and up to two Nodes if another test has changed the capacity of nodes
         r"\nApplied: 2 to add, [123] to change, 0 to delete \(upper: [123] to change; lower-a: 2 to add\)\n$",
         mended.out,
     )
@@ -70,10 +70,10 @@ async def test_it_converges_and_then_has_nothing_to_do(ground: Ground) -> None:
     assert apart_from_room(orjson.loads(plan.out)["changes"]) == []
 
 
-async def test_deletions_that_nobody_asked_for_wait_for_force(ground: Ground) -> None:
-    """Three pods lost above are too many for this guard: told, and nothing deleted; with --force they go.
+async def test_unrequested_deletions_need_force(ground: Ground) -> None:
+    """Three pods that are lost in the upper cluster exceed this guard, and are deleted only with --force.
 
-    Then the lowers are empty, and a topology without them needs no force to take the nodes away.
+    The lowers are empty then, and a topology without them needs no force to delete the nodes.
     """
     for number in range(3):
         await ground.bind(f"web-{number}")
@@ -98,8 +98,8 @@ async def test_deletions_that_nobody_asked_for_wait_for_force(ground: Ground) ->
         assert await ground.sites[UPPER].read(f"/api/v1/nodes/{node}") == {}
 
 
-async def test_it_may_run_beside_the_engine(program: Program) -> None:
-    """Both see the same pods at once; each pod is made once, none is touched again, and neither complains."""
+async def test_apply_may_run_beside_the_engine(program: Program) -> None:
+    """Both see the same pods at once: each pod is created once and not changed again, without warnings."""
     await program.note()
     for number in range(6):
         await program.bind(f"web-{number}", lower=LOWERS[number % 2])
@@ -117,8 +117,8 @@ async def test_it_may_run_beside_the_engine(program: Program) -> None:
     assert [one for one in steps if one["level"] not in ("info", "debug")] == []
 
 
-async def test_a_saved_plan_is_made_exactly_or_refused(ground: Ground) -> None:
-    """Refused once a pod is bound that it does not have, then made as saved; its Secret is not in the file."""
+async def test_a_saved_plan_is_applied_exactly_or_refused(ground: Ground) -> None:
+    """It is refused if a pod was bound after it was saved; its file does not contain the Secret's data."""
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
     await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
     file, saved = ground.save(), ground.directory / "reviewed.plan"
@@ -140,7 +140,7 @@ async def test_a_saved_plan_is_made_exactly_or_refused(ground: Ground) -> None:
     assert (await plan()).code == 2
     done = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
     assert (done.code, done.err) == (0, "")
-    # Where no engine has registered its admission policy yet, the pods' tolerations are changed too.
+    # If no engine has registered its admission policy yet, the pods' tolerations are changed too.
     assert re.search(
         r"\nApplied: 6 to add, [02] to change, 0 to delete \(upper: 2 to add(, 2 to change)?; lower-a: 4 to add\)\n$",
         done.out,
@@ -150,8 +150,8 @@ async def test_a_saved_plan_is_made_exactly_or_refused(ground: Ground) -> None:
     assert f"lower-a: Pod {ground.namespace}/whole: from create to nothing" in again.err
 
 
-async def test_beside_an_engine_with_another_text_it_warns(program: Program) -> None:
-    """The engine follows its own file, and undoes what another one says."""
+async def test_apply_warns_if_an_engine_uses_another_topology_text(program: Program) -> None:
+    """The engine follows its own file, and reverts what differs."""
     words = f"warning: an engine of topology {program.namespace} uses another text of it, and undoes what differs"
     own = await ran([PROGRAM, "apply", "-f", str(program.save()), "--yes"])
     assert words not in own.err

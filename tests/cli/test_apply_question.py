@@ -1,4 +1,4 @@
-"""`tensile apply` shows the plan and asks before it changes anything, on clusters in memory."""
+"""Tests of `tensile apply` with clusters in memory: it shows the plan and asks before any change."""
 
 import io
 import os
@@ -17,7 +17,7 @@ CHANGES = {"create Pod new", "delete Pod orphan"}
 
 
 class Person:
-    """Somebody at a terminal: `seen` are the plans that were shown before the answer."""
+    """A user at a terminal; `seen` are the plans that were shown before the answer."""
 
     def __init__(self, answer: str) -> None:
         self.answer = answer
@@ -25,18 +25,18 @@ class Person:
         self.asked = 0
 
     def ask(self) -> bool:
-        """Answer."""
+        """Return the answer."""
         self.asked += 1
         assert self.seen, "asked before the plan was shown"
         return is_yes(self.answer)
 
     def show(self, plan: Planned) -> None:
-        """Look at a plan."""
+        """Record the summary of a plan."""
         self.seen.append(summary_line(plan.preview))
 
 
-def test_yes_makes_what_was_shown() -> None:
-    """The plan is shown once; the closing line has its counts."""
+def test_the_answer_yes_applies_the_shown_plan() -> None:
+    """The plan is shown once, and the last line has its counts."""
     clusters, person = MemoryClusters(busy_world()), Person("yes\n")
     done = apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
     assert person.asked == 1
@@ -46,19 +46,19 @@ def test_yes_makes_what_was_shown() -> None:
 
 @pytest.mark.parametrize("answer", ["no\n", "\n", "", "Yes\n", "yes please\n"])
 def test_any_other_answer_changes_nothing(answer: str) -> None:
-    """Not a single write, and an error that says so."""
+    """No write is made, and the error reports that nothing was changed."""
     clusters, person = MemoryClusters(busy_world()), Person(answer)
     with pytest.raises(TensileError, match=r"^Nothing was changed\.$"):
         apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
     assert clusters.writes == []
 
 
-def test_what_moves_during_the_question_is_not_made() -> None:
-    """The error says what to do; there is no plan file to speak of."""
+def test_a_plan_that_becomes_stale_during_the_question_is_not_applied() -> None:
+    """The error asks for another `tensile apply`, because there is no plan file."""
     clusters, person = MemoryClusters(busy_world()), Person("yes\n")
 
     def ask() -> bool:
-        """Answer after another client deleted a pod."""
+        """Return the answer after another client has deleted a pod."""
         pods = clusters.world.lowers[A].pods
         pods.replace([one.raw for one in pods if one.name != "orphan"], 99)
         return person.ask()
@@ -70,8 +70,8 @@ def test_what_moves_during_the_question_is_not_made() -> None:
     assert clusters.writes == []
 
 
-def test_without_a_person_the_plan_is_shown_and_applied() -> None:
-    """As scripts expect it, with one connection."""
+def test_without_a_question_the_plan_is_shown_and_applied() -> None:
+    """Scripts expect this; the clusters are opened once."""
     clusters, person = MemoryClusters(busy_world()), Person("")
     done = apply(clusters.opening, ApplyOptions(), person.show)
     assert [one.replace("Plan", "Applied") for one in person.seen] == [done]
@@ -80,7 +80,7 @@ def test_without_a_person_the_plan_is_shown_and_applied() -> None:
 
 
 def test_a_plan_without_changes_needs_no_answer() -> None:
-    """There is nothing to decide about."""
+    """The user has no decision to make."""
     clusters, person = MemoryClusters(busy_world()), Person("no")
     apply(clusters.opening, ApplyOptions(), person.show)
     done = apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
@@ -88,8 +88,8 @@ def test_a_plan_without_changes_needs_no_answer() -> None:
     assert person.asked == 0
 
 
-def test_a_plan_is_written_in_full_and_one_without_content_is_not() -> None:
-    """With an empty line between it and what follows."""
+def test_only_a_plan_with_content_is_written() -> None:
+    """It is written in full, with an empty line after it."""
     clusters, stream = MemoryClusters(busy_world()), io.StringIO()
     apply(clusters.opening, ApplyOptions(), shown_on(stream))
     text = stream.getvalue()
@@ -102,7 +102,7 @@ def test_a_plan_is_written_in_full_and_one_without_content_is_not() -> None:
 
 @pytest.mark.parametrize(("typed", "agreed"), [(b"yes\n", True), (b"n\n", False), (b"\x04", False)])
 def test_the_question_is_on_the_terminal(typed: bytes, agreed: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    """One line is read; Ctrl-D is no answer."""
+    """One line is read, and Ctrl-D does not agree."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "r") as reading, os.fdopen(os.dup(slave), "w") as writing:
         ask = question(reading, io.StringIO(), writing)
@@ -110,13 +110,13 @@ def test_the_question_is_on_the_terminal(typed: bytes, agreed: bool) -> None:  #
         os.write(master, typed)
         assert ask() is agreed
         shown = ""
-        while QUESTION not in shown:  # the echo of what was typed can come alone
+        while QUESTION not in shown:  # the echo of the typed text may be read separately
             shown += os.read(master, 1000).decode()
     os.close(master)
 
 
-def test_nobody_is_asked_without_a_terminal_to_read_from_and_one_to_write_to() -> None:
-    """A script that redirects either is not stopped."""
+def test_no_question_is_asked_unless_input_and_output_are_terminals() -> None:
+    """A script that redirects either one is not stopped by a question."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "r+b", buffering=0) as raw, io.TextIOWrapper(raw) as terminal:  # type: ignore[arg-type]
         assert question(terminal, terminal) is not None

@@ -1,4 +1,4 @@
-"""`tensile apply PLAN` makes exactly the steps of a saved plan, or none, on clusters in memory."""
+"""Tests of `tensile apply PLAN` with clusters in memory: it makes exactly the steps of a saved plan, or none."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ AGAIN = "Nothing was changed. Plan again with `tensile plan --out FILE`."
 
 
 def show(_plan: Planned) -> None:
-    """Look at no plan."""
+    """Ignore the plan."""
 
 
 def applied(clusters: MemoryClusters, plan: SavedPlan) -> str:
@@ -32,15 +32,15 @@ def applied(clusters: MemoryClusters, plan: SavedPlan) -> str:
 
 
 def test_a_plan_is_applied_as_it_was_saved() -> None:
-    """Its steps, and a closing line with its counts."""
+    """Its steps are made, and the last line has its counts."""
     clusters = MemoryClusters(busy_world())
     done = applied(clusters, asyncio.run(planned(clusters)))
     assert done.startswith("Applied: 1 to add, 2 to change, 1 to delete (")
     assert clusters.writes_below == {"create Pod new", "delete Pod orphan"}
 
 
-def test_a_plan_is_refused_once_something_has_moved() -> None:
-    """The error names the object, from and to; nothing is written."""
+def test_a_plan_is_refused_if_an_object_has_changed() -> None:
+    """The error names the object, the planned and the present action, and nothing is written."""
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
     clusters.connections[UPPER].place(POD, upper_pod("late"))
@@ -54,7 +54,7 @@ def test_a_plan_is_refused_once_something_has_moved() -> None:
 
 
 def test_a_plan_is_refused_the_second_time() -> None:
-    """Its steps are done: there is nothing left of them."""
+    """Its steps are done, so the present plan no longer has them."""
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
     applied(clusters, plan)
@@ -62,8 +62,8 @@ def test_a_plan_is_refused_the_second_time() -> None:
         applied(clusters, plan)
 
 
-def test_a_plan_of_some_kinds_changes_no_others() -> None:
-    """What is not in the plan is left out, and what needs it is not made: both are said."""
+def test_a_plan_of_some_kinds_changes_no_other_kinds() -> None:
+    """Changes of other kinds, and objects that depend on them, are not made, and both are reported."""
     clusters = MemoryClusters(busy_world())
     only = PlanScope((A,), (), ("Pod",))
     clusters.connections[UPPER].place(CONFIG_MAP, config_map("settings"))
@@ -79,13 +79,13 @@ def test_a_plan_of_some_kinds_changes_no_others() -> None:
     assert "create Pod new" in clusters.writes_below
 
 
-def test_what_happens_while_a_plan_is_applied_is_left_out() -> None:
-    """A pod that is bound meanwhile is not created: it was not approved."""
+def test_changes_that_arise_during_apply_are_left_out() -> None:
+    """A pod that is bound during apply is not created, because it was not approved."""
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
 
     def bind_another(verb: str, ref: Ref, _body: Manifest) -> None:
-        """Bind a pod when the first one is created."""
+        """Bind another pod when the first one is created."""
         if (verb, ref.name) == ("create", "new"):
             clusters.connections[UPPER].place(POD, upper_pod("late"))
 
@@ -96,12 +96,12 @@ def test_what_happens_while_a_plan_is_applied_is_left_out() -> None:
     assert "create Pod late" not in clusters.writes_below
 
 
-def test_what_moves_while_a_person_is_asked_is_not_applied_either() -> None:
-    """The answer was about another plan."""
+def test_a_plan_that_becomes_stale_during_the_question_is_not_applied() -> None:
+    """The answer referred to another plan."""
     clusters = MemoryClusters(busy_world())
 
     def ask() -> bool:
-        """Agree, after something has happened."""
+        """Agree, after another pod has been bound."""
         clusters.connections[UPPER].place(POD, upper_pod("late"))
         return True
 
@@ -110,8 +110,8 @@ def test_what_moves_while_a_person_is_asked_is_not_applied_either() -> None:
     assert clusters.writes == []
 
 
-def test_the_file_is_the_owners_alone_and_takes_the_place_of_another(tmp_path: Path) -> None:
-    """Whatever mode the file had that it replaces."""
+def test_the_plan_file_is_private_and_replaces_an_existing_file(tmp_path: Path) -> None:
+    """Its mode is 0600, whatever mode the replaced file had."""
     path = tmp_path / "x.plan"
     path.write_text("old")
     path.chmod(0o644)
@@ -124,8 +124,8 @@ def test_the_file_is_the_owners_alone_and_takes_the_place_of_another(tmp_path: P
     assert found.topology.sha256 == sha256(b"content").hexdigest()
 
 
-def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
-    """As by every program that writes a file: `--out /dev/null` must not replace the device."""
+def test_a_symbolic_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    """As in other programs, `--out /dev/null` must not replace the device."""
     topology, found = described(busy_world().topology, "topology.yaml", b""), Planned(Preview("demo", {}), {})
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(tmp_path / "x.plan")
@@ -140,16 +140,16 @@ def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_a_plan_that_apply_would_refuse_is_not_written(tmp_path: Path) -> None:
-    """It may have been the work of minutes, and the file would be of no use."""
+def test_a_plan_that_is_too_large_for_apply_is_not_written(tmp_path: Path) -> None:
+    """The file would be useless, and its plan may have taken minutes."""
     topology = described(busy_world().topology, "x" * LARGEST, b"")
     with pytest.raises(TensileError, match=f"`tensile apply` accepts at most {LARGEST}: plan fewer clusters"):
         write_plan(Planned(Preview("demo", {}), {}), tmp_path / "x.plan", topology)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """With the reason, and nothing is left behind."""
+def test_a_plan_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The error has the reason, and no file is left."""
     topology = described(busy_world().topology, "topology.yaml", b"")
     found = Planned(Preview("demo", {}), {})
     with pytest.raises(TensileError, match=r"missing/x\.plan: cannot be written: No such file or directory"):
@@ -159,8 +159,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_topology_of_a_plan_must_not_have_changed(files: Files, capsys: Capture) -> None:
-    """It is read from where it was planned, or from -f, and compared by its content before any cluster is contacted."""
+def test_a_plan_is_refused_if_its_topology_file_was_edited(files: Files, capsys: Capture) -> None:
+    """The file of the plan, or of -f, is compared by content before any cluster is contacted."""
     path, plan = files.save(), files.directory / "x.plan"
     topology = described(parse(path.read_text()), str(path), path.read_bytes())
     write_plan(Planned(Preview("files", {}), {}), plan, topology)
@@ -172,8 +172,8 @@ def test_the_topology_of_a_plan_must_not_have_changed(files: Files, capsys: Capt
     check_topology(read_plan(str(plan)), str(path), path.read_bytes().removesuffix(b"# edited\n"))
 
 
-def test_a_topology_that_became_invalid_is_told_with_its_errors(files: Files, capsys: Capture) -> None:
-    """The plan was made for another content, and what is wrong in this one has its line."""
+def test_a_topology_that_became_invalid_is_reported_with_its_errors(files: Files, capsys: Capture) -> None:
+    """The plan was made for another content, and each error of the present content has a line."""
     path, plan = files.save(), files.directory / "x.plan"
     topology = described(parse(path.read_text()), str(path), path.read_bytes())
     write_plan(Planned(Preview("files", {}), {}), plan, topology)
@@ -193,8 +193,8 @@ def test_a_topology_that_became_invalid_is_told_with_its_errors(files: Files, ca
     assert within(capsys, "apply", str(plan)).err.splitlines() == errors
 
 
-def test_a_topology_from_standard_input_has_to_be_named() -> None:
-    """The plan cannot know where it came from."""
+def test_the_topology_of_a_plan_from_standard_input_must_be_named() -> None:
+    """The plan does not know where that topology came from."""
     clusters = MemoryClusters(busy_world())
     plan = asyncio.run(planned(clusters))
     assert topology_file(plan, "given.yaml") == "given.yaml"
@@ -211,8 +211,8 @@ def test_a_topology_from_standard_input_has_to_be_named() -> None:
         ("plan -f {topology} --out x --drain below", "--out and --drain exclude each other: "),
     ],
 )
-def test_what_does_not_go_together_is_refused(files: Files, capsys: Capture, line: str, said: str) -> None:
-    """With what to do instead, before any cluster is contacted."""
+def test_incompatible_arguments_are_refused(files: Files, capsys: Capture, line: str, said: str) -> None:
+    """The error describes valid arguments, and no cluster is contacted."""
     topology = str(files.save())
     told = within(capsys, *line.format(topology=topology).split())
     assert (told.code, told.out) == (1, "")

@@ -1,4 +1,4 @@
-"""`tensile bundle`: the parts of its archive, what it says of those that fail, and what it never contains."""
+"""Tests of `tensile bundle`: the parts of its archive, the reasons for missing parts, and what it never contains."""
 
 import stat
 import tarfile
@@ -28,7 +28,7 @@ def unpacked(archive: Path) -> dict[str, str]:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> dict[str, str]:
-    """The parts of a bundle where no cluster and no engine answers."""
+    """Return the parts of a bundle that was made while no cluster and no engine answered."""
     archive = tmp_path / "bundle.tar.gz"
     told = tensile("bundle", "-f", Files(tmp_path).save(), "-o", archive)
     assert told.code == 0, told
@@ -38,8 +38,8 @@ def parts(tmp_path: Path) -> dict[str, str]:
         return unpacked(archive) | {"modes": " ".join({oct(one.mode) for one in made.getmembers()})}
 
 
-def test_what_can_be_collected_is_and_the_rest_says_why_not(parts: dict[str, str]) -> None:
-    """Without clusters and engine: versions, the file as it is, and what doctor found; the errors name the others."""
+def test_a_bundle_has_all_available_parts_and_reasons_for_the_others(parts: dict[str, str]) -> None:
+    """Versions, the unchanged file and doctor's findings need no cluster and no engine; errors.txt names the others."""
     assert parts.keys() >= PARTS
     assert parts["modes"] == "0o600"
     assert orjson.loads(parts["versions.json"])["packages"].keys() >= {"kubernetes", "pydantic"}
@@ -50,21 +50,21 @@ def test_what_can_be_collected_is_and_the_rest_says_why_not(parts: dict[str, str
     assert "no engine responds" in errors["metrics.txt"]
 
 
-def test_credentials_are_in_no_part(parts: dict[str, str]) -> None:
-    """The token of the kubeconfigs is read to reach the clusters, and stays out."""
+def test_a_bundle_contains_no_credentials(parts: dict[str, str]) -> None:
+    """The kubeconfigs' token is used to contact the clusters, and is in no part."""
     assert not [name for name, text in parts.items() if "a-token-of-no-use" in text]
 
 
 def test_the_plan_of_a_bundle_has_no_values() -> None:
-    """The environment and the arguments of a pod may be secret; what would change where is enough for a report."""
+    """A pod's environment and arguments may be secret, and the changed paths are enough for a report."""
     pod = {"spec": {"containers": [{"args": ["--token=hunter2"]}]}}
     operations = [{"op": "add", "path": "", "value": pod}, {"op": "remove", "path": "/data/a"}]
     kept = orjson.loads(without_values(orjson.dumps({"changes": [{"operations": operations}]}).decode()))
     assert kept == {"changes": [{"operations": [{"op": "add", "path": ""}, {"op": "remove", "path": "/data/a"}]}]}
 
 
-def test_a_topology_that_is_refused_is_collected_with_its_errors(tmp_path: Path) -> None:
-    """That may be what the report is about."""
+def test_an_invalid_topology_is_collected_with_its_errors(tmp_path: Path) -> None:
+    """The report may be about these errors."""
     (tmp_path / "topology.yaml").write_text("kind: Topologie\n")
     archive = tmp_path / "bundle.tar.gz"
     assert tensile("bundle", "-f", tmp_path / "topology.yaml", "-o", archive).code == 0
@@ -74,8 +74,8 @@ def test_a_topology_that_is_refused_is_collected_with_its_errors(tmp_path: Path)
     assert "doctor.json" not in parts
 
 
-def test_an_archive_is_never_overwritten(tmp_path: Path) -> None:
-    """The file stays as it is."""
+def test_an_existing_archive_is_not_overwritten(tmp_path: Path) -> None:
+    """The command fails, and the file is unchanged."""
     archive = tmp_path / "bundle.tar.gz"
     archive.write_text("mine")
     (tmp_path / "topology.yaml").write_text("kind: Topologie\n")
@@ -84,7 +84,7 @@ def test_an_archive_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """In a directory that does not exist, say."""
+    """Its directory may not exist, for example."""
     (tmp_path / "topology.yaml").write_text("kind: Topologie\n")
     archive = tmp_path / "nowhere" / "bundle.tar.gz"
     assert str(archive) in refused("bundle", "-f", tmp_path / "topology.yaml", "-o", archive)

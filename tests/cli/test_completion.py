@@ -1,4 +1,4 @@
-"""Shell completion: what bash completes with the script, and what the program answers to the other shells."""
+"""Tests of shell completion: the script for bash, and the program's answers to other shells and to kubectl."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def in_bash(*words: str) -> list[str]:
-    """Return what bash offers for the last of some words."""
+    """Return bash's candidates for the last of some words."""
     path = f"{Path(PROGRAM).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", COMPLETES, "bash", *words],
@@ -33,7 +33,7 @@ def in_bash(*words: str) -> list[str]:
 
 
 def test_bash_completes_commands_options_and_formats() -> None:
-    """Also commands of a group; where there is nothing to offer, bash offers files by itself."""
+    """It completes commands of groups too, and falls back to file names if there are no candidates."""
     assert in_bash("tensile", "pl") == ["plan"]
     assert in_bash("tensile", "sandbox", "") == ["up", "status", "down"]
     assert {"--file", "--output", "--help"} <= set(in_bash("tensile", "plan", "--"))
@@ -43,8 +43,8 @@ def test_bash_completes_commands_options_and_formats() -> None:
 
 
 @pytest.mark.parametrize(("shell", "words"), [("zsh", "compdef _tensile_completion tensile"), ("fish", "complete --")])
-def test_the_other_shells_have_scripts_and_answers(shell: str, words: str) -> None:
-    """The answer to "tensile val" names the one command that begins so."""
+def test_zsh_and_fish_have_scripts_and_get_candidates(shell: str, words: str) -> None:
+    """The answer to "tensile val" has the only command with that prefix."""
     script = tensile("completion", shell)
     assert (script.code, script.err) == (0, "")
     assert words in script.out
@@ -60,7 +60,7 @@ def test_the_other_shells_have_scripts_and_answers(shell: str, words: str) -> No
 
 
 def for_kubectl(*words: str) -> list[str]:
-    """Return the lines that kubectl reads when it completes the last of some words after `kubectl tensile`."""
+    """Return the lines for kubectl's completion of the last of some words after `kubectl tensile`."""
     command = [sys.executable, "-c", "from tensile.cli.main import complete_kubectl as main; main()", *words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
@@ -69,7 +69,7 @@ def for_kubectl(*words: str) -> list[str]:
 
 @pytest.mark.process
 def test_kubectl_completes_the_words_of_the_plugin() -> None:
-    """In the protocol of Cobra: a line each, and last whether names of files are completed too."""
+    """Cobra's protocol has one candidate a line, and a last line that turns file names on or off."""
     assert for_kubectl("pl") == ["plan", ":4"]
     assert for_kubectl("explain", "") == ["pod", "node", "claim", "service", ":4"]
     assert {"--plan", "--yes", ":4"} <= set(for_kubectl("uninstall", "--"))
@@ -78,6 +78,6 @@ def test_kubectl_completes_the_words_of_the_plugin() -> None:
 
 
 @pytest.mark.process
-def test_words_of_a_shell_mean_nothing_to_kubectl_completion() -> None:
-    """They are passed on as they are: quotes and blanks are part of a word."""
+def test_special_characters_of_a_shell_have_no_effect_on_kubectl_completion() -> None:
+    """Words are passed unchanged: quotes and blanks are part of a word."""
     assert for_kubectl("plan", "--lower", "it's $(here) \"", "--drai") == ["--drain", ":4"]

@@ -1,4 +1,4 @@
-"""`--configmap` and `tensile status` on the command line, without a cluster that answers."""
+"""Tests of `--configmap` and `tensile status` on the command line, with clusters that do not answer."""
 
 import signal
 import socket
@@ -28,8 +28,8 @@ from tensile.topology import parse
         (["--context", "a"], "--context needs --configmap"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(options: list[str], words: str) -> None:
-    """By name."""
+def test_incompatible_options_are_refused(options: list[str], words: str) -> None:
+    """The error names the options."""
     assert refused("status", *options).startswith(words)
 
 
@@ -48,16 +48,16 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("command", OTHERS)
-def test_others_take_the_same_options(command: str) -> None:
-    """And refuse the same."""
+def test_other_commands_have_the_same_options(command: str) -> None:
+    """They refuse the same values and combinations."""
     words = command.split()
     assert refused(*words, "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
     assert refused(*words, "--configmap", "a/b", "-f", "t.yaml").startswith("--configmap and -f exclude each other")
 
 
 @pytest.mark.parametrize("command", [*OTHERS, "status"])
-def test_without_credentials_for_the_upper_cluster_it_ends(command: str, files: Files) -> None:
-    """The kubeconfig that is missing is named, or that there is no cluster around it."""
+def test_commands_fail_without_credentials_for_the_upper_cluster(command: str, files: Files) -> None:
+    """The error names the missing kubeconfig, or reports that the command runs outside of a pod."""
     words, missing = command.split(), files.directory / "none"
     told = refused(*words, "--configmap", "a/b", "--kubeconfig", missing)
     assert told.startswith(f"upper: {missing}: ")
@@ -65,7 +65,7 @@ def test_without_credentials_for_the_upper_cluster_it_ends(command: str, files: 
 
 
 def test_a_saved_plan_of_a_topology_without_a_file_needs_it_named(files: Files) -> None:
-    """It records no place, so the ConfigMap, or a file with the same text, is named again."""
+    """The plan records no path, so the ConfigMap, or a file with the same text, must be given again."""
     saved = files.directory / "x.plan"
     topology = described(parse(files.save().read_text()), "", b"text")
     write_plan(Planned(Preview("files", {}), {}), saved, topology)
@@ -74,8 +74,8 @@ def test_a_saved_plan_of_a_topology_without_a_file_needs_it_named(files: Files) 
 
 
 @pytest.mark.process
-def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files) -> None:
-    """It waits for the ConfigMap for as long as that takes."""
+def test_a_signal_ends_run_while_the_upper_cluster_is_unreachable(files: Files) -> None:
+    """The command waits for the ConfigMap without a time limit."""
     files.save()
     options = ["--configmap", "a/b", "--kubeconfig", str(files.directory / "upper"), "--log-format", "json"]
     with started("run", *options) as process:
@@ -87,8 +87,8 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files) -> None:
 
 
 @pytest.mark.process
-def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> None:
-    """It is alive, and not ready: a pod whose ConfigMap is not there yet must not be started again for ever."""
+def test_probes_are_answered_before_a_topology_is_loaded(files: Files) -> None:
+    """The pod is alive and not ready, so that it is not restarted endlessly while its ConfigMap is missing."""
     files.save()
     probes = files.ports[2]
     options = ["--configmap", "a/b", "--kubeconfig", str(files.directory / "upper"), "--log-format", "json"]
@@ -101,8 +101,8 @@ def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> Non
         assert ended(process, signal.SIGTERM).code == 0
 
 
-def test_a_port_of_probes_that_is_taken_ends_it(files: Files) -> None:
-    """With what to do."""
+def test_run_fails_if_the_port_of_probes_is_in_use(files: Files) -> None:
+    """The error contains the remedy."""
     with listening() as other:
         options = ["--kubeconfig", files.directory / "upper", "--probes", port_of(other)]
         files.save()
@@ -111,8 +111,8 @@ def test_a_port_of_probes_that_is_taken_ends_it(files: Files) -> None:
     assert "use another port for --probes" in told.err
 
 
-def test_status_where_no_engine_runs_says_so(files: Files) -> None:
-    """With where it was looked for; a bad file is told as ever."""
+def test_status_fails_if_no_engine_runs(files: Files) -> None:
+    """The error has the address and the remedy; an invalid file is reported as usual."""
     told = refused("status", "-f", files.save())
     assert told.startswith(f"no engine responds at http://127.0.0.1:{files.ports[3]}/status (Connection refused): ")
     assert "start `tensile run` on this machine" in told
@@ -120,8 +120,8 @@ def test_status_where_no_engine_runs_says_so(files: Files) -> None:
 
 
 @pytest.mark.process
-def test_status_of_an_engine_that_waits_says_what_for(files: Files) -> None:
-    """It answers, so this is no error."""
+def test_status_of_a_waiting_engine_has_the_reason(files: Files) -> None:
+    """The engine answers, so the exit code is 0."""
     path = files.save()
     with started("run", "-f", path):
         until(lambda: tensile("status", "-f", path).code == 0, "the engine answers")
@@ -130,14 +130,14 @@ def test_status_of_an_engine_that_waits_says_what_for(files: Files) -> None:
     assert told.out.endswith("\nThe engine is not ready: the upper cluster has not responded yet\n")
 
 
-def test_status_of_a_cluster_that_hangs_ends(files: Files, silent: socket.socket) -> None:
-    """In bounded time."""
+def test_status_fails_after_a_time_limit_if_the_upper_cluster_hangs(files: Files, silent: socket.socket) -> None:
+    """The error reports that there was no response within 5 s."""
     files.ports[0] = port_of(silent)
     files.save()
     told = refused("status", "--configmap", "a/b", "--kubeconfig", files.directory / "upper")
     assert told.startswith("upper: no response within 5 s")
 
 
-def test_status_takes_three_forms() -> None:
-    """And names them."""
+def test_status_refuses_an_unknown_format_with_the_known_ones() -> None:
+    """The formats are text, wide and json."""
     assert "'yaml' is not one of text, wide, json" in refused("status", "-o", "yaml")

@@ -1,4 +1,4 @@
-"""`tensile explain` and `tensile simulate` where no cluster answers, and on a snapshot in place of clusters."""
+"""Tests of `tensile explain` and `tensile simulate`, with unreachable clusters and with a snapshot."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def topology(directory: Path, **fields: Any) -> Path:
 
 
 def node(name: str, **spec: Any) -> dict[str, Any]:
-    """Make a node with 4 cpu."""
+    """Return a node with 4 CPUs."""
     return {
         "metadata": {"name": name, "labels": {}},
         "spec": spec,
@@ -56,8 +56,8 @@ def asked(directory: Path, *arguments: str, replicas: int = 2) -> Any:
     return tensile("simulate", "-f", "-", *map(str, given), stdin=text)
 
 
-def test_what_fits_is_told_and_is_enough(tmp_path: Path) -> None:
-    """Exit code 0, from standard input, with no cluster in reach."""
+def test_pods_that_fit_give_exit_code_0(tmp_path: Path) -> None:
+    """The pods are read from standard input, and no cluster is reachable."""
     told = asked(tmp_path)
     assert (told.code, told.err) == (0, "")
     assert told.out == (
@@ -68,8 +68,8 @@ def test_what_fits_is_told_and_is_enough(tmp_path: Path) -> None:
     )
 
 
-def test_too_little_is_an_exit_code(tmp_path: Path) -> None:
-    """2, as where a plan has something to do; and the same as JSON."""
+def test_pods_that_do_not_fit_give_exit_code_2(tmp_path: Path) -> None:
+    """It is the code of a plan with changes, and the JSON output has the number of fitting pods."""
     assert asked(tmp_path, replicas=3).code == 2
     assert asked(tmp_path, "--replicas", "3").code == 2
     assert asked(tmp_path, "--add-nodes", "lower-a=1", replicas=3).code == 0
@@ -77,8 +77,8 @@ def test_too_little_is_an_exit_code(tmp_path: Path) -> None:
     assert orjson.loads(asked(tmp_path, "-o", "json", replicas=3).out)["fits"] == 2
 
 
-def test_what_was_seen_is_saved(tmp_path: Path) -> None:
-    """To be asked again."""
+def test_the_snapshot_of_a_simulation_can_be_saved(tmp_path: Path) -> None:
+    """The saved file can be used for another simulation."""
     again = tmp_path / "again.json"
     assert asked(tmp_path, "--save", str(again)).code == 0
     assert orjson.loads(again.read_bytes()).keys() == orjson.loads(snapshot(tmp_path).read_bytes()).keys()
@@ -93,22 +93,22 @@ def test_what_was_seen_is_saved(tmp_path: Path) -> None:
         (("-o", "markdown"), "'markdown' is not one of text, json"),
     ],
 )
-def test_what_cannot_be_simulated(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
-    """Exit code 1, and words on what to do."""
+def test_invalid_simulations_are_refused(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
+    """The exit code is 1, and the error has the remedy."""
     told = asked(tmp_path, *arguments)
     assert (told.code, told.out) == (1, "")
     assert why in told.err
 
 
-def test_a_question_without_a_pod_or_a_lost_cluster_is_none(tmp_path: Path) -> None:
-    """Nothing would be told, as if all were well."""
+def test_simulate_requires_a_pod_or_a_lost_cluster(tmp_path: Path) -> None:
+    """Without either the result would be empty, as if all pods fitted."""
     told = tensile("simulate", "--topology", topology(tmp_path), "--snapshot", snapshot(tmp_path))
     words = "simulate: name a file with a pod with -f, or a lost lower cluster with --without\n"
     assert (told.code, told.out, told.err) == (1, "", words)
 
 
-def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
-    """They are named."""
+def test_invalid_input_files_are_named(tmp_path: Path) -> None:
+    """Both a file without a pod and a missing snapshot are errors."""
     path = topology(tmp_path)
     pod = tmp_path / "pod.yaml"
     pod.write_text("kind: Service\nspec: {}\n")
@@ -121,22 +121,22 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/web", "default/", "a/b/c"])
-def test_a_pod_that_is_not_named_whole(tmp_path: Path, name: str) -> None:
-    """Nothing is asked before it is."""
+def test_an_incomplete_pod_name_is_refused(tmp_path: Path, name: str) -> None:
+    """No cluster is contacted before the name is valid."""
     told = tensile("explain", "pod", name, "-f", topology(tmp_path))
     assert (told.code, told.err) == (1, f"explain pod {name!r}: write NAME or NAMESPACE/NAME\n")
 
 
-def test_a_pod_with_two_namespaces(tmp_path: Path) -> None:
-    """One of them is a mistake."""
+def test_a_pod_with_two_different_namespaces_is_refused(tmp_path: Path) -> None:
+    """One of the two namespaces is a mistake."""
     told = tensile("explain", "pod", "shop/web", "-n", "other", "-f", topology(tmp_path))
     assert told.code == 1
     assert told.err == "explain pod shop/web: its namespace is shop, and -n says other: omit one of them\n"
 
 
 @pytest.mark.parametrize("word", ["claim", "service"])
-def test_other_objects_are_named_as_pods_are(tmp_path: Path, word: str) -> None:
-    """With the same messages."""
+def test_claims_and_services_are_named_like_pods(tmp_path: Path, word: str) -> None:
+    """The same errors are reported."""
     told = tensile("explain", word, "a/b/c", "-f", topology(tmp_path))
     assert (told.code, told.err) == (1, f"explain {word} 'a/b/c': write NAME or NAMESPACE/NAME\n")
     told = tensile("explain", word, "shop/web", "-n", "other", "-f", topology(tmp_path))
@@ -144,15 +144,15 @@ def test_other_objects_are_named_as_pods_are(tmp_path: Path, word: str) -> None:
 
 
 @pytest.mark.parametrize("words", [("node", "lower-a"), ("claim", "shop/data"), ("service", "shop/web")])
-def test_nothing_is_explained_without_the_upper_cluster(tmp_path: Path, words: tuple[str, str]) -> None:
-    """What it would say is unknown then."""
+def test_explain_fails_without_the_upper_cluster(tmp_path: Path, words: tuple[str, str]) -> None:
+    """The state of the object is unknown then."""
     told = tensile("explain", *words, "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
     assert told.code == 1
     assert "gone" in told.err
 
 
-def test_an_upper_cluster_that_cannot_be_reached(tmp_path: Path) -> None:
-    """There is nothing to say then, and the way to it is named."""
+def test_explain_pod_fails_without_the_upper_cluster(tmp_path: Path) -> None:
+    """The error has the path of the unreadable kubeconfig."""
     told = tensile("explain", "pod", "default/web", "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
     assert told.code == 1
     assert told.err.startswith("upper: ")

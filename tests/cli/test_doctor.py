@@ -1,4 +1,4 @@
-"""`tensile doctor` as a program: exit codes, both forms, and that nobody waits for a cluster that does not answer."""
+"""Tests of the program `tensile doctor`: exit codes, both formats, and clusters that do not answer."""
 
 import os
 import pty
@@ -16,11 +16,11 @@ from tensile.diagnostics.doctor.collect import LIMIT
 from tensile.sandbox.sandbox import Sandbox
 
 STARTING = 5.0
-"""Seconds more than it takes where nobody answers at all, which a machine that is busy has take longer, too."""
+"""Additional seconds for a start; on a busy machine, clusters that refuse connections take longer as well."""
 
 
 def findings(told: Completed, level: str) -> list[tuple[Any, str, str]]:
-    """Return the findings of a level in JSON: cluster, check, what."""
+    """Return the findings of a level from the JSON output: cluster, check, text."""
     return [
         (cluster["name"], one["check"], one["what"])
         for cluster in orjson.loads(told.out)["clusters"]
@@ -29,8 +29,8 @@ def findings(told: Completed, level: str) -> list[tuple[Any, str, str]]:
     ]
 
 
-def test_clusters_at_which_nobody_listens(tmp_path: Path) -> None:
-    """Both are told, on standard output, as it is what was asked for; the exit code says that something fails."""
+def test_clusters_that_refuse_connections_are_failures(tmp_path: Path) -> None:
+    """Both are reported on stdout, because they are the requested result, and the exit code is 1."""
     files = Files(tmp_path)
     told = tensile("doctor", "-f", files.save())
     assert (told.code, told.err) == (1, "")
@@ -41,18 +41,18 @@ def test_clusters_at_which_nobody_listens(tmp_path: Path) -> None:
     assert told.out.endswith("2 failed, 0 warnings\n")
 
 
-def test_the_same_for_programs(tmp_path: Path) -> None:
-    """With the advice as lines."""
+def test_json_output_has_the_same_failures(tmp_path: Path) -> None:
+    """Each failed check is reported with its cluster."""
     told = tensile("doctor", "-o", "json", "-f", Files(tmp_path).save())
     assert told.code == 1
     assert [(name, check) for name, check, _ in findings(told, "fail")] == [(None, "reach"), ("below", "reach")]
 
 
-def test_paths_that_lead_nowhere_are_told_all_at_once(tmp_path: Path) -> None:
-    """`validate` opens nothing but the topology file itself: whether what it names is there is told here."""
+def test_all_missing_files_of_a_topology_are_reported_at_once(tmp_path: Path) -> None:
+    """`validate` opens only the topology file, so doctor checks whether the files that it names exist."""
 
     def edit(topology: dict[str, Any]) -> None:
-        """Name what is not there."""
+        """Set paths of files that do not exist."""
         topology["lowers"][0]["kubeconfig"] = "gone/lower"
         topology["kubelet"] |= {"tlsCertFile": "gone.crt", "tlsKeyFile": "gone.key", "clientCAFile": "gone.ca"}
 
@@ -62,11 +62,11 @@ def test_paths_that_lead_nowhere_are_told_all_at_once(tmp_path: Path) -> None:
         assert f"{tmp_path / name}: cannot be read (No such file or directory)" in told.out
 
 
-def test_a_lower_whose_kubeconfig_is_in_a_cluster_that_is_away(tmp_path: Path) -> None:
-    """It cannot be looked at, and the reason is the other cluster."""
+def test_a_lower_whose_kubeconfig_is_in_an_unreachable_cluster_is_reported(tmp_path: Path) -> None:
+    """The lower cannot be checked, and the reason is the upper cluster."""
 
     def edit(topology: dict[str, Any]) -> None:
-        """Keep the kubeconfig in a Secret."""
+        """Set a Secret as the source of the kubeconfig."""
         topology["lowers"][0].pop("kubeconfig")
         topology["lowers"][0]["kubeconfigSecret"] = {"namespace": "ops", "name": "below"}
 
@@ -76,8 +76,8 @@ def test_a_lower_whose_kubeconfig_is_in_a_cluster_that_is_away(tmp_path: Path) -
 
 
 @pytest.mark.process
-def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> None:
-    """All hang, and the command ends in time, with each of them told."""
+def test_clusters_that_never_answer_take_a_bounded_time(tmp_path: Path) -> None:
+    """All of them hang, and the command ends in time and reports each."""
     files = Files(tmp_path)
     _, starting = timed("doctor", "-o", "json", "-f", files.save())
     with ExitStack() as stack:
@@ -88,8 +88,8 @@ def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> 
     assert seconds < LIMIT + STARTING + 2 * starting
 
 
-def test_a_person_is_told_what_is_waited_for(tmp_path: Path, silent: socket.socket) -> None:
-    """After a second, on standard error, if that is a terminal; the answer itself is as ever."""
+def test_a_waiting_user_sees_a_message(tmp_path: Path, silent: socket.socket) -> None:
+    """It is printed to stderr after a second if that is a terminal; the output itself is unchanged."""
     files = Files(tmp_path)
     files.ports[0] = port_of(silent)
     terminal, stderr = pty.openpty()
@@ -102,16 +102,16 @@ def test_a_person_is_told_what_is_waited_for(tmp_path: Path, silent: socket.sock
     assert orjson.loads(done.stdout)["level"] == "fail"
 
 
-def test_a_bad_file_is_refused_as_everywhere(tmp_path: Path) -> None:
-    """With line and column, and nothing is asked."""
+def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
+    """The error has line and column, and no cluster is contacted."""
     (tmp_path / "bad.yaml").write_text("kind: Topology\n")
     assert "bad.yaml:1:1" in refused("doctor", "-f", tmp_path / "bad.yaml")
     assert "'markdown' is not one of text, json" in refused("doctor", "-o", "markdown")
 
 
 @pytest.mark.real
-def test_a_sandbox_is_well(sandbox: Sandbox) -> None:
-    """Its own topology has nothing that fails; what it lacks is a warning, as is what other tests left there."""
+def test_a_sandbox_has_no_failures(sandbox: Sandbox) -> None:
+    """Its own topology passes all checks; what it lacks, or what other tests left, gives only warnings."""
     told = tensile("doctor", "-o", "json", "-f", sandbox.directory / "topology.yaml")
     assert (told.code, told.err, findings(told, "fail")) == (0, "", [])
     assert {check for _, check, _ in findings(told, "warn")} <= {"metrics", "tenants"}

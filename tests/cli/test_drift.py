@@ -1,4 +1,4 @@
-"""`tensile plan --drift` on clusters in memory: what other clients did is told from edits above, and what it prints."""
+"""Tests of `tensile plan --drift` with clusters in memory: it reports changes by other clients, and no upper edits."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -45,9 +45,9 @@ def booked(one: Manifest, manager: str, time: str, **fields: Any) -> Manifest:
 
 
 class Clusters:
-    """A pod that runs in lower-a with a ConfigMap and a Secret, all of it in sync; a test changes copies or originals.
+    """A synced pod in lower-a with a ConfigMap and a Secret; a test changes copies or originals.
 
-    The upper objects were made before the copies were last written.
+    The upper objects were created before the copies were last written.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Clusters:
         }
 
     def edit(self, kind: Any, change: Callable[[Manifest], object], manager: str = "", **fields: Any) -> "Clusters":
-        """Change a copy as another client does, who then owns these fields."""
+        """Change a copy as another client does, which then owns these fields."""
         found = deepcopy(self.below[kind])
         assert found is not None
         change(found)
@@ -91,7 +91,7 @@ class Clusters:
         return self
 
     async def report(self, only: PlanScope = WHOLE_PLAN, **unreached: str) -> DriftReport:
-        """Return what is found; nothing may be written."""
+        """Return the drift that is found, after a check that nothing was written."""
         here = self.world.lowers[A]
         put(self.world.upper.config_maps, self.above[CONFIG_MAP])
         put(self.world.upper.secrets, self.above[SECRET])
@@ -111,7 +111,7 @@ class Clusters:
 
 
 def told(report: DriftReport) -> list[tuple[str, ...]]:
-    """Return what became of each object, and its fields with their clients."""
+    """Return the kind of drift of each object, and its fields with their managers."""
     return [
         (one.sort, one.ref.kind.name, *(f"{found.path} {found.manager}".strip() for found in one.fields))
         for one in report.objects
@@ -119,7 +119,7 @@ def told(report: DriftReport) -> list[tuple[str, ...]]:
 
 
 async def test_clusters_in_sync_have_no_drift() -> None:
-    """Nor do our own writes count as any; the last line is for scripts."""
+    """The engine's own writes are no drift; the last line is for scripts."""
     report = await Clusters().report()
     assert told(report) == []
     assert drift_text(report, colour=False) == (
@@ -128,8 +128,8 @@ async def test_clusters_in_sync_have_no_drift() -> None:
     )
 
 
-async def test_edits_above_that_are_not_carried_down_are_no_drift() -> None:
-    """A changed value, a new key and a removed one, of data and of labels."""
+async def test_upper_edits_that_are_not_mirrored_yet_are_no_drift() -> None:
+    """Changed, added and removed values of data and labels do not count."""
     here = Clusters()
     settings = here.above[CONFIG_MAP]
     settings["data"] = {"key": "new", "more": "added"}
@@ -140,8 +140,8 @@ async def test_edits_above_that_are_not_carried_down_are_no_drift() -> None:
     assert told(await here.report()) == []
 
 
-async def test_both_at_once_are_told_apart() -> None:
-    """Of one object, the field that another client owns is drift, and the one that we own is not."""
+async def test_drift_and_upper_edits_of_one_object_are_distinguished() -> None:
+    """The field that another client owns is drift, and the field that the engine owns is not."""
     here = Clusters()
     here.above[CONFIG_MAP]["data"] = {"key": "new", "other": "above"}
     here.below[CONFIG_MAP] = {**(here.below[CONFIG_MAP] or {}), "data": {"key": "value", "other": "old"}}
@@ -150,7 +150,7 @@ async def test_both_at_once_are_told_apart() -> None:
 
 
 def change_data(**values: str) -> Callable[[Manifest], object]:
-    """Make an edit of the data."""
+    """Return an edit of the data."""
     return lambda one: one["data"].update(values)
 
 
@@ -167,10 +167,10 @@ def change_data(**values: str) -> Callable[[Manifest], object]:
     ],
     ids=["edited", "added", "removed", "emptied", "secret", "secret removed", "label removed from a pod"],
 )
-async def test_what_another_client_did_is_told(
+async def test_fields_that_another_client_changed_are_reported(
     kind: Any, change: Callable[[Manifest], object], owned: Any, fields: list[str]
 ) -> None:
-    """With the field and the client, where managedFields tells; a removal leaves no trace of who."""
+    """The client is reported if managedFields has it; a removal leaves no trace of the client."""
     report = await Clusters().edit(kind, change, "oc" if owned else "", **owned).report()
     assert told(report) == [("changed", kind.name, *fields)]
     for output in (drift_text(report, colour=True), drift_json(report), drift_markdown(report)):
@@ -178,8 +178,8 @@ async def test_what_another_client_did_is_told(
         assert "dmFsdWU=" not in output
 
 
-async def test_the_labels_and_the_image_of_a_pod() -> None:
-    """Both are put back, each with its client; a deadline that was added stays."""
+async def test_edited_labels_and_images_of_a_pod_are_drift() -> None:
+    """Both are reverted and reported with their client; an added deadline cannot be reverted."""
     here = Clusters()
     element = {"f:containers": {'k:{"name":"main"}': {"f:image": {}}}, "f:activeDeadlineSeconds": {}}
 
@@ -201,8 +201,8 @@ async def test_the_labels_and_the_image_of_a_pod() -> None:
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET])
-async def test_a_copy_that_was_deleted_is_told_by_the_pod_that_needs_it(kind: Any) -> None:
-    """The pod was created after the upper object, so the copy was there; one of a newer object never was."""
+async def test_a_deleted_copy_is_drift_if_a_newer_pod_refers_to_it(kind: Any) -> None:
+    """A pod newer than the upper object proves that the copy existed; a newer upper object proves nothing."""
     here = Clusters()
     here.below[kind] = None
     (found,) = (await here.report()).objects
@@ -217,8 +217,8 @@ async def test_a_copy_that_was_deleted_is_told_by_the_pod_that_needs_it(kind: An
     assert told(await newer.report()) == []
 
 
-async def test_a_lower_pod_that_was_deleted() -> None:
-    """It ran, and its upper pod still asks for it; one that never ran may not have been created yet."""
+async def test_a_deleted_lower_pod_is_drift_if_it_ran() -> None:
+    """Its upper pod still exists; a pod that never ran may not have been created yet."""
     here = Clusters()
     here.below[POD] = None
     report = await here.report()
@@ -232,16 +232,16 @@ async def test_a_lower_pod_that_was_deleted() -> None:
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, POD])
-async def test_an_object_that_lost_its_owner_label(kind: Any) -> None:
-    """It is ours no longer: the engine leaves it alone, and the report says which mark is missing."""
+async def test_an_object_without_its_owner_label_is_drift(kind: Any) -> None:
+    """The engine does not change it any more, and the report has the missing label."""
     report = await Clusters().edit(kind, lambda one: one["metadata"]["labels"].pop(OWNER)).report()
     assert told(report) == [("unmarked", kind.name, "/metadata/labels/tensile-kube.io~1owner")]
     (found,) = report.objects[0].fields
     assert (found.old, found.new) == (OWNER_HERE.mark, None)
 
 
-async def test_a_node_that_was_edited_and_one_that_was_deleted() -> None:
-    """The virtual node above is ours too."""
+async def test_an_edited_and_a_deleted_virtual_node_are_drift() -> None:
+    """The virtual node in the upper cluster belongs to this topology too."""
     here = Clusters()
     (node,) = here.world.upper.nodes
     body = deepcopy(node.manifest())
@@ -258,8 +258,8 @@ async def test_a_node_that_was_edited_and_one_that_was_deleted() -> None:
     assert told(await gone.report()) == [("deleted", "Node")]
 
 
-async def test_copies_without_an_upper_object() -> None:
-    """They are in a namespace that no upper one maps to, so the engine leaves them alone."""
+async def test_copies_without_an_upper_object_are_drift() -> None:
+    """They are in a namespace to which no upper namespace maps, so the engine does not change them."""
     here = Clusters()
     here.world.lowers[A].upper_namespaces = here.world.upper.namespaces
     put(here.world.lowers[A].config_maps, marked(config_map("lost", namespace="elsewhere"), "gone"))
@@ -267,8 +267,8 @@ async def test_copies_without_an_upper_object() -> None:
     assert (found.sort, found.ref.namespaced_name) == ("stray", "elsewhere/lost")
 
 
-async def test_a_scope_leaves_out_the_rest() -> None:
-    """By lower, upper namespace and kind."""
+async def test_a_scope_limits_the_report() -> None:
+    """It selects lowers, upper namespaces and kinds."""
     here = Clusters().edit(CONFIG_MAP, change_data(key="edited"), "oc", data=["key"])
     here.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
     assert told(await here.report(PlanScope(kinds=("Secret",)))) == [("changed", "Secret", "/data/key oc")]
@@ -277,8 +277,8 @@ async def test_a_scope_leaves_out_the_rest() -> None:
     assert (len(report.objects), report.unreached) == (2, {})
 
 
-async def test_what_is_put_back_meanwhile_is_no_drift() -> None:
-    """As a running engine does between the dry run and the second look."""
+async def test_drift_that_is_reverted_before_the_second_read_is_omitted() -> None:
+    """A running engine may revert it between the dry run and the second read."""
     here = Clusters().edit(CONFIG_MAP, change_data(key="edited"), "oc", data=["key"])
     here.below[SECRET] = None
     settings, password = Clusters().below[CONFIG_MAP], Clusters().below[SECRET]
@@ -315,8 +315,8 @@ Drift: 2 changed, 1 deleted, 0 without marks, 0 without an upper object (lower-a
 not examined: lower-b)"""
 
 
-async def test_the_outputs() -> None:
-    """The text says who, when, what and what happens now; the JSON has the same by field; Markdown is the text."""
+async def test_text_json_and_markdown_have_the_same_content() -> None:
+    """They have client, time, change and outcome; JSON lists each field, and Markdown contains the text."""
     here = Clusters().edit(CONFIG_MAP, change_data(key="edited", more="added"), "kubectl-edit", data=["key", "more"])
     here.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
     here.below[POD] = None
@@ -347,7 +347,7 @@ async def test_the_outputs() -> None:
     assert (pod["change"], pod["evidence"], pod["fields"]) == ("deleted", "its upper pod ran there", [])
 
 
-def test_options_that_plan_something_are_refused() -> None:
-    """Drift is what was done, so there is nothing to save or to drain."""
+def test_drift_excludes_out_and_drain() -> None:
+    """Drift concerns past changes, so there is no plan to save and no lower to drain."""
     assert "--drift excludes --out and --drain" in refused("plan", "--drift", "--out", "x.plan")
     assert "--drift excludes --out and --drain" in refused("plan", "--drift", "--drain", A)

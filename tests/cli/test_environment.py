@@ -1,4 +1,4 @@
-"""The program in odd surroundings: streams, encodings, a directory that is gone, Ctrl-C, options without a value."""
+"""Tests of the program in unusual environments: closed streams, encodings, a deleted directory, empty options."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ spec:
 
 
 def shell(script: str, *words: str | Path, **variables: str) -> Completed:
-    """Run the program by a shell, which knows it as "$0"."""
+    """Run the program by a shell, in which it is "$0"."""
     command = ["sh", "-c", script, PROGRAM, *map(str, words)]
     done = subprocess.run(command, env=environment(**variables), capture_output=True, timeout=60, check=False)
     return checked(done.returncode, done.stdout, done.stderr)
@@ -28,16 +28,16 @@ def shell(script: str, *words: str | Path, **variables: str) -> Completed:
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
 @pytest.mark.process
-def test_objects_are_utf_8_whatever_the_locale(tmp_path: Path, encoding: str) -> None:
-    """As kubectl's: whoever reads them next takes them for that."""
+def test_objects_are_utf_8_in_every_locale(tmp_path: Path, encoding: str) -> None:
+    """Kubectl's are too, and the next program reads them as UTF-8."""
     told = tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=tmp_path, PYTHONIOENCODING=encoding)
     assert told.code == 0
     assert yaml.safe_load(told.out)["pod"] == yaml.safe_load(POD)
     assert "☃ é" in told.out
 
 
-def test_text_of_a_pod_stays_text_for_kubectl(tmp_path: Path) -> None:
-    """What it would take for a switch or a number stands in quotes, and is read again as it was."""
+def test_strings_of_a_pod_stay_strings_for_kubectl(tmp_path: Path) -> None:
+    """Strings that look like booleans or numbers are quoted, and are read back unchanged."""
     told = tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=tmp_path)
     assert all(line in told.out for line in (' a: "y"\n', ' commit: "12e45"\n', ' value: "1e3"\n'))
     again = "".join(line.removeprefix("  ") for line in told.out.partition("mutated:\n")[2].splitlines(keepends=True))
@@ -46,8 +46,8 @@ def test_text_of_a_pod_stays_text_for_kubectl(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_closed_output_is_no_defect(tmp_path: Path) -> None:
-    """The code is as ever; what is said on the other stream too."""
+def test_a_closed_output_is_no_error(tmp_path: Path) -> None:
+    """The exit code is the usual one, and no message appears on the other stream."""
     file = Files(tmp_path).save()
     assert shell('exec "$0" validate -f "$1" >&-', file) == (0, "", "")
     assert shell('exec "$0" doctor -f "$1" >&-', file).err == ""
@@ -55,8 +55,8 @@ def test_a_closed_output_is_no_defect(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_working_directory_that_is_gone_is_said_to_be() -> None:
-    """Every name starts from it."""
+def test_a_deleted_working_directory_is_reported() -> None:
+    """Every relative path depends on it."""
     told = shell('d=$(mktemp -d) && cd "$d" && rmdir "$d" && exec "$0" run')
     assert (told.code, told.err) == (
         1,
@@ -65,8 +65,8 @@ def test_a_working_directory_that_is_gone_is_said_to_be() -> None:
 
 
 @pytest.mark.process
-def test_ctrl_c_before_the_program_is_there_is_no_traceback(tmp_path: Path) -> None:
-    """It comes while modules are read, for a tenth of a second: here one of them brings it."""
+def test_ctrl_c_during_imports_gives_no_traceback(tmp_path: Path) -> None:
+    """Imports take a tenth of a second, and a module raises the interrupt here."""
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     command = [sys.executable, "-m", "tensile", "--version"]
     variables = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
@@ -74,8 +74,8 @@ def test_ctrl_c_before_the_program_is_there_is_no_traceback(tmp_path: Path) -> N
     assert checked(done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-def test_words_of_a_file_do_nothing_to_a_terminal(tmp_path: Path) -> None:
-    """Errors are lines of their own, whatever is in them."""
+def test_escape_codes_in_a_file_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    """Errors are printed on separate lines with such characters escaped."""
     told = refused("validate", "-f", "gone\x1b[2J\nvalid", cwd=tmp_path)
     assert told.splitlines() == [
         "gone\\u001b[2J",
@@ -84,8 +84,8 @@ def test_words_of_a_file_do_nothing_to_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["mutate", "simulate"])
-def test_pods_and_topologies_that_are_not_named_are_asked_for(tmp_path: Path, command: str) -> None:
-    """An empty name is a variable that was not set: nothing else is taken in its place."""
+def test_empty_names_of_pod_and_topology_files_are_refused(tmp_path: Path, command: str) -> None:
+    """An empty name is an unset variable, and no other file is read instead."""
     (tmp_path / "pod.yaml").write_text(POD)
     assert refused(command, "-f", "", cwd=tmp_path).startswith("-f is empty: name a file with a pod")
     told = refused(command, "-f", "pod.yaml", "--topology", "", cwd=tmp_path)
@@ -95,8 +95,8 @@ def test_pods_and_topologies_that_are_not_named_are_asked_for(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("command", ["mutate", "simulate"])
-def test_a_pod_from_standard_input_is_refused_by_its_place(tmp_path: Path, command: str) -> None:
-    """Under the same name in both, and bytes that are no text are not made into some."""
+def test_an_invalid_pod_on_standard_input_is_reported_with_its_position(tmp_path: Path, command: str) -> None:
+    """Both commands use the same name for the input, and refuse bytes that are not UTF-8."""
     topology = Files(tmp_path).save()
     given = (command, "-f", "-", "--topology", topology)
     assert refused(*given, stdin=b"a: [").startswith("standard input:1:4: a: ")
@@ -107,8 +107,8 @@ def test_a_pod_from_standard_input_is_refused_by_its_place(tmp_path: Path, comma
 
 
 @pytest.mark.parametrize("command", ["mutate", "simulate"])
-def test_json_may_have_a_character_in_two_halves(tmp_path: Path, command: str) -> None:
-    """As Python and JavaScript write those beyond the first 65,536."""
+def test_json_may_have_surrogate_pairs(tmp_path: Path, command: str) -> None:
+    """Python and JavaScript write characters beyond the first 65,536 so."""
     pod = orjson.dumps({**yaml.safe_load(POD), "note": "NOTE"}).replace(b"NOTE", rb"\ud83d\ude00")
     told = tensile(command, "-f", "-", "--topology", Files(tmp_path).save(), stdin=pod)
     assert "not valid YAML" not in told.err
@@ -116,23 +116,23 @@ def test_json_may_have_a_character_in_two_halves(tmp_path: Path, command: str) -
 
 
 @pytest.mark.parametrize("option", ["--kubeconfig", "--key"])
-def test_options_of_a_configmap_that_are_empty_are_asked_for(option: str) -> None:
-    """The working directory is no kubeconfig."""
+def test_empty_options_of_a_configmap_are_refused(option: str) -> None:
+    """An empty value does not select the working directory as kubeconfig."""
     assert (
         refused("doctor", "--configmap", "a/b", option, "") == f"{option} is empty: give a value, or omit the option\n"
     )
 
 
-def test_outside_of_a_pod_the_option_is_named_where_there_is_no_file() -> None:
-    """A topology in a ConfigMap says nothing of how the cluster around it is reached."""
+def test_outside_of_a_pod_the_error_names_the_kubeconfig_option() -> None:
+    """A topology in a ConfigMap does not define how its own cluster is reached."""
     for command in ("doctor", "status", "run"):
         told = refused(command, "--configmap", "a/b")
         assert "name a kubeconfig with --kubeconfig" in told
         assert "upper.kubeconfig" not in told
 
 
-def test_what_is_told_of_a_pod_does_nothing_to_a_terminal(tmp_path: Path) -> None:
-    """Its fields stand in the lines beside the output."""
+def test_escape_codes_in_a_pod_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    """Messages on stderr contain fields of the pod, with such characters escaped."""
     pod = POD.replace("spec:\n", 'spec:\n  nodeName: "x\\e[2J"\n')
     told = tensile("mutate", "-f", "-", "-o", "json", stdin=pod.encode(), cwd=tmp_path)
     assert told.code == 0

@@ -1,4 +1,4 @@
-"""The help of every command: its layout, its examples, and the ways to it."""
+"""Tests of the help of every command: its layout, its examples, and the ways to request it."""
 
 import re
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ ROOT = typer.main.get_command(app)
 WIDTH = 80
 FILLED = {"FILE", "NAME", "NAMESPACE", "NAMESPACE/NAME", "COMMAND", "DIR", "FORMAT", "IMAGE", "KEY", "LEVEL", "LOWER",
           "LOWER=N", "N", "KIND", "PLAN", "PORT", "SHELL", "HASH"}  # fmt: skip
-"""What stands for values in the help."""
+"""The placeholders for values in the help."""
 
 
 def examples(name: str) -> Iterator[list[str]]:
-    """Yield the words behind `tensile` in each example of a command, "" for the program's own."""
+    """Yield the words after `tensile` in each example of a command; "" is the program itself."""
     yield from (call.split() for call in calls(help_text(found(name)).examples))
 
 
@@ -39,8 +39,8 @@ def found(name: str) -> TensileCommand | TensileGroup:
 
 
 @pytest.mark.parametrize("name", ["", *EVERY])
-def test_help_is_the_same_by_every_way(name: str, capsys: Capture) -> None:
-    """By -h, by --help, and by `tensile help`; on stdout, with 0."""
+def test_every_way_to_request_help_prints_the_same(name: str, capsys: Capture) -> None:
+    """The options -h and --help and the command `tensile help` print it to stdout and exit with 0."""
     words = name.split()
     told = within(capsys, *words, "--help")
     assert (told.code, told.err) == (0, "")
@@ -50,8 +50,8 @@ def test_help_is_the_same_by_every_way(name: str, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", ["", *EVERY])
-def test_help_fits_80_columns_and_names_values_in_words(name: str, capsys: Capture) -> None:
-    """No Python type stands for a value, and the options that every command has come last."""
+def test_help_fits_80_columns_and_has_placeholders_for_values(name: str, capsys: Capture) -> None:
+    """No Python type is a placeholder, and the options of every command are the last section."""
     text = within(capsys, *name.split(), "--help").out
     assert [line for line in text.splitlines() if len(line) > WIDTH] == []
     assert not re.search(r"<\w+>|\{\w+\}|\[\d*<?=?x", text)
@@ -63,8 +63,8 @@ def test_help_fits_80_columns_and_names_values_in_words(name: str, capsys: Captu
 
 
 @pytest.mark.parametrize("name", ["", *EVERY])
-def test_every_command_has_examples_that_its_options_allow(name: str) -> None:
-    """One to six of them; each names a command, and options that the command has. One at least is its own."""
+def test_every_command_has_examples_that_it_accepts(name: str) -> None:
+    """There are one to six; each has a command with options that it has, and one is of the command itself."""
     shown = list(examples(name))
     assert 1 <= len(shown) <= 6
     assert any(" ".join(words).startswith(name) for words in shown)
@@ -78,13 +78,13 @@ def test_every_command_has_examples_that_its_options_allow(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_summaries_are_three_to_seven_words(name: str) -> None:
-    """So that no list of commands has to cut one."""
+def test_summaries_have_three_to_seven_words(name: str) -> None:
+    """No list of commands has to truncate one."""
     assert 3 <= len(help_text(found(name)).summary.split()) <= 7
 
 
 def test_the_program_lists_its_commands_in_groups(capsys: Capture) -> None:
-    """Each command of the program once, with its summary."""
+    """Each command appears once, with its summary."""
     text = within(capsys, "--help").out
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert titles == [RUN, PLAN, INSPECT, SET_UP, TRY, "Global options", "Examples"]
@@ -94,7 +94,7 @@ def test_the_program_lists_its_commands_in_groups(capsys: Capture) -> None:
 
 
 def test_the_version_is_printed_in_three_ways(capsys: Capture) -> None:
-    """By a command, by an option of the program, and by the same option of each command."""
+    """There is a command, an option of the program, and the same option of each command."""
     told = (0, f"tensile {package.__version__}\n", "")
     assert tensile("--version") == told
     assert within(capsys, "version") == told
@@ -103,6 +103,6 @@ def test_the_version_is_printed_in_three_ways(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("command", [(), ("sandbox",)], ids=" ".join)
-def test_no_command_at_all_shows_the_help(command: tuple[str, ...], capsys: Capture) -> None:
-    """On stderr and with 1, so that a script with an empty variable in it does not go on."""
+def test_without_a_command_the_help_is_printed_to_stderr(command: tuple[str, ...], capsys: Capture) -> None:
+    """The exit code is 1, so that a script with an empty variable does not continue."""
     assert within(capsys, *command) == (1, "", within(capsys, *command, "--help").out)

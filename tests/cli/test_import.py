@@ -1,4 +1,4 @@
-"""`tensile import` as a program: what is written where, what is refused, and exit codes."""
+"""Tests of the program `tensile import`: what it writes where, what it refuses, and its exit codes."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ LINE = "virtual-node --nodename vk-1 --client-kubeconfig /etc/lower.conf --kubec
 POLICY = "kind: DeschedulerPolicy\nstrategies: {PodLifeTime: {enabled: true, params: {maxPodLifeTimeSeconds: 300}}}\n"
 
 
-def test_the_topology_goes_to_stdout_and_the_notes_beside_it(tmp_path: Path) -> None:
-    """From a command line, a file and standard input alike; the topology is one that `validate` takes."""
+def test_the_topology_is_written_to_stdout_and_the_notes_to_stderr(tmp_path: Path) -> None:
+    """A command line, a file and standard input give the same topology, which `validate` accepts."""
     told = tensile("import", "--", *LINE.split(), cwd=tmp_path)
     assert told.code == 0
     assert "- name: vk-1  # decide: " in told.out
@@ -22,7 +22,7 @@ def test_the_topology_goes_to_stdout_and_the_notes_beside_it(tmp_path: Path) -> 
 
 
 def test_several_inputs_become_one_topology(tmp_path: Path) -> None:
-    """Files, standard input and a command line."""
+    """They are a file, standard input and a command line."""
     (tmp_path / "policy.yaml").write_text(POLICY)
     other = LINE.replace("vk-1", "vk-2").replace("lower", "other").split()
     told = tensile("import", "-f", "policy.yaml", "-f", "-", "--", *other, stdin=LINE.encode(), cwd=tmp_path)
@@ -32,8 +32,8 @@ def test_several_inputs_become_one_topology(tmp_path: Path) -> None:
     assert "DeschedulerPolicy (policy.yaml, document 1):" in told.err
 
 
-def test_a_file_is_replaced_only_with_force(tmp_path: Path) -> None:
-    """It may have been edited since; without -o nothing is written at all."""
+def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:
+    """The file may have been edited since the last import."""
     file = tmp_path / "topology.yaml"
     command = ("import", "-o", "topology.yaml", "--name", "prod")
     told = tensile(*command, "--", *LINE.split(), cwd=tmp_path)
@@ -49,8 +49,8 @@ def test_a_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["topology.yaml"]
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    """Exit code 1, with the input and what to do."""
+def test_invalid_input_is_refused(tmp_path: Path) -> None:
+    """The exit code is 1, and the error names the input and the remedy."""
     assert refused("import", cwd=tmp_path).startswith("no input: nothing of tensile-kube: give workloads")
     assert refused("import", "-f", "absent", cwd=tmp_path).startswith("absent: no such file")
     assert refused("import", "-f", "", cwd=tmp_path).startswith("-f: empty")

@@ -1,4 +1,4 @@
-"""What the program says of itself, and what it answers to a command line that is wrong."""
+"""Tests of the program itself: its errors, its schema, its imports, and its use as a kubectl plugin."""
 
 import json
 import subprocess
@@ -10,13 +10,13 @@ from clikit import PROGRAM, Files, environment, refused, tensile
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("plan", "-o", "xml")])
-def test_a_process_ends_with_1_after_a_wrong_command_line(arguments: tuple[str, ...]) -> None:
-    """Its words are on stderr and nothing is on stdout."""
+def test_a_wrong_command_line_gives_exit_code_1(arguments: tuple[str, ...]) -> None:
+    """The error is on stderr, and stdout is empty."""
     assert arguments[-1] in refused(*arguments)
 
 
 def test_the_schema_is_a_json_document() -> None:
-    """It goes to stdout whole, and says of each field what it means."""
+    """It is printed to stdout completely, and describes each field."""
     told = tensile("schema")
     assert (told.code, told.err) == (0, "")
     schema = json.loads(told.out)
@@ -39,8 +39,8 @@ HEAVY = {"aiohttp", "asyncio", "cryptography", "deepdiff", "kubernetes", "rich",
     [(("--version",), set()), (("--help",), set()), (("validate", "-f", "topology.yaml"), {"pydantic", "yaml"})],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_start_imports_what_the_command_needs(arguments: tuple[str, ...], needed: set[str], tmp_path: Path) -> None:
-    """A help text or a check in an editor is there at once."""
+def test_only_needed_modules_are_imported(arguments: tuple[str, ...], needed: set[str], tmp_path: Path) -> None:
+    """Help texts and checks in an editor appear without delay, because a command imports only what it needs."""
     Files(tmp_path).save()
     command = [sys.executable, "-c", START, *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, timeout=60, check=True)
@@ -49,8 +49,8 @@ def test_a_start_imports_what_the_command_needs(arguments: tuple[str, ...], need
     assert modules & (HEAVY | {"pydantic", "yaml"}) == needed
 
 
-def test_a_log_level_before_the_command_holds_for_it(tmp_path: Path) -> None:
-    """It is not another option than the one behind the command, which goes first."""
+def test_a_log_level_before_the_command_applies_to_it(tmp_path: Path) -> None:
+    """The option may also follow the command, where it overrides the first one."""
     path = str(Files(tmp_path).save())
     assert tensile("--log-level", "error", "--log-format", "text", "validate", "-f", path).code == 0
     assert tensile("--log-level", "error", "validate", "--log-level", "debug", "-f", path).code == 0
@@ -58,7 +58,7 @@ def test_a_log_level_before_the_command_holds_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_output_that_cannot_be_written_is_an_error() -> None:
-    """A full disk is told, and no pipeline takes half a document for a whole one."""
+    """A full disk is reported, so that no pipeline accepts half a document."""
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [PROGRAM, "schema"], stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=60, check=False
@@ -67,8 +67,8 @@ def test_output_that_cannot_be_written_is_an_error() -> None:
 
 
 @pytest.mark.process
-def test_a_defect_is_told_in_a_line(tmp_path: Path) -> None:
-    """An installation in which a library is broken leads to no traceback but to what to report."""
+def test_an_internal_error_is_reported_in_one_line(tmp_path: Path) -> None:
+    """A broken library leads to a line for a bug report instead of a traceback."""
     (tmp_path / "uvloop.py").write_text("raise RuntimeError('broken on purpose')\n")
     said = refused("run", "-f", Files(tmp_path).save(), PYTHONPATH=str(tmp_path))
     words = (
@@ -77,8 +77,8 @@ def test_a_defect_is_told_in_a_line(tmp_path: Path) -> None:
     assert said == f"{words}\n"
 
 
-def test_kubectl_runs_it_as_a_plugin(tmp_path: Path) -> None:
-    """By that name it speaks of itself as kubectl's users call it."""
+def test_kubectl_can_run_the_program_as_a_plugin(tmp_path: Path) -> None:
+    """Under that name its help and errors contain `kubectl tensile`."""
     plugin = tmp_path / "kubectl-tensile"
     plugin.symlink_to(PROGRAM)
     done = subprocess.run([plugin, "plan", "--help"], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""`tensile manifests` as a program: what is printed where, and exit codes."""
+"""Tests of the program `tensile manifests`: what it prints where, and its exit codes."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ MACHINE = TOPOLOGY.replace(SECRET, "kubeconfig: k")
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with a topology in it."""
+    """Create a directory with a topology."""
     (tmp_path / "topology.yaml").write_text(TOPOLOGY)
     return tmp_path
 
@@ -30,8 +30,8 @@ def kinds(text: str) -> list[str]:
     return [one["kind"] for one in yaml.safe_load_all(text)]
 
 
-def test_what_is_printed_can_be_piped_and_warnings_are_beside_it(place: Path) -> None:
-    """The stream on stdout, a line for each warning on stderr; from a file and from standard input alike."""
+def test_manifests_are_on_stdout_and_warnings_on_stderr(place: Path) -> None:
+    """Each warning is one line; a file and standard input give the same stream."""
     told = tensile("manifests", cwd=place)
     assert told.code == 0
     assert {"Namespace", "ConfigMap", "Deployment", "NetworkPolicy"} <= set(kinds(told.out))
@@ -45,8 +45,8 @@ def test_what_is_printed_can_be_piped_and_warnings_are_beside_it(place: Path) ->
     assert piped.err.startswith("warning: standard input:2:1: telemetry.bind: ")
 
 
-def test_the_command_that_is_given_for_a_lower_cluster_is_the_one_that_was_run(place: Path) -> None:
-    """It can be pasted: files with blanks, and what was chosen beside."""
+def test_the_printed_command_for_a_lower_cluster_repeats_the_options(place: Path) -> None:
+    """It can be pasted: file names with blanks are quoted, and the other options are included."""
     (place / "my file.yaml").write_text(TOPOLOGY)
     arguments = ["-f", "my file.yaml", "--lower", "a", "--namespace", "ops"]
     told = tensile("manifests", *arguments, cwd=place)
@@ -58,8 +58,8 @@ def test_the_command_that_is_given_for_a_lower_cluster_is_the_one_that_was_run(p
     assert ": see tensile manifests -f 'my file.yaml' --namespace ops --image mine:1 --lower a\n" in above.out
 
 
-def test_a_directory_is_written_and_said_file_by_file(place: Path) -> None:
-    """On stderr, nothing on stdout; where it cannot be, the exit code is 1 and nothing is there."""
+def test_a_directory_is_written_and_each_file_is_reported(place: Path) -> None:
+    """Reports are on stderr; if the directory cannot be used, the exit code is 1 and nothing is written."""
     told = tensile("manifests", "--dir", "out", "--image", "mine:1", cwd=place)
     assert (told.code, told.out) == (0, "")
     assert "out/kustomization.yaml: written" in told.err.splitlines()
@@ -70,8 +70,8 @@ def test_a_directory_is_written_and_said_file_by_file(place: Path) -> None:
     assert [path.name for path in (place / "other").iterdir()] == ["engine.yaml"]
 
 
-def test_the_topology_of_a_machine_is_refused_and_joins_a_lower_cluster_all_the_same(place: Path) -> None:
-    """The refusal has each change in a line; access to a lower cluster is the same wherever the engine runs."""
+def test_a_machines_topology_is_refused_but_gives_access_to_a_lower_cluster(place: Path) -> None:
+    """The error has a line for each change; access to a lower does not depend on where the engine runs."""
     for_pods = tensile("manifests", "--lower", "a", cwd=place)
     (place / "topology.yaml").write_text(MACHINE + "upper: {kubeconfig: u}\n")
     assert refused("manifests", cwd=place).splitlines() == [
@@ -89,8 +89,8 @@ def test_the_topology_of_a_machine_is_refused_and_joins_a_lower_cluster_all_the_
     assert f"# {SECRET}\n" in told.out
 
 
-def test_what_cannot_be_is_refused(place: Path) -> None:
-    """Exit code 1, all of it on stderr."""
+def test_invalid_options_are_refused(place: Path) -> None:
+    """The exit code is 1, and the errors are on stderr."""
     both = ("manifests", "--lower", "a", "--dir", "out")
     assert refused(*both, cwd=place).startswith("--lower and --dir exclude each other")
     assert refused("manifests", "--dir", "", cwd=place).startswith("--dir is empty: name a directory")

@@ -1,4 +1,4 @@
-"""`tensile mutate` as functions: the three pods, which lower is shown, and what is refused."""
+"""Tests of the functions of `tensile mutate`: the three pods, the choice of the lower, and refusals."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ TWO = parse(
 
 
 def pod(spec: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
-    """Make a pod that asked for a virtual node."""
+    """Return a pod that requests a virtual node."""
     made = {"name": "web", "labels": {"virtual-pod": "true"}, **meta}
     basis = {"containers": [{"name": "c", "image": "app:1"}], **(spec or {})}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": basis}
 
 
-def test_the_three_pods_follow_from_each_other() -> None:
-    """What was given, what the webhook makes of it, and below what was asked of lower nodes again."""
+def test_the_three_pods_are_derived_from_each_other() -> None:
+    """They are the given pod, the webhook's result, and the lower pod with the original node selector."""
     given = pod({"nodeSelector": {"disk": "ssd"}})
     found = mutation(given, default_topology())
     assert found.pod == given
@@ -36,8 +36,8 @@ def test_the_three_pods_follow_from_each_other() -> None:
     assert found.told == ()
 
 
-def test_the_lower_is_the_one_that_the_pod_may_be_bound_to() -> None:
-    """By what it asks of virtual nodes, or by where it is bound; else the first, which is said."""
+def test_the_lower_is_one_to_which_the_pod_may_be_bound() -> None:
+    """The pod's node selector or node name decides; otherwise the first lower is used with a message."""
     for spec, namespace, words in (
         ({}, "default", 0),
         ({"nodeSelector": {"clusterID": "b", "disk": "ssd"}}, "demo-default", 0),
@@ -52,21 +52,21 @@ def test_the_lower_is_the_one_that_the_pod_may_be_bound_to() -> None:
 
 
 def test_a_pod_that_is_not_mirrored_has_no_lower_pod() -> None:
-    """Its namespace is excluded, or there is no lower cluster; that is said."""
+    """Its namespace is excluded, or the topology has no lower cluster, which is reported."""
     for given, topology in ((pod(namespace="kube-system"), TWO), (pod(), parse(f"{HEAD}lowers: []\n"))):
         found = mutation(given, topology)
         assert found.lower is None
         assert found.told[0].startswith("no lower pod: ")
 
 
-def test_what_does_not_go_down_is_said() -> None:
-    """As the engine would say it in an event."""
+def test_fields_that_are_not_mirrored_are_reported() -> None:
+    """The message is the one of the engine's event."""
     found = mutation(pod({"priorityClassName": "high"}), TWO)
     assert [line.partition(":")[0] for line in found.told] == ["PriorityClassDropped"]
 
 
-def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
-    """In the words of its warning: alternatives that multiply, and more than is moved at all."""
+def test_a_pod_that_the_webhook_does_not_change_is_shown_unchanged() -> None:
+    """The message is the webhook's warning: too many alternatives, or too much content."""
     every = [{"matchExpressions": [{"key": f"k{one}", "operator": "Exists"}]} for one in range(200)]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": every}}
     affinity = {"affinity": {"nodeAffinity": required}}
@@ -88,8 +88,8 @@ def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
         assert found.told[0].endswith(words)
 
 
-def test_labels_of_virtual_nodes_are_not_asked_for_below_unless_real_nodes_have_them() -> None:
-    """Kubernetes' own labels are on real nodes too; others that the topology gives are taken to be above only."""
+def test_labels_of_virtual_nodes_are_not_required_of_lower_nodes() -> None:
+    """Kubernetes' own labels are exceptions, because real nodes have them too."""
     labels = "{tier: gold, topology.kubernetes.io/zone: z}"
     topology = parse(f"{HEAD}lowers:\n- {{name: a, kubeconfig: k, node: {{labels: {labels}}}}}\n")
     spec = {"nodeSelector": {"tier": "gold", "topology.kubernetes.io/zone": "z"}}
@@ -98,8 +98,8 @@ def test_labels_of_virtual_nodes_are_not_asked_for_below_unless_real_nodes_have_
     assert found.lower["spec"]["nodeSelector"] == {"topology.kubernetes.io/zone": "z"}
 
 
-def test_a_pod_without_a_name_gets_one_as_if_it_were_made() -> None:
-    """A template's pods have a name only when they are created."""
+def test_a_pod_without_a_name_gets_a_generated_one() -> None:
+    """Pods of a template have a name only after their creation."""
     given = {**pod(), "metadata": {"generateName": "web-", "labels": {"virtual-pod": "true"}}}
     found = mutation(given, TWO)
     assert found.lower is not None
@@ -108,8 +108,8 @@ def test_a_pod_without_a_name_gets_one_as_if_it_were_made() -> None:
 
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
-def test_both_outputs_say_the_same(output: str) -> None:
-    """One object with the three pods; strings stay strings for every reader of YAML."""
+def test_both_formats_have_the_same_content(output: str) -> None:
+    """One object has the three pods, and strings stay strings for every YAML parser."""
     found = mutation(pod(annotations={"switch": "no", "when": "2026-01-01"}), TWO)
     text = written([found], output)
     document = orjson.loads(text) if output == "json" else yaml.safe_load(text)
@@ -118,7 +118,7 @@ def test_both_outputs_say_the_same(output: str) -> None:
 
 
 def test_several_pods_are_documents_or_items() -> None:
-    """Notes name the pod that they are about."""
+    """YAML has a document for each, JSON has a list, and messages name their pod."""
     daemons = {
         "kind": "DaemonSet",
         "apiVersion": "apps/v1",
@@ -135,8 +135,8 @@ def test_several_pods_are_documents_or_items() -> None:
     assert any(line.startswith("agent-: no lower pod: ") for line in told(found))
 
 
-def test_yaml_and_json_are_read() -> None:
-    """A pod is a pod in either."""
+def test_pods_are_read_from_yaml_and_json() -> None:
+    """Both formats give the same pod."""
     assert read_pods(orjson.dumps(pod()), "p") == read_pods(yaml.safe_dump(pod()).encode(), "p") == [pod()]
 
 
@@ -174,14 +174,14 @@ def test_yaml_and_json_are_read() -> None:
         ),
     ],
 )
-def test_what_is_no_pod_is_refused_with_its_place(text: str, words: str) -> None:
-    """The file, what is wrong, and what would be right."""
+def test_a_document_that_is_no_pod_is_refused_with_its_position(text: str, words: str) -> None:
+    """The error has the file, the mistake and the correction."""
     with pytest.raises(TensileError) as caught:
         read_pods(text.encode(), "p")
     assert words in str(caught.value)
 
 
-def test_what_is_no_text_is_refused() -> None:
-    """Bytes of another encoding."""
+def test_bytes_that_are_not_utf_8_are_refused() -> None:
+    """The error names the file."""
     with pytest.raises(TensileError, match="p: a byte is not valid UTF-8"):
         read_pods(b"a: \xff", "p")

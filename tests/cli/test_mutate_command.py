@@ -1,4 +1,4 @@
-"""`tensile mutate` as a program: where pod and topology come from, its outputs and exit codes."""
+"""Tests of the program `tensile mutate`: the sources of pod and topology, its output and its exit codes."""
 
 from pathlib import Path
 
@@ -26,13 +26,13 @@ webhook: {ignoreSelectorKeys: [region]}
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with a pod in it."""
+    """Create a directory with a pod."""
     (tmp_path / "pod.yaml").write_text(POD)
     return tmp_path
 
 
-def test_without_a_topology_the_defaults_hold(place: Path) -> None:
-    """YAML, exit code 0, nothing on stderr; from a file and from standard input alike."""
+def test_without_a_topology_the_defaults_apply(place: Path) -> None:
+    """The output is YAML with exit code 0; a file and standard input give the same result."""
     told = tensile("mutate", "-f", "pod.yaml", cwd=place)
     assert (told.code, told.err) == (0, "")
     document = yaml.safe_load(told.out)
@@ -42,8 +42,8 @@ def test_without_a_topology_the_defaults_hold(place: Path) -> None:
     assert tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=place).out == told.out
 
 
-def test_the_topology_is_found_as_by_the_other_commands(place: Path) -> None:
-    """By its option, by the environment, or in the working directory."""
+def test_the_topology_is_found_as_by_other_commands(place: Path) -> None:
+    """It is named by its option or the environment, or is in the working directory."""
     (place / "topology.yaml").write_text(TOPOLOGY)
     (place / "elsewhere").mkdir()
     here = ("mutate", "-f", place / "pod.yaml", "-o", "json")
@@ -56,8 +56,8 @@ def test_the_topology_is_found_as_by_the_other_commands(place: Path) -> None:
     assert document["lower"]["metadata"]["namespace"] == "demo-default"
 
 
-def test_what_was_read_wrongly_is_refused(place: Path) -> None:
-    """Exit code 1, and on stderr what is wrong with which file; usage errors as well."""
+def test_invalid_input_is_refused(place: Path) -> None:
+    """The exit code is 1, and stderr names the file and the mistake; this includes usage errors."""
     assert "no-such.yaml: no such file" in refused("mutate", "-f", "no-such.yaml", cwd=place)
     assert "no-such.yaml: no such file" in refused("mutate", "-f", "pod.yaml", "--topology", "no-such.yaml", cwd=place)
     assert "not a file: name a pod file" in refused("mutate", "-f", ".", cwd=place)
@@ -67,7 +67,7 @@ def test_what_was_read_wrongly_is_refused(place: Path) -> None:
     assert "-f" in refused("mutate", cwd=place)
 
 
-def test_what_keeps_a_pod_from_below_is_on_stderr(place: Path) -> None:
+def test_reasons_against_a_lower_pod_are_on_stderr(place: Path) -> None:
     """The output stays one object for programs."""
     (place / "pod.yaml").write_text(POD.replace("name: web,", "name: web, namespace: kube-system,"))
     told = tensile("mutate", "-f", "pod.yaml", "-o", "json", cwd=place)

@@ -1,4 +1,4 @@
-"""Which file a command reads, and what it says of one that it cannot use."""
+"""Tests of which topology file a command reads, and of its errors about unusable files."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,13 @@ ADVICE = "create it, or name another with -f"
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """A topology in a directory of its own."""
+    """A topology in a separate directory."""
     (tmp_path / "given").mkdir()
     return Files(tmp_path / "given")
 
 
-def test_the_file_is_the_option_else_the_variable_else_the_one_at_hand(files: Files, tmp_path: Path) -> None:
-    """The most particular wins; which file it was is in the answer."""
+def test_the_file_is_named_by_option_variable_or_default_in_this_order(files: Files, tmp_path: Path) -> None:
+    """The first of them that is set wins, and the output names the file."""
     given, named = files.save(), files.save(name="named.yaml")
     files.save(lambda topology: topology.update(lowers=[]), name="other.yaml")
     variable = {"TENSILE_TOPOLOGY": "other.yaml"}
@@ -33,8 +33,8 @@ def test_the_file_is_the_option_else_the_variable_else_the_one_at_hand(files: Fi
     assert given.exists()
 
 
-def test_the_options_that_name_a_configmap_are_given_again() -> None:
-    """To copy into another command; a file needs none of them."""
+def test_options_of_a_configmap_are_repeated_in_suggested_commands() -> None:
+    """They can be pasted into another command; a file needs none of them."""
     options = TopologyOptions(None, "a/b", None, "my upper", "east", allow_exec_plugins=False)
     given = "--configmap a/b --kubeconfig 'my upper' --context east"
     assert options.of_configmap() == given
@@ -43,22 +43,22 @@ def test_the_options_that_name_a_configmap_are_given_again() -> None:
 
 
 @pytest.mark.parametrize("command", ["validate", "apply"])
-def test_standard_input_is_read_where_nothing_runs_on(files: Files, command: str) -> None:
-    """What is wrong in it is told with its name, line and column."""
+def test_standard_input_is_read_by_commands_that_end(files: Files, command: str) -> None:
+    """Errors name it, with line and column."""
     text = files.save().read_bytes() + b"nonsense: 1\n"
     line = text.count(b"\n")
     said = refused(command, "-f", "-", stdin=text)
     assert said.startswith(f"standard input:{line}:1: nonsense: ")
 
 
-def test_a_valid_topology_on_standard_input(files: Files) -> None:
+def test_a_valid_topology_on_standard_input_is_accepted(files: Files) -> None:
     """It is as good as a file."""
     told = tensile("validate", "-f", "-", stdin=files.save().read_bytes())
     assert (told.code, told.out) == (0, "standard input: valid: topology files with 1 lower cluster\n")
 
 
-def test_paths_are_relative_to_the_file(files: Files, tmp_path: Path) -> None:
-    """Wherever the command is called; for standard input, to where that is."""
+def test_paths_are_relative_to_the_topology_file(files: Files, tmp_path: Path) -> None:
+    """The working directory does not matter, except for standard input."""
     path = files.save(lambda topology: topology["upper"].update(kubeconfig="missing"))
     said = refused("plan", "-f", "given/topology.yaml", cwd=tmp_path)
     assert said.startswith(f"upper: {files.directory}/missing: cannot be read (No such file or directory): ")
@@ -66,8 +66,8 @@ def test_paths_are_relative_to_the_file(files: Files, tmp_path: Path) -> None:
     assert said.startswith(f"upper: {tmp_path}/missing: cannot be read (No such file or directory): ")
 
 
-def test_run_does_not_take_standard_input(files: Files) -> None:
-    """It could not follow it, and says so and what to do."""
+def test_run_refuses_standard_input(files: Files) -> None:
+    """The engine watches its file and cannot watch standard input; the error contains the remedy."""
     said = refused("run", "-f", "-", stdin=files.save().read_bytes())
     assert said == "run watches a file and cannot read standard input: name a file with -f\n"
 
@@ -107,10 +107,10 @@ def _loop(path: Path) -> None:
         ("run", _large, "larger than 1048576 bytes; check that it is a topology"),
     ],
 )
-def test_a_file_that_is_no_use_is_named_with_what_to_do(
+def test_an_unusable_file_is_named_with_the_remedy(
     files: Files, command: str, spoil: Callable[[Path], None], words: str
 ) -> None:
-    """The commands that read it once and the one that follows it say so in the same words."""
+    """Commands that read the file once and the one that watches it report the same errors."""
     path = files.save()
     spoil(path)
     said = refused(command, "-f", path)
@@ -119,20 +119,20 @@ def test_a_file_that_is_no_use_is_named_with_what_to_do(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_file_that_may_not_be_read(files: Files) -> None:
-    """The reason is the system's, the advice ours."""
+def test_an_unreadable_file_is_named(files: Files) -> None:
+    """The error has the operating system's reason and the remedy."""
     path = files.save()
     path.chmod(0)
     assert refused("validate", "-f", path).startswith(f"{path}: cannot be read: Permission denied: fix that")
 
 
-def test_a_file_without_an_end_is_not_read_to_it() -> None:
-    """A device that gives for ever is too large, at once."""
+def test_an_endless_file_is_refused() -> None:
+    """A device without an end is refused instead of being read indefinitely."""
     assert "/dev/zero:1:1: " in refused("validate", "-f", "/dev/zero")
 
 
-def test_every_error_of_a_file_is_told_at_once(files: Files) -> None:
-    """A line each, with place and key; `run` says the same as `validate`."""
+def test_all_errors_of_a_file_are_reported_at_once(files: Files) -> None:
+    """Each has a line with its position and key, and `run` reports the same as `validate`."""
 
     def spoil(topology: dict[str, object]) -> None:
         """Make two mistakes."""
@@ -145,16 +145,16 @@ def test_every_error_of_a_file_is_told_at_once(files: Files) -> None:
     assert refused("run", "-f", path) == said
 
 
-def test_a_feature_that_is_switched_on_is_in_effect(files: Files) -> None:
-    """Nothing is said of it beside the result."""
+def test_an_enabled_feature_gives_no_message(files: Files) -> None:
+    """Only the result is printed."""
     told = tensile("validate", "-f", files.save(lambda topology: topology.update(extender={"enabled": True})))
     assert told.code == 0
     assert told.out.endswith(": valid: topology files with 1 lower cluster\n")
     assert told.err == ""
 
 
-def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files, capsys: Capture) -> None:
-    """The file stays valid: a warning goes to standard error."""
+def test_valid_but_doubtful_settings_are_warnings(files: Files, capsys: Capture) -> None:
+    """The file stays valid, and the warning is printed to stderr."""
     file = files.save(lambda topology: topology.update(webhook={"enabled": True}))
     told = tensile("validate", "-f", file)
     assert told.code == 0

@@ -1,4 +1,4 @@
-"""`tensile plan` on real clusters: its three outputs, its exit codes, and that it changes nothing."""
+"""Tests of `tensile plan` on real clusters: its three formats and its exit codes, and that it changes nothing."""
 
 import asyncio
 import os
@@ -29,14 +29,14 @@ async def planned(path: Path, *arguments: str) -> Done:
 
 
 async def waiting_pods(ground: Ground) -> None:
-    """Bind a pod that has all that it needs, and one whose ConfigMap is missing."""
+    """Bind a pod that has all its dependencies, and one whose ConfigMap is missing."""
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
     await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
     await ground.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
 
 
-async def test_the_three_outputs_say_the_same_and_nothing_is_changed(ground: Ground) -> None:
-    """Exit code 2; all on stdout; no cluster gets a single write; what stands in the way is told in each of them."""
+async def test_the_three_formats_have_the_same_content_and_nothing_is_changed(ground: Ground) -> None:
+    """The exit code is 2, all output is on stdout, no cluster gets a write, and each format has the problems."""
     await waiting_pods(ground)
     path = ground.save()
     await ground.note()
@@ -79,16 +79,16 @@ def _hold_document(ground: Ground, text: str, out: str) -> None:
     assert text.splitlines()[-1].startswith(f"Plan: {summary['add']} to add, {summary['change']} to change, ")
 
 
-async def test_a_plan_of_one_lower_leaves_out_the_others(ground: Ground) -> None:
-    """Its Node above is its own; the other lower's is not shown."""
+async def test_a_plan_of_one_lower_omits_the_others(ground: Ground) -> None:
+    """Its own virtual node is included, and that of the other lower is not."""
     whole, filtered = await asyncio.gather(planned(ground.save()), planned(ground.save(), "--lower", A))
     assert whole.out.count("\n+ Node ") == 2
     assert filtered.out.count("\n+ Node ") == 1
     assert filtered.out.splitlines()[-1].endswith(f"; partial: only {A} shown)")
 
 
-async def test_colours_are_for_terminals(ground: Ground) -> None:
-    """The same plan on a terminal has them, and without them it is the same text."""
+async def test_colors_are_only_for_terminals(ground: Ground) -> None:
+    """Without the escape codes, the plan on a terminal has the same text."""
     path = ground.save()
     plain, (code, coloured) = await asyncio.gather(
         planned(path), asyncio.to_thread(_on_a_terminal, "plan", "-f", str(path))
@@ -99,9 +99,9 @@ async def test_colours_are_for_terminals(ground: Ground) -> None:
 
 
 def _on_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Run the program with a terminal for its output, and return the exit code and what it wrote there.
+    """Run the program with a terminal as its stdout, and return the exit code and the output.
 
-    Standard error goes elsewhere: a slow machine adds lines of progress to it.
+    Stderr is discarded, because a slow machine adds lines of progress to it.
     """
     pid, terminal = pty.fork()
     if pid == 0:
@@ -117,8 +117,8 @@ def _on_a_terminal(*arguments: str) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
 
 
-async def test_what_needs_a_restart_of_the_engine_is_named(ground: Ground) -> None:
-    """By the topology in force, which its engine keeps in the upper cluster."""
+async def test_changes_that_need_a_restart_of_the_engine_are_named(ground: Ground) -> None:
+    """They are found by the topology in force, which the engine keeps in the upper cluster."""
     admin = with_fields(upper={"kubeconfig": str(ground.sandbox.directory / "upper.kubeconfig")})
     data, topology = orjson.dumps(ground.file(admin)), ground.topology(admin)
     upper = HttpCluster(UPPER, await ground.ways.upper_access(topology.upper))

@@ -1,4 +1,4 @@
-"""`tensile approve` and `tensile rollback` without clusters: what they choose, show, refuse and replace."""
+"""Tests of `tensile approve` and `tensile rollback` without clusters: what they choose, show, refuse and replace."""
 
 import stat
 from hashlib import sha256
@@ -29,13 +29,13 @@ from tensile.topology import Upper
 
 
 def text(port: int, more: str = "") -> str:
-    """Write a topology."""
+    """Return a topology."""
     head = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
     return f"{head}services: {{upperAlias: up-{port}}}\n{more}"
 
 
 def entry(content: str, number: int = 0) -> AcceptedText:
-    """Make an entry of the history."""
+    """Return an entry of the history."""
     return AcceptedText(digest(content), f"2026-03-01T12:0{number}:00Z", content)
 
 
@@ -45,7 +45,7 @@ def digest(content: str) -> str:
 
 
 def records(*contents: str, active: str = "", waiting: str = "") -> TopologyRecords:
-    """Return a history, and a status that says what is in force and what waits."""
+    """Return a history, and a status with the text in force and the edit that waits for approval."""
     told = {"sha256": digest(active), "time": "2026-12-01T12:00:00Z"}
     data = {"accepted": orjson.dumps(told).decode()} if active else {}
     if waiting:
@@ -56,7 +56,7 @@ def records(*contents: str, active: str = "", waiting: str = "") -> TopologyReco
 
 
 def where(path: Path | None = None) -> TopologyLocation:
-    """Return a place of a topology."""
+    """Return the location of a topology."""
     options = f"-f {path}" if path else "--configmap ops/topo"
     return TopologyLocation(str(path or "configmap/ops/topo"), options, PLACE, ClusterAccess(Path()), Upper(), path)
 
@@ -65,39 +65,39 @@ FIRST, SECOND, THIRD = text(1), text(2), text(3)
 
 
 def default(found: TopologyRecords, present: str) -> str:
-    """Return the text that a rollback without a hash puts back."""
+    """Return the text that a rollback without a hash restores."""
     return chosen(found, None, where(), present.encode()).content
 
 
-def test_by_default_it_is_the_one_before_the_one_in_force() -> None:
-    """Also if that was in force before; the status says what is in force where the history lags behind."""
+def test_by_default_the_text_before_the_one_in_force_is_restored() -> None:
+    """This holds even if it was in force before; the status decides if the history is not up to date."""
     assert default(records(FIRST, SECOND, THIRD), THIRD) == SECOND
     assert default(records(FIRST, SECOND, FIRST), FIRST) == SECOND
     assert default(records(FIRST, SECOND, active=FIRST), FIRST) == SECOND
 
 
-def test_by_default_an_edit_that_waits_is_undone() -> None:
-    """By the text in force: nothing was changed by that edit yet, so nothing else has to go back."""
+def test_by_default_an_edit_that_waits_for_approval_is_undone() -> None:
+    """The text in force is restored; the edit has changed nothing yet, so no earlier text is needed."""
     assert default(records(FIRST, SECOND, active=SECOND, waiting=THIRD), THIRD) == SECOND
     lagging = records(FIRST, SECOND, active=THIRD, waiting=text(4))
     assert default(lagging, text(4)) == SECOND
 
 
-def test_by_default_an_edit_that_was_refused_is_undone() -> None:
-    """The engine goes on with the text in force, and so does the file then."""
+def test_by_default_a_refused_edit_is_undone() -> None:
+    """The engine continues with the text in force, and the file gets that text again."""
     found = records(FIRST, SECOND, active=SECOND)
     assert default(found, "broken: [") == SECOND
     assert lines(found, SECOND, "broken: [")[1] == "  the engine goes on with this text, which is in force"
 
 
-def test_one_is_chosen_by_the_beginning_of_its_hash() -> None:
-    """Also the one in force."""
+def test_a_text_is_chosen_by_a_prefix_of_its_hash() -> None:
+    """The text in force can be chosen too."""
     assert chosen(records(FIRST, SECOND), digest(FIRST)[:12], where(), b"").content == FIRST
     assert chosen(records(FIRST, SECOND), digest(SECOND), where(), b"").content == SECOND
 
 
-def test_what_is_not_there_is_refused() -> None:
-    """With the command that lists what is there."""
+def test_a_text_that_is_not_in_the_history_is_refused() -> None:
+    """The error has the command that lists the history; a text that was too large was not kept."""
     with pytest.raises(
         TensileError, match=r"there is no other one in the history: see `tensile rollback --list --conf"
     ):
@@ -109,8 +109,8 @@ def test_what_is_not_there_is_refused() -> None:
         chosen(large, "f" * 12, where(), b"")
 
 
-def test_the_list_has_the_latest_first() -> None:
-    """With what each changed; one that this version cannot use is marked."""
+def test_the_list_starts_with_the_latest_text() -> None:
+    """Each row has the changes of that text, and texts that this version cannot use are marked."""
     found = records(FIRST, SECOND, f"{SECOND}# a comment\n", "lowers: x\n", THIRD)
     rows = [line.split(maxsplit=2) for line in table(found, where().parse).splitlines()]
     assert [row[0] for row in rows[1:]] == [one.sha256[:12] for one in reversed(found.history)]
@@ -124,12 +124,12 @@ def test_the_list_has_the_latest_first() -> None:
 
 
 def lines(found: TopologyRecords, target: str, present: str = "") -> list[str]:
-    """Return what a rollback shows."""
+    """Return the lines that a rollback shows."""
     return list(_shown(entry(target), found, _Present(present.encode(), {}), where()))
 
 
-def test_it_shows_what_the_engine_will_log() -> None:
-    """From the topology in force to the one that is put back, with what needs a restart."""
+def test_a_rollback_shows_the_changes_that_the_engine_will_log() -> None:
+    """They lead from the topology in force to the restored one, and include changes that need a restart."""
     more = "telemetry: {port: 9999}\n"
     shown = lines(records(FIRST, text(2, more)), FIRST)
     assert shown[0] == f"Roll back configmap/ops/topo to {digest(FIRST)[:12]}, accepted at 2026-03-01T12:00:00Z:"
@@ -137,8 +137,8 @@ def test_it_shows_what_the_engine_will_log() -> None:
     assert shown[2].startswith("  telemetry.port: 9999 -> 9095: this change requires a restart")
 
 
-def test_it_says_what_may_wait_for_an_approval() -> None:
-    """By the limit in force, not that of the text; and that an edit which waits is given up."""
+def test_a_rollback_that_may_wait_for_approval_is_announced() -> None:
+    """The limit in force counts, not that of the restored text; a waiting edit is given up."""
     limited = text(2, "guard: {approveOver: 7}\n")
     shown = lines(records(FIRST, limited, waiting=THIRD, active=limited), FIRST)
     assert "If this affects more running pods than guard.approveOver (7), it waits for `tensile approve`." in shown
@@ -146,26 +146,26 @@ def test_it_says_what_may_wait_for_an_approval() -> None:
     assert not any("guard" in line for line in lines(records(limited, FIRST), FIRST))
 
 
-def test_without_the_text_in_force_the_present_one_is_compared() -> None:
-    """If that is valid."""
+def test_without_a_known_text_in_force_the_present_text_is_compared() -> None:
+    """If that text is invalid, the changes are unknown."""
     unknown = records(FIRST, active="gone")
     assert lines(unknown, FIRST, SECOND)[1] == "  services.upperAlias: up-2 -> up-1"
     assert lines(unknown, FIRST, "broken: [")[1].startswith("  the topology in force is not known")
 
 
-def test_a_text_that_is_not_valid_is_not_put_back() -> None:
-    """An older version accepted it."""
+def test_an_invalid_text_is_not_restored() -> None:
+    """An older version may have accepted it."""
     with pytest.raises(TensileError, match="lowers"):
         lines(records(FIRST), "lowers: x\n")
 
 
 def plan(target: str, present: str) -> RollbackPlan:
-    """Return a plan to put a text back."""
+    """Return a plan to restore a text."""
     return RollbackPlan(entry(target), (), _Present(present.encode(), {}))
 
 
-def test_a_file_is_replaced_after_the_question(tmp_path: Path) -> None:
-    """Not if the answer is no, and not if it has the text already."""
+def test_a_file_is_replaced_only_if_the_user_agrees(tmp_path: Path) -> None:
+    """It is unchanged if the answer is no, or if it has the text already."""
     path = tmp_path / "topology.yaml"
     path.write_text(SECOND)
     with pytest.raises(TensileError, match="Nothing was changed"):
@@ -176,8 +176,8 @@ def test_a_file_is_replaced_after_the_question(tmp_path: Path) -> None:
     assert path.read_text() == FIRST
 
 
-def test_a_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
-    """Nothing is left beside it."""
+def test_a_replaced_file_keeps_its_mode_and_its_symbolic_link(tmp_path: Path) -> None:
+    """No other file is left in the directory."""
     real, link = tmp_path / "real.yaml", tmp_path / "link.yaml"
     real.write_bytes(b"a\r\n")
     real.chmod(0o640)
@@ -188,8 +188,8 @@ def test_a_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["link.yaml", "real.yaml"]
 
 
-def test_a_file_that_changed_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
-    """Somebody edits it; one that is gone cannot be replaced either."""
+def test_a_file_that_was_changed_since_it_was_read_is_not_replaced(tmp_path: Path) -> None:
+    """Another program may be editing it; a file that was deleted cannot be replaced either."""
     path = tmp_path / "topology.yaml"
     path.write_bytes(b"theirs")
     with pytest.raises(TensileError, match="was changed meanwhile"):
@@ -200,8 +200,8 @@ def test_a_file_that_changed_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
         put_back(path, b"seen", b"new")
 
 
-def test_only_the_edit_that_waits_can_be_approved() -> None:
-    """Another hash is refused with what waits."""
+def test_only_the_waiting_edit_can_be_approved() -> None:
+    """Another hash is refused, and the error has the waiting edit."""
     assert pending_digest(records(active=FIRST, waiting=SECOND), digest(SECOND)[:12], where()) == digest(SECOND)
     with pytest.raises(TensileError) as told:
         pending_digest(records(active=FIRST, waiting=SECOND), digest(FIRST), where())
@@ -212,8 +212,8 @@ def test_only_the_edit_that_waits_can_be_approved() -> None:
         pending_digest(records(), digest(SECOND), where())
 
 
-def test_a_bad_hash_is_refused_before_a_cluster_is_contacted(files: Files) -> None:
-    """And so are options that do not go together."""
+def test_an_invalid_hash_is_refused_before_any_cluster_is_contacted(files: Files) -> None:
+    """Incompatible options are refused as early."""
     path = files.save()
     assert refused("approve", "abc", "-f", path).startswith("'abc' is not a SHA-256: give at least its first 12")
     assert refused("rollback", "--to", "xyz", "-f", path).startswith("'xyz' is not a SHA-256")
@@ -221,8 +221,8 @@ def test_a_bad_hash_is_refused_before_a_cluster_is_contacted(files: Files) -> No
     assert refused("rollback", "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
 
 
-def test_a_file_without_a_name_is_refused(files: Files) -> None:
-    """Nothing says where its history is; a file with another error is good enough for a way to the clusters."""
+def test_a_file_without_a_topology_name_is_refused(files: Files) -> None:
+    """The name locates the history; a file with another error can still be used to reach the clusters."""
     bad = files.directory / "bad.yaml"
     bad.write_text("lowers: [\n")
     assert "bad.yaml:" in refused("rollback", "-f", bad)

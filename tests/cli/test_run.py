@@ -1,4 +1,4 @@
-"""`tensile run`: what ends it, with which exit code, and what it writes; of clusters that do not answer."""
+"""Tests of `tensile run` with clusters that do not answer: what ends it, its exit codes and its output."""
 
 import re
 import signal
@@ -12,14 +12,14 @@ from sandbox_waiting import until
 TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z (debug|info|warning|error) +tensile\.")
 
 
-def test_a_bad_first_file_ends_it(files: Files) -> None:
-    """With place and key, as `validate` tells it."""
+def test_an_invalid_first_file_ends_run(files: Files) -> None:
+    """The error has position and key, as that of `validate`."""
     path = files.save(lambda topology: topology.update(kind="Topologie"))
     assert re.match(rf"{path}:\d+:\d+: kind: ", refused("run", "-f", path))
 
 
-def test_without_credentials_for_the_upper_cluster_it_ends(files: Files) -> None:
-    """Waiting would not help: the file that is missing is named, or that there is no cluster around it."""
+def test_run_fails_without_credentials_for_the_upper_cluster(files: Files) -> None:
+    """Waiting would not help; the error names the missing file, or reports that the engine is not in a pod."""
     path = files.save()
     (files.directory / "upper").unlink()
     missing = f"upper: {files.directory}/upper: cannot be read (No such file or directory): check the path"
@@ -44,8 +44,8 @@ def test_without_credentials_for_the_upper_cluster_it_ends(files: Files) -> None
     ],
     ids=["kubelet", "telemetry"],
 )
-def test_a_port_that_is_taken_ends_it(files: Files, silent: socket.socket, place: int, words: str) -> None:
-    """The port, what it is for, and which field gives another are told."""
+def test_run_fails_if_a_port_is_in_use(files: Files, silent: socket.socket, place: int, words: str) -> None:
+    """The error has the port, its purpose and a remedy."""
     files.ports[place] = port_of(silent)
     last = refused("run", "-f", files.save()).splitlines()[-1]
     assert last.startswith(words.format(port=port_of(silent)))
@@ -53,8 +53,8 @@ def test_a_port_that_is_taken_ends_it(files: Files, silent: socket.socket, place
 
 @pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGINT, "text")])
 @pytest.mark.process
-def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: int, form: str) -> None:
-    """Until then it says once, in the form that was asked for, that the cluster does not answer and why."""
+def test_a_signal_ends_run_while_the_upper_cluster_is_unreachable(files: Files, number: int, form: str) -> None:
+    """Until then it logs the unreachable cluster and the reason once, in the requested format."""
     with started("run", "-f", files.save(), "--log-format", form) as process:
         assert process.stderr is not None
         first = b""
@@ -75,8 +75,8 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files, number: 
 
 
 @pytest.mark.process
-def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: socket.socket) -> None:
-    """A connection on which nothing comes holds nothing up; meanwhile the program says that it is alive."""
+def test_a_signal_ends_run_while_the_upper_cluster_hangs(files: Files, silent: socket.socket) -> None:
+    """A silent connection does not delay the end; until then the liveness probe succeeds."""
     files.ports[0] = port_of(silent)
     with started("run", "-f", files.save(), "--log-format", "json") as process:
         connection, _ = silent.accept()
@@ -88,8 +88,8 @@ def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: so
 
 
 @pytest.mark.process
-def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.socket, tmp_path: Path) -> None:
-    """Which topology it serves, and what to do: to stop it where that is the same one, else to use another port."""
+def test_a_second_engine_reports_the_first_one(files: Files, silent: socket.socket, tmp_path: Path) -> None:
+    """The error names its topology and the remedy: stop it if it is the same topology, otherwise use another port."""
     files.ports[0] = port_of(silent)
     path = files.save()
     with started("run", "-f", path):
@@ -106,8 +106,8 @@ def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.sock
 
 
 @pytest.mark.process
-def test_an_interrupted_command_says_so(files: Files, silent: socket.socket) -> None:
-    """Ctrl-C in the middle of it is no success and no defect."""
+def test_an_interrupted_command_reports_the_interrupt(files: Files, silent: socket.socket) -> None:
+    """Ctrl-C gives exit code 130, which is neither success nor an internal error."""
     files.ports[0] = port_of(silent)
     with started("apply", "-f", files.save()) as process:
         connection, _ = silent.accept()

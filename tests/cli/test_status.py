@@ -1,4 +1,4 @@
-"""What `tensile status` prints, to the letter."""
+"""Tests of the exact output of `tensile status`."""
 
 from functools import partial
 from os import terminal_size
@@ -19,12 +19,12 @@ AWAY = "10.0.0.2:6443 did not respond in time"
 
 
 def shown(report: StatusReport, *, colour: bool = False) -> str:
-    """Print a report."""
+    """Return a report as text."""
     return as_text(report.document(), colour=colour)
 
 
-def test_lowers_are_laid_out_as_kubectl_does() -> None:
-    """With what is wrong below, and what became of the topology at the end."""
+def test_lowers_are_a_table_like_those_of_kubectl() -> None:
+    """Problems follow the table, and the state of the topology is the last line."""
     away = row("lower-bb", reachable=False, lag=3725, message=AWAY, advertised={}, real={}, pods=12, state="NoAnswer")
     assert shown(StatusReport("demo", accepted(), (row(), away))) == (
         "LOWER      NODE            STATE      PODS   CPU     MEMORY        MAX PODS    LAG\n"
@@ -40,8 +40,8 @@ def test_lowers_are_laid_out_as_kubectl_does() -> None:
     )
 
 
-def test_an_engine_that_does_not_tell_the_state_is_read_too() -> None:
-    """One of an earlier version writes its status without it."""
+def test_a_report_without_states_can_be_read() -> None:
+    """Engines of earlier versions write their status without them."""
     document = StatusReport("demo", accepted(), (row(), row("lower-b", reachable=False))).document()
     for one in document["lowers"]:
         del one["state"]
@@ -49,8 +49,8 @@ def test_an_engine_that_does_not_tell_the_state_is_read_too() -> None:
     assert [line.split()[2] for line in lines[1:3]] == ["Ready", "NoAnswer"]
 
 
-def test_drift_is_counted_where_there_is_any() -> None:
-    """Also in the wide table; an engine of an earlier version does not tell it."""
+def test_reverted_drift_is_counted() -> None:
+    """Both tables have it if there is any; engines of earlier versions do not report it."""
     report = StatusReport("demo", accepted(), (row(drift=1), row("lower-b", drift=30), row("lower-c")))
     rest = "by other clients put back since the engine started: see the status page, or Events DriftReverted\n"
     assert f"\nlower-a: 1 change {rest}lower-b: 30 changes {rest}\nTopology" in shown(report)
@@ -61,8 +61,8 @@ def test_drift_is_counted_where_there_is_any() -> None:
     assert "put back" not in as_text(document, colour=False)
 
 
-def test_blocked_objects_are_told_with_the_command_that_names_them() -> None:
-    """An engine of an earlier version does not tell it."""
+def test_blocked_objects_are_counted_with_the_command_that_names_them() -> None:
+    """Engines of earlier versions do not report them."""
     report = StatusReport("demo", accepted(), (row(blocked=1), row("lower-b", blocked=30), row("lower-c")))
     rest = "blocked: the engine's log and status page name them; `tensile explain pod` says why a pod waits\n"
     assert f"\nlower-a: 1 object is {rest}lower-b: 30 objects are {rest}\nTopology" in shown(report)
@@ -72,19 +72,19 @@ def test_blocked_objects_are_told_with_the_command_that_names_them() -> None:
 
 
 def test_a_failed_request_names_its_lower_once() -> None:
-    """Its message begins with the name; in any state, doctor finds the cause."""
+    """Its message begins with the name already; doctor is suggested in any state."""
     text = shown(StatusReport("demo", accepted(), (row(message="lower-a: list Pod: forbidden", state="Starting"),)))
     assert "\nlower-a: list Pod: forbidden\nTo find the cause, run `tensile doctor`" in text
 
 
-def test_without_lowers_that_is_said() -> None:
-    """In place of an empty table."""
+def test_without_lowers_the_table_is_replaced_by_a_sentence() -> None:
+    """A topology that was refused at the start is reported as not active."""
     assert shown(StatusReport("demo", accepted(), ())).startswith("No lower clusters.\n\nTopology demo: ")
-    assert shown(StatusReport("", accepted(), ())).startswith("No topology is active.\n")  # refused at the start
+    assert shown(StatusReport("", accepted(), ())).startswith("No topology is active.\n")  # it was refused at the start
 
 
-def test_an_edit_that_waits_for_an_approval_is_told_with_the_command() -> None:
-    """And whom it affects: the first pods by name, and how many there are."""
+def test_an_edit_that_waits_for_approval_has_the_approve_command() -> None:
+    """It also has the names of the first affected pods and the number of the others."""
     text = shown(StatusReport("demo", accepted().waiting(waiting()), (row(),)))
     assert text.endswith(
         "Edit dd... waits for an approval since 2026-03-01T12:05:00Z: it affects 3 running pods "
@@ -95,8 +95,8 @@ def test_an_edit_that_waits_for_an_approval_is_told_with_the_command() -> None:
     )
 
 
-def test_what_the_engine_does_not_tell_at_this_address_is_in_the_config_map() -> None:
-    """The names of pods and what an edit changes are for callers on the machine of the engine."""
+def test_details_that_the_engine_hides_are_in_the_configmap() -> None:
+    """Pod names and changes of an edit are shown only to callers on the engine's machine."""
     report = StatusReport("demo", accepted().waiting(waiting()), (row(),))
     assert as_text(public(report.document()), colour=False).endswith(
         "(guard.approveOver: 1)\n"
@@ -109,8 +109,8 @@ def test_what_the_engine_does_not_tell_at_this_address_is_in_the_config_map() ->
     assert "payroll" not in str(public(told))
 
 
-def test_a_bad_edit_is_told_with_its_lines() -> None:
-    """And what that means for what is in force."""
+def test_a_refused_edit_is_shown_with_its_errors() -> None:
+    """The report also has the consequence: the last valid topology stays in force, or the engine does not start."""
     text = shown(StatusReport("demo", accepted(bad("topo:3:5: lowerz: unknown key\ntopo:4:1: kind: wrong")), (row(),)))
     assert text.endswith(
         "Refused at 2026-03-01T12:05:00Z, the last good topology stays in force:\n"
@@ -123,21 +123,21 @@ def test_a_bad_edit_is_told_with_its_lines() -> None:
     )
 
 
-def test_what_needs_a_restart_is_told() -> None:
-    """Below what is in force."""
+def test_changes_that_need_a_restart_are_shown() -> None:
+    """They follow the topology in force."""
     verdict = TopologyStatus().after(good(), accepted().accepted.time, ("name: a -> b: not while running",))  # type: ignore[union-attr]
     assert shown(StatusReport("demo", verdict, ())).endswith(")\n  not in force: name: a -> b: not while running")
 
 
-def test_what_has_to_wait_is_told() -> None:
-    """In the same place, in other words: it needs nobody."""
+def test_pending_changes_are_shown() -> None:
+    """They follow the topology in force and need no action by a user."""
     verdict = accepted().pending(("lowers[a].node.name: a -> b: waits until no pods are mirrored",))
     text = shown(StatusReport("demo", verdict, ()))
     assert text.endswith(")\n  topology change pending: lowers[a].node.name: a -> b: waits until no pods are mirrored")
 
 
-def test_what_the_engine_waits_for_is_told() -> None:
-    """It answers, and is not ready."""
+def test_the_reason_why_the_engine_is_not_ready_is_shown() -> None:
+    """The engine answers although it is not ready."""
     text = shown(StatusReport("demo", accepted(), None, "the upper cluster has not responded yet"))
     assert text.startswith("The lower clusters are not known yet.\n")
     assert text.endswith("\nThe engine is not ready: the upper cluster has not responded yet")
@@ -150,8 +150,8 @@ def test_a_standby_names_the_leader() -> None:
     assert "not ready" not in text
 
 
-def test_on_a_terminal_what_is_out_of_reach_is_red() -> None:
-    """Nothing else is, and in a file nothing at all."""
+def test_only_unreachable_lowers_are_red_on_a_terminal() -> None:
+    """A file contains no escape codes."""
     report = StatusReport("demo", accepted(), (row(), row("lower-b", reachable=False)))
     lines = shown(report, colour=True).splitlines()
     assert ["\x1b[31m" in line for line in lines[:4]] == [False, False, True, False]
@@ -163,35 +163,35 @@ def test_on_a_terminal_what_is_out_of_reach_is_red() -> None:
     ("memory", "told"),
     [("768Gi", "768Gi"), ("805306367Ki", "768Gi"), ("100000Ki", "97.7Mi"), ("1500Gi", "1.5Ti"), ("512", "512")],
 )
-def test_memory_is_told_so_that_two_amounts_can_be_compared(memory: str, told: str) -> None:
-    """Kubernetes' canonical form of what is left after requests is a long number of Ki."""
+def test_memory_has_comparable_units(memory: str, told: str) -> None:
+    """The canonical form of the remaining memory is a large number of Ki."""
     line = shown(StatusReport("demo", accepted(), (row(real={"memory": memory}),))).splitlines()[1]
     assert f"768Gi/{told} " in line
 
 
 @pytest.mark.parametrize(("lag", "told"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "120m"), (10800, "3h")])
-def test_lag_is_told_as_an_age(lag: int, told: str) -> None:
-    """As kubectl tells one."""
+def test_lag_is_formatted_as_an_age_in_kubectl(lag: int, told: str) -> None:
+    """The unit grows with the age."""
     line = shown(StatusReport("demo", accepted(), (row(lag=lag),))).splitlines()[1]
     assert line.endswith(f" {told}")
 
 
-def test_programs_get_json() -> None:
-    """All of it."""
+def test_json_output_has_the_complete_report() -> None:
+    """Programs get every field of it."""
     document: dict[str, Any] = StatusReport("demo", accepted(bad()), (row(),)).document()
     assert orjson.loads(as_json(document)) == document
 
 
-def test_words_of_others_do_nothing_to_a_terminal() -> None:
-    """A message may hold what an apiserver below said; colours are ours alone."""
+def test_escape_codes_in_messages_do_not_reach_the_terminal() -> None:
+    """A message may contain words of a lower apiserver; only the table itself is colored."""
     away = row("lower-a", reachable=False, message="gone\x1b[2J\nlower-b: well")
     text = shown(StatusReport("demo", accepted(), (away,)), colour=True)
     assert "\nlower-a: gone\\u001b[2J\\nlower-b: well\n" in text
     assert text.count("\x1b") == 2
 
 
-def test_a_wide_table_has_nodes_versions_and_messages() -> None:
-    """The messages are in the table, for `grep`, and not repeated below it."""
+def test_the_wide_table_has_nodes_versions_and_messages() -> None:
+    """The messages are in the table, for `grep`, and are not repeated after it."""
     away = row("lower-b", message=AWAY, nodes={}, version="")
     lines = as_text(StatusReport("demo", accepted(), (row(), away)).document(), colour=False, wide=True).splitlines()
     assert lines[0].endswith("LAG   NODES   VERSION   MESSAGE")
@@ -201,26 +201,26 @@ def test_a_wide_table_has_nodes_versions_and_messages() -> None:
     assert lines[4] == "CPU, MEMORY and MAX PODS: advertised/real; NODES: Ready and schedulable/all."
 
 
-def test_a_wide_table_of_an_earlier_engine_has_gaps() -> None:
-    """An engine of an earlier version tells neither nodes nor versions."""
+def test_the_wide_table_of_an_earlier_engine_has_empty_cells() -> None:
+    """Engines of earlier versions report neither nodes nor versions."""
     document = StatusReport("demo", accepted(), (row(),)).document()
     del document["lowers"][0]["nodes"], document["lowers"][0]["version"]
     assert as_text(document, colour=False, wide=True).splitlines()[1].endswith("0s    -       -         -")
 
 
 def update(*lowers: LowerRow, trouble: str = "") -> StatusAnswer:
-    """Make the answer of an engine with these lowers."""
+    """Return the answer of an engine with these lowers."""
     return StatusAnswer(StatusReport("demo", accepted(), lowers).document(), trouble)
 
 
 def view(lines: int = 0, columns: int = 200, *, colour: bool = False) -> StatusView:
-    """Make a view on a terminal of this size, or none."""
+    """Return a view on a terminal of this size, or on another stream."""
     size = (lambda: terminal_size((columns, lines))) if lines else None
     return StatusView(partial(rendered, output="text", colour=colour), size)
 
 
 def screen(parts: list[str], lines: int, columns: int) -> list[str]:
-    """Return what a terminal shows after it received some parts, each a redraw."""
+    """Return the content of a terminal after it received several redraws."""
     rows, at = [""], 0
     for part in parts:
         for piece in part.replace("\r", "").replace("\x1b[31m", "").replace("\x1b[0m", "").split("\x1b["):
@@ -238,7 +238,7 @@ def screen(parts: list[str], lines: int, columns: int) -> list[str]:
 
 
 def test_a_terminal_shows_the_latest_report_in_place() -> None:
-    """Also if lines are longer than the terminal is wide, and if the report gets shorter."""
+    """This works for lines longer than the terminal is wide, and for a shorter report."""
     shows = view(40, 50)
     long = update(row(), row("lower-b", message="no answer " * 20), row("lower-c"))
     first, second = shows.take(long, NOW), shows.take(update(row("lower-d")), LATER)
@@ -247,8 +247,8 @@ def test_a_terminal_shows_the_latest_report_in_place() -> None:
     assert alone[0] == "As of 2026-03-01T12:05:00Z:"
 
 
-def test_a_report_that_is_too_long_for_the_terminal_is_cut() -> None:
-    """Else its beginning would scroll away at each redraw, and stay above it."""
+def test_a_report_that_does_not_fit_the_terminal_is_truncated() -> None:
+    """Otherwise each redraw would scroll its beginning out of the screen."""
     shows = view(12)
     many = update(*(row(f"lower-{number:02}") for number in range(30)))
     parts = [shows.take(many, NOW), shows.take(many, LATER)]
@@ -259,16 +259,16 @@ def test_a_report_that_is_too_long_for_the_terminal_is_cut() -> None:
     assert seen[-2] == "... 26 more lines do not fit on the terminal"
 
 
-def test_colours_take_no_room_on_a_terminal() -> None:
-    """A red line is as high as a plain one."""
+def test_escape_codes_do_not_count_as_width_on_a_terminal() -> None:
+    """A red line has the same height as a plain one."""
     shows = view(40, 92, colour=True)
     away = update(row(reachable=False))
     parts = [shows.take(away, NOW), shows.take(away, LATER)]
     assert screen(parts, 40, 92) == ["As of 2026-03-01T12:05:00Z:", *screen(parts[:1], 40, 92)[1:]]
 
 
-def test_an_interruption_keeps_the_last_report_on_a_terminal() -> None:
-    """With what is wrong below it; words of others do nothing to the terminal."""
+def test_an_error_keeps_the_last_report_on_a_terminal() -> None:
+    """The error follows the report, with escape codes in its text escaped."""
     shows = view(40)
     shows.take(update(row()), NOW)
     told = shows.take(TensileError("upper: not reachable: \x1b[2Jgone\ncheck it"), LATER)
@@ -279,8 +279,8 @@ def test_an_interruption_keeps_the_last_report_on_a_terminal() -> None:
     assert "No status" not in shows.take(update(row()), LATER)
 
 
-def test_elsewhere_reports_are_appended() -> None:
-    """Apart by an empty line, and only where something has changed: the lag of a cluster alone is not enough."""
+def test_on_other_streams_changed_reports_are_appended() -> None:
+    """An empty line separates them; a changed lag alone is no change."""
     shows = view()
     told = [
         shows.take(update(row(lag=0)), NOW),
@@ -294,8 +294,8 @@ def test_elsewhere_reports_are_appended() -> None:
     assert "\x1b" not in "".join(told)
 
 
-def test_elsewhere_an_interruption_is_told_once() -> None:
-    """Without the report that is known already; the next status is told again."""
+def test_on_other_streams_an_error_is_reported_once() -> None:
+    """The known report is not repeated, and the next status is shown again."""
     shows = view()
     shows.take(update(row()), NOW)
     error = TensileError("upper: not reachable")
@@ -304,13 +304,13 @@ def test_elsewhere_an_interruption_is_told_once() -> None:
     assert shows.take(update(row()), LATER).startswith("\nAs of ")
 
 
-def test_what_is_wrong_with_a_status_is_told_below_it() -> None:
-    """It may be old."""
+def test_a_problem_with_the_status_itself_follows_the_report() -> None:
+    """The status may be outdated."""
     assert view().take(update(row(), trouble="no engine renews"), NOW).endswith(")\n\nno engine renews\n")
 
 
 def test_programs_get_a_line_of_json_for_each_change() -> None:
-    """Errors go elsewhere, once each."""
+    """Errors are reported separately, once each."""
     errors: list[str] = []
     shows = JsonLines(errors.append)
     answers = (update(row(lag=1)), update(row(lag=2)), TensileError("gone"), TensileError("gone"), update(row(lag=3)))
@@ -322,8 +322,8 @@ def test_programs_get_a_line_of_json_for_each_change() -> None:
 
 
 @pytest.mark.process
-def test_watch_goes_on_without_an_engine_until_ctrl_c(files: Files) -> None:
-    """An engine may still start; Ctrl-C ends with 130 as everywhere."""
+def test_watch_continues_without_an_engine_until_ctrl_c(files: Files) -> None:
+    """An engine may still start; Ctrl-C gives exit code 130, as in other commands."""
     with started("status", "--watch", "-f", files.save()) as running:
         assert running.stdout is not None
         first = running.stdout.readline().decode()
@@ -334,6 +334,6 @@ def test_watch_goes_on_without_an_engine_until_ctrl_c(files: Files) -> None:
 
 
 @pytest.mark.process
-def test_watch_does_not_start_on_a_file_that_is_missing() -> None:
-    """There is nothing to try again."""
+def test_watch_fails_if_the_file_is_missing() -> None:
+    """A retry would not help."""
     assert refused("status", "--watch", "-f", "nowhere.yaml").startswith("nowhere.yaml: no such file")

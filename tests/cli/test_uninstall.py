@@ -1,4 +1,4 @@
-"""What `tensile uninstall` prints and refuses, from a plan; and its command line."""
+"""Tests of the output and the refusals of `tensile uninstall` for a plan, and of its command line."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ NOTHING: Inventory = Inventory((), ())
 
 
 def preview(*refs: Ref, problem: str = "", away: str = "") -> Preview:
-    """Make a preview that deletes these objects."""
+    """Return a preview that deletes these objects."""
     changes = [Change(ref, "delete", "it is not needed", ({"op": "remove", "path": ""},)) for ref in refs]
     clusters = {name: tuple(one for one in changes if one.ref.cluster == name) for name in (UPPER, A)}
     problems = ((Key("uninstall", A, "", ""), Problem(problem, "it is so")),) if problem else ()
@@ -29,12 +29,12 @@ def preview(*refs: Ref, problem: str = "", away: str = "") -> Preview:
 
 
 def planned(*refs: Ref, obstacles: tuple[str, ...] = (), stays: Inventory = NOTHING, away: str = "") -> UninstallPlan:
-    """Make a plan."""
+    """Return a plan."""
     return UninstallPlan(preview(*refs, away=away), obstacles, stays)
 
 
-def test_a_plan_has_deletions_what_stays_and_what_is_in_the_way() -> None:
-    """The last line is that of every plan."""
+def test_a_plan_has_deletions_remaining_objects_and_obstacles() -> None:
+    """The last line is the summary of every plan."""
     found = planned(VIRTUAL, SPACE, obstacles=("an engine runs: stop it",), stays=Inventory((LEFT,), ("x: y",)))
     assert plan_text(found, colour=False) == (
         "Upper cluster: 1 to delete\n"
@@ -55,8 +55,8 @@ def test_a_plan_has_deletions_what_stays_and_what_is_in_the_way() -> None:
     )
 
 
-def test_nothing_is_to_be_deleted_by_hand_below_pods_that_are_bound() -> None:
-    """What they use would otherwise look like what is left over."""
+def test_objects_of_bound_pods_are_not_suggested_for_deletion() -> None:
+    """Otherwise the objects that these pods use would look like leftovers."""
     pod = Item(A, POD.name, "shop", "web", "", "2026-03-01T12:00:00Z")
     for in_use, words in (
         (frozenset({A}), "pods are bound to this cluster's"),
@@ -66,22 +66,22 @@ def test_nothing_is_to_be_deleted_by_hand_below_pods_that_are_bound() -> None:
         assert f"lower-a: Pod shop/web: {words}" in plan_text(found, colour=False)
 
 
-def test_a_plan_without_deletions_says_so() -> None:
-    """It does not speak of a topology that is matched."""
+def test_a_plan_without_deletions_reports_that() -> None:
+    """It does not claim that the clusters match the topology."""
     assert plan_text(planned(), colour=False) == (
         "Nothing of topology demo can be deleted.\n\nPlan: 0 to add, 0 to change, 0 to delete (no changes)"
     )
 
 
-def test_programs_get_what_stays_and_what_is_in_the_way() -> None:
-    """Beside what every plan has."""
+def test_json_output_has_remaining_objects_and_obstacles() -> None:
+    """It also has the changes, as that of every plan."""
     document = orjson.loads(plan_json(planned(SPACE, obstacles=("stop it",), stays=Inventory((LEFT,), ()))))
     assert (document["obstacles"], document["stays"]) == (["stop it"], [LEFT._asdict()])
     assert [(one["action"], one["name"]) for one in document["changes"]] == [("delete", "shop")]
 
 
-def test_a_plan_without_obstacles_is_carried_out() -> None:
-    """And one with obstacles is not, nor one that does not know every cluster."""
+def test_only_a_complete_plan_without_obstacles_is_carried_out() -> None:
+    """Obstacles, unreachable clusters and objects that could not be listed are errors."""
     check(planned(SPACE))
     with pytest.raises(TensileError, match=r"^not uninstalled:\nstop it$"):
         check(planned(SPACE, obstacles=("stop it",)))
@@ -91,22 +91,22 @@ def test_a_plan_without_obstacles_is_carried_out() -> None:
         check(planned(SPACE, stays=Inventory((), ("lower-a: pods: forbidden",))))
 
 
-def test_only_what_was_shown_is_deleted() -> None:
-    """Less is fine: somebody else may have deleted it meanwhile."""
+def test_only_deletions_that_were_shown_are_made() -> None:
+    """Fewer are accepted, because another client may have deleted objects since."""
     _check_shown(planned(SPACE, VIRTUAL), planned(SPACE))
     with pytest.raises(TensileError, match=r"have changed since the plan: run it again:\nupper: Node lower-a$"):
         _check_shown(planned(SPACE), planned(SPACE, VIRTUAL))
 
 
-def test_the_last_line_counts_what_was_deleted() -> None:
-    """A namespace with objects of others was planned to stay."""
+def test_the_last_line_counts_the_deletions() -> None:
+    """A namespace that is kept because of other objects is no error."""
     line = "Uninstalled: 0 to add, 0 to change, 1 to delete (lower-a: 1 to delete)"
     assert _closing(planned(SPACE).refs, preview(SPACE), []) == line
     assert _closing(planned(SPACE).refs, preview(SPACE, problem=NOT_EMPTY), []) == line
 
 
-def test_what_could_not_be_deleted_is_an_error() -> None:
-    """With what was deleted, and what is to be done."""
+def test_objects_that_could_not_be_deleted_are_an_error() -> None:
+    """The error has the deletions that were made, and the remedy."""
     with pytest.raises(TensileError) as told:
         _closing(planned(SPACE, VIRTUAL).refs, preview(SPACE), ["upper: delete Lease: denied: no right"])
     assert "upper: delete Lease: denied: no right\n" in str(told.value)
@@ -116,8 +116,8 @@ def test_what_could_not_be_deleted_is_an_error() -> None:
         _closing(planned(SPACE).refs, preview(SPACE, problem="DeletionLimitExceeded"), [])
 
 
-def test_it_asks_or_is_told_not_to(tmp_path: Path) -> None:
-    """Without a terminal nobody can be asked, so no cluster is read."""
+def test_uninstall_needs_a_terminal_or_yes(tmp_path: Path) -> None:
+    """Without a terminal no question is possible, so no cluster is read; --plan reads the clusters."""
     assert refused("uninstall", "-f", Files(tmp_path).save()) == (
         "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes\n"
     )

@@ -1,4 +1,4 @@
-"""A cluster that is out of reach: named with the reason, by commands that wait for it no longer than they may."""
+"""Tests of unreachable clusters: commands report them with the reason, and wait only for a limited time."""
 
 import asyncio
 from pathlib import Path
@@ -13,21 +13,21 @@ from tensile.topology import parse
 
 pytestmark = pytest.mark.real
 AT_MOST = 5 * PATIENCE
-"""Seconds for a command that waits once. A busy machine takes up to 35 to start and end those that run side by side."""
+"""Seconds for a command that waits once. A busy machine takes up to 35 to start and end concurrent commands."""
 
 
 def last_line(wait: Wait) -> str:
-    """Wait for a command's end, which has to come; return its error."""
+    """Wait until a command has failed, and return its error."""
     told, seconds = wait.result.result()
     assert (told.code, told.out) == (1, "")
     assert seconds < AT_MOST
     return told.err.splitlines()[-1]
 
 
-def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are_planned(
+def test_unreadable_lowers_are_reported_and_all_others_are_planned(
     waits: dict[str, Wait],
 ) -> None:
-    """Exit code 1, each with its own cause; nothing is planned for them, and all that there is for the others."""
+    """The exit code is 1; each lower has its own cause and no changes, and the plan of the others is complete."""
     wait = waits["partly"]
     told, seconds = wait.result.result()
     assert told.code == 1
@@ -50,21 +50,21 @@ def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are
     assert sorted(told.err.splitlines()) == sorted(f"{name}: {why}" for name, why in away.items()), "each once"
 
 
-def test_an_upper_cluster_that_refuses_is_told_at_once_and_at_the_end(waits: dict[str, Wait]) -> None:
-    """The log has it while the command still waits; the last line is the error."""
+def test_a_refusing_upper_cluster_is_logged_at_once_and_reported_at_the_end(waits: dict[str, Wait]) -> None:
+    """The log has it while the command still waits, and the last line is the error."""
     wait = waits["refusing"]
     error = last_line(wait)
     assert error.startswith(f"upper: out of reach: cannot connect to {wait.address} (Connection refused): ")
     assert "cluster unreachable" in wait.result.result()[0].err.splitlines()[0]
 
 
-def test_an_upper_cluster_that_hangs_is_out_of_reach(waits: dict[str, Wait]) -> None:
-    """Patience ends where a connection is taken and nothing comes."""
+def test_a_hanging_upper_cluster_is_out_of_reach(waits: dict[str, Wait]) -> None:
+    """The wait is limited even if the cluster accepts connections and never answers."""
     assert last_line(waits["hanging"]).startswith("upper: out of reach: ")
 
 
-async def test_whoever_waits_is_told_for_what(tmp_path: Path) -> None:
-    """After a second, where a cluster takes connections and does not answer."""
+async def test_the_wait_for_a_cluster_is_announced(tmp_path: Path) -> None:
+    """The message appears while a cluster accepts the connection and does not answer."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     files = Files(tmp_path)
     with listening() as silent:

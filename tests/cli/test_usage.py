@@ -1,4 +1,4 @@
-"""Usage errors: one line that names what was typed, what was meant, and the help of the command."""
+"""Tests of usage errors: one line with the mistake, the correction, and the command's help."""
 
 from pathlib import Path
 
@@ -58,37 +58,37 @@ from tensile.cli.plan import kinds_named
     ],
     ids=lambda value: value.partition(" (")[0],
 )
-def test_a_wrong_command_line_is_a_line_and_exit_code_1(line: str, said: str, capsys: Capture) -> None:
-    """On stderr; nothing is on stdout."""
+def test_a_wrong_command_line_is_one_line_with_exit_code_1(line: str, said: str, capsys: Capture) -> None:
+    """The line is on stderr, and stdout is empty."""
     assert within(capsys, *line.split()) == (1, "", f"{said}\n")
 
 
 @pytest.mark.parametrize("words", ["pod web", "po web", "pods web", "pod/web", "svc web", "pvc/web", "no web"])
-def test_a_kind_is_named_as_in_kubectl(words: str, capsys: Capture) -> None:
-    """All of them come as far as the topology file."""
+def test_a_kind_can_be_named_as_in_kubectl(words: str, capsys: Capture) -> None:
+    """Each form of the kind is accepted, so the missing topology file is the error."""
     assert within(capsys, "explain", *words.split(), "-f", "none.yaml").err.startswith("none.yaml: no such file")
 
 
-def test_a_word_that_is_a_file_is_taken_for_the_topology(tmp_path: Path, capsys: Capture) -> None:
-    """Whatever its name."""
+def test_an_argument_that_is_a_file_is_suggested_as_the_topology(tmp_path: Path, capsys: Capture) -> None:
+    """The name of the file does not matter."""
     path = tmp_path / "topology"
     path.touch()
     assert f"did you mean -f {path}?" in within(capsys, "plan", str(path)).err
 
 
-def test_help_is_shown_for_a_command_line_that_is_otherwise_wrong(capsys: Capture) -> None:
-    """Somebody who asks for help has perhaps just seen the error."""
+def test_help_is_shown_despite_other_mistakes(capsys: Capture) -> None:
+    """The user may have added --help after an error."""
     assert within(capsys, "plan", "topology.yaml", "--help") == within(capsys, "plan", "--help")
 
 
-def test_an_empty_name_of_a_file_is_refused(capsys: Capture) -> None:
-    """A script with an empty variable in it does not read another file than it was meant to."""
+def test_an_empty_file_name_is_refused(capsys: Capture) -> None:
+    """A script with an empty variable must not read another file than intended."""
     assert within(capsys, "validate", "-f", "").err == "-f is empty: name a topology file, or omit the option\n"
 
 
 @pytest.mark.parametrize("option", ["--drain", "--lower"])
-def test_a_lower_that_the_topology_lacks_is_told_before_any_cluster_is_asked(option: str, tmp_path: Path) -> None:
-    """With the names that there are."""
+def test_an_unknown_lower_is_refused_before_any_cluster_is_contacted(option: str, tmp_path: Path) -> None:
+    """The error lists the lowers of the topology."""
     assert tensile("plan", "-f", Files(tmp_path).save(), option, "lower-x") == (
         1,
         "",
@@ -97,15 +97,15 @@ def test_a_lower_that_the_topology_lacks_is_told_before_any_cluster_is_asked(opt
 
 
 def test_an_unknown_kind_of_a_plan_is_refused_with_the_known_ones(tmp_path: Path, capsys: Capture) -> None:
-    """Before any cluster is contacted; kinds may be given as in kubectl."""
+    """No cluster is contacted; kinds may be named as in kubectl."""
     told = within(capsys, "plan", "-f", str(tmp_path / "none.yaml"), "--kind", "pods", "--kind", "widget")
     assert told.err.startswith("--kind widget: no kind of a plan; there are: ClusterRole, ConfigMap, EndpointSlice, ")
     assert kinds_named(["pods", "Secret", "POD"]) == ("Pod", "Secret")
 
 
 @pytest.mark.parametrize("command", ["status", "rollback --list"])
-def test_a_file_that_is_gone_is_still_in_the_history(command: str, capsys: Capture) -> None:
-    """An engine that runs goes on with it."""
+def test_a_missing_file_is_reported_with_the_location_of_its_history(command: str, capsys: Capture) -> None:
+    """A running engine continues with its text, which the history has."""
     first, second = within(capsys, *command.split(), "-f", "gone.yaml").err.splitlines()
     assert first == "gone.yaml: no such file: create it, or name another with -f or $TENSILE_TOPOLOGY"
     assert "ConfigMap kube-system/tensile-NAME-history of the upper cluster has its text" in second

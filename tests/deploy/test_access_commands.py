@@ -1,6 +1,7 @@
-"""The commands in the head of a lower cluster's file: what reaches the upper cluster by them, and what nobody sees.
+"""Tests of the commands in the head of a lower cluster's file: their result, and the secrecy of credentials.
 
-A stand-in for kubectl answers as each command asks and notes its arguments; tests/e2e runs the same with the real one.
+A stand-in for kubectl answers each command and records its arguments; tests/e2e runs the same commands with the real
+kubectl.
 """
 
 import subprocess
@@ -37,7 +38,7 @@ SLEEP = '#!/bin/sh\necho "slept $*" >> "$NOTES/calls"\n'
 
 
 class Ran(NamedTuple):
-    """How the commands ended, and what came of them."""
+    """How the commands ended, and what they wrote."""
 
     code: int
     err: str
@@ -45,16 +46,16 @@ class Ran(NamedTuple):
 
     @property
     def kubeconfig(self) -> dict[str, Any]:
-        """What was put into the Secret."""
+        """The kubeconfig that was put into the Secret."""
         found: dict[str, Any] = yaml.safe_load((self.notes / "kubeconfig").read_text())
         return found
 
 
 def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-a", **given: str | None) -> Ran:
-    """Run the commands in a directory, as a person pastes them: no option of the shell helps.
+    """Run the commands in a directory as a user would paste them, without shell options.
 
-    At a call that has the words `broken` kubectl does `how`. What is given in capitals is for the shell (None: left
-    out), the rest for the lower cluster's part of the topology.
+    Kubectl runs `how` if its arguments contain the words `broken`. Upper-case keywords are variables of the shell
+    (None: unset), the others are fields of the lower cluster in the topology.
     """
     fields = {key: value for key, value in given.items() if key.islower()}
     text = manifest_files(setup(lowers=[lower(name, **fields)]))[f"lowers/{name}/access.yaml"]
@@ -77,7 +78,7 @@ def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-
 
 
 def test_the_kubeconfig_in_the_secret_is_that_of_the_engines_account(tmp_path: Path) -> None:
-    """Whole: the server of one's own kubeconfig and its name, the authority and the token of the account."""
+    """It has the server and server name of the user's kubeconfig, and the authority and token of the account."""
     done = ran(tmp_path)
     assert (done.code, done.err) == (0, "")
     assert done.kubeconfig == {
@@ -100,16 +101,16 @@ def test_the_kubeconfig_in_the_secret_is_that_of_the_engines_account(tmp_path: P
     assert (done.notes / "applied").read_text() == "a Secret\n"
 
 
-def test_without_a_name_of_the_server_there_is_none_in_the_secret_either(tmp_path: Path) -> None:
-    """An empty one is what kubeconfigs without it mean: most have none."""
+def test_without_a_server_name_the_kubeconfig_has_an_empty_one(tmp_path: Path) -> None:
+    """Most kubeconfigs have none, and an empty one means the same."""
     done = ran(tmp_path, SERVER_NAME="")
     assert (done.code, done.kubeconfig["clusters"][0]["cluster"]["tls-server-name"]) == (0, "")
     entry = parse((done.notes / "kubeconfig").read_text(), None, "made")
     assert (entry.server, entry.server_name) == (SERVER, "")
 
 
-def test_a_kubeconfig_of_an_administrator_in_the_directory_stays_and_goes_nowhere(tmp_path: Path) -> None:
-    """Whatever it is called, and nothing else is there afterwards either; LOWER may name it, as it is done here."""
+def test_an_administrators_kubeconfig_in_the_directory_is_neither_changed_nor_used(tmp_path: Path) -> None:
+    """Its file name does not matter, LOWER may name it, and no other file is left in the directory."""
     here = tmp_path / "here"
     here.mkdir()
     mine = "users: [{name: admin, user: {token: of-the-administrator}}]\n"
@@ -120,8 +121,8 @@ def test_a_kubeconfig_of_an_administrator_in_the_directory_stays_and_goes_nowher
     assert "of-the-administrator" not in (tmp_path / "notes" / "kubeconfig").read_text()
 
 
-def test_a_token_is_waited_for(tmp_path: Path) -> None:
-    """A cluster fills the Secret a moment after it was made; where it never does, nothing is made of nothing."""
+def test_the_commands_wait_for_the_token(tmp_path: Path) -> None:
+    """A cluster fills the Secret a moment after its creation; if it never does, the commands fail."""
     calls = (ran(tmp_path).notes / "calls").read_text().splitlines()
     asked = [call for call in calls if "{.data.token}" in call or call == "slept 1"]
     assert asked == [asked[0], "slept 1", asked[0]]
@@ -130,14 +131,14 @@ def test_a_token_is_waited_for(tmp_path: Path) -> None:
     assert "not in tensile-token" in empty.err
 
 
-def test_the_token_is_no_argument_of_any_program(tmp_path: Path) -> None:
-    """Everybody on a machine sees those."""
+def test_the_token_is_no_argument_of_a_program(tmp_path: Path) -> None:
+    """All users of a machine can see the arguments."""
     assert TOKEN not in (ran(tmp_path).notes / "calls").read_text()
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_that_fails_is_the_last_one(tmp_path: Path, step: str) -> None:
-    """No Secret is made, none is written over, and the shell says that it failed."""
+def test_a_failed_step_is_the_last_one(tmp_path: Path, step: str) -> None:
+    """No Secret is made or overwritten, and the shell exits with the error."""
     done = ran(tmp_path, step, "echo broken >&2; exit 3")
     assert (done.code, done.err) == (3, "broken\n")
     assert {path.name for path in done.notes.iterdir()} == {"calls"}
@@ -152,24 +153,24 @@ def test_a_step_that_fails_is_the_last_one(tmp_path: Path, step: str) -> None:
         ("base64decode", "token: not in tensile-token"),
     ],
 )
-def test_what_is_empty_is_named_and_put_nowhere(tmp_path: Path, step: str, words: str) -> None:
-    """A kubectl that answers nothing ends well."""
+def test_an_empty_answer_is_named_and_not_used(tmp_path: Path, step: str, words: str) -> None:
+    """Kubectl exits successfully even if it prints nothing."""
     done = ran(tmp_path, step, "exit 0")
     assert done.code != 0
     assert words in done.err
     assert {path.name for path in done.notes.iterdir()} == {"calls"}
 
 
-def test_a_secret_that_cannot_be_made_is_not_written_over(tmp_path: Path) -> None:
-    """The last command gets nothing to apply then, which kubectl refuses."""
+def test_a_secret_that_cannot_be_created_is_not_overwritten(tmp_path: Path) -> None:
+    """The last command gets no input, which kubectl refuses."""
     done = ran(tmp_path, "create secret", "exit 3")
     assert (done.notes / "applied").read_text() == ""
 
 
 @pytest.mark.parametrize("value", [None, ""])
 @pytest.mark.parametrize("variable", ["LOWER", "UPPER"])
-def test_without_a_kubeconfig_of_ones_own_nothing_is_asked(tmp_path: Path, variable: str, value: str | None) -> None:
-    """With an empty one kubectl would take whatever cluster it finds."""
+def test_without_the_users_kubeconfig_kubectl_is_not_called(tmp_path: Path, variable: str, value: str | None) -> None:
+    """With an empty path kubectl would use any cluster that it finds."""
     done = ran(tmp_path, "nothing", "", "lower-a", **{variable: value})
     assert done.code != 0
     assert variable in done.err
@@ -177,13 +178,13 @@ def test_without_a_kubeconfig_of_ones_own_nothing_is_asked(tmp_path: Path, varia
 
 
 @pytest.mark.parametrize("context", ["the one", "a'b\"c", "$HOME `id` \\$x \\", "null", "ü \U0001f600\u2028kubectl"])
-def test_the_context_is_the_one_that_the_topology_asks_for(tmp_path: Path, context: str) -> None:
-    """Else it would not be found in it; nothing in it means anything to the shell."""
+def test_the_context_of_the_kubeconfig_is_that_of_the_topology(tmp_path: Path, context: str) -> None:
+    """Otherwise the engine would not find it; special characters have no effect on the shell."""
     done = ran(tmp_path, context=context)
     assert (done.code, done.err) == (0, "")
     assert done.kubeconfig["current-context"] == done.kubeconfig["contexts"][0]["name"] == context
 
 
-def test_names_that_look_like_something_else_stay_names(tmp_path: Path) -> None:
-    """A lower cluster may be called like a number."""
+def test_a_cluster_name_that_looks_like_a_number_stays_a_string(tmp_path: Path) -> None:
+    """A lower cluster may have such a name."""
     assert ran(tmp_path, name="012").kubeconfig["clusters"][0]["name"] == "012"

@@ -1,7 +1,7 @@
-"""`tensile import` as a function: a corpus of installations with the topology and notes of each, and hostile inputs.
+"""Tests of the function of `tensile import`, with a corpus of installations and with hostile inputs.
 
-Each folder of imports/ is one installation: its files, or command.txt with a command line, and the topology and notes
-beside. TENSILE_RECORD=1 in the environment records these again; read what changed before it is committed.
+Each folder of imports/ is one installation: its files, or command.txt with a command line, and the expected topology
+and notes. TENSILE_RECORD=1 in the environment records these again; read what changed before you commit it.
 """
 
 import os
@@ -28,7 +28,7 @@ EXAMPLE = Path(__file__).parents[2] / "topology.example.yaml"
 
 
 def converted(case: str) -> Imported:
-    """Return what is made of a case of the corpus."""
+    """Return the result of a case of the corpus."""
     files = sorted(path for path in (CORPUS / case).iterdir() if path.name not in (TOPOLOGY, NOTES, COMMAND))
     command = CORPUS / case / COMMAND
     words = shlex.split(command.read_text()) if command.exists() else []
@@ -36,7 +36,7 @@ def converted(case: str) -> Imported:
 
 
 def of(text: str, name: str = "input.yaml") -> Imported:
-    """Return what is made of one file."""
+    """Return the result of one file."""
     return imported([Source(name, text.encode())])
 
 
@@ -53,13 +53,13 @@ def refusal(data: bytes, name: str = "input.yaml") -> str:
 
 
 def node(*arguments: str) -> Imported:
-    """Return what is made of a command line of virtual-node."""
+    """Return the result of a command line of virtual-node."""
     return imported([], ["virtual-node", "--kubeconfig=/u", "--client-kubeconfig=/l", *arguments])
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_topology_and_the_notes_are_those_beside_the_input(case: str) -> None:
-    """Both in full, so that every change of them is seen."""
+def test_topology_and_notes_are_as_recorded(case: str) -> None:
+    """Both are compared in full, so that every change is visible."""
     found = converted(case)
     for name, text in ((TOPOLOGY, found.text), (NOTES, "".join(f"{line}\n" for line in found.lines()))):
         file = CORPUS / case / name
@@ -70,7 +70,7 @@ def test_the_topology_and_the_notes_are_those_beside_the_input(case: str) -> Non
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_topology_is_valid_and_ordered_as_the_example(case: str) -> None:
-    """The parser of the engine takes it, and people find a key where topology.example.yaml has it."""
+    """The engine's parser accepts it, and a key is in the same place as in topology.example.yaml."""
     found = converted(case)
     topology_of(found)
     assert_ordered(yaml.safe_load(found.text), yaml.safe_load(EXAMPLE.read_text()))
@@ -79,7 +79,7 @@ def test_every_topology_is_valid_and_ordered_as_the_example(case: str) -> None:
 def assert_ordered(found: object, example: object) -> None:
     """Assert that the keys of mappings have the order of the example, at every depth.
 
-    The first lower of the example has every key that those of all topologies have, but for kubeconfigSecret.
+    The first lower of the example has every key of lowers in all topologies, except kubeconfigSecret.
     """
     if isinstance(found, list) and isinstance(example, list):
         for item in found:
@@ -91,8 +91,8 @@ def assert_ordered(found: object, example: object) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_secret_of_the_input_is_in_what_is_written(case: str) -> None:
-    """Secrets of the corpus have a name that nothing else has, also in base64."""
+def test_no_secret_of_the_input_is_in_the_output(case: str) -> None:
+    """Secrets of the corpus contain a unique word, which is searched in plain text and in base64."""
     found = converted(case)
     said = found.text + "".join(found.lines())
     assert "SECRET" not in said
@@ -100,8 +100,8 @@ def test_no_secret_of_the_input_is_in_what_is_written(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_comment_is_listed_and_every_listed_comment_is_on_a_line(case: str) -> None:
-    """A reader of the notes finds each decision in the file, and a reader of the file misses none."""
+def test_every_comment_has_a_note_and_every_such_note_has_a_comment(case: str) -> None:
+    """A reader of either one sees every decision."""
     found = converted(case)
     listed = [note.text.partition(": ")[2] for note in found.notes if note.about == "To decide in the topology"]
     written = [line.partition("# ")[2] for line in found.text.splitlines()[2:] if "# " in line]
@@ -109,8 +109,8 @@ def test_every_comment_is_listed_and_every_listed_comment_is_on_a_line(case: str
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_flag_of_a_script_has_its_note(case: str) -> None:
-    """As many lines as flags, repeated ones included, each with a verdict."""
+def test_every_flag_of_a_script_has_a_note(case: str) -> None:
+    """There is a line with a verdict for each flag, including repeated ones."""
     found = converted(case)
     for file in (path for path in (CORPUS / case).iterdir() if path.suffix in (".sh", ".txt", ".service")):
         for process in of_script(file.name, file.read_text()) if file.name != NOTES else ():
@@ -126,13 +126,13 @@ def test_every_flag_of_a_script_has_its_note(case: str) -> None:
 
 
 def key_of(flag: str) -> str:
-    """Return a flag as notes name it; an unknown one of a single letter keeps its single dash."""
+    """Return a flag as notes name it; an unknown flag of one letter keeps its single dash."""
     return flag if flag.startswith("-") else f"--{flag}"
 
 
 @pytest.mark.parametrize("program", FLAGS)
-def test_no_flag_or_variable_is_without_a_verdict(program: str) -> None:
-    """Whatever it is given: a verdict of its own, or one from what the topology became."""
+def test_every_flag_and_variable_has_a_verdict(program: str) -> None:
+    """The verdict exists for any value: a fixed one, or one from the resulting topology."""
     for value in ("true", "1", "/a", "10s"):
         flags = {name: f"--{name}={value}" for name in FLAGS[program] if name not in ("version", "client-kubeconfig")}
         needed = ["--client-kubeconfig=/l"] if program == VIRTUAL_NODE else []
@@ -144,15 +144,15 @@ def test_no_flag_or_variable_is_without_a_verdict(program: str) -> None:
 
 
 def test_controllers_are_mapped_to_their_names() -> None:
-    """The default of tensile-kube is ours, with ServiceAccount; each flag that leaves one out is written."""
+    """The default of tensile-kube is this project's default with ServiceAccount; flags that disable one are written."""
     assert "controllers:" not in node("--enable-controllers=PVControllers,ServiceControllers").text
     assert topology_of(node("--enable-controllers=ServiceControllers")).controllers == ("Service", "ServiceAccount")
     assert topology_of(node("--enable-serviceaccount=false")).controllers == ("PV", "Service")
     assert topology_of(node("--enable-controllers=", "--enable-serviceaccount=0")).controllers == ()
 
 
-def test_taints_are_those_that_the_node_had() -> None:
-    """Off, the default, and one made of flag, provider and variables."""
+def test_taints_are_those_of_the_former_node() -> None:
+    """They are disabled, the default, or composed of flag, provider and variables."""
     (lower,) = topology_of(node("--disable-taint")).lowers
     assert lower.node.taints == ()
     (lower,) = topology_of(node("--disable-taint=false", "--provider=k8s")).lowers
@@ -163,7 +163,7 @@ def test_taints_are_those_that_the_node_had() -> None:
 
 
 def test_nodes_keep_their_names_and_lowers_get_valid_ones() -> None:
-    """An address is a name of a node, but not of a lower."""
+    """An address is a valid name of a node, but not of a lower."""
     (lower,) = topology_of(node("--nodename=10.0.0.1")).lowers
     assert (lower.node.name, lower.name) == ("10.0.0.1", "10-0-0-1")
     (lower,) = topology_of(node("--nodename", "vk-1")).lowers
@@ -172,7 +172,7 @@ def test_nodes_keep_their_names_and_lowers_get_valid_ones() -> None:
 
 
 def test_the_name_of_the_topology_can_be_given() -> None:
-    """Then it is no placeholder; an invalid one is refused with what would be right."""
+    """It is then no placeholder; an invalid name is refused with the rule."""
     found = imported([], ["virtual-node", "--client-kubeconfig=/l"], "prod")
     assert topology_of(found).name == "prod"
     assert "name: prod\n" in found.text
@@ -234,8 +234,8 @@ PLACES = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_an_input_that_cannot_be_read_is_refused_with_its_place(case: str) -> None:
-    """File, document and path; nothing of the content, as it may be a secret."""
+def test_an_unreadable_input_is_refused_with_its_position(case: str) -> None:
+    """The error has file, document and path, but no content, which may be secret."""
     data, expected = HOSTILE[case]
     said = refusal(data)
     assert said.startswith("input.yaml")
@@ -257,22 +257,22 @@ def test_quotes_may_span_lines_and_be_unbalanced_in_unrelated_text(script: str, 
     assert topology_of(of(script)).lowers[0].kubeconfig == kubeconfig
 
 
-def test_a_policy_that_cannot_be_read_is_named_with_its_configmap() -> None:
-    """And with the line in it."""
+def test_an_unreadable_policy_is_reported_with_its_configmap() -> None:
+    """The error also has the line within the policy."""
     text = (CORPUS / "descheduler-in-the-cluster" / "descheduler.yaml").read_text()
     said = refusal(text.replace("    strategies:", "    strategies: [").encode())
     assert said.startswith('input.yaml:5:16: document 1: data["policy.yaml"]: in its line 3: not valid YAML')
 
 
-def test_standard_sources_are_named_when_nothing_was_found() -> None:
-    """All of them, or that there was none."""
+def test_inputs_without_known_programs_are_named() -> None:
+    """The error names the input, or reports that there was none."""
     with pytest.raises(TensileError, match=r"^no input: nothing of tensile-kube: "):
         imported([])
     with pytest.raises(TensileError, match=r"^command line: runs none of virtual-node, webhook, "):
         imported([], ["kubelet", "--v=1"])
 
 
-def test_a_variable_that_a_shell_alone_knows_is_a_placeholder() -> None:
+def test_a_shell_variable_becomes_a_placeholder() -> None:
     """Its value is not in the input, and a topology has no variables."""
     found = of("virtual-node --nodename $HOST --client-kubeconfig $HOME/lower", "start.sh")
     (lower,) = topology_of(found).lowers
@@ -280,8 +280,8 @@ def test_a_variable_that_a_shell_alone_knows_is_a_placeholder() -> None:
     assert "$" not in found.text
 
 
-def test_a_value_that_is_no_word_is_not_repeated() -> None:
-    """A kubeconfig in place of its path, on one line or many, in plain text or in base64."""
+def test_a_value_that_may_be_secret_is_not_repeated() -> None:
+    """A kubeconfig may be given in place of its path, on one or several lines, in plain text or base64."""
     for content in ('{"token": "SECRET"}', "users:\n- token: SECRET", "SECRET" * 400, "SECRET $(x) `y`"):
         found = node(f"--client-kubeconfig={content}", f"--provider={content}", f"--token={content}", content)
         assert "SECRET" not in found.text + "".join(found.lines())
@@ -324,11 +324,11 @@ def command_lines(draw: st.DrawFn) -> str:
 
 
 @given(command_lines())
-def test_whatever_the_values_are_the_topology_is_valid_or_the_input_is_refused(script: str) -> None:
-    """No value of a flag reaches the topology without a check, and no two ports or names are the same."""
+def test_for_any_flag_values_the_topology_is_valid_or_the_input_is_refused(script: str) -> None:
+    """No value reaches the topology without a check, and ports and names are unique."""
     try:
         processes = of_script("start.sh", script)
-    except TensileError:  # nothing that runs, as of `virtual-node version`
+    except TensileError:  # no program that runs, such as `virtual-node version`
         assert refusal(script.encode(), "start.sh").startswith("start.sh: neither manifests")
         return
     topology_of(of(script, "start.sh"))

@@ -1,4 +1,4 @@
-"""A rendering in a directory: the same again changes nothing, what others put there is never touched."""
+"""Tests of a rendering in a directory: repetition changes nothing, and other files are never changed."""
 
 import os
 import resource
@@ -17,21 +17,21 @@ MINE = "# mine\n"
 
 
 def held(directory: Path) -> dict[str, str]:
-    """Return every file below a directory, by its path there."""
+    """Return every file in a directory tree, by its relative path."""
     files = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_text() for path in files}
 
 
-def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
-    """Not a byte, and nothing is said."""
+def test_a_repeated_rendering_changes_nothing(tmp_path: Path) -> None:
+    """No byte differs, and no message is returned."""
     assert len(written(setup(), tmp_path, "elsewhere/topology.yaml")) == len(held(tmp_path)) > 8
     before = held(tmp_path)
     assert written(setup(), tmp_path, "elsewhere/topology.yaml") == []
     assert held(tmp_path) == before
 
 
-def test_what_is_there_no_more_goes(tmp_path: Path) -> None:
-    """With the folder of a lower cluster; the first rendering of less gives the same."""
+def test_files_that_are_no_longer_rendered_are_removed(tmp_path: Path) -> None:
+    """Folders of lower clusters are removed too; the result equals a first rendering of the smaller topology."""
     whole, little = setup(**TOPOLOGIES["whole"]), setup(**TOPOLOGIES["little"])
     written(whole, tmp_path / "a", "topology.yaml")
     said = written(little, tmp_path / "a", "topology.yaml")
@@ -42,8 +42,8 @@ def test_what_is_there_no_more_goes(tmp_path: Path) -> None:
     assert f"{tmp_path / 'a' / 'roles.yaml'}: changed" in said
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
-    """Beside ours, whatever their names."""
+def test_other_files_are_kept(tmp_path: Path) -> None:
+    """Files beside the rendered ones are kept, whatever their names."""
     (tmp_path / "lowers" / "old").mkdir(parents=True)
     for path in ("patch.yaml", "README.md", "lowers/old/mine.yaml"):
         (tmp_path / path).write_text(MINE)
@@ -53,8 +53,8 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     assert [found[path] for path in ("patch.yaml", "README.md", "lowers/old/mine.yaml")] == [MINE] * 3
 
 
-def test_a_file_of_somebody_else_in_the_way_ends_it_before_anything_is_written(tmp_path: Path) -> None:
-    """All such files are named."""
+def test_a_foreign_file_with_a_rendered_name_is_an_error_before_any_write(tmp_path: Path) -> None:
+    """The error names all such files."""
     for name in ("engine.yaml", "topology.yaml"):
         (tmp_path / name).write_text(MINE)
     with pytest.raises(TensileError) as refusal:
@@ -68,8 +68,8 @@ def test_a_file_of_somebody_else_in_the_way_ends_it_before_anything_is_written(t
     assert told[-1].startswith("nothing was written")
 
 
-def test_the_directorys_own_topology_stays_as_it_is(tmp_path: Path) -> None:
-    """It is the file that people edit; what they wrote since it was read stays."""
+def test_the_directorys_own_topology_is_not_changed(tmp_path: Path) -> None:
+    """Users edit this file, and edits since it was read are kept."""
     own = tmp_path / "topology.yaml"
     own.write_text(setup().text)
     assert str(own) not in "".join(written(setup(), tmp_path, str(own)))
@@ -80,8 +80,8 @@ def test_the_directorys_own_topology_stays_as_it_is(tmp_path: Path) -> None:
     assert own.read_text() == text(controllers=[])
 
 
-def test_a_copy_of_a_topology_says_what_it_is_made_of(tmp_path: Path) -> None:
-    """By its name alone, so that the same comes out wherever it is; then the copy can be the source itself."""
+def test_a_copy_of_a_topology_names_its_source(tmp_path: Path) -> None:
+    """It has only the file name, so the result does not depend on the folder; the copy can be the source itself."""
     written(setup(), tmp_path, "/somewhere/else/mine.yaml")
     copy = tmp_path / "topology.yaml"
     assert copy.read_text() == f"{MARK} It is a copy of mine.yaml: edit that file.\n{setup().text}"
@@ -89,14 +89,14 @@ def test_a_copy_of_a_topology_says_what_it_is_made_of(tmp_path: Path) -> None:
     assert written(setup()._replace(text="\ufeff" + setup().text), tmp_path, "/somewhere/else/mine.yaml") == []
 
 
-def test_what_was_there_already_is_taken_for_ours(tmp_path: Path) -> None:
-    """A file without our mark that is just as it would be written is in nobody's way."""
+def test_an_unmarked_file_with_the_rendered_content_is_accepted(tmp_path: Path) -> None:
+    """A file without the mark is no conflict if its content would not change."""
     assert write(tmp_path, {"a.yaml": MINE}) == [f"{tmp_path / 'a.yaml'}: written"]
     assert write(tmp_path, {"a.yaml": MINE}) == []
 
 
 def refused(found: Setup, directory: Path, name: str = "elsewhere/topology.yaml") -> str:
-    """Render where it cannot be; nothing must have changed. Gives what is said."""
+    """Render with an expected error, check that nothing has changed, and return the error."""
     before = held(directory)
     with pytest.raises(TensileError) as refusal:
         written(found, directory, name)
@@ -106,7 +106,7 @@ def refused(found: Setup, directory: Path, name: str = "elsewhere/topology.yaml"
 
 @contextmanager
 def full(limit: int) -> Iterator[None]:
-    """Limit files to this many bytes, as a full disk does."""
+    """Limit the size of files to this many bytes, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -116,8 +116,8 @@ def full(limit: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["engine.yaml", "topology.yaml"])
-def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
-    """What it leads to is somebody else's, be it written here once, and be it not there yet."""
+def test_a_symbolic_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    """Its target belongs to another owner, even if it was rendered by this program, or does not exist yet."""
     written(setup(), tmp_path / "other", "elsewhere/topology.yaml")
     target, here = tmp_path / "other" / name, tmp_path / "here"
     here.mkdir()
@@ -132,8 +132,8 @@ def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
     assert not target.exists()
 
 
-def test_a_folder_that_leads_elsewhere_is_not_written_through(tmp_path: Path) -> None:
-    """Nor is anything removed there."""
+def test_a_linked_folder_is_not_written_through(tmp_path: Path) -> None:
+    """No file is removed through it either."""
     written(setup(), tmp_path / "other", "topology.yaml")
     for place in ("lowers", "lowers/lower-a"):
         here = tmp_path / place.replace("/", "-")
@@ -147,8 +147,8 @@ def test_a_folder_that_leads_elsewhere_is_not_written_through(tmp_path: Path) ->
         assert held(tmp_path / "other") == before
 
 
-def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
-    """It was named; what it leads to is where all is written."""
+def test_the_directory_itself_may_be_a_symbolic_link(tmp_path: Path) -> None:
+    """The user named it, so its target gets all files."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     written(setup(), tmp_path / "link", "topology.yaml")
@@ -157,8 +157,8 @@ def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     assert not (tmp_path / "real" / "lowers").exists()
 
 
-def test_what_is_no_file_is_in_the_way_or_in_nobodys(tmp_path: Path) -> None:
-    """By the name of a file that is to be written it ends it; by another it is not even opened."""
+def test_an_entry_that_is_no_regular_file_is_an_error_only_if_its_name_is_needed(tmp_path: Path) -> None:
+    """An entry of another name is not even opened."""
     os.mkfifo(tmp_path / "storageclass.yaml")
     (tmp_path / "extra.yaml").mkdir()
     written(setup(controllers=[]), tmp_path, "topology.yaml")
@@ -169,8 +169,8 @@ def test_what_is_no_file_is_in_the_way_or_in_nobodys(tmp_path: Path) -> None:
     assert told.count(f"{tmp_path / 'lowers' / 'lower-c'}: a symbolic link, or not a directory") == 1
 
 
-def test_a_copy_under_another_name_stays(tmp_path: Path) -> None:
-    """With its head: whoever copied it made it theirs."""
+def test_a_copy_under_another_name_is_kept(tmp_path: Path) -> None:
+    """It is kept despite its mark, because the user copied it."""
     written(setup(), tmp_path, "topology.yaml")
     for name, copy in (
         ("network.yaml", "network-extra.yaml"),
@@ -183,8 +183,8 @@ def test_a_copy_under_another_name_stays(tmp_path: Path) -> None:
     assert "lowers/lower-a/access.yaml" not in found
 
 
-def test_a_topology_keeps_its_ends_of_lines_and_its_letters(tmp_path: Path) -> None:
-    """The directory's own is the same file again; a copy has them too."""
+def test_a_topology_keeps_its_line_ends_and_its_encoding(tmp_path: Path) -> None:
+    """The directory's own topology and a copy keep both."""
     lines = f"# Für uns.\n{setup().text}".replace("\n", "\r\n")
     own = tmp_path / "own" / "topology.yaml"
     own.parent.mkdir()
@@ -197,8 +197,8 @@ def test_a_topology_keeps_its_ends_of_lines_and_its_letters(tmp_path: Path) -> N
     assert (tmp_path / "copy" / "topology.yaml").read_bytes().endswith(lines.encode())
 
 
-def test_the_directorys_own_topology_is_known_by_another_path(tmp_path: Path) -> None:
-    """Through its parent, through a link: it is the file that is there, not another one to be copied over it."""
+def test_the_directorys_own_topology_is_recognized_by_another_path(tmp_path: Path) -> None:
+    """Through a parent folder or a link it is the same file and is not overwritten by a copy."""
     here = tmp_path / "here"
     here.mkdir()
     (here / "topology.yaml").write_text(setup().text)
@@ -208,8 +208,8 @@ def test_the_directorys_own_topology_is_known_by_another_path(tmp_path: Path) ->
         assert (here / "topology.yaml").read_text() == setup().text
 
 
-def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path: Path) -> None:
-    """The error names it; nothing is left beside it, and once there is room it is written."""
+def test_a_file_that_cannot_be_written_keeps_its_content(tmp_path: Path) -> None:
+    """The error names it, no other file is left, and the next rendering with enough space writes it."""
     written(setup(), tmp_path, "topology.yaml")
     before = (tmp_path / "engine.yaml").read_text()
     with (

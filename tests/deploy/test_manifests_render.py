@@ -1,4 +1,4 @@
-"""What is applied for a topology: each object fits the others, and what the engine does with that topology."""
+"""Tests of the manifests for a topology: the objects agree with each other and with the engine."""
 
 from typing import Any
 
@@ -33,13 +33,13 @@ def pod(found: Setup) -> Manifest:
 
 
 def container(found: Setup) -> Manifest:
-    """Return the one container of them."""
+    """Return the only container of the engine's pods."""
     (only,) = pod(found)["spec"]["containers"]
     return only
 
 
 def called(found: Setup) -> set[int]:
-    """Return every port that the engine listens on with a topology, and that of probes."""
+    """Return every port on which the engine listens with a topology, and the port of probes."""
     topology = found.topology
     ports = {topology.telemetry.port, int(container(found)["args"][-1])}
     ports |= {lower.node.kubelet_port or first for first, lower in enumerate(topology.lowers, topology.kubelet.port)}
@@ -47,22 +47,22 @@ def called(found: Setup) -> set[int]:
 
 
 def allowed(found: Setup) -> set[int]:
-    """Return the ports that the policy lets callers come to."""
+    """Return the ports that the NetworkPolicy opens to callers."""
     (rule,) = one(applied(found), "NetworkPolicy")["spec"]["ingress"]
-    assert set(rule) == {"ports"}, "whoever calls"
+    assert set(rule) == {"ports"}, "all callers"
     return {port for row in rule["ports"] for port in range(row["port"], row.get("endPort", row["port"]) + 1)}
 
 
 @EVERY
-def test_every_port_that_is_listened_on_can_be_called(fields: dict[str, Any]) -> None:
-    """And what the pods call is left open: lower clusters may be anywhere."""
+def test_every_port_of_the_engine_is_open(fields: dict[str, Any]) -> None:
+    """The policy does not restrict egress, because lower clusters may be anywhere."""
     found = setup(**fields)
     assert called(found) <= allowed(found)
     assert one(applied(found), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
 
 
-def test_lower_clusters_that_join_later_have_ports_that_can_be_called() -> None:
-    """Theirs follow kubelet.port, so that an edit of the ConfigMap is enough; the last port is the last."""
+def test_ports_of_later_lower_clusters_are_open() -> None:
+    """Their ports follow kubelet.port, so that an edit of the ConfigMap is enough; none exceeds 65535."""
     assert set(range(10350, 10450)) <= allowed(setup())
     assert max(allowed(setup(kubelet={"port": 65500}))) == 65535
     among = setup(kubelet={"port": 8080})
@@ -72,8 +72,8 @@ def test_lower_clusters_that_join_later_have_ports_that_can_be_called() -> None:
 
 
 @EVERY
-def test_everything_fits_together(fields: dict[str, Any]) -> None:
-    """Selectors choose the pods, ports by name are there, and all names are those of one engine."""
+def test_all_objects_agree(fields: dict[str, Any]) -> None:
+    """Selectors match the pods, named ports exist, and all objects use the same ServiceAccount and labels."""
     found = setup(**fields)
     objects, labels = applied(found), pod(found)["metadata"]["labels"]
     ports = {port["name"]: port["containerPort"] for port in container(found)["ports"]}
@@ -92,7 +92,7 @@ def test_everything_fits_together(fields: dict[str, Any]) -> None:
 
 @EVERY
 def test_the_engine_finds_its_topology(fields: dict[str, Any]) -> None:
-    """By the name that it is started with, in the form that it takes from a ConfigMap."""
+    """The argument names the rendered ConfigMap, whose text is valid for that mode."""
     found = setup(**fields)
     held = one(applied(found), "ConfigMap")
     assert parse(held["data"][CONFIGMAP_KEY], configmap_mode=True) == found.topology
@@ -101,16 +101,16 @@ def test_the_engine_finds_its_topology(fields: dict[str, Any]) -> None:
     assert args[2] == str(ConfigMapKey(held["metadata"]["namespace"], held["metadata"]["name"]))
 
 
-def test_only_what_is_enabled_is_there() -> None:
-    """Services for what is served, a storage class where volumes are made."""
+def test_only_enabled_features_have_objects() -> None:
+    """There are Services for enabled servers, and a StorageClass if volumes are created."""
     little, whole = (applied(setup(**TOPOLOGIES[name])) for name in ("little", "whole"))
     names = [{each["metadata"]["name"] for each in some if each["kind"] == "Service"} for some in (little, whole)]
     assert names == [{"tensile-metrics"}, {"tensile-metrics", "tensile-webhook", "tensile-extender"}]
     assert [sum(each["kind"] == "StorageClass" for each in some) for some in (little, whole)] == [0, 1]
 
 
-def test_the_webhook_is_called_by_the_name_that_its_certificate_is_for() -> None:
-    """At port 443, as the engine registers it; a name in the file is taken."""
+def test_the_webhooks_service_has_the_name_of_its_certificate() -> None:
+    """The engine registers port 443; a name in the topology is used."""
     for fields in (TOPOLOGIES["whole"], TOPOLOGIES["ports"]):
         found = setup(**fields)
         name = names_of(found.topology.webhook)[0].removesuffix(".tensile.svc")
@@ -118,8 +118,8 @@ def test_the_webhook_is_called_by_the_name_that_its_certificate_is_for() -> None
         assert (port["port"], port["targetPort"]) == (443, "webhook")
 
 
-def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
-    """The scheduler's configuration names that Service, and the port."""
+def test_the_extenders_service_selects_the_leading_pod() -> None:
+    """The scheduler's configuration has the Service's port and the command that shows its address."""
     found = setup(**TOPOLOGIES["whole"])
     service = one(applied(found), "Service", "tensile-extender")
     assert service["spec"]["selector"][LEADS] == "demo"
@@ -130,8 +130,8 @@ def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
     assert "Write IPv6 in brackets" in manifest_files(found)["scheduler-extender.yaml"]
 
 
-def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() -> None:
-    """It says so, and what it is; once the extender is enabled it has its port, and the namespace."""
+def test_the_schedulers_configuration_is_rendered_before_the_extender_is_enabled() -> None:
+    """It notes that the extender is disabled, and has its port and namespace once it is enabled."""
     name = "scheduler-extender.yaml"
     early, late = setup(), setup(namespace="ops", extender={"enabled": True, "port": 9999})
     assert "this topology does not enable the extender" in manifest_files(early)[name]
@@ -143,15 +143,15 @@ def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() 
 
 
 @EVERY
-def test_every_file_has_a_name_that_is_known_to_be_ours(fields: dict[str, Any]) -> None:
-    """Else nobody would remove it when it is not rendered any more."""
+def test_every_rendered_file_has_a_known_name(fields: dict[str, Any]) -> None:
+    """Otherwise a file would not be removed when it is no longer rendered."""
     places = [path.rpartition("/") for path in manifest_files(setup(**fields))]
     assert {name for folder, _, name in places if not folder} <= set(OF_UPPER)
     assert {name for folder, _, name in places if folder} <= set(OF_LOWER)
 
 
-def test_the_engine_says_which_port_no_topology_may_have() -> None:
-    """The one of the probes stands in the Deployment, and the topology is edited without it."""
+def test_the_engines_file_names_the_port_that_a_topology_must_not_use() -> None:
+    """The port of probes is in the Deployment, and users edit the topology without it."""
     for fields in TOPOLOGIES.values():
         found = setup(**fields)
         words = f"Port {container(found)['args'][-1]} is for the probes: do not use it in the topology."
@@ -159,7 +159,7 @@ def test_the_engine_says_which_port_no_topology_may_have() -> None:
 
 
 def test_the_pods_never_run_on_a_virtual_node() -> None:
-    """Whatever they would tolerate: an engine on a node that it serves itself could not begin."""
+    """An engine on a node that it serves itself could not start, so affinity excludes these nodes."""
     (term,) = pod(setup())["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
@@ -168,14 +168,14 @@ def test_the_pods_never_run_on_a_virtual_node() -> None:
     assert "tolerations" not in pod(setup())["spec"]
 
 
-def test_the_image_is_that_of_this_version_or_the_one_that_is_named() -> None:
-    """Without a registry: where it is only the operator knows."""
+def test_the_image_is_that_of_this_version_or_the_given_one() -> None:
+    """It has no registry by default, because only the operator knows it."""
     assert container(setup())["image"] == f"tensile-kube:{tensile.__version__}"
     assert container(setup(image="mine/tensile@sha256:0"))["image"] == "mine/tensile@sha256:0"
 
 
-def test_the_namespace_is_everywhere() -> None:
-    """But where a role has to be in another one; in lower clusters it is the same."""
+def test_all_objects_are_in_the_given_namespace() -> None:
+    """Some roles must be in other namespaces; lower clusters use the given one too."""
     found = setup(namespace="ops", **ALL)
     elsewhere = {"kube-node-lease", "kube-system"}
     places = {each["metadata"].get("namespace") for each in applied(found)}
@@ -186,7 +186,7 @@ def test_the_namespace_is_everywhere() -> None:
 
 
 def test_a_lower_cluster_gets_the_rights_of_its_own_controllers() -> None:
-    """And an account whose token it is that the kubeconfig holds."""
+    """It also gets an account, whose token is in the kubeconfig."""
     lowers = [lower("a"), lower("b", controllers=[])]
     found = setup(lowers=lowers)
     rights = []
@@ -202,8 +202,8 @@ def test_a_lower_cluster_gets_the_rights_of_its_own_controllers() -> None:
     assert rights[0] - rights[1] >= {"services", "persistentvolumeclaims"}
 
 
-def test_the_head_says_which_secrets_have_to_be_there() -> None:
-    """With their keys, and how they are made; a directory points to its own files."""
+def test_the_head_lists_the_required_secrets() -> None:
+    """It has their keys and the commands that create them; a directory refers to its own files."""
     secret = {"namespace": "ops", "name": "mine", "key": "config"}
     found = setup(lowers=[{"name": "a", "kubeconfigSecret": secret}])
     assert "#   Secret ops/mine, key config: see lowers/a/access.yaml\n" in manifest_files(found)["kustomization.yaml"]
@@ -213,8 +213,8 @@ def test_the_head_says_which_secrets_have_to_be_there() -> None:
     assert "Secret" not in manifest_files(setup(lowers=[]))["kustomization.yaml"]
 
 
-def test_a_lower_that_is_not_there_is_refused() -> None:
-    """With those that are."""
+def test_an_unknown_lower_is_refused() -> None:
+    """The error lists the known ones."""
     with pytest.raises(
         TensileError, match=r"^--lower c: the topology has no such lower cluster \(it has: lower-a, lower-b\)$"
     ):
@@ -234,15 +234,15 @@ def test_a_lower_that_is_not_there_is_refused() -> None:
         (RenderOptions("tensile", "a b"), "--image 'a b': not an image name"),
     ],
 )
-def test_what_cannot_be_is_refused(wishes: RenderOptions, words: str) -> None:
-    """By the option's name; strict Pod Security would hold for all that lives in a namespace of others."""
+def test_invalid_options_are_refused(wishes: RenderOptions, words: str) -> None:
+    """The error names the option; strict Pod Security would affect other pods in a shared namespace."""
     with pytest.raises(TensileError) as refusal:
         rendering(text().encode(), "topology.yaml", wishes)
     assert str(refusal.value).startswith(words)
 
 
-def test_a_secret_that_two_lower_clusters_share_is_said_before_the_commands() -> None:
-    """They would put one kubeconfig in place of the other."""
+def test_a_secret_that_two_lowers_share_is_announced_before_the_commands() -> None:
+    """The commands would replace the kubeconfig of one by that of the other."""
     lowers = [
         {"name": name, "kubeconfigSecret": {"namespace": "ops", "name": "both", "key": f"{name}.yaml"}} for name in "ab"
     ]
@@ -251,8 +251,8 @@ def test_a_secret_that_two_lower_clusters_share_is_said_before_the_commands() ->
     assert "the same Secret" not in lower_stream(setup(), "lower-a", "tensile manifests")
 
 
-def test_the_head_names_the_command_that_was_given() -> None:
-    """With what was chosen beside the topology, else another thing would be printed."""
+def test_the_head_repeats_the_given_command() -> None:
+    """It includes the other options, without which the output would differ."""
     found = setup(extender={"enabled": True})
     command = "tensile manifests -f my.yaml --namespace ops"
     text = upper_stream(found, command)

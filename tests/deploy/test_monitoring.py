@@ -1,4 +1,4 @@
-"""Alert rules, dashboard and ServiceMonitor fit the engine's metrics, its Service, and the documentation."""
+"""Tests that alert rules, dashboard and ServiceMonitor match the engine's metrics, its Service and the docs."""
 
 import json
 import re
@@ -25,7 +25,7 @@ SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), 
 
 
 def load(name: str) -> Any:
-    """Return a file of manifests/monitoring, parsed."""
+    """Return a parsed file of manifests/monitoring."""
     return yaml.safe_load((MONITORING / name).read_text())
 
 
@@ -48,7 +48,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def exposed() -> dict[str, set[str]]:
-    """Return the labels of every time series name that the engine, its process and a virtual node have."""
+    """Return the labels of every time series of the engine, its process and a virtual node, by name."""
     found: dict[str, set[str]] = {}
     for family in Metrics().registry.collect():
         labels = set(getattr(family, "_labelnames", ()))
@@ -71,8 +71,8 @@ def names_in(expression: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("title", "expression"), list(expressions()))
-def test_queries_use_metrics_and_labels_that_exist(title: str, expression: str) -> None:
-    """A renamed metric would leave an alert that never fires. Prometheus itself adds `job` and `instance`."""
+def test_queries_use_existing_metrics_and_labels(title: str, expression: str) -> None:
+    """An alert on a renamed metric would never fire; Prometheus itself adds `job` and `instance`."""
     known = exposed()
     names = names_in(expression)
     assert names, title
@@ -84,14 +84,14 @@ def test_queries_use_metrics_and_labels_that_exist(title: str, expression: str) 
     assert used - allowed == set()
 
 
-def test_a_name_that_does_not_exist_would_be_found() -> None:
-    """The test above reads names out of every form that a query has."""
+def test_names_of_metrics_are_found_in_every_form_of_a_query() -> None:
+    """The test of the queries depends on this."""
     query = 'histogram_quantile(0.9, sum by (a, le) (rate(x_bucket{b="y"}[5m]))) > 1 or z unless w offset 15m'
     assert names_in(query) == {"x_bucket", "z", "w"}
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
-    """Named in its annotations; its heading begins with the alert, so that a search finds it."""
+    """The annotation names it, and its heading begins with the alert's name, which makes it searchable."""
     found = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in alerts()}
     assert found == {name: f"docs/runbooks/{name}.md" for name in found}
     assert sorted(found) == sorted(path.stem for path in RUNBOOKS.glob("*.md"))
@@ -101,21 +101,21 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
         assert "\n## What to do\n1. " in text
 
 
-def test_every_alert_says_what_and_how_bad() -> None:
-    """Summary, description and a severity of kube-prometheus."""
+def test_every_alert_has_a_summary_a_description_and_a_severity() -> None:
+    """The severities are those of kube-prometheus."""
     for rule in alerts():
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}, rule["alert"]
         assert all(rule["annotations"][key].endswith(".") for key in ("summary", "description")), rule["alert"]
 
 
 def test_the_page_of_metrics_lists_the_alerts() -> None:
-    """In their order, with links to the runbooks."""
+    """They are in the same order, with links to the runbooks."""
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert re.findall(r"^\| \[(\w+)\]\(runbooks/\1\.md\)", page, re.MULTILINE) == [rule["alert"] for rule in alerts()]
 
 
-def test_panels_are_told_apart_and_do_not_overlap() -> None:
-    """Grafana would show one above the other."""
+def test_panels_have_distinct_ids_and_do_not_overlap() -> None:
+    """Grafana would draw overlapping panels on top of each other."""
     board = json.loads((MONITORING / "dashboard.json").read_text())
     ids = [panel["id"] for panel in board["panels"]]
     assert len(ids) == len(set(ids))
@@ -129,13 +129,13 @@ def test_panels_are_told_apart_and_do_not_overlap() -> None:
     assert max(x for x, _ in cells) < 24
 
 
-def test_every_panel_has_a_meaning() -> None:
-    """It is shown when a reader points at the panel."""
+def test_every_panel_has_a_description() -> None:
+    """Grafana shows it when the user points at the panel."""
     assert [panel["title"] for panel in panels() if not panel["description"].endswith(".")] == []
 
 
-def test_the_monitor_finds_the_service_whose_name_the_rules_select() -> None:
-    """By its labels and the name of its port; without another jobLabel, its name is the job."""
+def test_the_servicemonitor_selects_the_service_whose_name_is_the_job() -> None:
+    """It matches labels and port name; without a jobLabel the Service's name is the job in the rules."""
     monitor = load("servicemonitor.yaml")
     services = list(yaml.safe_load_all((ROOT / "manifests" / "network.yaml").read_text()))
     selected = [
@@ -150,7 +150,7 @@ def test_the_monitor_finds_the_service_whose_name_the_rules_select() -> None:
 
 
 def test_the_kustomization_has_every_file() -> None:
-    """Those that are applied, and the dashboard in a ConfigMap that Grafana's sidecar loads."""
+    """It has the applied ones, and the dashboard in a ConfigMap that Grafana's sidecar loads."""
     found = load("kustomization.yaml")
     (generated,) = found["configMapGenerator"]
     files = {*found["resources"], *(one.partition("=")[2] for one in generated["files"]), "kustomization.yaml"}
@@ -158,8 +158,8 @@ def test_the_kustomization_has_every_file() -> None:
     assert generated["options"]["labels"] == {"grafana_dashboard": "1"}
 
 
-def test_the_kubelet_manifests_are_separate_and_whole() -> None:
-    """Not everyone has the ScrapeConfigs of the operator, and who scrapes nodes already would count pods twice."""
+def test_the_kubelet_manifests_are_separate_and_complete() -> None:
+    """Not every operator has ScrapeConfigs, and existing scrapes of nodes would count pods twice."""
     folder = MONITORING / "kubelet"
     found = load("kubelet/kustomization.yaml")
     assert {*found["resources"], "kustomization.yaml"} == {path.name for path in folder.iterdir()}

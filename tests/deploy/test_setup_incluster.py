@@ -1,4 +1,4 @@
-"""A topology that an engine in a pod cannot use is refused with all that has to be written, and is never rewritten."""
+"""Tests of topologies for an engine in a pod: unusable ones are refused with all corrections and never rewritten."""
 
 from pathlib import Path
 from typing import Any
@@ -61,24 +61,24 @@ telemetry: {{bind: 0.0.0.0}}
 
 
 def accepted(file: str, namespace: str = NAMESPACE) -> Topology:
-    """Parse what an engine in a namespace can use."""
+    """Parse a topology that an engine in this namespace can use."""
     return parse_in_cluster(file, "topology.yaml", namespace)
 
 
 def refused(file: str, namespace: str = NAMESPACE) -> list[str]:
-    """Parse what it cannot use; return each line of the error."""
+    """Parse a topology that the engine cannot use, and return each line of the error."""
     with pytest.raises(TopologyErrors) as refusal:
         accepted(file, namespace)
     return str(refusal.value).splitlines()
 
 
 def warned(file: str) -> list[str]:
-    """Return the warnings about what it can use."""
+    """Return the warnings about a usable topology."""
     return [caution.line("topology.yaml") for caution in cautions(file, accepted(file))]
 
 
-def test_all_that_has_to_be_written_is_said_at_once() -> None:
-    """Each by its place in the file: what is wrong, and what a person copies."""
+def test_all_corrections_are_reported_at_once() -> None:
+    """Each line has the position in the file, the mistake, and text that can be copied."""
     file = "a pod does not have the file"
     assert [tuple(line.removeprefix("topology.yaml:").split("; ", 1)) for line in refused(MACHINE)] == [
         (
@@ -103,8 +103,8 @@ def test_all_that_has_to_be_written_is_said_at_once() -> None:
     ]
 
 
-def test_who_writes_what_is_said_is_refused_nothing_more() -> None:
-    """The same topology is in the ConfigMap then, to the byte, and nothing is left to warn of."""
+def test_a_corrected_topology_is_accepted_unchanged() -> None:
+    """The ConfigMap has the same bytes, and no warning is left."""
     found = rendering(POD.encode(), "topology.yaml", RenderOptions(NAMESPACE, None))
     assert (found.topology, found.text) == (parse(POD, configmap_mode=True), POD)
     assert manifest_files(found)[TOPOLOGY] == POD
@@ -112,8 +112,8 @@ def test_who_writes_what_is_said_is_refused_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
-def test_what_an_engine_in_a_pod_can_use_stays_as_it_is(fields: dict[str, Any]) -> None:
-    """Whatever else is in it."""
+def test_a_usable_topology_is_parsed_as_any_other(fields: dict[str, Any]) -> None:
+    """Its other fields have no influence."""
     assert accepted(text(**fields)) == parse(text(**fields), configmap_mode=True)
 
 
@@ -129,8 +129,8 @@ def test_what_an_engine_in_a_pod_can_use_stays_as_it_is(fields: dict[str, Any]) 
         ("lowers: []\nwebhook: {tlsCertFile: c, tlsKeyFile: k}\n", ["remove webhook"] * 2),
     ],
 )
-def test_a_section_in_which_nothing_is_left_goes_as_a_whole(fields: str, advice: list[str]) -> None:
-    """An empty one would be refused in turn: it is no mapping."""
+def test_a_section_without_remaining_fields_is_removed_completely(fields: str, advice: list[str]) -> None:
+    """An empty section would be refused, because it is no mapping."""
     assert [line.split("; ")[1].partition(":")[0] for line in refused(HEAD + fields)] == [
         words.partition(":")[0] for words in advice
     ]
@@ -147,13 +147,13 @@ def test_a_section_in_which_nothing_is_left_goes_as_a_whole(fields: str, advice:
         "telemetry: {bind: '::1'}\n",
     ],
 )
-def test_what_is_not_in_the_way_is_not_refused(fields: str) -> None:
-    """Servers that are disabled, every address, and telemetry for the pod alone."""
+def test_harmless_settings_are_not_refused(fields: str) -> None:
+    """They are disabled servers, wildcard addresses, and telemetry that is only for the pod itself."""
     assert accepted(HEAD + "lowers: []\n" + fields).name == "demo"
 
 
-def test_the_example_of_every_field_is_that_of_a_machine() -> None:
-    """Each of its paths is refused, and nothing else."""
+def test_the_complete_example_is_for_a_machine() -> None:
+    """Each path in it is refused, and no other field is."""
     assert [line.split(": ")[1] for line in refused(EXAMPLE.read_text())] == [
         "upper.kubeconfig",
         "lowers[0].kubeconfig",
@@ -163,15 +163,15 @@ def test_the_example_of_every_field_is_that_of_a_machine() -> None:
     ]
 
 
-def test_a_bad_file_is_refused_as_ever() -> None:
-    """With every error and its place; what a pod lacks is said once the file is valid."""
+def test_an_invalid_file_is_refused_with_its_errors() -> None:
+    """Each error has its position; problems of pods are reported only for valid files."""
     assert [line.split(": ")[:2] for line in refused(HEAD + "lowers: []\nwebhok: {}\nupper: {kubeconfig: k}\n")] == [
         ["topology.yaml:5:1", "webhok"]
     ]
 
 
-def test_how_pods_below_reach_the_upper_cluster_is_asked_where_they_may() -> None:
-    """It was the kubeconfig's server; where nobody asks for it, or it is given, nothing is said of it."""
+def test_advertise_url_is_suggested_only_if_lower_pods_may_call_the_upper_cluster() -> None:
+    """The kubeconfig's server was the default; it is not mentioned if it is set or not needed."""
     quiet = [
         {"controllers": []},
         {"upper": {"kubeconfig": "k", "advertiseURL": "https://upper:6443"}},
@@ -185,8 +185,8 @@ def test_how_pods_below_reach_the_upper_cluster_is_asked_where_they_may() -> Non
         assert "or set advertiseURL there" in line
 
 
-def test_two_lower_clusters_are_never_told_to_use_one_secret() -> None:
-    """The engine would come to one of them with the credential of the other."""
+def test_two_lowers_are_never_advised_to_use_one_secret() -> None:
+    """The engine would use the credential of one lower for the other."""
     theirs = "{name: b, kubeconfigSecret: {namespace: tensile, name: a}}"
     mine = "{name: a, kubeconfig: k}"
     for lowers, line in ((f"- {mine}\n- {theirs}\n", 5), (f"- {theirs}\n- {mine}\n", 6)):
@@ -199,14 +199,14 @@ def test_two_lower_clusters_are_never_told_to_use_one_secret() -> None:
     assert told.endswith("write kubeconfigSecret: {namespace: ops, name: a}")
 
 
-def test_names_that_look_like_something_else_are_quoted() -> None:
-    """What is copied is the same text for every reader of YAML."""
+def test_names_that_look_like_numbers_are_quoted() -> None:
+    """The suggested text is the same string for every YAML parser."""
     (told,) = refused(HEAD + "lowers: [{name: '012', kubeconfig: k}]\n")
     assert told.endswith('write kubeconfigSecret: {namespace: tensile, name: "012"}')
 
 
-def test_a_service_of_another_namespace_cannot_lead_to_the_engine() -> None:
-    """Kubernetes' Services lead to pods of their own namespace only."""
+def test_a_webhook_service_of_another_namespace_is_refused() -> None:
+    """A Service selects only pods of its own namespace."""
     file = HEAD + "lowers: []\nwebhook: {enabled: true, service: {namespace: ops, name: hook}}\n"
     (told,) = refused(file)
     assert told.endswith("runs in tensile; write namespace: tensile, or use --namespace ops")
@@ -214,8 +214,8 @@ def test_a_service_of_another_namespace_cannot_lead_to_the_engine() -> None:
 
 
 @pytest.mark.parametrize("name", ["tensile-extender", "tensile-metrics"])
-def test_the_webhooks_service_has_a_name_of_its_own(name: str) -> None:
-    """Two Services of one name would be one, whose ports lead nowhere."""
+def test_a_webhook_service_with_the_name_of_another_service_is_refused(name: str) -> None:
+    """One object would replace the other, and its ports would lead nowhere."""
     (told,) = refused(HEAD + f"lowers: []\nwebhook: {{enabled: true, service: {{namespace: tensile, name: {name}}}}}\n")
     assert told.startswith("topology.yaml:5:")
     assert told.endswith(f"{name} is another Service of the engine; write name: tensile-webhook, or another name")
@@ -234,8 +234,8 @@ def test_the_webhooks_service_has_a_name_of_its_own(name: str) -> None:
         ),
     ],
 )
-def test_metrics_that_nobody_reaches_are_warned_of(fields: str, told: str) -> None:
-    """They need no credential, so that nobody is made to open them."""
+def test_unreachable_metrics_are_a_warning(fields: str, told: str) -> None:
+    """Metrics need no credential, so users are not forced to expose them."""
     (found,) = warned(HEAD + fields)
     assert found.startswith(f"topology.yaml:{told}")
 
@@ -243,14 +243,14 @@ def test_metrics_that_nobody_reaches_are_warned_of(fields: str, told: str) -> No
 OPEN = "telemetry: {bind: 0.0.0.0}\n"
 
 
-def test_a_url_of_the_webhook_is_warned_of() -> None:
-    """What it leads to outside of the clusters is not ours to say."""
+def test_a_url_of_the_webhook_is_a_warning() -> None:
+    """Its target outside of the clusters cannot be checked."""
     (line,) = warned(HEAD + "lowers: []\nwebhook: {enabled: true, url: 'https://hook.example.com/mutate'}\n" + OPEN)
     assert line.startswith("topology.yaml:5:31: webhook.url: must resolve to Service tensile-webhook; to make")
 
 
-def test_a_secret_with_two_kubeconfigs_is_warned_of() -> None:
-    """By contexts or by keys: whoever wrote it so meant it, but the commands fill a Secret with one of them."""
+def test_a_secret_with_two_kubeconfigs_is_a_warning() -> None:
+    """It may be intended, by contexts or keys, but the commands write only one kubeconfig into a Secret."""
     lowers = [lower(name, context=name, kubeconfigSecret={"namespace": "ops", "name": "both"}) for name in "ab"]
     found = warned(text(lowers=lowers, telemetry={"bind": "0.0.0.0"}))
     assert [line.split(": ", 1)[1].partition(", and")[0] for line in found] == [
@@ -275,31 +275,31 @@ A, B = "{name: a, kubeconfigSecret: {namespace: n, name: a}}", "{name: b, kubeco
         (f"lowers: [{A}]\nlowerDefaults: {{node: {{kubeletPort: 80}}}}\n", ["lowerDefaults.node.kubeletPort"]),
     ],
 )
-def test_a_port_that_takes_rights_is_warned_of_where_something_listens(fields: str, told: list[str]) -> None:
-    """Each place once: some runtimes let anybody listen there, on others the engine would end at once."""
+def test_a_used_port_below_1024_is_a_warning(fields: str, told: list[str]) -> None:
+    """Each setting is reported once; some runtimes allow such ports, and with others the engine would fail."""
     found = warned(HEAD + fields + OPEN)
     assert [line.split(": ")[1] for line in found] == told
     assert all(LOW in line for line in found)
     assert all(": its Service listens on 443 in any case" in line for line in found if "webhook" in line)
 
 
-def test_a_port_for_metrics_that_takes_rights_is_warned_of() -> None:
+def test_a_port_of_metrics_below_1024_is_a_warning() -> None:
     """Telemetry is always served."""
     (line,) = warned(HEAD + "lowers: []\ntelemetry: {bind: 0.0.0.0, port: 90}\n")
     assert line == f"topology.yaml:5:34: telemetry.port: {LOW}"
 
 
 def below(namespace: str = NAMESPACE, **fields: Any) -> str:
-    """Return what gives the engine access to lower-a, of a topology that may be of a machine."""
+    """Return the manifests that give the engine access to lower-a; the topology may be a machine's."""
     wishes = RenderOptions(namespace, None)
     setup = rendering(text(**fields).encode(), "topology.yaml", wishes, for_lower=True)
     return lower_stream(setup, "lower-a", "tensile manifests")
 
 
-def test_access_to_a_lower_cluster_is_the_same_for_a_machine() -> None:
-    """Its file for the kubeconfig, and certificates of the engine's own servers, do not matter there.
+def test_access_to_a_lower_cluster_does_not_depend_on_where_the_engine_runs() -> None:
+    """A kubeconfig file and certificates of the engine's own servers have no influence.
 
-    The commands fill the Secret that the refusal names, and it is said what to write for it.
+    The commands write the Secret that the refusal names, and a comment has the field for it.
     """
     machine = {"lowers": [{"name": "lower-a", "kubeconfig": "k", "context": "c"}], "upper": {"kubeconfig": "u"}}
     machine |= {"kubelet": {"tlsCertFile": "c", "tlsKeyFile": "k", "clientCAFile": "a"}}
@@ -314,8 +314,8 @@ def test_access_to_a_lower_cluster_is_the_same_for_a_machine() -> None:
     assert "-n ops create secret generic lower-a --from" in below("ops", **machine)
 
 
-def test_the_secret_of_another_lower_cluster_is_not_filled_for_a_machine() -> None:
-    """The commands would replace its kubeconfig; a key that defaults name is that of the Secret, too."""
+def test_the_secret_of_another_lower_is_not_overwritten_for_a_machine() -> None:
+    """The commands would replace its kubeconfig; a key from lowerDefaults is used for the new Secret."""
     defaults = {"kubeconfigSecret": {"namespace": NAMESPACE, "key": "config"}}
     lowers = [{"name": "lower-a", "kubeconfig": "k"}, {"name": "b", "kubeconfigSecret": {"name": "lower-a"}}]
     found = below(lowers=lowers, lowerDefaults=defaults)
@@ -323,6 +323,6 @@ def test_the_secret_of_another_lower_cluster_is_not_filled_for_a_machine() -> No
     assert "-n tensile create secret generic lower-a-2 --from-file=config=/dev/stdin" in found
 
 
-def test_the_directory_of_a_set_up_has_no_word_of_files() -> None:
-    """Its topology names Secrets alone."""
+def test_access_files_of_a_topology_with_secrets_do_not_mention_files() -> None:
+    """Its lowers refer only to Secrets."""
     assert "names a file" not in manifest_files(setup())["lowers/lower-a/access.yaml"]

@@ -1,6 +1,6 @@
-"""The accounts and roles that an administrator applies: exactly the list of rights, as recorded text.
+"""Tests of the accounts and roles that an administrator applies: exactly the list of permissions, as recorded.
 
-TENSILE_RECORD=1 in the environment writes the texts beside this file anew; read what changed before it is committed.
+TENSILE_RECORD=1 in the environment records the files again; read what changed before you commit it.
 """
 
 import os
@@ -22,11 +22,11 @@ from tensile.topology import Topology, parse
 RECORDING = bool(os.environ.get("TENSILE_RECORD"))
 RECORDS = Path(__file__).parent / "recorded"
 Granted = set[tuple[str, str, str, str, str]]
-"""Namespace, group, resource, name and verb of each thing that may be done."""
+"""Namespace, group, resource, name and verb of each permission."""
 
 
 def little() -> Topology:
-    """A topology that asks for as little as there is."""
+    """Return a topology that needs as few permissions as possible."""
     file = {
         "apiVersion": "tensile-kube.io/v1alpha1",
         "kind": "Topology",
@@ -55,7 +55,7 @@ TOPOLOGIES = {"whole": whole, "little": little}
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("extent", TOPOLOGIES)
 def test_the_objects_are_as_recorded(side: str, extent: str) -> None:
-    """In an order and form that a person can read, and that stays."""
+    """Their order and format are readable and stable."""
     got = yaml.safe_dump_all(SIDES[side](TOPOLOGIES[extent]()), sort_keys=False)
     record = RECORDS / f"roles-{side}-{extent}.yaml"
     if RECORDING:
@@ -64,8 +64,8 @@ def test_the_objects_are_as_recorded(side: str, extent: str) -> None:
 
 
 @pytest.mark.parametrize("extent", TOPOLOGIES)
-def test_they_grant_the_rights_and_nothing_else(extent: str) -> None:
-    """Each verb on each resource, in its namespace and on its object: neither fewer nor more."""
+def test_the_roles_grant_exactly_the_listed_permissions(extent: str) -> None:
+    """Each verb on each resource is compared with its namespace and object name."""
     topology = TOPOLOGIES[extent]()
     place = ConfigMapKey("tensile", "topology")
     rights = upper_rights(topology, place=place, takes_turns=True, namespace="tensile")
@@ -74,7 +74,7 @@ def test_they_grant_the_rights_and_nothing_else(extent: str) -> None:
 
 
 def granted(objects: Iterable[Manifest]) -> Granted:
-    """Read from roles what they grant, as the apiserver does."""
+    """Return the permissions that roles grant, as the apiserver reads them."""
     return {
         (one["metadata"].get("namespace", ""), group, resource, name, verb)
         for one in objects
@@ -87,13 +87,13 @@ def granted(objects: Iterable[Manifest]) -> Granted:
 
 
 def listed(rights: Iterable[Permission]) -> Granted:
-    """Return the same of the list of rights."""
+    """Return the same for the list of permissions."""
     return {(one.namespace, one.group, one.resource, one.name, verb) for one in rights for verb in one.verbs}
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_each_role_is_bound_to_the_one_account_where_it_is(side: str) -> None:
-    """A role without a binding grants nothing, and one that is bound to somebody else too much."""
+def test_each_role_is_bound_only_to_the_engines_account(side: str) -> None:
+    """An unbound role grants nothing, and a binding to another subject would grant too much."""
     account, *others = SIDES[side](whole())
     subject = {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "tensile"}
     assert (account["kind"], account["metadata"]["namespace"]) == ("ServiceAccount", "tensile")
@@ -109,13 +109,13 @@ def test_each_role_is_bound_to_the_one_account_where_it_is(side: str) -> None:
 
 
 def test_topologies_that_share_a_cluster_share_no_role() -> None:
-    """By their names, or else by the namespaces that they are in; no two of these make one name."""
+    """Role names contain topology and namespace, and different pairs give different names."""
     pairs = [("demo", "tensile"), ("other", "tensile"), ("demo", "team"), ("tensile", "demo")]
     assert len({role_name(*pair) for pair in pairs}) == len(pairs)
 
 
-def test_rules_join_what_reads_alike() -> None:
-    """Resources of one group with the same verbs are one rule; what is for one object only stands alone."""
+def test_rules_combine_resources_of_one_group_with_the_same_verbs() -> None:
+    """A permission for one named object has a separate rule."""
     rights = [
         Permission(POD, ("get", "list"), "x"),
         Permission(LEASE, ("get", "list"), "x"),
@@ -130,8 +130,8 @@ def test_rules_join_what_reads_alike() -> None:
     ]
 
 
-def test_another_name_of_the_topologys_configmap_is_that_of_its_status_and_plan_too() -> None:
-    """Its own text is never the engine's to write, nor a candidate."""
+def test_the_engines_configmaps_follow_the_name_of_the_topologys_configmap() -> None:
+    """The engine may not write the topology's own ConfigMap or a candidate."""
     roles = upper_roles(whole(), namespace="ops", configmap="mine")
     written = {one for one in granted(roles) if one[2] == "configmaps" and one[4] in {"create", "patch", "delete"}}
     assert written == {
@@ -143,8 +143,8 @@ def test_another_name_of_the_topologys_configmap_is_that_of_its_status_and_plan_
     }
 
 
-def test_the_account_for_ci_writes_one_config_map_and_reads_another() -> None:
-    """By name, in the namespace of the topology; its account is not the engine's."""
+def test_the_account_for_ci_writes_one_configmap_and_reads_another() -> None:
+    """Both are named and in the topology's namespace, and the account is not the engine's."""
     account, role, binding = candidate_roles("demo", namespace="ops", configmap="mine")
     assert granted([role]) == {
         *(("ops", "", "configmaps", "mine-candidate", verb) for verb in ("create", "patch", "delete")),
@@ -156,8 +156,8 @@ def test_the_account_for_ci_writes_one_config_map_and_reads_another() -> None:
     assert subject["name"] != ACCOUNT
 
 
-def test_the_lease_is_the_same_wherever_an_engine_runs() -> None:
-    """It keeps engines whose objects have the same marks from driving together, in whatever namespaces they are."""
+def test_the_lease_does_not_depend_on_the_engines_namespace() -> None:
+    """It prevents two engines with the same owner labels from running at once in different namespaces."""
     places = {
         (one[0], one[3], one[4])
         for namespace in ("tensile", "ops")
@@ -168,7 +168,7 @@ def test_the_lease_is_the_same_wherever_an_engine_runs() -> None:
     assert places == {*lease, ("kube-system", "", "create")}
 
 
-def test_no_pod_below_gets_the_token_by_itself() -> None:
-    """Nobody runs as that account there; above the engine's own pods do."""
+def test_only_upper_pods_get_the_accounts_token_automatically() -> None:
+    """No pod in a lower cluster uses the account; the engine's own pods in the upper cluster do."""
     accounts: list[Any] = [SIDES[side](little())[0].get("automountServiceAccountToken") for side in ("upper", "lower")]
     assert accounts == [None, False]

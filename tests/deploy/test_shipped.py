@@ -1,6 +1,6 @@
-"""manifests/ is what `tensile manifests` makes of manifests/topology.yaml, and never drifts from it.
+"""Tests that manifests/ is always the output of `tensile manifests` for manifests/topology.yaml.
 
-Beside that it has manifests/monitoring, which is written by hand.
+In addition it contains manifests/monitoring, which is written by hand.
 """
 
 import shutil
@@ -14,7 +14,7 @@ ADVICE = "mend: tensile manifests -f manifests/topology.yaml --dir manifests"
 
 
 def test_the_directory_is_a_rendering_of_its_topology() -> None:
-    """Every file, and none beside them."""
+    """Every file matches, and there are no others."""
     name = SHIPPED / TOPOLOGY
     found = rendering(name.read_bytes(), str(name), RenderOptions(NAMESPACE, None))
     assert warnings(found, str(name)) == []
@@ -23,8 +23,8 @@ def test_the_directory_is_a_rendering_of_its_topology() -> None:
     assert held == manifest_files(found), ADVICE
 
 
-def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
-    """By the command that its topology gives: no file of it is taken for somebody else's."""
+def test_an_edited_topology_is_rendered_into_a_copy_of_the_directory(tmp_path: Path) -> None:
+    """The command of the topology works, and no file is mistaken for a foreign one."""
     shutil.copytree(SHIPPED, tmp_path / "mine", ignore=shutil.ignore_patterns(MONITORING.name))
     own = tmp_path / "mine" / TOPOLOGY
     enabled = own.read_text() + "extender: {enabled: true, port: 9999}\n"
@@ -38,8 +38,8 @@ def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
     assert (own.parent / "scheduler-extender.yaml").read_text() == (SHIPPED / "scheduler-extender.yaml").read_text()
 
 
-def test_it_has_what_most_people_begin_with() -> None:
-    """Two lower clusters, the webhook, the controllers of the default; nothing that needs a set-up elsewhere first."""
+def test_the_topology_has_common_defaults() -> None:
+    """It has two lowers, the webhook and the default controllers, and needs no other set-up first."""
     topology = rendering((SHIPPED / TOPOLOGY).read_bytes(), TOPOLOGY, RenderOptions(NAMESPACE, None)).topology
     assert [lower.name for lower in topology.lowers] == ["lower-a", "lower-b"]
     assert (topology.webhook.enabled, topology.extender.enabled) == (True, False)

@@ -1,4 +1,4 @@
-"""What is kept of a cluster that was seen, and what is not: a snapshot is handed around."""
+"""Tests of which data a snapshot of a cluster keeps and drops, because users pass snapshots on."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ SECRET = "hunter2"
 
 
 def talkative() -> dict[str, Any]:
-    """Make a pod that holds a secret wherever a pod can hold one that placement does not look at."""
+    """Make a pod with a secret in every field that placement does not need."""
     container = {
         "name": "main",
         "image": f"registry/{SECRET}",
@@ -44,13 +44,13 @@ def talkative() -> dict[str, Any]:
     return made | {"status": status}
 
 
-def test_nothing_that_a_pod_holds_in_confidence_is_kept() -> None:
-    """Neither in its spec nor in its status, nor what somebody wrote on it."""
+def test_a_snapshot_keeps_no_secret_of_a_pod() -> None:
+    """No secret of the pod's spec, status or annotations is kept."""
     assert SECRET not in orjson.dumps(kept(POD, talkative())).decode()
 
 
-def test_everything_that_placement_looks_at_is_kept() -> None:
-    """What was seen says the same of a pod as the cluster itself would."""
+def test_a_snapshot_keeps_every_field_that_placement_uses() -> None:
+    """The kept pod has the same requests, ports, claims and node usage as the whole pod."""
     whole = talkative()
     lean = kept(POD, whole)
     assert pod_of(lean).requests == pod_of(whole).requests
@@ -62,8 +62,8 @@ def test_everything_that_placement_looks_at_is_kept() -> None:
         assert seen.nodes["n"].used == {"cpu": 2000}
 
 
-def test_a_node_and_a_volume_as_kept() -> None:
-    """What they offer and where they are; no addresses, images or managers of fields."""
+def test_a_snapshot_keeps_the_fields_of_nodes_claims_and_volumes_that_placement_uses() -> None:
+    """Addresses, images and managed fields are dropped."""
     made = node("n", labels={"a": "b"}, spec={"unschedulable": True})
     made["status"]["images"] = [{"names": ["x"]}]
     assert kept(NODE, made)["status"].keys() == {"allocatable", "conditions"}
@@ -73,8 +73,8 @@ def test_a_node_and_a_volume_as_kept() -> None:
     assert kept(VOLUME, volume())["status"] == {"phase": "Available"}
 
 
-def test_a_sight_asked_without_a_pod() -> None:
-    """Where it is judged why a pod is where it is, it is not in its own way."""
+def test_a_snapshot_without_a_pod_does_not_count_its_requests() -> None:
+    """A pod that is already on a node must not reduce the capacity that it is checked against."""
     there = pod(spec={"containers": [{"name": "m", "resources": {"requests": {"cpu": "4"}}}]}, on="n", uid="me")
     found = sight("lower-a", (NODE, node("n")), (POD, there), (NAMESPACE, space("default")))
     wanted = pod_of(there)
@@ -82,8 +82,8 @@ def test_a_sight_asked_without_a_pod() -> None:
     assert examine(wanted, found.snapshot("me")).fits
 
 
-def test_a_picture_comes_back_from_a_file() -> None:
-    """It says the same as before."""
+def test_a_snapshot_is_the_same_after_it_is_saved_and_read() -> None:
+    """The clusters, their errors, the owner and the lower pods are the same."""
     web = above(spec={"nodeName": "lower-a"})
     before = picture(
         [(POD, web)], two_nodes("lower-a", (POD, below(web, "lower-a-1"))), sight("lower-b", trouble="away")
@@ -95,8 +95,8 @@ def test_a_picture_comes_back_from_a_file() -> None:
     assert after.below(web, "lower-a") == before.below(web, "lower-a")
 
 
-def test_a_lower_of_the_topology_that_was_not_seen() -> None:
-    """Nothing is known of it, which is said; one that left the topology is passed over by nobody's decision."""
+def test_a_lower_that_is_absent_from_the_snapshot_has_an_error() -> None:
+    """The state of a lower of the topology that the snapshot does not contain is not known."""
     found = picture([], two_nodes("lower-a"))
     assert found.lowers["lower-b"].trouble == "the snapshot does not have this cluster"
 
@@ -119,19 +119,19 @@ def test_a_lower_of_the_topology_that_was_not_seen() -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_snapshot(data: bytes, why: str) -> None:
-    """It is named, with what is wrong."""
+def test_an_invalid_snapshot_file_is_refused_with_its_name_and_the_reason(data: bytes, why: str) -> None:
+    """The error begins with the name of the file and contains the reason."""
     with pytest.raises(TensileError, match=r"^file: ") as error:
         picture_of(data, topology(), NOW, "file")
     assert why in str(error.value)
 
 
-def test_unknown_fields_are_refused() -> None:
+def test_a_snapshot_with_unknown_fields_is_refused() -> None:
     """A snapshot of a later release is not read in part."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"name":"a","more":1}', type=ClusterSnapshot)
 
 
-def test_the_kinds_are_listed_once() -> None:
-    """Each is asked for under a name of its own."""
+def test_the_kinds_of_a_snapshot_have_unique_plural_names() -> None:
+    """The objects of each kind are stored under the plural name of the kind."""
     assert len({kind.plural for kind in KINDS}) == len(KINDS)

@@ -1,4 +1,4 @@
-"""What `tensile explain pod` says, from what was seen; the sentence has to name what really stands in the way."""
+"""Tests of `tensile explain pod`: its sentence must name the real obstacle in the snapshot."""
 
 from typing import Any
 
@@ -26,35 +26,35 @@ LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
 
 
 def why(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> str:
-    """Return the sentence."""
+    """Return the sentence that explains the state of a pod."""
     return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperObject(pod, []))["why"])
 
 
 def on(node_name: str = "lower-a") -> Manifest:
-    """Bind a pod."""
+    """Make the spec that binds a pod to a node."""
     return {"nodeName": node_name}
 
 
 def unscheduled(message: str) -> Manifest:
-    """Make the status of a pod for which a scheduler found nothing."""
+    """Make the status of a pod for which a scheduler found no node."""
     return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]}
 
 
 def unmirrored(reason: str, message: str) -> Manifest:
-    """Make the status of a pod that cannot be made below."""
+    """Make the status of a pod that cannot be created in its lower."""
     return {"conditions": [{"type": MIRRORED, "status": "False", "reason": reason, "message": message}]}
 
 
-def test_a_pod_that_does_not_tolerate_virtual_nodes() -> None:
-    """Every virtual node says the same, which is said once."""
+def test_one_reason_of_all_virtual_nodes_is_reported_once() -> None:
+    """All virtual nodes refuse a pod without the toleration for the same reason."""
     found = why(above(spec={"tolerations": []}))
     assert found == (
         f"no virtual node accepts it: node(s) had untolerated taint(s) (taint {TAINT['key']}=k8s:NoSchedule)"
     )
 
 
-def test_virtual_nodes_that_say_different_things() -> None:
-    """Each is named."""
+def test_different_reasons_are_reported_by_virtual_node() -> None:
+    """Each virtual node is named with the reason why it refuses the pod."""
     cordoned = (NODE, virtual("lower-b", unschedulable=True))
     assert why(above(spec={"nodeSelector": {"clusterID": "x"}}), upper=[cordoned]) == (
         "no virtual node accepts it: lower-a: node(s) didn't match Pod's node affinity/selector "
@@ -63,16 +63,16 @@ def test_virtual_nodes_that_say_different_things() -> None:
     )
 
 
-def test_a_pod_that_the_upper_scheduler_has_not_looked_at() -> None:
-    """It may go somewhere, and nobody has sent it."""
+def test_an_unbound_pod_that_fits_waits_for_the_upper_scheduler() -> None:
+    """The sentence names the virtual nodes that fit, and the scheduler's message if there is one."""
     assert why(above()) == (
         "the upper scheduler has not bound it, although it fits on lower-a, lower-b; it has reported no reason"
     )
     assert why(above(status=unscheduled("busy"))).endswith("; it reports: busy")
 
 
-def test_a_pod_of_a_scheduler_of_its_own() -> None:
-    """A scheduler that does not run reports nothing."""
+def test_an_unbound_pod_with_its_own_scheduler_waits_for_that_scheduler() -> None:
+    """The advice is to check that the scheduler runs, because one that does not run reports nothing."""
     pod = above(spec={"schedulerName": "batch"})
     assert why(pod).startswith("its scheduler batch has not bound it, although it fits on lower-a")
     assert advised(pod) == [
@@ -80,8 +80,8 @@ def test_a_pod_of_a_scheduler_of_its_own() -> None:
     ]
 
 
-def test_a_pod_that_fits_on_a_virtual_node_in_sum_only() -> None:
-    """The extender refuses it there; what to do depends on the lower nodes."""
+def test_a_pod_that_fits_a_virtual_node_but_no_single_lower_node_is_explained() -> None:
+    """The extender refuses such a virtual node, and the advice is about the capacity of each lower."""
     large = above(spec=asking(cpu="5"), status=unscheduled("no node fits"))
     assert why(large) == (
         "it fits on lower-a, lower-b in sum, but on no single node there; the upper scheduler reports: no node fits"
@@ -94,27 +94,27 @@ def test_a_pod_that_fits_on_a_virtual_node_in_sum_only() -> None:
     ]
 
 
-def test_a_pod_behind_gates() -> None:
-    """They come first."""
+def test_scheduling_gates_are_the_first_obstacle() -> None:
+    """The sentence names the gates before any reason of a node."""
     assert why(above(spec={"schedulingGates": [{"name": "quota.io/wait"}]})) == "it has scheduling gates: quota.io/wait"
 
 
-def test_a_topology_without_lowers() -> None:
-    """There is nowhere to go."""
+def test_a_topology_without_lowers_is_the_obstacle() -> None:
+    """No virtual node exists for the pod."""
     found = explained(picture([], lowers=[]), UpperObject(above(), []))
     assert found["why"] == "the topology has no lower clusters"
     assert found["lowers"] == []
 
 
-def test_a_pod_that_fits_on_no_node_below() -> None:
-    """Enough in all, and on no single node: what the virtual node does not show."""
+def test_a_bound_pod_that_fits_no_single_lower_node_waits_for_a_node() -> None:
+    """The virtual node shows the sum of its nodes, which suffices although no single node does."""
     pod = above(spec=on() | asking(cpu="5"))
     lower = two_nodes("lower-a", (POD, below(pod, phase="Pending")))
     assert why(pod, lower, LOWERS[1]) == "in lower-a it waits for a node: 0/2 nodes are available: 2 Insufficient cpu."
 
 
-def test_a_lower_pod_that_pretends_to_be_the_copy_is_not_described() -> None:
-    """Its marks are right, as anyone may write them, but it has another name than the copy would have."""
+def test_a_lower_pod_with_the_marks_but_another_name_is_not_shown() -> None:
+    """Any client of the lower can write the marks, but the real lower pod has a known name."""
     pod = above(spec=on())
     made = below(pod, on="lower-a-1")
     forged = {**made, "metadata": {**made["metadata"], "name": "forged"}}
@@ -124,8 +124,8 @@ def test_a_lower_pod_that_pretends_to_be_the_copy_is_not_described() -> None:
     assert [bool(row["pod"]) for row in fooled["lowers"]] == [False, False]
 
 
-def test_a_pod_whose_scheduler_below_has_not_chosen() -> None:
-    """Nodes would do."""
+def test_a_lower_pod_that_fits_nodes_waits_for_the_lower_scheduler() -> None:
+    """The sentence names the lower nodes on which the pod fits."""
     pod = above(spec=on())
     lower = two_nodes("lower-a", (POD, below(pod, phase="Pending")))
     assert why(pod, lower) == (
@@ -134,8 +134,8 @@ def test_a_pod_whose_scheduler_below_has_not_chosen() -> None:
     )
 
 
-def test_a_pod_that_runs() -> None:
-    """Where it is, and the other nodes are judged as if it were not there."""
+def test_a_running_pod_is_explained_by_its_lower_node() -> None:
+    """The nodes are checked without the requests of the pod itself."""
     pod = above(spec=on() | asking(cpu="3"))
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
     found = explained(picture([], lower, LOWERS[1]), UpperObject(pod, []))
@@ -153,8 +153,8 @@ def test_a_pod_that_runs() -> None:
         ("RunContainerError", []),
     ],
 )
-def test_a_container_that_waits(reason: str, advice: list[str]) -> None:
-    """Its reason, where it is more than that it is being made, and what to do."""
+def test_a_waiting_container_is_explained_by_its_reason_and_advice(reason: str, advice: list[str]) -> None:
+    """The reason ContainerCreating is left out, because it is not an obstacle."""
     waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": "no such image"}}}
     pod = above(spec=on(), status={"containerStatuses": [waiting]})
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1", "Pending")))
@@ -176,8 +176,8 @@ def test_a_container_that_waits(reason: str, advice: list[str]) -> None:
         ("Error", "read why its container ended: `kubectl logs web -n default --previous`"),
     ],
 )
-def test_a_container_that_crashes(reason: str, advice: str) -> None:
-    """How it ended before, and where its output is, which says nothing about a lack of memory."""
+def test_a_crashing_container_is_explained_by_its_last_termination(reason: str, advice: str) -> None:
+    """The advice is to read the previous log, except after OOMKilled, which the log does not mention."""
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     ended = {"terminated": {"reason": reason, "exitCode": 137}}
     pod = above(spec=on(), status={"containerStatuses": [{"name": "main", "state": waiting, "lastState": ended}]})
@@ -196,8 +196,8 @@ def test_a_container_that_crashes(reason: str, advice: str) -> None:
         ("", "", "see its containers and events"),
     ],
 )
-def test_a_pod_that_runs_and_is_not_ready(reason: str, message: str, advice: str) -> None:
-    """A Service without endpoints refers to this."""
+def test_a_running_pod_that_is_not_ready_is_explained_by_its_condition(reason: str, message: str, advice: str) -> None:
+    """Such a pod is the reason for a Service without endpoints."""
     ready = {"type": "Ready", "status": "False", "reason": reason, "message": message}
     pod = above(spec=on(), status={"phase": "Running", "conditions": [ready]})
     lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
@@ -211,8 +211,8 @@ def test_a_pod_that_runs_and_is_not_ready(reason: str, message: str, advice: str
     ("reason", "message"),
     [("Forbidden", "exceeded quota: q"), ("ConfigMapNotFound", "ConfigMap a/b does not exist in the upper cluster")],
 )
-def test_a_pod_that_is_denied_below(reason: str, message: str) -> None:
-    """As the engine says it."""
+def test_a_pod_that_the_lower_refuses_is_explained_by_the_engines_condition(reason: str, message: str) -> None:
+    """The sentence has the reason and the message of the condition that the engine set."""
     found = why(above(spec=on(), status=unmirrored(reason, message)))
     assert found == f"it is not created in lower-a: {reason}: {message}"
 
@@ -223,8 +223,8 @@ def quota(hard: str, used: str, **spec: Any) -> Manifest:
     return {"metadata": {"name": "q", "namespace": "default"}, "spec": spec, "status": status}
 
 
-def test_a_quota_below() -> None:
-    """What it leaves is told where the pod is not below yet."""
+def test_a_lower_quota_that_is_too_small_is_the_obstacle() -> None:
+    """If the pod does not exist in the lower yet, the sentence shows what the quota leaves."""
     pod = above(spec=on() | asking(cpu="2"))
     found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), UpperObject(pod, []))
     assert found["why"] == ("it is not created in lower-a: quota q is too small: requests.cpu: 2 asked, 1 of 4 left")
@@ -233,8 +233,8 @@ def test_a_quota_below() -> None:
     assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in explanation_text(found)
 
 
-def test_a_quota_is_not_the_remedy_for_another_reason() -> None:
-    """A quota would be in the way next; the advice is about the obstacle that the sentence names."""
+def test_advice_about_a_quota_requires_that_the_quota_is_the_reported_obstacle() -> None:
+    """A quota would be the next obstacle; the advice is about the one that the sentence names."""
     lower = two_nodes("lower-a", (QUOTA, quota("4", "3")))
     missing = unmirrored("ConfigMapNotFound", "ConfigMap a/b does not exist in the upper cluster")
     pod = above(spec=on() | asking(cpu="2"), status=missing)
@@ -243,28 +243,28 @@ def test_a_quota_is_not_the_remedy_for_another_reason() -> None:
     assert advised(pod, lower) == ["raise the quota in lower-a, or reduce the requests of the pod"]
 
 
-def test_the_remedy_for_an_excluded_namespace_needs_no_engine() -> None:
-    """The topology tells it, also before the engine has set the condition."""
+def test_advice_about_an_excluded_namespace_needs_no_condition_of_the_engine() -> None:
+    """The topology excludes the namespace, also before the engine has set the condition."""
     (advice,) = advised(above(spec=on(), namespace="kube-system"))
     assert advice.startswith("create the pod in another namespace, or change `excludeNamespaces`")
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}])
-def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
-    """Nor one that leaves enough."""
+def test_scoped_quotas_and_quotas_that_leave_enough_are_not_reported(spec: Manifest) -> None:
+    """A quota with scopes is for some pods only."""
     pod = above(spec=on() | asking(cpu="2"))
     for one in (quota("4", "4", **spec), quota("4", "2")):
         found = explained(picture([], two_nodes("lower-a", (QUOTA, one))), UpperObject(pod, []))
         assert found["lowers"][0]["quota"] == []
 
 
-def test_nothing_is_said_of_it() -> None:
-    """The engine may not run."""
+def test_a_pod_that_is_not_created_without_a_condition_may_lack_an_engine() -> None:
+    """The sentence suggests to check whether the engine runs."""
     assert why(above(spec=on())) == "it is not created in lower-a, and the engine has not reported why: does it run?"
 
 
-def test_a_lower_pod_that_was_deleted_only_there() -> None:
-    """It is not missing for want of an engine; if many are, the guard keeps them, and its Node says so."""
+def test_a_lower_pod_deleted_only_in_its_lower_is_explained() -> None:
+    """The engine sets the upper pod to Failed, unless the guard keeps it, as the Node's condition shows."""
     ran = above(spec=on(), status={"phase": "Running", "containerStatuses": [{"name": "main"}]})
     gone = "its lower pod in lower-a is gone, but no user deleted the upper pod; "
     assert (why(ran), advised(ran)) == (f"{gone}the engine sets it to Failed", [])
@@ -297,8 +297,8 @@ def system(identity: str) -> tuple[Kind, Manifest]:
     return NAMESPACE, {"metadata": {"name": "kube-system", "uid": identity}}
 
 
-def test_a_lower_at_whose_address_another_cluster_is() -> None:
-    """Its pods are in its own cluster: that they are missing in this one says nothing."""
+def test_the_state_of_a_pod_is_unknown_if_another_cluster_responds() -> None:
+    """The pod runs in its own cluster, so its absence from another cluster does not show that it is deleted."""
     upper, (a, b) = [owned("lower-a", **{LOWER_UID: "uid-of-a"})], (system("uid-of-a"), system("uid-of-b"))
     assert "is gone" in why(running(), two_nodes("lower-a", a), two_nodes("lower-b"), upper=upper)
     assert why(running(), two_nodes("lower-a", b), two_nodes("lower-b", b), upper=upper) == (
@@ -307,22 +307,22 @@ def test_a_lower_at_whose_address_another_cluster_is() -> None:
     )
 
 
-def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
+def test_swapped_kubeconfigs_of_two_lowers_are_recognized() -> None:
     """The Node of each lower records its cluster, so the error names the lower whose cluster responds."""
     upper = [owned(f"lower-{one}", **{LOWER_UID: f"uid-of-{one}"}) for one in "ab"]
     swapped = two_nodes("lower-a", system("uid-of-b")), two_nodes("lower-b", system("uid-of-a"))
     assert ", the same cluster as lower lower-b (" in why(running(), *swapped, upper=upper)
 
 
-def test_a_pod_on_a_node_of_a_renamed_topology() -> None:
-    """Its lower pod is marked for the former name, and nothing is done about it."""
+def test_a_pod_on_a_node_of_another_topology_is_explained() -> None:
+    """Its lower pod has the marks of that topology, which may be a former name of this one."""
     upper = [owned("lower-a", topology="former")]
     assert why(running(), upper=upper) == "its node lower-a belongs to topology former"
     assert advised(running(), upper=upper)[0].startswith("if this topology was renamed, set `name: former` again")
 
 
-def test_a_pod_of_a_lower_that_was_removed() -> None:
-    """The Node still has this topology's owner label; a Node without it is not a virtual node of the topology."""
+def test_a_pod_of_a_removed_lower_is_explained_by_the_owner_label_of_its_node() -> None:
+    """The Node still has this topology's owner label; a Node without it is no virtual node of the topology."""
     pod, upper = above(spec=on("lower-x"), status={"phase": "Running"}), [owned("lower-x")]
     assert why(pod) == "its node lower-x is not a virtual node of this topology"
     assert why(pod, upper=upper) == (
@@ -331,8 +331,8 @@ def test_a_pod_of_a_lower_that_was_removed() -> None:
     assert advised(pod, upper=upper)[0].startswith("put the lower cluster back")
 
 
-def test_a_pod_whose_engine_is_away() -> None:
-    """It says since when the Lease is not renewed, and to start the engine; not for a pod that has ended."""
+def test_a_node_lease_that_is_not_renewed_is_reported() -> None:
+    """The advice is to start the engine; a pod that has ended needs none."""
     lease = {"spec": {"renewTime": "2026-03-01T11:00:00.000000Z"}}
     seen = picture([], *LOWERS)
     found = explained(seen, UpperObject(above(spec=on()), [], lease))
@@ -346,8 +346,8 @@ def test_a_pod_whose_engine_is_away() -> None:
     assert "lease" not in explained(seen, UpperObject(above(spec=on()), [], fresh))["why"]
 
 
-def test_a_lower_out_of_reach() -> None:
-    """Half a picture is told as such."""
+def test_the_state_of_a_pod_in_an_unreachable_lower_is_unknown() -> None:
+    """The sentence and the table contain the error, and the other lower is explained as usual."""
     trouble = "lower-a: no answer in 20 s"
     found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), UpperObject(above(spec=on()), []))
     assert found["why"] == f"its state in lower-a is unknown: {trouble}"
@@ -356,8 +356,8 @@ def test_a_lower_out_of_reach() -> None:
     assert f"lower-a   -           ?      reach   {trouble}" in explanation_text(found)
 
 
-def test_a_namespace_that_is_not_mirrored() -> None:
-    """And a DaemonSet's pod without the label."""
+def test_a_pod_that_is_not_mirrored_is_explained() -> None:
+    """Pods of excluded namespaces and of DaemonSets are not mirrored."""
     assert why(above(spec=on(), namespace="kube-system")) == (
         "it is not mirrored: pods of namespace kube-system are not mirrored (excludeNamespaces)"
     )
@@ -365,13 +365,13 @@ def test_a_namespace_that_is_not_mirrored() -> None:
     assert "pods of DaemonSets" in why(above(spec=on(), ownerReferences=owner))
 
 
-def test_a_node_that_is_nobodys() -> None:
-    """A node of the upper cluster itself."""
+def test_a_pod_on_a_node_that_is_no_virtual_node_is_explained() -> None:
+    """The pod is bound to a real node of the upper cluster."""
     assert why(above(spec=on("worker"))) == "its node worker is not a virtual node of this topology"
 
 
-def test_a_pod_that_has_ended() -> None:
-    """With what was said of it."""
+def test_an_ended_pod_is_explained_by_its_reason() -> None:
+    """The advice is to create the pod again, unless it has a controller."""
     lost = above(spec=on(), status={"phase": "Failed", "reason": "LowerPodLost"})
     assert why(lost) == "it has ended (LowerPodLost)"
     assert advised(lost) == ["create it again: it has no controller that does"]
@@ -388,8 +388,8 @@ def test_a_pod_that_has_ended() -> None:
     assert advised(collected) == ["create it again: it has no controller that does"]
 
 
-def test_a_pod_that_is_being_deleted() -> None:
-    """It waits for the lower cluster, for one that does not answer, or for finalizers."""
+def test_a_terminating_pod_waits_for_its_lower_an_unreachable_lower_or_finalizers() -> None:
+    """The sentence contains the time of the deletion and what it waits for."""
     ending = above(spec=on(), deletionTimestamp="2026-03-01T11:00:00Z", finalizers=["x/y"])
     since = "its deletion was requested at 2026-03-01T11:00:00Z"
     there = two_nodes("lower-a", (POD, below(ending, "lower-a-1")))
@@ -401,8 +401,8 @@ def test_a_pod_that_is_being_deleted() -> None:
     assert why(ending) == since
 
 
-def test_a_volume_that_holds_the_pod_in_one_place() -> None:
-    """Below, a claim of ours that is bound to a node's own volume."""
+def test_a_lower_volume_restricts_a_pod_to_the_node_of_the_volume() -> None:
+    """The lower claim is bound to a volume with the affinity of one node."""
     pod = above(spec=on() | using("data"))
     storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-2")))]
     found = explained(picture([(CLAIM, claim())], two_nodes("lower-a", *storage)), UpperObject(pod, []))
@@ -411,8 +411,8 @@ def test_a_volume_that_holds_the_pod_in_one_place() -> None:
     assert nodes[0]["check"] == "volumes"
 
 
-def test_a_pod_whose_volume_is_on_one_node_below() -> None:
-    """That node is full, or it is gone; what the other nodes answer is no obstacle."""
+def test_advice_about_a_pod_with_a_volume_is_about_the_node_of_the_volume() -> None:
+    """That node is full or absent; the reasons of the other nodes are no obstacle."""
     pod = above(spec=on() | using("data") | asking(cpu="5"))
     storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-2")))]
     waits = (POD, below(pod, phase="Pending"))
@@ -425,8 +425,8 @@ def test_a_pod_whose_volume_is_on_one_node_below() -> None:
     assert back.startswith("bring the node in lower-a back that has the volume of its claims")
 
 
-def test_a_pod_that_selects_another_cluster_than_that_of_its_data() -> None:
-    """The virtual node that it selects refuses it for the volume; that others do not match is its own choice."""
+def test_a_pod_that_selects_another_lower_than_that_of_its_data_gets_advice() -> None:
+    """The virtual node that the pod selects refuses it because of the volume."""
     storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a")))]
     pod = above(spec=using("data") | {"nodeSelector": {"clusterID": "lower-b"}})
     (line,) = advised(pod, upper=storage)
@@ -436,8 +436,8 @@ def test_a_pod_that_selects_another_cluster_than_that_of_its_data() -> None:
     )
 
 
-def test_a_limit_of_the_topology_that_a_pod_does_not_fit_in() -> None:
-    """More nodes in that lower would not help."""
+def test_advice_mentions_the_capacity_limit_of_the_topology_if_it_is_too_small() -> None:
+    """More nodes in the limited lower would not help."""
     lowers = [
         {"name": "lower-a", "kubeconfig": "a", "capacity": {"limit": {"cpu": "1"}}},
         {"name": "lower-b", "kubeconfig": "b"},
@@ -457,7 +457,7 @@ def test_a_limit_of_the_topology_that_a_pod_does_not_fit_in() -> None:
         ("lower-b: no answer in 20 s", "find the cause with `tensile doctor`"),
     ],
 )
-def test_a_virtual_node_whose_lower_can_run_no_pods(trouble: str, advice: str) -> None:
+def test_advice_about_the_taint_of_an_unschedulable_lower_is_about_the_lower(trouble: str, advice: str) -> None:
     """The engine removes its taint once a pod can run there; a toleration would not make it run."""
     taints = [TAINT, {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}]
     nodes = [(NODE, virtual("lower-a")), (NODE, virtual("lower-b", taints=taints))]
@@ -467,8 +467,8 @@ def test_a_virtual_node_whose_lower_can_run_no_pods(trouble: str, advice: str) -
     assert line.startswith(advice)
 
 
-def test_cordoned_nodes() -> None:
-    """The engine puts a cordon of the topology back, so that only an edit lifts it."""
+def test_advice_about_cordoned_nodes_depends_on_the_topology() -> None:
+    """The engine restores a cordon of the topology, so only an edit of the topology removes it."""
     nodes = [virtual("lower-a", unschedulable=True), virtual("lower-b", unschedulable=True)]
     lowers = [
         {"name": "lower-a", "kubeconfig": "a", "maintenance": "cordon"},
@@ -481,8 +481,8 @@ def test_cordoned_nodes() -> None:
     ]
 
 
-def test_a_pod_in_a_lower_that_is_drained() -> None:
-    """What keeps it there: an annotation, no controller, no room elsewhere, or a budget."""
+def test_a_pod_that_stays_in_a_drained_lower_is_explained() -> None:
+    """An annotation, no controller, no capacity elsewhere, its volumes or a budget can prevent its eviction."""
     lowers = [
         {"name": "lower-a", "kubeconfig": "a", "maintenance": "drain"},
         {"name": "lower-b", "kubeconfig": "b"},
@@ -521,8 +521,8 @@ def test_a_pod_in_a_lower_that_is_drained() -> None:
     assert told(owned_pod, {**budget, "status": {"disruptionsAllowed": 1}})[0] == ", and it is evicted in its turn"
 
 
-def test_a_pod_whose_lower_gets_another_mapping() -> None:
-    """Its Node records the mapping that is in force, which stays while pods are mirrored."""
+def test_a_pod_is_found_by_the_namespace_mapping_that_its_node_records() -> None:
+    """The recorded mapping stays in force while pods are mirrored."""
     lowers = [{"name": "lower-a", "kubeconfig": "a", "namespaces": {"mapping": "prefix"}}]
     node = virtual("lower-a")
     mark = owner_of("upper-uid", "demo").mark
@@ -532,8 +532,8 @@ def test_a_pod_whose_lower_gets_another_mapping() -> None:
     assert why(pod, here, upper=[(NODE, node)], lowers=lowers) == "in lower-a it is on node lower-a-1"
 
 
-def test_a_claim_that_would_come_with_the_pod() -> None:
-    """The engine makes it below before the pod, of the class that the topology maps it to."""
+def test_a_claim_that_would_be_mirrored_with_the_pod_counts_as_existing() -> None:
+    """The engine creates the lower claim before the pod, with the storage class of the topology's mapping."""
     above_claim = claim(storageClassName="fast")
     lower = two_nodes("lower-a", (STORAGE_CLASS, kind("local-fast")))
     lowers = [{"name": "lower-a", "kubeconfig": "a", "storageClasses": {"fast": "local-fast"}}]
@@ -545,22 +545,22 @@ def test_a_claim_that_would_come_with_the_pod() -> None:
     assert without["lowers"][0]["below"]["nowhere"]["reasons"] == ['persistentvolumeclaim "data" not found']
 
 
-def test_what_means_something_above_only_is_not_asked_below() -> None:
-    """A pod pinned to a lower by its virtual node's label fits on the nodes behind it."""
+def test_upper_only_selectors_are_not_checked_against_lower_nodes() -> None:
+    """A pod that selects a lower by its virtual node's label fits on the nodes behind it."""
     found = explained(picture([], *LOWERS), UpperObject(above(spec={"nodeSelector": {"clusterID": "lower-b"}}), []))
     assert [one["above"]["fits"] for one in found["lowers"]] == [False, True]
     assert found["lowers"][1]["below"]["fits"] == 2
 
 
-def test_a_virtual_node_that_is_missing() -> None:
-    """Above there is nobody to send pods to."""
+def test_a_missing_virtual_node_is_the_obstacle() -> None:
+    """No pod can be bound to a virtual node that the engine has not created."""
     lowers = [{"name": "lower-x", "kubeconfig": "x"}]
     found = explained(picture([], two_nodes("lower-x"), lowers=lowers), UpperObject(above(), []))
     assert found["why"] == "no virtual node accepts it: there is no node lower-x (does the engine run?)"
 
 
-def test_a_prefixed_namespace() -> None:
-    """Quotas and pods below are looked for under the name that it has there."""
+def test_quotas_are_read_from_the_mapped_lower_namespace() -> None:
+    """The namespace mapping of the lower adds a prefix."""
     lowers = [{"name": "lower-a", "kubeconfig": "a", "namespaces": {"mapping": "prefix"}}]
     limit = quota("1", "1")
     limit["metadata"]["namespace"] = "demo-default"
@@ -575,7 +575,7 @@ def event(reason: str, time: str, **fields: Any) -> Manifest:
 
 
 def advised(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> list[str]:
-    """Return what is advised."""
+    """Return the advice."""
     found = explained(picture(list(upper), *(lowers or LOWERS), **fields), UpperObject(pod, []))
     steps = [line.removeprefix("-> ") for line in explanation_text(found).splitlines() if line.startswith("-> ")]
     assert steps == found["advice"]
@@ -636,15 +636,15 @@ LABELS = (
         (above(spec=on(), status=unmirrored("Odd", "")), "see the reason Odd in docs/reference/conditions.md"),
     ],
 )
-def test_the_last_line_says_what_to_do(pod: Manifest, words: str) -> None:
-    """About the obstacle that the first line names."""
+def test_the_last_line_is_the_advice_about_the_obstacle(pod: Manifest, words: str) -> None:
+    """The advice is about the obstacle that the first line names."""
     (line,) = advised(pod)
     assert line.startswith(words)
 
 
 @pytest.mark.parametrize("check", dict.fromkeys(one.name for one in CHECKS if one.name != "unschedulable"))
-def test_there_is_advice_for_every_check_in_which_a_node_refuses_a_pod(check: str) -> None:
-    """In the upper cluster, and in a lower one."""
+def test_every_check_of_a_node_has_advice(check: str) -> None:
+    """There is advice for a virtual node and for lower nodes that fail the check."""
     pod = above(spec=using("data"))
     assert _for_check(check, pod)
     assert "`webhook.enabled`" not in _for_check(check, pod, serves_webhook=True)
@@ -653,8 +653,8 @@ def test_there_is_advice_for_every_check_in_which_a_node_refuses_a_pod(check: st
     assert check == "resources" or "reduce the requests" not in line
 
 
-def test_advice_depends_on_the_lower_of_the_pod() -> None:
-    """It is restored, has too little room, a small quota, or a pod that waits for an image."""
+def test_advice_depends_on_the_state_of_the_lower() -> None:
+    """The lower is unreachable, lacks capacity, has a small quota, or its pod waits for a claim or an image."""
     large = above(spec=on() | asking(cpu="5"))
     waiting = two_nodes("lower-a", (POD, below(large, phase="Pending")))
     assert advised(above(spec=on()), sight("lower-a", trouble="no answer"), LOWERS[1]) == [
@@ -697,8 +697,8 @@ def test_advice_depends_on_the_lower_of_the_pod() -> None:
     ]
 
 
-def test_a_pod_that_runs_or_has_ended_or_only_needs_time_gets_no_advice() -> None:
-    """There is nothing to do about it."""
+def test_a_pod_that_runs_or_has_ended_or_needs_only_time_gets_no_advice() -> None:
+    """No action of the user is required."""
     pod = above(spec=on())
     assert advised(pod, two_nodes("lower-a", (POD, below(pod, "lower-a-1")))) == []
     assert advised(pod, two_nodes("lower-a", (POD, below(pod, phase="Pending")))) == []
@@ -707,8 +707,8 @@ def test_a_pod_that_runs_or_has_ended_or_only_needs_time_gets_no_advice() -> Non
     assert advised(above(spec=on(), deletionTimestamp="2026-03-01T11:00:00Z")) == []
 
 
-def test_the_last_events_are_told() -> None:
-    """The newest first, and no more than a few; each in the form that its writer gave it."""
+def test_the_newest_five_events_are_shown() -> None:
+    """The time of an event is read from each field in which a client may write it."""
     events = [event(f"R{number}", f"2026-03-01T11:00:0{number}Z") for number in range(7)]
     events.append(
         {
@@ -730,16 +730,16 @@ def test_the_last_events_are_told() -> None:
     }
 
 
-def test_what_could_not_be_read_is_told() -> None:
-    """Placement rests on less then."""
+def test_resources_that_cannot_be_read_are_reported() -> None:
+    """The checks of placement are less complete without these resources."""
     lower = two_nodes("lower-a")
     lower.unread.append("persistentvolumes: forbidden")
     found = explained(picture([], lower, LOWERS[1]), UpperObject(above(), []))
     assert "lower-a: cannot be read: persistentvolumes: forbidden" in explanation_text(found)
 
 
-def test_the_table() -> None:
-    """To the letter."""
+def test_the_text_of_an_explanation_has_a_table_and_the_last_events() -> None:
+    """The whole text is compared."""
     tight = sight("lower-b", (NODE, node("b-1", cpu="1")), (NODE, node("b-2", spec={"unschedulable": True})))
     pod = above(spec=asking(cpu="2"), status=unscheduled("later"))
     text = explanation_text(
@@ -762,8 +762,8 @@ def test_the_table() -> None:
     )
 
 
-def test_many_nodes_share_lines() -> None:
-    """By what they say; how much each has left is in the JSON."""
+def test_nodes_with_the_same_reason_share_a_line() -> None:
+    """The free capacity of each node is in the JSON output only."""
     nodes = [(NODE, node(f"n{number:02}", cpu="1" if number else "4")) for number in range(25)]
     text = explanation_text(
         explained(picture([], sight("lower-a", *nodes), LOWERS[1]), UpperObject(above(spec=asking(cpu="2")), []))
@@ -775,8 +775,8 @@ def test_many_nodes_share_lines() -> None:
     ]
 
 
-def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
-    """Each is a line."""
+def test_a_reason_of_all_nodes_and_a_lower_without_nodes_are_single_lines() -> None:
+    """The node column is "any" for a reason that concerns no single node, and "-" without nodes."""
     empty = sight("lower-b")
     pod = above(spec=using("gone"))
     text = explanation_text(explained(picture([], LOWERS[0], empty), UpperObject(pod, [])))
@@ -786,8 +786,8 @@ def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
     assert "lower-b   -           no     node    the cluster has no nodes" in plain
 
 
-def test_words_of_others_do_nothing_to_a_terminal() -> None:
-    """Events and conditions are written by whoever may, and cannot make a line of their own."""
+def test_control_characters_in_events_and_conditions_are_escaped() -> None:
+    """Other clients write these messages, which must not create a line or control the terminal."""
     pod = above(status=unscheduled("no\x1b[2Jway\nPod fine"))
     event = {"type": "Warning", "reason": "Odd", "message": "see\x07\nthis", "lastTimestamp": "2026-06-01T12:00:00Z"}
     text = explanation_text(explained(picture([(NODE, virtual("lower-a"))], *LOWERS), UpperObject(pod, [event])))

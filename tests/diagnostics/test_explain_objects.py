@@ -1,4 +1,4 @@
-"""What `tensile explain node`, `claim` and `service` say: the first obstacle, and what to do about it."""
+"""Tests of `tensile explain node`, `claim` and `service`: the first obstacle, and the advice about it."""
 
 from datetime import timedelta
 from typing import Any
@@ -50,7 +50,7 @@ Objects = tuple[tuple[Kind, Manifest], ...]
 
 
 def seen(upper: Objects = (), a: Objects = (), trouble: str = "", **fields: Any) -> FleetSnapshot:
-    """Make a picture with these objects above and in lower-a; lower-b has none."""
+    """Make a snapshot with these objects in the upper cluster and in lower-a; lower-b has none."""
     first = sight("lower-a", trouble=trouble) if trouble else two_nodes("lower-a")
     for kind, manifest in a:
         first.objects.setdefault(kind.plural, []).append(manifest)
@@ -64,7 +64,7 @@ def seen(upper: Objects = (), a: Objects = (), trouble: str = "", **fields: Any)
 
 
 def virtual_node(*conditions: tuple[str, str], **fields: Any) -> Manifest:
-    """Make our Node with conditions, as (type, status)."""
+    """Make a Node of this topology with conditions, as (type, status)."""
     notes = {UPPER_UID: "upper-uid", OWNER_NAME: "demo", **fields.pop("annotations", {})}
     meta = {"name": "lower-a", "uid": "node", "labels": {OWNER: MINE.mark}, "annotations": notes}
     given = [
@@ -74,42 +74,42 @@ def virtual_node(*conditions: tuple[str, str], **fields: Any) -> Manifest:
 
 
 def lease(seconds: float = 5) -> Manifest:
-    """Make a lease that was renewed so long ago."""
+    """Make a lease that was renewed so many seconds ago."""
     renewed = (NOW - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {"metadata": {"name": "lower-a"}, "spec": {"renewTime": renewed}}
 
 
 def of_node(node: Manifest, leased: Manifest | None = None, **fields: Any) -> tuple[str, str]:
-    """Return the verdict on a node, and what to do."""
+    """Return the sentence about a node, and the first advice."""
     asked = UpperObject(node, [], lease() if leased is None else leased)
     document = explained_node("lower-a", asked, seen(**fields))
     return document["why"], document["advice"][0]
 
 
-def test_a_node_that_is_well() -> None:
-    """Its pods are counted, and nothing has to be done."""
+def test_a_healthy_node_is_ready_with_its_number_of_pods() -> None:
+    """The advice is that nothing has to be done."""
     bound = (POD, above(spec={"nodeName": "lower-a"}))
     why, advice = of_node(virtual_node(("Ready", "True"), ("LowerReachable", "True")), upper=(bound,))
     assert why == "it is Ready with 1 pod"
     assert advice.startswith("nothing has to be done: ")
 
 
-def test_a_node_that_does_not_exist() -> None:
-    """The engine makes it."""
+def test_a_missing_node_gets_the_advice_to_start_the_engine() -> None:
+    """The engine creates the Node of a lower."""
     why, advice = of_node({})
     assert why == "the Node of lower lower-a does not exist: no engine has created it"
     assert advice.startswith("start the engine")
 
 
-def test_a_node_of_somebody_else() -> None:
-    """The label alone does not make it ours."""
+def test_a_node_of_another_owner_is_recognized() -> None:
+    """The label alone does not prove ownership: the engine must have written it, as managedFields record."""
     node = virtual_node()
     del node["metadata"]["managedFields"]
     assert of_node(node)[0] == "the Node belongs to another owner, so the engine does not touch it"
 
 
-def test_a_node_of_a_renamed_topology() -> None:
-    """Its former name is noted on the Node."""
+def test_a_node_of_another_topology_of_this_upper_cluster_is_explained() -> None:
+    """An annotation of the Node has the name of that topology, which may be a former name of this one."""
     node = virtual_node()
     node["metadata"] |= {
         "labels": {OWNER: owner_of("upper-uid", "former").mark},
@@ -121,8 +121,8 @@ def test_a_node_of_a_renamed_topology() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "old"), [(39, False), (41, True)])
-def test_a_node_whose_lease_nobody_renews(seconds: float, *, old: bool) -> None:
-    """Its conditions say nothing then, so they are not read."""
+def test_a_node_whose_lease_is_not_renewed_for_40_seconds_has_no_engine(seconds: float, *, old: bool) -> None:
+    """The conditions of such a Node are out of date, so the sentence does not mention them."""
     why, advice = of_node(virtual_node(("Ready", "False")), lease(seconds))
     assert why.startswith("no engine has renewed its lease since 2026-03-01T11:59:") is old
     assert advice.startswith("start the engine")
@@ -130,8 +130,8 @@ def test_a_node_whose_lease_nobody_renews(seconds: float, *, old: bool) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "old"), [(39, False), (41, True)])
-def test_a_node_that_has_no_lease_yet(seconds: float, *, old: bool) -> None:
-    """A new Node is there a moment before its first lease."""
+def test_a_node_without_a_lease_has_no_engine_after_40_seconds(seconds: float, *, old: bool) -> None:
+    """A new Node exists for a moment before its first lease."""
     node = virtual_node(("Ready", "True"))
     node["metadata"]["creationTimestamp"] = timestamp(NOW - timedelta(seconds=seconds))
     assert of_node(node, {})[0].startswith("no engine has renewed its lease") is old
@@ -147,8 +147,8 @@ def test_a_node_that_has_no_lease_yet(seconds: float, *, old: bool) -> None:
         ("LowerSchedulable", "False", "look at the nodes of lower-a"),
     ],
 )
-def test_a_condition_that_is_wrong(condition: str, status: str, advice: str) -> None:
-    """With its reason and message."""
+def test_a_bad_condition_of_a_node_is_reported_with_advice(condition: str, status: str, advice: str) -> None:
+    """The sentence has the status, the reason and the message of the condition."""
     well = [("Ready", "True"), ("DeletionsBlocked", "False"), ("LowerReachable", "True")]
     others = [one for one in well if one[0] != condition]
     why, told = of_node(virtual_node(*others, (condition, status)))
@@ -156,8 +156,8 @@ def test_a_condition_that_is_wrong(condition: str, status: str, advice: str) -> 
     assert told.startswith(advice)
 
 
-def test_a_node_that_two_engines_keep() -> None:
-    """Each records the other on the Lease."""
+def test_two_engines_that_renew_the_same_lease_are_reported() -> None:
+    """Each engine records the other one on the Lease."""
     shared = lease()
     shared["metadata"]["annotations"] = {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}
     why, advice = of_node(virtual_node(("Ready", "True")), shared)
@@ -165,15 +165,15 @@ def test_a_node_that_two_engines_keep() -> None:
     assert advice == "stop one of them, or run both with --leader-elect"
 
 
-def test_a_node_whose_lower_denies_a_right() -> None:
-    """Its nodes are not the cause."""
+def test_a_node_whose_lower_denies_a_right_gets_the_advice_to_run_doctor() -> None:
+    """The lower's nodes are not the reason why no pod can be scheduled."""
     denied = virtual_node(("Ready", "True"), ("LowerSchedulable", "False"))
     denied["status"]["conditions"][-1]["reason"] = "Forbidden"
     assert of_node(denied)[1].startswith("run `tensile doctor`")
 
 
-def test_a_cordoned_node() -> None:
-    """By the engine for maintenance, or by a user."""
+def test_a_cordoned_node_is_explained_by_who_cordoned_it() -> None:
+    """The engine cordons it for maintenance, or a user does."""
     by_us = virtual_node(("Ready", "True"), unschedulable=True, annotations={CORDONED_BY: "maintenance-drain"})
     assert of_node(by_us) == (
         "it is cordoned by the engine (maintenance-drain)",
@@ -183,16 +183,16 @@ def test_a_cordoned_node() -> None:
     assert of_node(by_user) == ("it is cordoned by a user", "run `kubectl uncordon lower-a`")
 
 
-def test_a_drained_node_that_has_pods() -> None:
-    """Each of them may have a reason of its own."""
+def test_a_drained_node_with_pods_gets_the_advice_to_explain_the_pods() -> None:
+    """Each of these pods may have another reason to stay."""
     node = virtual_node(("Ready", "True"), unschedulable=True, annotations={CORDONED_BY: "maintenance-drain"})
     why, advice = of_node(node, upper=((POD, above(spec={"nodeName": "lower-a"})),))
     assert why == "it is cordoned by the engine (maintenance-drain), with 1 pod"
     assert advice.startswith("`tensile explain pod` says of each pod why it stays; to end the maintenance, remove")
 
 
-def test_a_node_whose_kubelet_api_is_not_served() -> None:
-    """Its port is taken, for example; the engine knows why."""
+def test_a_node_whose_kubelet_api_is_not_served_is_explained() -> None:
+    """The engine knows the reason, such as a port in use, and `tensile status` shows it."""
     node = virtual_node(("Ready", "True"))
     node["status"]["daemonEndpoints"] = {"kubeletEndpoint": {"Port": NOWHERE}}
     assert of_node(node) == (
@@ -203,8 +203,8 @@ def test_a_node_whose_kubelet_api_is_not_served() -> None:
     assert of_node(node)[0] == "it is Ready with 0 pods"
 
 
-def test_a_node_without_capacity() -> None:
-    """The topology bounds it, or its lower has none."""
+def test_a_node_that_advertises_no_cpu_is_explained() -> None:
+    """The advice is about the topology if it bounds the capacity, and otherwise about the lower."""
     node = virtual_node(("Ready", "True"))
     node["status"]["allocatable"] = {"cpu": "0", "memory": "4Gi", "pods": "10"}
     assert of_node(node) == ("it is Ready, but advertises no cpu", "free capacity or add nodes in lower-a")
@@ -212,8 +212,8 @@ def test_a_node_without_capacity() -> None:
     assert of_node(node, lowers=reserve)[1].startswith("change `capacity` of lower-a in the topology")
 
 
-def test_a_lower_that_only_the_engine_reaches() -> None:
-    """This command reads the cluster itself."""
+def test_a_lower_that_the_command_cannot_read_is_reported_for_a_ready_node() -> None:
+    """The command reads the lower itself, so it may fail although the engine reaches the lower."""
     why, advice = of_node(virtual_node(("Ready", "True")), trouble="no answer")
     assert why == "this command cannot read its lower cluster: no answer"
     assert advice.startswith("run `tensile doctor`")
@@ -248,13 +248,13 @@ BOUND_USER = {**USER, "spec": {**USER["spec"], "nodeName": "lower-a"}}
 
 
 def of_claim(asked: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
-    """Return the verdict on a claim, and what to do."""
+    """Return the sentence about a claim, and the first advice."""
     document = explained_claim(UpperObject(asked, [], {}), seen(upper=(FAST, *upper), **fields))
     return document["why"], document["advice"][0]
 
 
-def test_a_bound_claim_names_where_its_data_are() -> None:
-    """Its volume notes the lower."""
+def test_a_bound_claim_is_explained_by_the_lower_that_has_its_data() -> None:
+    """An annotation of the volume records the lower."""
     volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
     bound = claim("Bound", volumeName="pv")
     assert of_claim(bound, volume)[0] == "it is bound to volume pv, whose data is in lower lower-a"
@@ -264,8 +264,8 @@ def test_a_bound_claim_names_where_its_data_are() -> None:
     assert of_claim(bound)[0] == "it is bound to volume pv of the upper cluster, which no lower cluster has"
 
 
-def test_a_bound_claim_whose_pod_has_no_node() -> None:
-    """It may select another cluster than that of its data."""
+def test_a_bound_claim_of_an_unbound_pod_is_explained() -> None:
+    """The pod may select another lower than that of its data."""
     volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
     assert of_claim(claim("Bound", volumeName="pv"), volume, (POD, USER)) == (
         "it is bound to volume pv, whose data is in lower lower-a; pod default/web uses it and has no node",
@@ -273,8 +273,8 @@ def test_a_bound_claim_whose_pod_has_no_node() -> None:
     )
 
 
-def test_a_claim_that_no_pod_uses() -> None:
-    """The first pod decides where its volume is; one that has ended does not."""
+def test_a_pending_claim_that_no_pod_uses_waits_for_a_pod() -> None:
+    """The first pod determines the lower of its volume; a pod that has ended does not."""
     assert of_claim(claim()) == (
         "no pod uses it, and its lower cluster follows from its first pod",
         "create a pod that uses it",
@@ -284,14 +284,14 @@ def test_a_claim_that_no_pod_uses() -> None:
 
 
 def test_the_claim_of_an_ephemeral_volume_is_used_by_its_pod() -> None:
-    """Its name is that of the pod and of the volume."""
+    """The claim's name consists of the names of the pod and of the volume."""
     scratch = {"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}
     why, _ = of_claim(claim(name="web-scratch"), (POD, above(spec=scratch)))
     assert why == "pod default/web uses it and has no virtual node yet"
 
 
-def test_a_claim_that_is_being_deleted() -> None:
-    """Its pods hold it; without pods, only finalizers do."""
+def test_a_terminating_claim_waits_for_its_pods_or_finalizers() -> None:
+    """Pods that use the claim prevent its deletion; without pods, only its finalizers do."""
     ending = claim(meta={"deletionTimestamp": "T", "finalizers": ["example.com/backup"]})
     since = "its deletion was requested at T; "
     assert of_claim(ending, (POD, USER)) == (f"{since}pods use it: default/web", "delete these pods")
@@ -300,8 +300,8 @@ def test_a_claim_that_is_being_deleted() -> None:
     assert advice.startswith("wait; ")
 
 
-def test_a_claim_whose_pod_waits() -> None:
-    """The pod's own explanation has the rest."""
+def test_a_pending_claim_of_an_unbound_pod_refers_to_the_pod() -> None:
+    """The explanation of the pod contains the obstacle."""
     assert of_claim(claim(), (POD, USER)) == (
         "pod default/web uses it and has no virtual node yet",
         "run `tensile explain pod default/web`",
@@ -309,8 +309,8 @@ def test_a_claim_whose_pod_waits() -> None:
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-def test_a_claim_whose_copy_waits_below(*, chosen: bool) -> None:
-    """Its lower is that of the node that the scheduler chose, else that of its pod."""
+def test_a_claim_whose_lower_copy_is_pending_is_explained(*, chosen: bool) -> None:
+    """Its lower is that of the selected node, otherwise that of its pod."""
     asked = claim(meta={"annotations": {SELECTED: "lower-a"}}) if chosen else claim()
     user = (POD, USER if chosen else BOUND_USER)
     copied = (CLAIM, copy_of(asked, status={"phase": "Pending"}, spec={"storageClassName": "fast"}))
@@ -323,8 +323,8 @@ def test_a_claim_whose_copy_waits_below(*, chosen: bool) -> None:
     )
 
 
-def test_a_bound_claim_whose_copy_waits_below() -> None:
-    """The upper claim is bound as soon as its lower is known, before the volume exists there."""
+def test_a_bound_claim_whose_lower_copy_is_pending_is_explained() -> None:
+    """The upper claim is bound as soon as its lower is known, before the lower volume exists."""
     volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
     bound = claim("Bound", volumeName="pv")
     copied = (CLAIM, copy_of(bound, status={"phase": "Pending"}, spec={"storageClassName": "fast"}))
@@ -335,8 +335,8 @@ def test_a_bound_claim_whose_copy_waits_below() -> None:
     assert advice.startswith("create it there, or set `storageClasses` of lower-a")
 
 
-def test_a_claim_without_a_copy() -> None:
-    """The engine makes it, unless another claim has the name, or claims are not mirrored there."""
+def test_a_claim_without_a_lower_copy_is_explained() -> None:
+    """Another claim has the name, claims are not mirrored, the lower cannot be read, or the copy is not created yet."""
     user = (POD, BOUND_USER)
     assert of_claim(claim(), user)[0].startswith("lower lower-a has no copy of it yet")
     strange = (CLAIM, copy_of(claim(), owner="another"))
@@ -347,8 +347,8 @@ def test_a_claim_without_a_copy() -> None:
     assert of_claim(claim(), user, trouble="gone")[0].endswith("in lower lower-a, which cannot be read")
 
 
-def test_a_claim_with_another_problem() -> None:
-    """Deleted and still used, lost, not mirrored, of a class that does not exist or of another provisioner."""
+def test_other_problems_of_a_claim_are_explained() -> None:
+    """It is deleted but used, lost or not mirrored, or its storage class is missing or has another provisioner."""
     ending = claim(meta={"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["a/b"]})
     assert of_claim(ending, (POD, USER))[0].endswith("; pods use it: default/web")
     assert of_claim(ending)[0].endswith("; it has finalizers: a/b")
@@ -380,26 +380,26 @@ WEB: Manifest = {
 
 
 def endpoints(ready: int, waiting: int = 0, namespace: str = "default") -> tuple[Kind, Manifest]:
-    """Make a slice of the Service."""
+    """Make an endpoint slice of the Service."""
     found = [{"conditions": {"ready": number < ready}} for number in range(ready + waiting)]
     labels = {"kubernetes.io/service-name": "web"}
     return ENDPOINT_SLICE, {"metadata": {"name": "web-1", "namespace": namespace, "labels": labels}, "endpoints": found}
 
 
 def serving(*, ready: bool = True, node: str = "lower-a", **labels: str) -> tuple[Kind, Manifest]:
-    """Make a pod of the upper cluster that the Service selects."""
+    """Make an upper pod that the Service selects."""
     status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
     return POD, above(spec={"nodeName": node}, status=status, labels=labels or {"app": "web"})
 
 
 def of_service(service: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
-    """Return the verdict on a Service, and what to do."""
+    """Return the sentence about a Service, and the first advice."""
     document = explained_service(UpperObject(service, [], {}), seen(upper=upper, **fields))
     return document["why"], document["advice"][0]
 
 
-def test_a_service_that_works() -> None:
-    """Its copy serves the pods of the lower."""
+def test_a_service_with_ready_endpoints_and_a_lower_copy_needs_no_action() -> None:
+    """The sentence names the lower in which the copy serves pods."""
     a = ((SERVICE, copy_of(WEB)), endpoints(1))
     assert of_service(WEB, serving(), endpoints(1), a=a) == (
         "it has ready endpoints, and its copy serves pods in lower-a",
@@ -407,8 +407,8 @@ def test_a_service_that_works() -> None:
     )
 
 
-def test_a_service_whose_target_port_no_container_has() -> None:
-    """Kubernetes counts its endpoints as ready, and leaves the port out."""
+def test_a_service_whose_target_port_no_container_has_is_explained() -> None:
+    """Kubernetes counts its endpoints as ready, and leaves the port out of the slice."""
     named = {**WEB, "spec": {**WEB["spec"], "ports": [{"port": 80, "targetPort": "http"}]}}
     why, advice = of_service(named, serving(), endpoints(1))
     assert why == "no ready endpoint serves its port 80: no container port is named http"
@@ -418,15 +418,15 @@ def test_a_service_whose_target_port_no_container_has() -> None:
     assert not of_service(named, serving(), (kind, part))[0].startswith("no ready endpoint serves")
 
 
-def test_a_service_that_no_pod_needs_below() -> None:
-    """Copies are made for the pods of the namespace."""
+def test_a_service_without_pods_in_lowers_has_no_copy() -> None:
+    """A Service is mirrored to the lowers in which pods of its namespace run."""
     assert of_service(WEB, serving(node="real"), endpoints(1))[0].endswith(
         "no pod of namespace default runs in a lower cluster, so none has a copy"
     )
 
 
-def test_the_service_of_the_apiserver() -> None:
-    """Every cluster has its own, so the one of a lower is not in the way."""
+def test_the_kubernetes_service_is_never_mirrored() -> None:
+    """Every cluster has its own, so the Service of that name in a lower is no conflict."""
     own = {**WEB, "metadata": {**WEB["metadata"], "name": "kubernetes"}}
     kind, part = endpoints(1)
     part["metadata"]["labels"] = {"kubernetes.io/service-name": "kubernetes"}
@@ -435,8 +435,8 @@ def test_the_service_of_the_apiserver() -> None:
     assert advice == "nothing has to be done"
 
 
-def test_a_service_without_endpoints() -> None:
-    """From the selector to the pods."""
+def test_a_service_without_ready_endpoints_is_explained_from_selector_to_pods() -> None:
+    """No pod matches, the pods are not Ready, no endpoints exist, or the Service has no selector."""
     assert of_service(WEB)[0] == "no pod of namespace default has the labels app=web"
     assert of_service(WEB, serving(app="other"))[0] == "no pod of namespace default has the labels app=web"
     assert of_service(WEB, serving(ready=False), endpoints(0, 1)) == (
@@ -449,8 +449,8 @@ def test_a_service_without_endpoints() -> None:
     assert of_service(alias)[0] == "it is a DNS alias of example.com and has no endpoints"
 
 
-def test_a_service_that_pods_below_cannot_use() -> None:
-    """No copy, another's Service, no endpoints in the copy, or Services are not mirrored there."""
+def test_a_service_that_lower_pods_cannot_use_is_explained() -> None:
+    """It is not copied, in conflict with another Service, without endpoints, or Services are not mirrored."""
     upper = (serving(), endpoints(1))
     assert of_service(WEB, *upper)[0] == "lower lower-a has no copy of it, though pods of its namespace run there"
     strange = (SERVICE, copy_of(WEB, owner="another"))
@@ -461,8 +461,8 @@ def test_a_service_that_pods_below_cannot_use() -> None:
     assert of_service(WEB, *upper, trouble="gone")[0] == "lower lower-a cannot be read: gone"
 
 
-def test_a_copy_stands_at_its_place() -> None:
-    """Marks in another namespace make none: under a prefix it is the mapped namespace."""
+def test_a_copy_of_a_service_counts_only_in_the_mapped_namespace() -> None:
+    """With the mapping "prefix", a Service with the marks in another namespace is no copy."""
     lowers = [
         {"name": name, "kubeconfig": name, "namespaces": {"mapping": "prefix"}} for name in ("lower-a", "lower-b")
     ]
@@ -477,8 +477,8 @@ def test_a_copy_stands_at_its_place() -> None:
 # The text.
 
 
-def test_the_text_ends_with_what_to_do() -> None:
-    """After the verdict, a table and the events; words of others do nothing to a terminal."""
+def test_the_text_of_an_explanation_ends_with_the_advice() -> None:
+    """It follows the sentence, a table and the events, whose control characters are escaped."""
     event = {"type": "Warning", "reason": "Odd", "message": "a\x1b[2Jb", "lastTimestamp": "2026-03-01T12:00:00Z"}
     asked = UpperObject(WEB, [event], {})
     document = explained_service(asked, seen(upper=(serving(ready=False), endpoints(0, 1))))
@@ -498,8 +498,8 @@ def test_the_text_ends_with_what_to_do() -> None:
     assert orjson.loads(orjson.dumps(document))["formatVersion"] == 1
 
 
-def test_a_node_has_a_row_for_each_condition() -> None:
-    """As the engine wrote them."""
+def test_the_explanation_of_a_node_has_a_row_for_each_condition() -> None:
+    """The row has the reason and the message that the engine wrote."""
     asked = UpperObject(virtual_node(("Ready", "True")), [], lease())
     lines = object_text(explained_node("lower-a", asked, seen())).splitlines()
     assert lines[2:4] == ["CONDITION   STATUS   DETAIL", "Ready       True     Because: it is so"]

@@ -1,4 +1,4 @@
-"""`tensile list`: how it prints what a topology owns, and what it says where that cannot be known."""
+"""Tests of the output of `tensile list`, and of its errors if the objects cannot be listed."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NODE = Item("upper", "Node", "", "lower-a", "", "2026-03-01T12:00:00Z")
 
 
 def test_the_table_ends_with_the_number_of_objects_of_each_cluster() -> None:
-    """A namespace shows which upper namespace it mirrors."""
+    """A namespace shows the upper namespace that it mirrors."""
     assert as_text(Inventory((NODE, SPACE, POD), ())) == (
         "CLUSTER   KIND        NAMESPACE   NAME        UPPER NAMESPACE   CREATED\n"
         "upper     Node        -           lower-a     -                 2026-03-01T12:00:00Z\n"
@@ -26,13 +26,13 @@ def test_the_table_ends_with_the_number_of_objects_of_each_cluster() -> None:
     )
 
 
-def test_nothing_is_one_line() -> None:
-    """In place of an empty table."""
+def test_an_empty_inventory_is_one_line() -> None:
+    """The line replaces an empty table."""
     assert as_text(Inventory((), ())) == "No objects."
 
 
-def test_json_has_what_could_not_be_listed() -> None:
-    """Beside the objects, so that a program does not take a part for the whole."""
+def test_json_contains_what_could_not_be_listed() -> None:
+    """A program can see that the list of objects is incomplete."""
     found = orjson.loads(as_json(Inventory((POD,), ("lower-b: pods: forbidden",))))
     assert found == {"formatVersion": "1.0", "items": [POD._asdict()], "unread": ["lower-b: pods: forbidden"]}
 
@@ -44,8 +44,8 @@ def test_json_has_what_could_not_be_listed() -> None:
         (("other",), "list other: no lower cluster of that name; there are below"),
     ],
 )
-def test_it_ends_with_an_error_where_nothing_is_known(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    """The upper cluster does not answer, or there is no such lower."""
+def test_list_fails_without_the_upper_or_a_known_lower(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    """The error names the address of the upper apiserver, or the existing lowers."""
     files = Files(tmp_path)
     said = refused("list", *arguments, "-f", files.save())
     assert words.format(port=files.ports[0]) in said

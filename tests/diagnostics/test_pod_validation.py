@@ -1,4 +1,4 @@
-"""Pods that nobody has checked: each mistake is told with its place, and none reaches what works on pods."""
+"""Tests of the validation of pods: each mistake is reported with its position, and no later code receives it."""
 
 import copy
 import json
@@ -99,7 +99,7 @@ ODD = st.sampled_from(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield every place inside a value, itself included."""
+    """Yield the path of every value inside a value, including itself."""
     yield path
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, one in inside:
@@ -110,7 +110,7 @@ PLACES = [path for path in places(POD) if path and path[0] not in ("apiVersion",
 
 
 def changed(path: tuple[Any, ...], value: Any, *, gone: bool = False) -> dict[str, Any]:
-    """Return the pod with another value at a place, or with none."""
+    """Return the pod with another value at a path, or with none."""
     pod = copy.deepcopy(POD)
     inside: Any = pod
     for step in path[:-1]:
@@ -123,7 +123,7 @@ def changed(path: tuple[Any, ...], value: Any, *, gone: bool = False) -> dict[st
 
 
 def worked(pod: dict[str, Any]) -> str:
-    """Check a pod as the commands do, and return why it was refused, "" if it was not."""
+    """Validate and process a pod as the commands do, and return the error, "" if there is none."""
     text = json.dumps(pod).encode()
     try:
         found = mutation(read_pods(text, "pod")[0], default_topology())
@@ -134,17 +134,17 @@ def worked(pod: dict[str, Any]) -> str:
     return ""
 
 
-def test_a_pod_that_is_right_is_taken() -> None:
-    """Everything in it is as the API has it."""
+def test_a_valid_pod_is_accepted() -> None:
+    """The pod has many kinds of fields, all as the API defines them."""
     assert worked(POD) == ""
 
 
 @examples(400)
 @given(path=st.sampled_from(PLACES), value=ODD, gone=st.booleans())
-def test_whatever_is_mistyped_is_told_with_its_place_or_does_no_harm(
+def test_a_changed_field_is_reported_with_its_position_or_is_harmless(
     *, path: tuple[Any, ...], value: Any, gone: bool
 ) -> None:
-    """A pod is refused in lines that an editor jumps to, or all that works on pods can work on it."""
+    """A pod is refused with lines that an editor can jump to, or all code for pods accepts it."""
     told = worked(changed(path, value, gone=gone))
     assert all(line.startswith("pod:1:") and line.count(": ") >= 2 for line in told.splitlines())
 
@@ -173,13 +173,13 @@ def test_whatever_is_mistyped_is_told_with_its_place_or_does_no_harm(
         (("spec", "affinity", "podAffinity", REQUIRED, 0), {}, f"{REQUIRED}[0]: topologyKey is missing; add it"),
     ],
 )
-def test_what_is_said_of_a_mistake(path: tuple[Any, ...], value: Any, words: str) -> None:
-    """What it is, and what would be right."""
+def test_the_error_describes_the_mistake_and_the_correction(path: tuple[Any, ...], value: Any, words: str) -> None:
+    """The message contains the wrong value and what is valid instead."""
     assert words in worked(changed(path, value))
 
 
-def test_every_mistake_is_told_at_once() -> None:
-    """In the order of the file."""
+def test_all_mistakes_of_a_pod_are_reported_together() -> None:
+    """The errors are in the order of the file."""
     text = b"apiVersion: v1\nkind: Pod\nmetadata: {labels: {a: 1}}\nspec:\n  containers: {}\n  nodeName: 5\n"
     with pytest.raises(TensileError) as caught:
         read_pods(text, "pod.yaml")
@@ -191,20 +191,20 @@ def test_every_mistake_is_told_at_once() -> None:
     ]
 
 
-def test_numbers_that_no_object_holds() -> None:
-    """JSON has no infinity, whatever field it is in."""
+def test_infinite_numbers_are_refused_in_any_field() -> None:
+    """JSON has no infinity, so no object can contain it."""
     with pytest.raises(TensileError, match=r"^p:1:6: new: the number is not finite; write a finite one"):
         read_pods(b"new: .inf", "p")
 
 
-def test_fields_that_are_not_known_yet_pass() -> None:
+def test_unknown_fields_of_a_pod_are_accepted() -> None:
     """A newer apiserver may know them."""
     pod = changed(("spec", "invention"), {"a": [1]})
     assert read_pods(orjson.dumps(pod), "p") == [pod]
 
 
-def test_every_kind_is_known() -> None:
-    """A kind without a check would let everything pass."""
+def test_every_kind_of_the_pod_schema_has_a_check() -> None:
+    """A kind without a check would accept every value."""
     leaves = {"string", "Time", "integer", "boolean", "IntOrString", "Quantity", "FieldsV1"}
     kinds = {
         kind.removesuffix("!").removeprefix("[]").removeprefix("map[string]")

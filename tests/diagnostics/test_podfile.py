@@ -1,4 +1,4 @@
-"""The pod that `tensile simulate` is asked about, read from whatever has one."""
+"""Tests of how `tensile simulate` reads its pod from a file with a pod, a workload or several documents."""
 
 import re
 from typing import Any
@@ -14,13 +14,13 @@ SPEC = {"containers": [{"name": "m", "image": "a"}]}
 
 
 def read(**fields: Any) -> Any:
-    """Read an object."""
+    """Return the pod template of an object."""
     (found,) = templates(yaml.safe_dump({"apiVersion": "v1", **fields}).encode(), "pod.yaml")
     return found
 
 
-def test_a_pod() -> None:
-    """As it is, with the namespace that kubectl would take."""
+def test_a_pod_is_read_unchanged_with_the_default_namespace() -> None:
+    """The namespace is the one that kubectl would use."""
     found = read(kind="Pod", metadata={"name": "web", "labels": {"a": "b"}, "annotations": {"c": "d"}}, spec=SPEC)
     assert found.pod["metadata"] == {
         "name": "web",
@@ -43,8 +43,8 @@ def test_a_pod() -> None:
         ("ReplicaSet", {"replicas": 2}, 2),
     ],
 )
-def test_what_has_a_template(kind: str, spec: dict[str, int], replicas: int | None) -> None:
-    """The pod's labels are the template's, its name and namespace the owner's."""
+def test_a_workload_is_read_as_its_template_and_replicas(kind: str, spec: dict[str, int], replicas: int | None) -> None:
+    """The pod's labels are the template's, and its name and namespace are the owner's."""
     body = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
     found = read(
         kind=kind,
@@ -55,16 +55,16 @@ def test_what_has_a_template(kind: str, spec: dict[str, int], replicas: int | No
     assert found.replicas == replicas
 
 
-def test_a_cron_job() -> None:
-    """Its template is one further down."""
+def test_a_cron_job_is_read_as_the_template_of_its_job() -> None:
+    """The template is nested in the job template."""
     job = {"spec": {"parallelism": 2, "template": {"spec": SPEC}}}
     found = read(kind="CronJob", metadata={"name": "nightly"}, spec={"schedule": "0 0 * * *", "jobTemplate": job})
     assert found.replicas == 2
     assert found.pod["metadata"]["name"] == "nightly"
 
 
-def test_json_is_read_too() -> None:
-    """It is YAML."""
+def test_a_pod_in_json_is_read() -> None:
+    """JSON is YAML too."""
     (found,) = templates(orjson.dumps({"kind": "Pod", "spec": SPEC}), "pod.json")
     assert found.pod["metadata"]["name"] == "pod"
 
@@ -88,8 +88,8 @@ spec: {template: {spec: {containers: [{name: m}]}}}
 """
 
 
-def test_several_documents() -> None:
-    """What has no pod is skipped; an unknown kind counts if it has a pod template."""
+def test_documents_without_a_pod_are_skipped() -> None:
+    """An unknown kind counts if it has a pod template."""
     found = templates(CHART.encode(), "chart.yaml")
     assert [(one.pod["metadata"]["name"], one.replicas) for one in found] == [("web", 3), ("canary", None)]
 
@@ -102,8 +102,8 @@ def test_an_error_in_a_later_document_has_the_line_of_the_file() -> None:
         templates(CHART.replace("[{name: m}]", "[]", 1).encode(), "chart.yaml")
 
 
-def test_too_many_documents_are_refused() -> None:
-    """Before they are read."""
+def test_more_than_100_documents_are_refused() -> None:
+    """The number is limited to 100 documents in one file."""
     with pytest.raises(TensileError, match=r"^many.yaml: more than 100 documents; put fewer into one file$"):
         templates(b"---\na: 1\n" * 101, "many.yaml")
 
@@ -111,8 +111,8 @@ def test_too_many_documents_are_refused() -> None:
 @pytest.mark.parametrize(
     "kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "PodTemplate"]
 )
-def test_the_pod_that_a_controller_would_create(kind: str) -> None:
-    """Its labels are the template's; the pod of a DaemonSet has its owner, on which mirroring depends."""
+def test_the_pod_of_a_controller_is_made_from_its_template(kind: str) -> None:
+    """Only the pod of a DaemonSet has its owner, because mirroring depends on it."""
     body: dict[str, Any] = {"metadata": {"labels": {"app": "web"}}, "spec": SPEC}
     parts = {"PodTemplate": {"template": body}, "CronJob": {"spec": {"jobTemplate": {"spec": {"template": body}}}}}
     document = {
@@ -132,16 +132,16 @@ def test_the_pod_that_a_controller_would_create(kind: str) -> None:
     }
 
 
-def test_a_limit_is_a_request_where_none_is_given() -> None:
-    """As the apiserver has it, for each resource."""
+def test_a_limit_is_the_request_if_no_request_is_given() -> None:
+    """The apiserver sets this default for each resource."""
     resources = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}
     spec = filled({"containers": [{"name": "m", "resources": resources}], "initContainers": [{"name": "i"}]})
     assert spec["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
     assert spec["initContainers"][0]["resources"]["requests"] == {}
 
 
-def test_ports_of_a_pod_on_its_nodes_network() -> None:
-    """They are the node's."""
+def test_container_ports_are_host_ports_on_the_host_network() -> None:
+    """Without hostNetwork, a container port is not a host port."""
     container = {"name": "m", "ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]}
     assert [
         one["hostPort"] for one in filled({"hostNetwork": True, "containers": [container]})["containers"][0]["ports"]
@@ -165,8 +165,8 @@ def test_ports_of_a_pod_on_its_nodes_network() -> None:
         ("kind: Pod\nkind: Pod\nspec: {}\n", "2:1: kind: "),
     ],
 )
-def test_what_is_no_pod(text: str, why: str) -> None:
-    """It is refused with its place, and never with a traceback."""
+def test_a_document_without_a_pod_is_refused_with_its_position(text: str, why: str) -> None:
+    """The error is a TensileError that begins with the file and the position."""
     with pytest.raises(TensileError, match="^" + re.escape(f"pod.yaml:{why}")):
         templates(text.encode(), "pod.yaml")
 
@@ -211,8 +211,8 @@ RIGHT = {"METADATA": "{name: web}", "REPLICAS": "2", "LABELS": "{}", "RESOURCES"
         ("RESOURCES", "{requests: {cpu: }}", "resources.requests.cpu: the value is empty; write a value"),
     ],
 )
-def test_a_workload_that_is_mistyped(field: str, written: str, why: str) -> None:
-    """Each place is told; a count of less than none would fit anywhere."""
+def test_a_mistyped_workload_is_refused_with_its_position(field: str, written: str, why: str) -> None:
+    """Negative replicas are refused too, because they would fit on any cluster."""
     text = MISTYPED
     for name, right in {**RIGHT, field: written}.items():
         text = text.replace("{" + name + "}", right)

@@ -1,4 +1,4 @@
-"""How many pods would run and where, from what was seen; what if lowers are lost or have more nodes."""
+"""Tests of `tensile simulate`: how many pods would run, and where, also if lowers are lost or get more nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ Manifest = dict[str, Any]
 
 
 def template(replicas: int | None = None, **requests: str) -> Template:
-    """Make a template of a pod that may go to virtual nodes."""
+    """Make a template of a pod that tolerates virtual nodes."""
     return Template(pod(spec=asking(**requests) | TOLERANT), replicas)
 
 
 def fits(document: Manifest) -> dict[str, int]:
-    """Return how many each lower takes."""
+    """Return how many pods fit in each lower."""
     return {one["name"]: one["fits"] for one in document["lowers"]}
 
 
@@ -37,8 +37,8 @@ def told(*arguments: Any) -> str:
 PAIR = (two_nodes("lower-a"), two_nodes("lower-b"))
 
 
-def test_nodes_are_counted_not_their_sum() -> None:
-    """8 cpu in all, 4 on each node: two pods of 3 fit, one on each."""
+def test_pods_are_counted_by_node_and_not_by_the_sum_of_a_lower() -> None:
+    """A lower has 8 cpu in all, 4 on each node: two pods of 3 fit, one on each."""
     found = simulated(picture([], *PAIR), template(cpu="3"), Case())
     assert fits(found) == {"lower-a": 2, "lower-b": 2}
     assert found["fits"] == 4
@@ -47,15 +47,15 @@ def test_nodes_are_counted_not_their_sum() -> None:
     assert found["lowers"][0]["why"] == "0/2 nodes are available: 2 Insufficient cpu."
 
 
-def test_fragments_below() -> None:
-    """Where no single node is large enough, nothing fits, whatever the sum."""
+def test_a_pod_larger_than_every_single_node_fits_nowhere() -> None:
+    """The sum of a lower's capacity does not matter."""
     found = simulated(picture([], *PAIR), template(cpu="5"), Case())
     assert found["fits"] == 0
     assert found["lowers"][0]["why"] == "0/2 nodes are available: 2 Insufficient cpu."
 
 
-def test_the_virtual_node_is_a_bound_too() -> None:
-    """What is held back above is not given away."""
+def test_the_allocatable_of_the_virtual_node_limits_the_pods_too() -> None:
+    """Capacity of the lower that the virtual node does not advertise is not used."""
     small = (NODE, virtual("lower-a", cpu="2"))
     found = simulated(picture([small], *PAIR), template(cpu="1"), Case())
     assert fits(found) == {"lower-a": 2, "lower-b": 8}
@@ -63,8 +63,8 @@ def test_the_virtual_node_is_a_bound_too() -> None:
     assert found["lowers"][0]["more"] is False
 
 
-def test_a_lower_that_the_upper_does_not_send_it_to() -> None:
-    """By the pod's own choice, or for want of a toleration."""
+def test_a_lower_whose_virtual_node_refuses_the_pod_gets_no_pods() -> None:
+    """The pod selects another virtual node, or has no toleration."""
     pinned = Template(pod(spec=asking(cpu="1") | TOLERANT | {"nodeSelector": {"clusterID": "lower-b"}}), None)
     found = simulated(picture([], *PAIR), pinned, Case())
     assert fits(found) == {"lower-a": 0, "lower-b": 8}
@@ -78,14 +78,14 @@ WEBHOOK = {"enabled": True, "url": "https://webhook.example:8443"}
 
 
 @pytest.mark.parametrize("webhook", [{}, {"enabled": True}, WEBHOOK], ids=["off", "without an address", "on"])
-def test_a_pod_that_asked_for_a_virtual_node_gets_its_tolerations(webhook: Manifest) -> None:
-    """From the webhook or from the engine: no file has them."""
+def test_a_pod_labeled_for_virtual_nodes_gets_the_tolerations(webhook: Manifest) -> None:
+    """The webhook or the engine adds the tolerations, so files do not contain them."""
     seen = picture([], *PAIR, webhook=webhook)
     assert fits(simulated(seen, Template(LABELLED, None), Case())) == {"lower-a": 8, "lower-b": 8}
 
 
-def test_what_a_pod_asks_of_lower_nodes_is_met_where_a_webhook_moves_it() -> None:
-    """The engine cannot change a selector: without a webhook such a pod waits for a virtual node that has the label."""
+def test_a_selector_of_lower_nodes_is_met_only_if_the_webhook_moves_it() -> None:
+    """The engine cannot change a selector: without a webhook the pod waits for a virtual node with the label."""
     labelled = [(NODE, node(f"lower-a-{number}", labels={"disk": "ssd"}, cpu="4")) for number in (1, 2)]
     lowers = sight("lower-a", *labelled, (NAMESPACE, space("default"))), PAIR[1]
     asking_for_disk = pod(spec=asking(cpu="1") | {"nodeSelector": {"disk": "ssd"}}, labels={"virtual-pod": "true"})
@@ -96,8 +96,8 @@ def test_what_a_pod_asks_of_lower_nodes_is_met_where_a_webhook_moves_it() -> Non
     assert found == [{"lower-a": 0, "lower-b": 0}, {"lower-a": 8, "lower-b": 0}]
 
 
-def test_as_many_as_are_asked_for() -> None:
-    """The file's number, unless another one is given; enough is told by the exit code."""
+def test_the_result_depends_on_the_requested_number_of_pods() -> None:
+    """The number of the file is used, unless another one is given; the exit code reports whether all fit."""
     enough, short = Case(8), Case(9)
     seen = picture([], *PAIR)
     assert simulated(seen, template(3, cpu="2"), Case())["asked"] == 3
@@ -107,8 +107,8 @@ def test_as_many_as_are_asked_for() -> None:
     assert text.endswith("8 of 9 pods of default/web fit.")
 
 
-def test_a_lower_that_is_lost() -> None:
-    """It takes none, and its pods take the room of others."""
+def test_a_lost_lower_gets_no_pods_and_its_pods_move() -> None:
+    """The pods that move use capacity that the template cannot use."""
     web = above(spec=asking(cpu="3") | {"nodeName": "lower-a"})
     lower = two_nodes("lower-a", (POD, below(web, "lower-a-1")))
     found = simulated(picture([(POD, web)], lower, PAIR[1]), template(cpu="3"), Case(lost=frozenset({"lower-a"})))
@@ -119,8 +119,8 @@ def test_a_lower_that_is_lost() -> None:
     ]
 
 
-def test_pods_of_a_lost_lower_that_find_no_place() -> None:
-    """It is said why, for each lower that is left; large ones are placed first."""
+def test_pods_of_a_lost_lower_that_fit_nowhere_are_reported_with_the_reason() -> None:
+    """The reason of each remaining lower is reported; large pods are placed first."""
     pods = [
         above(name, asking(cpu=cpu) | {"nodeName": "lower-a"})
         for name, cpu in (("s", "1"), ("l", "4"), ("m", "3"), ("x", "4"))
@@ -142,8 +142,8 @@ def test_pods_of_a_lost_lower_that_find_no_place() -> None:
     )
 
 
-def test_pods_that_may_not_go_elsewhere() -> None:
-    """Pinned to the lower that is lost; with no other lower left, nobody is asked."""
+def test_pods_of_a_lost_lower_that_may_not_move_are_reported_with_the_reason() -> None:
+    """The pod selects the lost lower, or no other lower is left."""
     web = above(spec={"nodeName": "lower-a", "nodeSelector": {"clusterID": "lower-a"}})
     one = simulated(picture([(POD, web)], *PAIR), None, Case(lost=frozenset({"lower-a"})))
     assert one["moved"][0]["why"].startswith("lower-b: node(s) didn't match Pod's node affinity/selector")
@@ -151,8 +151,8 @@ def test_pods_that_may_not_go_elsewhere() -> None:
     assert both["moved"][0]["why"] == "no other lower cluster is left"
 
 
-def test_pods_that_are_not_moved() -> None:
-    """Ended, of another node, or never mirrored."""
+def test_ended_foreign_and_unmirrored_pods_do_not_move_from_a_lost_lower() -> None:
+    """Pods that have ended, are on another node, or are in an excluded namespace are ignored."""
     upper = [
         (POD, above("ended", {"nodeName": "lower-a"}, {"phase": "Succeeded"})),
         (POD, above("other", {"nodeName": "lower-b"})),
@@ -161,8 +161,8 @@ def test_pods_that_are_not_moved() -> None:
     assert simulated(picture(upper, *PAIR), None, Case(lost=frozenset({"lower-a"})))["moved"] == []
 
 
-def test_nodes_that_come() -> None:
-    """Empty ones like one that is there; the virtual node grows with them."""
+def test_added_nodes_are_empty_and_like_an_existing_node() -> None:
+    """The virtual node advertises the added capacity too."""
     lower = two_nodes("lower-a", (POD, pod("r", asking(cpu="4"), on="lower-a-1")))
     seen = picture([(NODE, virtual("lower-a", cpu="4"))], lower, PAIR[1])
     case = Case(added=(Addition("lower-a", 2, "lower-a-1"), Addition("lower-a", 1)))
@@ -173,15 +173,15 @@ def test_nodes_that_come() -> None:
     assert fits(simulated(seen, template(cpu="4"), Case())) == {"lower-a": 1, "lower-b": 2}
 
 
-def test_a_virtual_node_that_is_too_small_today() -> None:
-    """With more nodes behind it, it offers as much more as they do."""
+def test_added_nodes_increase_the_allocatable_of_the_virtual_node() -> None:
+    """The virtual node grows by the allocatable of the added nodes."""
     seen = picture([(NODE, virtual("lower-a", cpu="1"))], *PAIR)
     assert fits(simulated(seen, template(cpu="4"), Case()))["lower-a"] == 0
     assert fits(simulated(seen, template(cpu="4"), Case(added=(Addition("lower-a", 1),))))["lower-a"] == 1
 
 
-def test_a_new_node_takes_pods_though_its_model_is_cordoned() -> None:
-    """It is like the first node that takes pods, or like the one that is named."""
+def test_an_added_node_is_schedulable_even_if_its_model_is_cordoned() -> None:
+    """The model is the first schedulable node, or the one that is named."""
     lower = sight(
         "lower-a", (NODE, node("c", spec={"unschedulable": True})), (NODE, node("o", labels={"kind": "open"}))
     )
@@ -200,36 +200,36 @@ def test_a_new_node_takes_pods_though_its_model_is_cordoned() -> None:
         (Case(added=(Addition("lower-a", 1, "x"),)), "lower-a: no node x; there are: lower-a-1, lower-a-2"),
     ],
 )
-def test_what_there_is_not(case: Case, why: str) -> None:
-    """It is refused, with what there is."""
+def test_an_unknown_lower_or_node_is_refused_with_the_existing_ones(case: Case, why: str) -> None:
+    """The error lists the lowers of the topology, or the nodes of the lower."""
     with pytest.raises(TensileError, match=why):
         simulated(picture([], *PAIR), template(), case)
 
 
-def test_a_lower_without_nodes_has_no_model() -> None:
-    """There is nothing that new ones could be like."""
+def test_nodes_cannot_be_added_to_a_lower_without_nodes() -> None:
+    """An added node needs an existing node as its model."""
     with pytest.raises(TensileError, match="no node to take as a model; there are: none"):
         simulated(picture([], sight("lower-a"), PAIR[1]), template(), Case(added=(Addition("lower-a", 1),)))
 
 
-def test_a_lower_out_of_reach() -> None:
-    """It takes none, and it is said why."""
+def test_an_unreachable_lower_gets_no_pods() -> None:
+    """The text contains the error of the lower."""
     found = picture([], sight("lower-a", trouble="lower-a: no answer"), PAIR[1])
     assert fits(simulated(found, template(cpu="4"), Case())) == {"lower-a": 0, "lower-b": 2}
     assert "lower-a   0      -" in told(found, template(cpu="4"), Case())
     assert "lower-a: no answer" in told(found, template(cpu="4"), Case())
 
 
-def test_a_claim_that_the_engine_would_make() -> None:
-    """The pod's claim exists above only."""
+def test_a_claim_that_the_engine_would_mirror_counts_as_existing() -> None:
+    """The pod's claim exists in the upper cluster only."""
     lowers = [two_nodes(name, (STORAGE_CLASS, kind("fast"))) for name in ("lower-a", "lower-b")]
     upper = [(CLAIM, claim(storageClassName="fast")), (STORAGE_CLASS, kind("fast"))]
     wanted = Template(pod(spec=asking(cpu="4") | TOLERANT | using("data")), None)
     assert simulated(picture(upper, *lowers), wanted, Case())["fits"] == 4
 
 
-def test_more_than_can_be_placed_one_by_one() -> None:
-    """It says so."""
+def test_more_than_1000_pods_of_an_anti_affine_template_are_not_counted() -> None:
+    """The text shows "1000 or more", because such pods are placed one by one."""
     term = {"topologyKey": "x", "labelSelector": {"matchLabels": {"app": "other"}}}
     spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     big = sight("lower-a", (NODE, node("n", pods="3000")))
@@ -241,8 +241,8 @@ def test_more_than_can_be_placed_one_by_one() -> None:
     assert text.endswith("1000 or more pods of default/web fit.")
 
 
-def test_the_text() -> None:
-    """To the letter."""
+def test_the_text_of_a_simulation_has_a_table_and_a_summary() -> None:
+    """The whole text is compared."""
     lower = two_nodes("lower-b")
     lower.unread.append("volumeattachments: forbidden")
     assert told(picture([], two_nodes("lower-a"), lower), template(4, cpu="4"), Case()) == (
@@ -255,8 +255,11 @@ def test_the_text() -> None:
     )
 
 
-def test_several_templates_take_their_room_in_turn() -> None:
-    """All four nodes have 4 cpu: what the first takes, the second has not; each is a section, or one of the items."""
+def test_several_templates_use_capacity_in_turn() -> None:
+    """Pods of the second template do not fit on the nodes that pods of the first one fill.
+
+    Each template is a section of the text, and an item of the JSON.
+    """
     seen = picture([], *PAIR)
     both = [template(3, cpu="4"), template(2, cpu="4")]
     text, enough = simulate(seen, both, Case(), "text")
@@ -272,14 +275,14 @@ def test_several_templates_take_their_room_in_turn() -> None:
         simulate(seen, both, Case(3), "text")
 
 
-def test_a_pod_that_fits_nowhere_is_not_room_enough() -> None:
-    """A file of one Pod does not say how many, so it is how many fit that counts: none is too few."""
+def test_a_pod_that_fits_nowhere_is_a_failure_without_a_requested_number() -> None:
+    """A file of one Pod contains no number, so at least one pod must fit."""
     text, enough = simulate(picture([], *PAIR), [template(cpu="400")], Case(), "text")
     assert not enough, text
 
 
-def test_the_json() -> None:
-    """It has a version of its form."""
+def test_the_json_of_a_simulation_has_a_format_version() -> None:
+    """The version is 1."""
     text, enough = simulate(picture([], *PAIR), [template(cpu="4")], Case(), "json")
     assert enough
     assert orjson.loads(text)["formatVersion"] == 1
@@ -288,20 +291,20 @@ def test_the_json() -> None:
 @pytest.mark.parametrize(
     ("text", "addition"), [("lower-a=2", Addition("lower-a", 2)), ("lower-a/n=1", Addition("lower-a", 1, "n"))]
 )
-def test_additions_as_written(text: str, addition: Addition) -> None:
-    """A lower and a number, or a node of it to take as a model."""
+def test_an_addition_names_a_lower_its_count_and_optionally_a_model_node(text: str, addition: Addition) -> None:
+    """LOWER=COUNT adds nodes, and LOWER/NODE=COUNT names the model."""
     assert case_of(3, ["lower-b"], [text]) == Case(3, frozenset({"lower-b"}), (addition,))
 
 
 @pytest.mark.parametrize("text", ["lower-a", "lower-a=", "=1", "lower-a=0", "lower-a=-1", "lower-a=many"])
-def test_additions_that_say_nothing(text: str) -> None:
-    """They are refused with the form."""
+def test_an_invalid_addition_is_refused_with_the_valid_form(text: str) -> None:
+    """The count must be at least one."""
     with pytest.raises(TensileError, match="write LOWER=COUNT"):
         case_of(None, [], [text])
 
 
-def test_a_snapshot_in_place_of_clusters(tmp_path: Path) -> None:
-    """What was kept is asked, and no cluster."""
+def test_a_simulation_with_a_snapshot_file_reads_no_cluster(tmp_path: Path) -> None:
+    """The result equals that of the clusters from which the snapshot was made."""
     before = picture([], *PAIR)
     path = tmp_path / "snapshot.json"
     path.write_bytes(before.to_bytes())
@@ -309,21 +312,21 @@ def test_a_snapshot_in_place_of_clusters(tmp_path: Path) -> None:
     assert told(after, template(cpu="3"), Case()) == told(before, template(cpu="3"), Case())
 
 
-def test_words_of_others_do_nothing_to_a_terminal() -> None:
-    """What a cluster answered stands in its line."""
+def test_control_characters_in_the_error_of_a_lower_are_escaped() -> None:
+    """The error of a cluster must not create a line or control the terminal."""
     found = picture([], sight("lower-a", trouble="lower-a: no\x1b[2J\nanswer"), PAIR[1])
     assert "lower-a: no\\u001b[2J\\nanswer" in told(found, template(cpu="4"), Case())
 
 
-def test_a_lost_lower_that_no_pod_is_on_is_said_to_have_none() -> None:
-    """It was asked, though there is nothing to move."""
+def test_a_lost_lower_without_pods_is_reported() -> None:
+    """The command succeeds, although there is nothing to move."""
     lost = Case(lost=frozenset({"lower-a"}))
     assert simulate(picture([], *PAIR), [], lost, "text") == ("No pods run in lower-a.", True)
     assert simulate(picture([], *PAIR), [], Case(), "text") == ("No pods to place.", True)
 
 
-def test_a_snapshot_may_know_lowers_that_the_topology_has_no_more(tmp_path: Path) -> None:
-    """They count for nothing, and one that is new has not been seen."""
+def test_lowers_of_a_snapshot_that_the_topology_does_not_have_are_ignored(tmp_path: Path) -> None:
+    """A lower that the snapshot does not have gets no pods."""
     before = picture([], *PAIR, sight("gone"))
     kept = before.to_bytes().replace(b'"name":"lower-b","objects"', b'"name":"gone","objects"', 1)
     path = tmp_path / "snapshot.json"
@@ -343,8 +346,8 @@ def test_a_snapshot_may_know_lowers_that_the_topology_has_no_more(tmp_path: Path
         (b'"containers":', b'"containers":5,"x":', "pods[0]: Expected `array`, got `int`"),
     ],
 )
-def test_a_snapshot_that_was_edited_is_refused_by_its_place(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
-    """Nothing that every object has may be missing."""
+def test_an_edited_snapshot_is_refused_with_its_position(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+    """The name of a node, and the containers of a pod are required."""
     before = picture([], two_nodes("lower-a", (POD, pod("r", asking(cpu="4"), on="lower-a-1"))), PAIR[1])
     path = tmp_path / "snapshot.json"
     kept = before.to_bytes()
@@ -356,8 +359,8 @@ def test_a_snapshot_that_was_edited_is_refused_by_its_place(tmp_path: Path, old:
     assert words in str(caught.value)
 
 
-def test_pods_of_a_lost_lower_keep_no_others_away() -> None:
-    """Neither the pods that are moved nor others, by their anti-affinity: they are gone with their node."""
+def test_the_anti_affinity_of_pods_of_a_lost_lower_has_no_effect() -> None:
+    """The pods are removed with their node, so they repel neither their replacements nor other pods."""
     terms = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}]
     apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
     web = above("web", spec=asking(cpu="1") | TOLERANT | {"nodeName": "lower-a"} | apart, labels={"app": "web"})
@@ -382,8 +385,8 @@ spec:
 """
 
 
-def test_a_simulated_pod_does_not_take_the_place_of_a_real_one() -> None:
-    """The pods of a StatefulSet that runs already have the names that its replicas would get."""
+def test_a_simulated_pod_does_not_replace_a_real_pod_of_the_same_name() -> None:
+    """The existing pods of a StatefulSet have the names that its replicas would get."""
     runs = above("web-0", spec=asking(cpu="2") | TOLERANT | {"nodeName": "lower-a"}, labels={"app": "web"})
     here = sight("lower-a", (NODE, node("n", cpu="4")), (NAMESPACE, space("default")), (POD, below(runs, "n")))
     seen = picture([(NODE, virtual("lower-a", cpu="4")), (POD, runs)], here, sight("lower-b"))
@@ -391,8 +394,8 @@ def test_a_simulated_pod_does_not_take_the_place_of_a_real_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["pool-1", "new-pool-1", "pool-new-1"])
-def test_only_added_nodes_enlarge_the_virtual_node(name: str) -> None:
-    """Whatever the nodes that exist are called."""
+def test_only_added_nodes_increase_the_allocatable_of_the_virtual_node(name: str) -> None:
+    """The names of existing nodes do not matter."""
     here = sight("lower-a", (NODE, node(name, cpu="8")), (NAMESPACE, space("default")))
     seen = picture([(NODE, virtual("lower-a", cpu="2"))], here, sight("lower-b"))
     assert fits(simulated(seen, template(cpu="1"), Case()))["lower-a"] == 2
@@ -400,7 +403,7 @@ def test_only_added_nodes_enlarge_the_virtual_node(name: str) -> None:
     assert fits(simulated(seen, template(cpu="1"), grown))["lower-a"] == 10
 
 
-def test_an_added_node_does_not_take_the_place_of_a_real_one() -> None:
+def test_an_added_node_does_not_replace_a_real_node_of_the_same_name() -> None:
     """A real node may have the name that an added one would get; its pods stay on it."""
     nodes = ((NODE, node(name, cpu="2")) for name in ("w", "w-new-1"))
     full = above("full", spec=asking(cpu="2") | TOLERANT | {"nodeName": "lower-a"})
@@ -410,8 +413,8 @@ def test_an_added_node_does_not_take_the_place_of_a_real_one() -> None:
     assert {one["name"]: one["fits"] for one in found["lowers"][0]["nodes"]} == {"w": 2, "w-new-2": 2}
 
 
-def test_added_nodes_do_not_exceed_the_limit_of_the_topology() -> None:
-    """`capacity.limit` bounds what the virtual node advertises, however many nodes there are."""
+def test_added_nodes_do_not_exceed_the_capacity_limit_of_the_topology() -> None:
+    """`capacity.limit` bounds what the virtual node advertises, for any number of nodes."""
     lowers = [{"name": "lower-a", "kubeconfig": "a", "capacity": {"limit": {"cpu": "2"}}}]
     here = sight("lower-a", (NODE, node("n", cpu="8")), (NAMESPACE, space("default")))
     seen = picture([(NODE, virtual("lower-a", cpu="2"))], here, lowers=lowers)
@@ -438,8 +441,8 @@ spec:
         (b"{app: agent}", b'{virtual-pod: "true"}', ""),
     ],
 )
-def test_pods_that_are_not_mirrored_fit_nowhere(before: bytes, after: bytes, why: str) -> None:
-    """Each lower says why; as pods that come before others, they take no room."""
+def test_pods_that_are_not_mirrored_fit_nowhere_and_use_no_capacity(before: bytes, after: bytes, why: str) -> None:
+    """Each lower has the reason; placed before another template, they leave it all the capacity."""
     seen, agent = picture([(NAMESPACE, space("shop"))], *PAIR), templates(DAEMONS.replace(before, after), "x")[0]
     found = simulated(seen, agent, Case())
     assert [why in one["why"] for one in found["lowers"]] == [True, True]

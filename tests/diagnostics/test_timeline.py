@@ -1,4 +1,4 @@
-"""What `tensile explain pod --timeline` says, from a pod of both clusters and their events."""
+"""Tests of `tensile explain pod --timeline`: the output for an upper pod, its lower pod and their events."""
 
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -56,7 +56,7 @@ def lower_pod(*conditions: Manifest, created: int = 2, **status: Any) -> Manifes
 
 
 def started() -> Traced:
-    """Make a pod that became Ready after a slow pull."""
+    """Make a pod that became Ready after a slow image pull."""
     above = upper_pod(condition("PodScheduled", 1), condition("Ready", 15), written=16)
     below = lower_pod(
         condition("PodScheduled", 3), condition("Ready", 15), containerStatuses=[running(14)], startTime=at(3)
@@ -73,12 +73,12 @@ def steps(document: Manifest) -> list[tuple[str, str | None, float]]:
 
 
 def whats(document: Manifest) -> list[str]:
-    """Return what happened, in order."""
+    """Return the descriptions of what happened, in order."""
     return [one["what"] for one in document["moments"]]
 
 
-def test_a_pod_that_started() -> None:
-    """Each step once, with its time, its cluster and where that is recorded; the longest is named."""
+def test_the_timeline_of_a_started_pod_has_each_moment_and_names_the_longest_step() -> None:
+    """Each moment appears once, with its time, its cluster and the field that records it."""
     head = ["Pod shop/web on virtual node lower-a, pod shop/web in lower-a: the longest step took 11s: " + SLOW + "."]
     assert timeline_text(timeline(started(), NOW)).splitlines() == [
         *head,
@@ -109,8 +109,8 @@ def test_a_pod_that_started() -> None:
     ]  # fmt: skip
 
 
-def test_the_document_is_for_programs() -> None:
-    """Seconds as numbers, and the longest step."""
+def test_the_json_of_a_timeline_has_seconds_as_numbers_and_the_longest_step() -> None:
+    """Programs need no parser for durations."""
     found = orjson.loads(orjson.dumps(timeline(started(), NOW)))
     trace = sha256(b"u1").hexdigest()[:32]
     assert found["pod"] == {"namespace": "shop", "name": "web", "uid": "u1", "traceId": trace, "node": "lower-a"}
@@ -127,8 +127,8 @@ def test_the_document_is_for_programs() -> None:
     }
 
 
-def test_a_pod_that_has_no_lower_pod_yet_waits_since_it_was_bound() -> None:
-    """The step that is not complete lasts until now; why there is none is a note."""
+def test_a_pod_without_a_lower_pod_waits_since_it_was_bound() -> None:
+    """The incomplete step lasts until now; a note has the reason why there is no lower pod."""
     found = timeline(
         Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", trouble="lower-a: no answer in 20 s"), NOW
     )
@@ -137,8 +137,8 @@ def test_a_pod_that_has_no_lower_pod_yet_waits_since_it_was_bound() -> None:
     assert "Without the lower pod: lower-a: no answer in 20 s" in found["notes"]
 
 
-def test_a_pod_that_no_node_takes() -> None:
-    """What the scheduler says, since when, and the wait since the creation."""
+def test_an_unschedulable_pod_waits_since_its_creation() -> None:
+    """The timeline contains the message of the scheduler and since when it holds."""
     said = condition("PodScheduled", 2, "False", reason="Unschedulable", message="0/2 nodes are available")
     found = timeline(Traced(upper_pod(said, node=""), []), NOW)
     assert whats(found) == ["created", "no node yet: 0/2 nodes are available"]
@@ -146,8 +146,8 @@ def test_a_pod_that_no_node_takes() -> None:
     assert found["lower"] is None
 
 
-def test_a_lower_pod_that_cannot_be_read_is_described_by_its_upper_pod() -> None:
-    """The engine copied the times of the lower cluster."""
+def test_the_timeline_of_an_unreadable_lower_pod_is_made_from_the_upper_pod() -> None:
+    """The engine copied the times of the lower cluster into the upper pod's status."""
     above = upper_pod(condition("PodScheduled", 1), condition(LOWER_SCHEDULED, 4), condition("Ready", 9), written=9)
     above["status"]["containerStatuses"] = [running(8)]
     found = timeline(Traced(above, [], "lower-a", trouble="lower-a: denied"), NOW)
@@ -157,8 +157,8 @@ def test_a_lower_pod_that_cannot_be_read_is_described_by_its_upper_pod() -> None
     ]  # fmt: skip
 
 
-def test_events_of_a_lower_cluster_that_cannot_be_read_are_those_that_the_engine_copied() -> None:
-    """Under the name of their cluster."""
+def test_the_events_of_an_unreadable_lower_are_the_mirrored_ones() -> None:
+    """They are shown under the name of the lower."""
     copied = event(13, "Pulled", "pulled", count=3, lastTimestamp=at(20))
     copied["metadata"]["annotations"] = {LOWER: "lower-a"}
     found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [copied], "lower-a", trouble="away"), NOW)
@@ -166,8 +166,8 @@ def test_events_of_a_lower_cluster_that_cannot_be_read_are_those_that_the_engine
     assert (row["cluster"], row["what"]) == ("lower-a", f"Normal Pulled: pulled (3 times, last at {at(20)})")
 
 
-def test_clocks_that_differ_are_told() -> None:
-    """A lower pod that seems older than its upper pod is one whose cluster's clock is behind."""
+def test_different_clocks_of_the_clusters_are_reported() -> None:
+    """A lower pod that seems older than its upper pod shows that the clock of its cluster is behind."""
     below = lower_pod(created=0)
     below["metadata"]["creationTimestamp"] = "2026-03-01T11:59:50Z"
     found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", below), NOW)
@@ -176,8 +176,8 @@ def test_clocks_that_differ_are_told() -> None:
     assert "-10s" in timeline_text(found)
 
 
-def test_a_container_that_restarted_has_its_last_two_runs() -> None:
-    """The first start is known after one restart, and not after two; Ready is since the last time."""
+def test_the_timeline_of_a_restarted_container_has_its_last_two_runs() -> None:
+    """The first start is known after one restart, but not after two; Ready is that after the last restart."""
     ended = {"terminated": {"startedAt": at(5), "finishedAt": at(20), "reason": "Error", "exitCode": 3}}
     once = lower_pod(condition("Ready", 31), containerStatuses=[running(30, 1, lastState=ended)])
     above = upper_pod(condition("PodScheduled", 1), condition("Ready", 31), written=31)
@@ -193,8 +193,8 @@ def test_a_container_that_restarted_has_its_last_two_runs() -> None:
     assert "containers started" not in whats(timeline(Traced(above, [], "lower-a", twice), NOW))
 
 
-def test_init_containers_are_a_step() -> None:
-    """Only where there are some: the condition exists on every pod."""
+def test_init_containers_are_a_step_if_the_pod_has_some() -> None:
+    """The condition Initialized exists on every pod."""
     done = {"name": "prepare", "state": {"terminated": {"startedAt": at(3), "finishedAt": at(8), "exitCode": 0}}}
     below = lower_pod(condition("Initialized", 9), initContainerStatuses=[done], containerStatuses=[running(10)])
     found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", below), NOW)
@@ -204,8 +204,8 @@ def test_init_containers_are_a_step() -> None:
     assert "init containers done" not in whats(timeline(Traced(upper_pod(), [], "lower-a", without), NOW))
 
 
-def test_a_pod_that_is_being_deleted_waits_for_nothing() -> None:
-    """The request is at the beginning of the grace period, in both clusters."""
+def test_the_timeline_of_a_terminating_pod_has_the_deletion_and_no_waiting_step() -> None:
+    """The deletion was requested at the beginning of the grace period, in both clusters."""
     marks = {"deletionTimestamp": at(50), "deletionGracePeriodSeconds": 30}
     below = lower_pod()
     below["metadata"] |= marks | {"deletionTimestamp": at(51)}
@@ -215,8 +215,8 @@ def test_a_pod_that_is_being_deleted_waits_for_nothing() -> None:
     assert [one for one in steps(found) if one[1] is None] == []
 
 
-def test_steps_within_the_resolution_are_not_called_the_longest() -> None:
-    """One second may be none."""
+def test_steps_of_one_second_are_not_the_longest_step() -> None:
+    """The resolution is one second, so such a step may have needed no time."""
     above = upper_pod(condition("PodScheduled", 0), condition("Ready", 1), written=1)
     below = lower_pod(condition("PodScheduled", 1), condition("Ready", 1), created=0)
     found = timeline(Traced(above, [], "lower-a", below), NOW)
@@ -224,23 +224,23 @@ def test_steps_within_the_resolution_are_not_called_the_longest() -> None:
     assert "no step took longer than 1 second." in timeline_text(found)
 
 
-def test_a_node_of_others_is_told() -> None:
-    """There is no lower cluster to look at."""
+def test_the_timeline_of_a_pod_on_a_real_node_has_a_note() -> None:
+    """No lower cluster can be read for such a pod."""
     found = timeline(Traced(upper_pod(condition("PodScheduled", 1), node="worker-1"), []), NOW)
     assert found["notes"][0] == "Node worker-1 is not a virtual node of this topology."
 
 
 @pytest.mark.parametrize("wrong", [7, "soon", "2026-03-01T12:00:00", None])
-def test_a_time_that_is_none_is_left_out(wrong: Any) -> None:
-    """A lower cluster may write anything."""
+def test_invalid_times_of_a_lower_pod_are_left_out(wrong: Any) -> None:
+    """A lower cluster may return any value."""
     below = lower_pod(startTime=wrong, containerStatuses=[running(3)])
     below["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = wrong
     found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", below), NOW)
     assert whats(found)[-1] == "lower pod created"
 
 
-def test_events_cannot_write_to_the_terminal() -> None:
-    """Neither lines of their own nor credentials."""
+def test_control_characters_and_credentials_in_events_are_not_printed() -> None:
+    """An event must not create a line, control the terminal, or show a bearer token."""
     forged = event(3, "Forged", "\x1b[2J\nBearer abcdefgh12345")
     text = timeline_text(timeline(Traced(upper_pod(), [], "lower-a", lower_pod(), [forged]), NOW))
     assert "\x1b" not in text
@@ -249,8 +249,8 @@ def test_events_cannot_write_to_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(("second", "length"), [(59, "+59s"), (150, "+2m30s"), (3661, "+61m"), (90000, "+25h")])
-def test_offsets_are_short(second: int, length: str) -> None:
-    """Two units at most."""
+def test_offsets_have_at_most_two_units(second: int, length: str) -> None:
+    """Long offsets are shown in minutes or in hours only."""
     moment = datetime.fromtimestamp(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() + second, UTC)
     late = event(0, "Late", "x", firstTimestamp=moment.strftime("%Y-%m-%dT%H:%M:%SZ"))
     text = timeline_text(timeline(Traced(upper_pod(), [late]), NOW))

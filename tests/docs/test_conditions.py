@@ -1,4 +1,4 @@
-"""The reference of conditions, reasons, Events and metrics is complete: it has what the code can emit, and no more."""
+"""Tests that the reference of conditions, reasons, Events and metrics has exactly what the code can emit."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from tensile.engine.metrics import Metrics
 from tensile.engine.status.report import LowerState
 
 REASON_AT = {"Problem": 0, "PodNote": 0, "EmitEvent": 2, "Skip": 2, "condition": None, "Denied": None}
-"""What a reason is passed to, and its place among the arguments where it is not only passed by name."""
+"""The callables that have a reason as an argument, and its position (None: only by keyword)."""
 DECIDING = (
     "tensile.engine.status",
     "tensile.kubelet.node",
@@ -21,11 +21,11 @@ DECIDING = (
     "tensile.policy.descheduler",
     "tensile.reconcile",
 )
-"""Where statuses, problems and Events are made."""
+"""The packages that create statuses, problems and Events."""
 REHEARSING = "tensile.reconcile.dryrun"
-"""What stands in for an apiserver, whose reasons it uses."""
+"""The dry-run replacement of an apiserver, which uses reasons of Kubernetes."""
 SHOWING = tuple(f"tensile.engine.status.{one}" for one in ("details", "html", "page", "site"))
-"""What only shows the reasons that others give."""
+"""The modules that only display reasons of other modules."""
 OF_KUBERNETES = {
     "Always", "Bound", "Cluster", "ClusterIP", "DaemonSet", "Delete", "DeletionByPodGC",
     "DeletionByTaintManager", "DoesNotExist", "Equal", "Exists", "ExternalName", "Failed", "False", "Gt",
@@ -35,18 +35,18 @@ OF_KUBERNETES = {
     "ReplicationController", "Restart", "RestartAllContainers", "Retain", "SchedulerError", "SingleStack",
     "StatefulSet", "Status", "Succeeded", "Time", "TokenRequest", "True", "Unknown", "Unschedulable", "Warning",
 }  # fmt: skip
-"""Capitalized words of its API that the code reads, or copies into an object, and that are no reasons of ours."""
+"""Capitalized words of the Kubernetes API that the code reads or copies into objects, and that are no reasons."""
 OF_OURSELVES = {"Accepted", "Rejected", "Amount", "Item", "Lines", "Problems", *get_args(LowerState)}
 """Others: words of the topology's status, of a heading, and names of types."""
 
 
 def is_decided_in(module: str) -> bool:
-    """Report whether a module makes statuses, problems or Events."""
+    """Report whether a module creates statuses, problems or Events."""
     return module.startswith(DECIDING) and not module.startswith((REHEARSING, *SHOWING))
 
 
 def literals(within: Iterable[ast.AST]) -> Iterator[ast.Constant]:
-    """Yield the words with a capital first that stand in a module as literals, abbreviations left out."""
+    """Yield the capitalized words that are literals in a module, without abbreviations."""
     for node in within:
         if (
             isinstance(node, ast.Constant)
@@ -57,7 +57,7 @@ def literals(within: Iterable[ast.AST]) -> Iterator[ast.Constant]:
 
 
 def passed_reasons(within: Iterable[ast.AST]) -> Iterator[ast.expr]:
-    """Yield what a module passes as reason to anything that makes a problem, an Event or a condition."""
+    """Yield what a module passes as a reason to a call that creates a problem, an Event or a condition."""
     for node in within:
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in REASON_AT:
@@ -68,7 +68,7 @@ def passed_reasons(within: Iterable[ast.AST]) -> Iterator[ast.expr]:
 
 
 def is_literal(node: ast.expr) -> bool:
-    """Report whether an expression holds text of its own, in which a reason would be unknown to the page."""
+    """Report whether an expression contains literal text, because such a reason would be missing on the page."""
     return any(isinstance(one, ast.JoinedStr) or is_text(one) for one in ast.walk(node))
 
 
@@ -77,8 +77,8 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(node.value)
 
 
-def test_every_reason_is_a_constant_that_the_page_has() -> None:
-    """A literal in the place of a reason would be in no table. An apiserver's stand-in is let off."""
+def test_every_reason_in_the_code_is_a_constant() -> None:
+    """A literal reason would be missing in the tables of the page; the dry-run apiserver is exempt."""
     found = [
         f"{module}:{node.lineno}: {ast.unparse(node)}"
         for module, every in nodes().items()
@@ -89,8 +89,8 @@ def test_every_reason_is_a_constant_that_the_page_has() -> None:
     assert found == [], "make it a constant with one of the annotations of names.py, and `make generate`"
 
 
-def test_no_other_word_could_be_a_reason() -> None:
-    """Conditions are made out of tuples and dicts too, so each capitalized word has to be known for what it is."""
+def test_every_capitalized_literal_is_a_known_word() -> None:
+    """Conditions are also built from tuples and dicts, so each such word must be a constant or be listed above."""
     kinds = {one.name for one in vars(objects).values() if isinstance(one, objects.Kind)}
     classes = {node.name for every in nodes().values() for node in every if isinstance(node, ast.ClassDef)}
     known = {one.value for one in words()} | kinds | classes | OF_KUBERNETES | OF_OURSELVES
@@ -106,14 +106,14 @@ def test_no_other_word_could_be_a_reason() -> None:
     )
 
 
-def test_words_that_are_excused_are_used() -> None:
-    """So that the list above does not excuse what nobody writes any more."""
+def test_every_listed_word_of_kubernetes_is_used_in_the_code() -> None:
+    """The lists must not exempt words that no code uses."""
     used = {node.value for module, every in nodes().items() if is_decided_in(module) for node in literals(every)}
     assert sorted((OF_KUBERNETES | OF_OURSELVES) - used) == []
 
 
-def test_every_word_of_the_page_is_used() -> None:
-    """A constant that nothing reads is one that the code cannot emit."""
+def test_every_constant_on_the_page_is_used_in_the_code() -> None:
+    """The code cannot emit a constant that it does not use."""
     used = {
         name
         for every in nodes().values()
@@ -133,20 +133,20 @@ def test_every_word_of_the_page_is_used() -> None:
 
 
 def test_no_reason_is_defined_twice() -> None:
-    """It would have two meanings. Nodes and pods both have a condition Ready, as in Kubernetes."""
+    """It would have two meanings; only Ready is a condition of both nodes and pods, as in Kubernetes."""
     values = [(one.kind, one.value) for one in words() if one.value != "Ready"]
     assert sorted(values) == sorted(set(values))
 
 
-def test_every_metric_that_is_exported_is_on_the_page() -> None:
-    """And of those of the engine none that it does not export."""
+def test_the_page_has_exactly_the_metrics_that_the_engine_exports() -> None:
+    """The list is complete and has no metric that does not exist."""
     section = DOCUMENT.read_text().partition("## Metrics of the engine\n")[2].partition("\n## ")[0]
     told = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert sorted(one.removesuffix("_total") for one in told) == sorted(one.name for one in Metrics().collect())
 
 
-def test_metrics_are_made_in_two_modules() -> None:
-    """Those whose metrics the page takes: the engine's own, and a kubelet's."""
+def test_only_two_modules_create_metrics() -> None:
+    """The page is made from these: the metrics of the engine and those of the kubelet."""
     makers = {
         module
         for module, every in nodes().items()
@@ -168,6 +168,6 @@ def test_metrics_are_made_in_two_modules() -> None:
         ("Problem(ODD, 'message')", False),
     ],
 )
-def test_what_counts_as_a_bare_reason(code: str, *, is_bare: bool) -> None:
-    """Text anywhere in the argument; a message is none, nor is a reason that is left out."""
+def test_text_in_a_reason_argument_is_recognized(code: str, *, is_bare: bool) -> None:
+    """A message, or an empty reason, is no such text."""
     assert [is_literal(node) for node in passed_reasons(ast.walk(ast.parse(code)))] == [is_bare]

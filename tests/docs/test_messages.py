@@ -1,6 +1,6 @@
-"""The texts that the program shows: short sentences, in words that a reader of Kubernetes' documentation knows.
+"""Tests that messages of the program are short sentences in the words of the Kubernetes documentation.
 
-They are all texts of four words or more in the code, and the pages that are made from docstrings.
+They cover all texts of four words or more in the code, and the pages that are made from docstrings.
 """
 
 import ast
@@ -12,15 +12,15 @@ from conditionspage import nodes
 from fences import ROOT
 
 MOST_WORDS = 25
-"""Of a sentence. A part that ends with a colon or a semicolon counts as one, as in `what is wrong: what to do`."""
+"""The most words of a sentence. A part that ends with a colon or semicolon counts as one: `problem: advice`."""
 FEWEST_WORDS = 4
-"""Of a text that is read as a sentence."""
+"""The fewest words of a text that counts as a sentence."""
 STRANGE = re.compile(
     r"\b(?:nobody|somebody|whoever|whomever|anew|tells?|told|hears?|heard|likewise|thereby|"
     r"(?:host|member|parent|sub|master|client) clusters?)\b",
     re.IGNORECASE,
 )
-"""Words that messages do not need: literary ones, and other names for what the glossary has a term for."""
+"""Words that messages must not use: literary ones, and synonyms of terms in the glossary."""
 REFERENCES = (
     "docs/commands.md",
     "docs/reference/conditions.md",
@@ -33,7 +33,7 @@ NO_SENTENCES = ("tensile.engine.status.html", "tensile.sandbox.demo_script")
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield each text in the code with its place; X stands for a value that is put into it."""
+    """Yield each text in the code with its place; X replaces each formatted value."""
     for module, every in nodes().items():
         if module.startswith(NO_SENTENCES):
             continue
@@ -46,7 +46,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def written(node: ast.AST) -> str:
-    """Return the text of a literal of enough words, "" for anything else."""
+    """Return the text of a literal with enough words, "" for any other node."""
     match node:
         case ast.Constant(value=str(text)):
             pass
@@ -71,7 +71,7 @@ def flaws(text: str) -> list[str]:
 
 
 def test_messages_are_short_and_plain() -> None:
-    """Errors, hints, reasons, findings, log lines: whatever stands in the code as a text."""
+    """They are all texts in the code, such as errors, hints, reasons, findings and log lines."""
     found = list(texts())
     assert len(found) > 1500
     assert [(place, flaw) for place, text in found for flaw in flaws(text)] == []
@@ -79,7 +79,7 @@ def test_messages_are_short_and_plain() -> None:
 
 @pytest.mark.parametrize("page", REFERENCES)
 def test_docstrings_that_users_read_are_short_and_plain(page: str) -> None:
-    """On the pages that are made from them, as they are there in full."""
+    """They are checked on the reference pages that are made from them."""
     assert [(place, flaw) for place, text in cells(page) for flaw in flaws(text)] == []
 
 
@@ -94,6 +94,6 @@ def test_docstrings_that_users_read_are_short_and_plain(page: str) -> None:
         (f"{' '.join(['word'] * 20)}: {' '.join(['word'] * 20)}", 0),
     ],
 )
-def test_what_is_found(text: str, count: int) -> None:
-    """A sentence of 26 words, and whole words only."""
+def test_long_sentences_and_banned_words_are_found(text: str, count: int) -> None:
+    """A sentence of more than 25 words is too long, and only whole words count as banned."""
     assert len(flaws(text)) == count

@@ -1,4 +1,4 @@
-"""The pictures of the README: as their programs draw them, whole without other files, and true to the recording."""
+"""Tests of the pictures of the README: up to date, independent of other files, and faithful to the recording."""
 
 import re
 from pathlib import Path
@@ -27,14 +27,14 @@ def tour(*commands: str) -> bytes:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
-def test_a_picture_is_as_it_would_be_drawn_now(picture: Path) -> None:
-    """After a change of its program or of its recording, run the program."""
+def test_a_picture_equals_the_current_output_of_its_program(picture: Path) -> None:
+    """After a change of the program or of the recording, the program must be run again."""
     assert picture.read_text() == PICTURES[picture]()
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
-def test_a_picture_can_be_shown_anywhere(picture: Path) -> None:
-    """It has a description, colours for light and dark pages, and no script or reference to another file."""
+def test_a_picture_has_a_description_and_needs_no_other_file(picture: Path) -> None:
+    """It has colors for light and dark pages, and no script."""
     text = picture.read_text()
     root = ET.fromstring(text)
     assert root.findtext(f"{SVG}title")
@@ -43,22 +43,22 @@ def test_a_picture_can_be_shown_anywhere(picture: Path) -> None:
     assert re.findall(r"<script|@import|href=|src=|url\((?!#)", text) == []
 
 
-def test_both_sets_of_colours_have_the_same_names() -> None:
-    """A colour that is missing in one of them would be black there."""
+def test_every_color_is_defined_for_light_and_dark_pages() -> None:
+    """An undefined color would be black."""
     text = clusters.PICTURE.read_text() + demo.PICTURE.read_text()
     sets = [set(re.findall(r"--([a-z]+):", line)) for line in text.splitlines() if "--page:" in line]
     assert len(sets) == 4
     assert set(re.findall(r"var\(--([a-z]+)\)", text)) <= set.intersection(*sets)
 
 
-def test_the_demo_still_runs_the_commands_of_its_picture() -> None:
-    """If not, change SHOWN, and record the demo again: python -m docs.pictures.record."""
+def test_the_demo_runs_the_commands_of_its_picture() -> None:
+    """If it does not, change SHOWN and record the demo again: python -m docs.pictures.record."""
     commands = [command.line for scene in TOUR for command in scene.lines]
     assert [command for command in demo.SHOWN if command not in commands] == []
 
 
-def test_the_picture_shows_rows_of_the_recording_only() -> None:
-    """Each in the order in which it was printed."""
+def test_the_picture_shows_only_rows_of_the_recording() -> None:
+    """They have the order in which they were printed."""
     recorded = iter(map(demo.text_of, demo.rows(demo.CAST.read_bytes())))
     root = ET.fromstring(demo.PICTURE.read_text())
     drawn = ["".join(text.itertext()) for text in root.iter(f"{SVG}text") if text.get("class") != "name"]
@@ -66,8 +66,8 @@ def test_the_picture_shows_rows_of_the_recording_only() -> None:
     assert [row for row in drawn if row not in recorded] == []
 
 
-def test_the_animation_has_the_length_that_its_title_tells() -> None:
-    """The first rows are there at once, and the last ones before its end."""
+def test_the_animation_has_a_length_of_20_seconds() -> None:
+    """The first rows are visible at once, and the last ones appear more than a second before the end."""
     played = demo.steps(demo.shown(demo.rows(demo.CAST.read_bytes())))
     times = [step.at for step in played]
     assert times == sorted(set(times))
@@ -75,8 +75,8 @@ def test_the_animation_has_the_length_that_its_title_tells() -> None:
     assert times[-1] < demo.LENGTH - 1
 
 
-def test_commands_are_shown_with_their_output_and_the_title_of_their_scene() -> None:
-    """Without the words of the scene, and without commands that are left out."""
+def test_commands_are_shown_with_their_output_and_scene_title() -> None:
+    """The text of the scene and commands that are not in SHOWN are left out."""
     first, *others, last = demo.shown(demo.rows(tour(*demo.SHOWN[:3], "date", *demo.SHOWN[3:])))
     assert [demo.text_of(row) for row in (first.title, first.command)] == ["# A scene", f"$ {demo.SHOWN[0]}"]
     assert first.title == [("b", "# A scene")]
@@ -85,13 +85,13 @@ def test_commands_are_shown_with_their_output_and_the_title_of_their_scene() -> 
     assert "date" not in str(others)
 
 
-def test_a_command_that_was_not_recorded_is_an_error() -> None:
-    """Rather than a picture without it."""
+def test_a_shown_command_that_was_not_recorded_is_an_error() -> None:
+    """The picture would be incomplete without it."""
     with pytest.raises(ValueError, match=f"does not have `{demo.SHOWN[-1]}` where SHOWN has it"):
         demo.shown(demo.rows(tour(*demo.SHOWN[:-1])))
 
 
-def test_what_cannot_be_drawn_is_an_error() -> None:
-    """A terminal can do more than a row of text with attributes."""
+def test_a_terminal_sequence_that_cannot_be_drawn_is_an_error() -> None:
+    """Only rows of text with attributes can be drawn, for example no cleared screen."""
     with pytest.raises(ValueError, match=r"has '\\x1b\[2J"):
         demo.rows(cast("\x1b[2J"))

@@ -1,7 +1,7 @@
-"""Every command block of the README and of docs/ runs on real control planes, page by page, as a reader runs it.
+"""Tests that run every command block of the README and of docs/ on real control planes, page by page.
 
-What a page leaves out is in comments that a reader does not see (fences.py); what cannot run here is listed below with
-its reason, so that no block is passed over silently.
+What a page leaves out is in comments that a reader does not see (fences.py). Blocks that cannot run here are counted
+below and have a reason, so that none is skipped by accident.
 """
 
 from collections.abc import Iterator
@@ -30,16 +30,16 @@ NOT_RUN = {
     "docs/upgrade.md": 2,
     "docs/versions.md": 1,
 }
-"""How many blocks of a page are not run, by the page."""
+"""The number of blocks that are not run, by page."""
 
 
 def read(page: str) -> str:
-    """Return a page's text."""
+    """Return the text of a page."""
     return (ROOT / page).read_text()
 
 
 def is_run(fence: Fence) -> bool:
-    """Report whether a fence has anything to do with the site."""
+    """Report whether a fence is used by these tests."""
     return fence.language == "sh" or bool({"file", "printed"} & set(fence.said)) or is_object(fence)
 
 
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.mark.real
 @pytest.mark.parametrize("page", RUN)
 def test_every_block_of_a_page_runs(page: str, site: Site) -> None:
-    """In order, in one shell, with the exit code and the lines that the page shows."""
+    """All blocks of a page run in order in one shell, with the exit code and the lines that the page shows."""
     found = fences(page, read(page))
     site.begin()
     try:
@@ -68,7 +68,7 @@ def test_every_block_of_a_page_runs(page: str, site: Site) -> None:
 
 
 def played(site: Site, found: list[Fence]) -> None:
-    """Do what each fence asks for."""
+    """Process each fence as its comments define."""
     printed = ""
     for fence in found:
         if "printed" in fence.said:
@@ -85,22 +85,22 @@ def played(site: Site, found: list[Fence]) -> None:
 
 
 def run(site: Site, fence: Fence) -> str:
-    """Run a block to its end, or have it go on; give what it printed."""
+    """Run a block to its end, or start it if it continues to run, and return its output."""
     if "runs on until" in fence.said:
         site.go_on(fence.text, fence.said["runs on until"])
         return ""
     return site.run(fence)
 
 
-def test_what_is_not_run_is_few_and_known() -> None:
-    """Each has a reason in its page, and is counted here."""
+def test_every_block_that_is_not_run_has_a_reason_and_is_counted() -> None:
+    """Otherwise a block could be skipped by accident."""
     skipped = [one for page in pages() for one in fences(page, read(page)) if "not run" in one.said]
     assert all(len(one.said["not run"]) > len("needs x") for one in skipped)
     counted = {page: sum(one.page == page for one in skipped) for page in {one.page for one in skipped}}
     assert counted == NOT_RUN
 
 
-def test_the_pages_are_there(request: pytest.FixtureRequest) -> None:
-    """So that a page that moved is not passed over."""
+def test_the_main_pages_are_run(request: pytest.FixtureRequest) -> None:
+    """A page that was moved would otherwise be skipped without notice."""
     assert {"README.md", "docs/configmap.md", "docs/doctor.md", "docs/topology.md"} <= set(RUN)
     assert Path(request.path).parent == ROOT / "tests" / "docs"

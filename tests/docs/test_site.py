@@ -1,6 +1,6 @@
-"""The documentation site, as far as its sources show it: navigation, links, pictures, and the change of dialect.
+"""Tests of the sources of the documentation site: navigation, links, pictures, and the conversion of Markdown.
 
-test_site_built.py builds it and looks at it in a browser.
+test_site_built.py builds the site and opens it in a browser.
 """
 
 import posixpath
@@ -40,36 +40,36 @@ OF_OTHERS = {
     "Kubelet stopped posting node status",
     "FILE:LINE:COLUMN: KEY: …",
 }
-"""Headings of the page for troubleshooting that are messages of Kubernetes, or the form of a message."""
+"""Headings of the troubleshooting page that are messages of Kubernetes, or the form of a message."""
 
 
 @cache
 def text_of(page: str) -> str:
-    """Return a page of the site as MkDocs gets it from the hooks, before the change of dialect."""
+    """Return a page of the site as MkDocs gets it from the hooks, before the conversion of Markdown."""
     place = PLACES.get(page, f"docs/{page}")
     found: str = SITE.relinked(SITE.shown(place, (ROOT / place).read_text()), place)
     return found
 
 
 def prose(text: str) -> str:
-    """Return a page's text without its fences."""
+    """Return the text of a page without its fences."""
     return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    """A page that is left out would be found by search only; one that is gone would be an error of the build."""
+    """A page that is left out could only be found by search, and an entry without a page would fail the build."""
     assert sorted(navigation()) == sorted(SHOWN)
 
 
-def test_the_decisions_stand_in_the_order_of_their_index() -> None:
-    """So that the navigation and the page show them in the same way."""
+def test_the_navigation_lists_the_decisions_in_the_order_of_their_index() -> None:
+    """The navigation and the index page then show the same order."""
     index = [f"decisions/{link}" for link in links((DOCS / "decisions/README.md").read_text())]
     assert [page for page in navigation() if page.startswith("decisions/")] == ["decisions/README.md", *index]
 
 
 @pytest.mark.parametrize("page", SHOWN)
-def test_links_lead_to_pages_of_the_site(page: str) -> None:
-    """And to headings there; also those that lead out of docs/ in the repository."""
+def test_links_lead_to_pages_and_headings_of_the_site(page: str) -> None:
+    """This includes links that lead to files outside of docs/ in the repository."""
     found = links(text_of(page))
     assert [link for link in found if not leads(page, link)] == []
 
@@ -84,21 +84,24 @@ def leads(page: str, link: str) -> bool:
 
 
 @pytest.mark.parametrize("page", SHOWN)
-def test_links_have_the_one_form_that_is_checked(page: str) -> None:
-    """Links by reference, and links in HTML, would not be checked."""
+def test_pages_have_no_reference_links_and_no_html_links(page: str) -> None:
+    """Such links would not be checked."""
     text = re.sub(r"`[^`]*`", "", prose(text_of(page)))
     assert re.findall(r"^\[[^\]]+\]: .*|\]\[[^\]]*\]|<(?:a|img) .*", text, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("page", [page for page in SHOWN if page != "changelog.md"])
-def test_headings_of_a_page_have_anchors_of_their_own(page: str) -> None:
-    """The second of two alike gets a number, which GitHub and MkDocs write differently. Releases have the same ones."""
+def test_headings_of_a_page_have_unique_anchors(page: str) -> None:
+    """GitHub and MkDocs number duplicates differently.
+
+    The changelog is exempt, because its releases have the same headings.
+    """
     counted = Counter(slug(title) for title in re.findall(r"^#+ +(.*?) *$", prose(text_of(page)), re.MULTILINE))
     assert [one for one, times in counted.items() if times > 1] == []
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
-    """By following links, in the repository."""
+def test_every_page_can_be_reached_from_the_readme_by_links() -> None:
+    """The links are followed in the repository."""
     seen: set[str] = set()
     waiting = ["README.md"]
     while waiting:
@@ -112,22 +115,22 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
-def test_a_picture_is_whole_and_has_a_title(picture: Path) -> None:
-    """It needs nothing from elsewhere, and it has a description for readers who do not see it."""
+def test_a_picture_has_a_title_and_needs_no_other_file(picture: Path) -> None:
+    """The title is for readers who cannot see the picture."""
     text = picture.read_text()
     assert ET.fromstring(text).findtext("{http://www.w3.org/2000/svg}title")
     assert re.findall(r"(?:href|src)=[\"'](?!#)|@import|url\((?!#)|<script", text) == []
 
 
-def test_every_picture_is_shown() -> None:
-    """On a page or in the README, with a text in its place."""
+def test_every_picture_is_shown_with_an_alternative_text() -> None:
+    """It is on a page or in the README."""
     texts = [(ROOT / page).read_text() for page in pages()]
     shown = {name for text in texts for name in re.findall(r"!\[[^\]]+\]\(\S*?([\w-]+\.svg)\)", text)}
     assert shown >= {path.name for path in PICTURES} != set()
 
 
-def test_the_site_asks_no_other_host() -> None:
-    """Fonts of others, and figures of a repository, would be fetched by each reader."""
+def test_the_site_is_configured_to_load_nothing_from_other_hosts() -> None:
+    """Otherwise each reader would fetch fonts or repository statistics from them."""
     said = config()
     assert said["theme"]["font"] is False
     assert not {"repo_url", "extra_javascript"} & set(said)
@@ -135,14 +138,14 @@ def test_the_site_asks_no_other_host() -> None:
     assert said["strict"] is True
 
 
-def test_the_sections_for_conditions_and_reasons_are_as_they_would_be_made_now() -> None:
+def test_the_sections_for_conditions_and_reasons_are_up_to_date() -> None:
     """They are made from the constants in the code."""
     text = troubleshootingpage.DOCUMENT.read_text()
     assert troubleshootingpage.rewritten(text) == text
 
 
-def test_messages_in_headings_for_troubleshooting_exist() -> None:
-    """In the code, word for word; one of Kubernetes is listed above."""
+def test_messages_in_troubleshooting_headings_exist_in_the_code() -> None:
+    """Messages of Kubernetes must be in the list above."""
     by_hand = troubleshootingpage.DOCUMENT.read_text().partition(troubleshootingpage.BEGIN)[0]
     titles = re.findall(r"^### (.*)$", by_hand, re.MULTILINE)
     quoted = {one for title in titles for one in inline(title)}
@@ -170,8 +173,11 @@ def test_messages_in_headings_for_troubleshooting_exist() -> None:
         ("```\n- a\n  b\n```\n", "```\n- a\n  b\n```\n\n"),
     ],
 )
-def test_the_dialect_of_github_becomes_that_of_python_markdown(text: str, changed: str) -> None:
-    """Four spaces for what belongs to an item, an empty line before a list, a table and a fence, and no comments."""
+def test_github_markdown_is_converted_to_python_markdown(text: str, changed: str) -> None:
+    """Content of items is indented by four spaces.
+
+    Lists, tables and fences get an empty line before them, and comments are removed.
+    """
     assert SITE.for_python_markdown(text) == changed
 
 
@@ -192,13 +198,13 @@ def test_the_dialect_of_github_becomes_that_of_python_markdown(text: str, change
         ("docs/limits.md", "```\n[a](../CHANGELOG.md)\n```\n", "```\n[a](../CHANGELOG.md)\n```\n"),
     ],
 )
-def test_links_of_the_repository_become_links_of_the_site(page: str, text: str, changed: str) -> None:
-    """Files outside of docs/ are pages there."""
+def test_links_of_the_repository_are_converted_to_links_of_the_site(page: str, text: str, changed: str) -> None:
+    """Some files outside of docs/ are pages of the site."""
     assert SITE.relinked(text, page) == changed
 
 
-def test_a_file_is_shown_in_a_fence() -> None:
-    """With a heading, and the place where it is in the repository."""
+def test_a_file_becomes_a_page_with_a_heading_and_a_fence() -> None:
+    """The page names the place of the file in the repository; a Markdown file is used as it is."""
     shown = SITE.shown("topology.example.yaml", "name: a\n")
     assert shown == "# Example with every field\n\n`topology.example.yaml`:\n\n```yaml\nname: a\n```\n"
     assert SITE.shown("SECURITY.md", "# Security\n") == "# Security\n"

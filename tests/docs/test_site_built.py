@@ -1,4 +1,4 @@
-"""The documentation site as readers get it: built by `make docs` without a warning, whole, and seen in a browser."""
+"""Tests of the documentation site as built by `make docs`: no warnings, complete pages, and pages in a browser."""
 
 import re
 import subprocess
@@ -21,14 +21,14 @@ from sitepages import dialect, navigation
 SITE = dialect()
 PLACES = {page: place for place, page in SITE.MOVED.items() if page != "index.md"}
 WIDTHS = (1280, 390)
-"""Of a window of a computer, and of a telephone, in pixels."""
+"""The width of a window on a computer and on a telephone, in pixels."""
 IN_BROWSER = pytest.mark.skipif(not browserkit.program(), reason="needs Chromium, and finds none in PATH")
 COUNTED = ("li", "tr", "h2", "h3")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built in a folder of its own; the first time, its packages are installed."""
+    """The site, built in its own folder; the first time, its packages are installed."""
     place = tmp_path_factory.mktemp("site") / "docs"
     command = ["make", "-s", "docs", f"SITE={place}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
@@ -43,7 +43,7 @@ def address(page: str) -> str:
 
 
 class _Article(HTMLParser):
-    """Counts elements of the text of a page, without what the theme puts around it."""
+    """Counts elements of the text of a page, without what the theme adds around it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,18 +51,18 @@ class _Article(HTMLParser):
         self._depth = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - as it is called
-        """Count it."""
+        """Count the element."""
         self._depth += tag == "article"
         if self._depth and tag in COUNTED:
             self.found[tag] += 1
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave the text at its end."""
+        """Stop counting at the end of the text."""
         self._depth -= tag == "article"
 
 
 def counted(page: str) -> Counter[str]:
-    """Return how many elements a page has by its source, as GitHub reads that."""
+    """Return how many elements a page has according to its source, as GitHub renders it."""
     place = PLACES.get(page, f"docs/{page}")
     text = SITE.shown(place, (ROOT / place).read_text())
     fence = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
@@ -76,8 +76,8 @@ def counted(page: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("page", navigation())
-def test_a_page_has_what_its_source_has(page: str, built: Path) -> None:
-    """Items of lists, rows of tables and headings, as GitHub counts them; and no fence ended as text."""
+def test_a_built_page_has_the_items_rows_and_headings_of_its_source(page: str, built: Path) -> None:
+    """GitHub's rules count, and no fence is rendered as text."""
     article = _Article()
     text = (built / address(page)).read_text()
     article.feed(text)
@@ -99,10 +99,10 @@ def served(built: Path) -> Iterator[str]:
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    """A server of files that prints nothing."""
+    """A file server that prints nothing."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is called
-        """Print nothing, as each request would be a line."""
+        """Print nothing, because each request would be a line."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -115,8 +115,10 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 @IN_BROWSER
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("page", navigation())
-async def test_a_page_is_seen_whole(page: str, served: str, browser: Browser) -> None:
-    """No fault in the console, no request to another host, and nothing wider than a window."""
+async def test_a_page_fits_the_window_and_loads_nothing_from_other_hosts(
+    page: str, served: str, browser: Browser
+) -> None:
+    """There is also no error in the console."""
     await browser.resize(WIDTHS[0])
     seen = await browser.load(f"{served}/{address(page)}")
     widths = []
@@ -129,15 +131,17 @@ async def test_a_page_is_seen_whole(page: str, served: str, browser: Browser) ->
 
 
 def hosts(seen: Seen) -> set[str]:
-    """Return the hosts that were asked for something, with their ports."""
+    """Return the hosts of all requests, with their ports."""
     return {urlsplit(url).netloc for url in seen.requests if not url.startswith("data:")}
 
 
 @IN_BROWSER
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("reason", ["NameConflict", "DeletionLimitExceeded", "LowerUnreachable"])
-async def test_a_reason_is_found_by_search(reason: str, served: str, browser: Browser) -> None:
-    """Without another host; its section of the page for troubleshooting comes first."""
+async def test_the_search_finds_a_reason_on_the_troubleshooting_page(
+    reason: str, served: str, browser: Browser
+) -> None:
+    """Its section is the first result, and the search sends no request to another host."""
     await browser.resize(WIDTHS[0])
     await browser.load(f"{served}/index.html?q={reason}")
     found = await browser.once("document.querySelectorAll('.md-search-result__item a')[1]?.href")
@@ -148,10 +152,10 @@ async def test_a_reason_is_found_by_search(reason: str, served: str, browser: Br
 @IN_BROWSER
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("scheme", "named"), [("light", "default"), ("dark", "slate")])
-async def test_the_site_is_light_or_dark_as_the_reader_prefers(
+async def test_the_site_uses_the_color_scheme_that_the_browser_prefers(
     scheme: str, named: str, served: str, browser: Browser
 ) -> None:
-    """Until the reader chooses one by the button."""
+    """This is the default until the reader chooses one with the button."""
     await browser.prefer(scheme)
     await browser.load(f"{served}/index.html")
     assert await browser.once(f"document.body.dataset.mdColorScheme == '{named}'")

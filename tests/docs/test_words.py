@@ -1,6 +1,6 @@
-"""What is written for users is true: links and anchors lead somewhere, commands and options exist, examples are valid.
+"""Tests that the documentation is correct: links and anchors, commands and options, examples.
 
-And what is generated is as it would be generated now.
+Generated pages equal what would be generated now.
 """
 
 import math
@@ -30,7 +30,7 @@ MINIMAL = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name":
 
 
 def read(page: str) -> str:
-    """Return a page's text."""
+    """Return the text of a page."""
     return (ROOT / page).read_text()
 
 
@@ -40,42 +40,42 @@ def every_fence() -> list[Fence]:
 
 
 @pytest.mark.parametrize("page", EVERY)
-def test_links_and_anchors_lead_somewhere(page: str) -> None:
-    """Every relative link of a page, and the heading in it."""
+def test_relative_links_lead_to_existing_files_and_headings(page: str) -> None:
+    """This applies to every page."""
     assert [link for link in links(read(page)) if broken(page, link)] == []
 
 
 def broken(page: str, link: str) -> bool:
-    """Report whether a link leads nowhere."""
+    """Report whether the target of a link does not exist."""
     path, _, anchor = link.partition("#")
     target = (ROOT / page).parent / path if path else ROOT / page
     return not target.exists() or bool(anchor and anchor not in anchors(target.read_text()))
 
 
 @pytest.mark.parametrize("page", EVERY)
-def test_modules_that_are_named_are_there(page: str) -> None:
-    """In the architecture above all: a module that was renamed is renamed there too."""
+def test_modules_and_folders_named_on_a_page_exist(page: str) -> None:
+    """If a module is renamed, the architecture page must be changed too."""
     named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py|(?:[a-z]+/)+)`", read(page))
     places = [ROOT, ROOT / "tensile", ROOT / "tests" / "docs"]
     assert [name for name in named if not any((at / name).exists() for at in places)] == []
 
 
-def test_the_architecture_names_every_folder() -> None:
-    """Whoever looks for a part finds it in the table."""
+def test_the_architecture_page_names_every_package() -> None:
+    """Its table shows where each part of the code is."""
     folders = {path.parent.name for path in (ROOT / "tensile").glob("*/__init__.py")}
     assert {name for name in folders if f"`{name}/`" not in read("docs/architecture.md")} == set()
 
 
 @pytest.mark.parametrize("page", EVERY)
-def test_commands_and_options_exist(page: str) -> None:
-    """Whether they stand in a block or in prose; a command of several words may be called by its first."""
+def test_commands_and_options_named_on_a_page_exist(page: str) -> None:
+    """They may be in a block or in prose; a command of several words may be named by its first word."""
     texts = [fence.text for fence in fences(page, read(page)) if fence.language == "sh"]
     found = [call for text in [*texts, *(f"`{one}`" for one in inline(read(page)))] for call in calls(text)]
     assert [call for call in found if unknown(call)] == []
 
 
 def unknown(call: str) -> bool:
-    """Report whether the program would not know what it is called with."""
+    """Report whether the program does not know the command or an option of a call."""
     known = commands()
     words = call.partition("#")[0].partition(" -- ")[0].split()  # after it, the words are another program's
     if not words or words[0].isupper() or words[0] == "…":
@@ -89,40 +89,40 @@ def unknown(call: str) -> bool:
     return not spelled <= options(known[names[0]])
 
 
-def test_what_a_call_is_checked_for() -> None:
-    """Commands, commands of two words, and options with and without a value."""
+def test_unknown_recognizes_commands_of_two_words_and_options() -> None:
+    """Options may have a value or not."""
     assert not any(map(unknown, ("run -f topology.yaml", "run", "sandbox", "sandbox up --lowers=3", "--version")))
     assert all(map(unknown, ("walk", "sandbox sideways", "run --fast", "plan --drains x", "--verbose")))
 
 
-def test_fences_are_of_known_languages() -> None:
-    """A shell block under another name would not be run."""
+def test_fences_have_known_languages() -> None:
+    """A shell block with another language would not be run."""
     assert [one.place for one in every_fence() if one.language not in LANGUAGES] == []
     assert [one.place for one in every_fence() if one.language != "sh" and OF_SH & set(one.said)] == []
 
 
-def test_every_comment_on_fences_is_used() -> None:
-    """So that one that nobody needs any more goes."""
+def test_every_kind_of_fence_comment_is_used() -> None:
+    """A kind that no page uses should be removed."""
     used = {name for one in every_fence() for name in one.said}
     assert used <= DIRECTIVES
     assert {"not run", "runs on until", "ends with", "file", "printed", "given"} <= used
 
 
-def test_shown_records_stand_in_the_files_that_they_are_from() -> None:
-    """An example of what the engine does is one that a test compares with."""
+def test_recorded_examples_equal_the_content_of_their_files() -> None:
+    """Such an example is what a test compares with."""
     shown = [one for page in EVERY for one in fences(page, read(page)) if "recorded" in one.said]
     assert {one.page for one in shown} == {"CONTRIBUTING.md", "docs/howto/drift.md"}
     assert [one.place for one in shown if not is_recorded(one)] == []
 
 
 def is_recorded(shown: Fence) -> bool:
-    """Report whether all parts of a fence stand in its file, in whose Python sources long lines are broken."""
+    """Report whether the file contains all parts of a fence; long lines of Python sources are joined."""
     text = read(shown.said["recorded"]).replace("\\\n", "")
     return all(part.strip("\n") in text for part in shown.text.split("\n…\n"))
 
 
-def test_the_tests_that_contributors_are_told_to_run_exist() -> None:
-    """A word after -k that no test has runs none, and says so in a line that is easily passed over."""
+def test_the_tests_named_in_contributing_exist() -> None:
+    """A word after -k that no test has would run no test, which is easily overlooked."""
     told = re.findall(r"pytest (tests/\S+)(?: -k (\w+))?", read("CONTRIBUTING.md"))
     assert len(told) >= 3
     assert [(where, word) for where, word in told if not any(word in name for name in names_in(ROOT / where))] == []
@@ -136,8 +136,8 @@ def names_in(place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("fence", every_fence(), ids=lambda one: one.place)
-def test_yaml_is_something_that_is_tried(fence: Fence) -> None:
-    """A topology or a part of one is valid; anything else is a file for the commands, or objects for an apiserver."""
+def test_yaml_blocks_are_valid_topologies_or_objects(fence: Fence) -> None:
+    """A part of a topology is completed first; objects are applied by the commands of the page."""
     if fence.language != "yaml" or "as it is" in fence.said:
         return
     if not is_topology(fence):
@@ -152,8 +152,8 @@ def test_yaml_is_something_that_is_tried(fence: Fence) -> None:
         pytest.fail(str(error))
 
 
-def test_fields_of_the_topology_that_are_named_exist() -> None:
-    """A path in backticks, such as `kubelet.port`, whose first word is a section of the file."""
+def test_topology_fields_named_on_a_page_exist() -> None:
+    """These are paths in backticks, such as `kubelet.port`, whose first word is a section of the file."""
     known = {path.removeprefix("lowers.") for path in topologypage.paths()}
     sections = {path.partition(".")[0] for path in known if "." in path}
     words = {one for page in pages() for one in inline(read(page)) if re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)+", one)}
@@ -165,14 +165,14 @@ def test_fields_of_the_topology_that_are_named_exist() -> None:
     [topologypage, commandspage, conditionspage, licencespage],
     ids=lambda module: module.__name__,
 )
-def test_references_are_as_they_would_be_made_now(module: ModuleType) -> None:
-    """They are made from models, the program's help, the code and the packages: a change of those is one there."""
+def test_generated_reference_pages_are_up_to_date(module: ModuleType) -> None:
+    """They are made from models, the help of the program, the code and the packages."""
     text = module.DOCUMENT.read_text()
     assert module.rewritten(text) == text
 
 
-def test_the_topologys_reference_has_every_field_once() -> None:
-    """Each with its words, also those that several sections have."""
+def test_the_topology_reference_has_every_field_once() -> None:
+    """Each field has its own row, also if several sections have one of that name."""
     text = topologypage.reference()
     rows = len(re.findall(r"^\| `\w+` \|", text, re.MULTILINE))
     defaults = sum(path.startswith("lowerDefaults.") for path in topologypage.paths())
@@ -182,8 +182,8 @@ def test_the_topologys_reference_has_every_field_once() -> None:
     assert "| `name` | name (DNS label) | *required* |" in text
 
 
-def test_the_commands_reference_has_every_option() -> None:
-    """With the exit codes that the help speaks of."""
+def test_the_command_reference_has_every_option_and_exit_code() -> None:
+    """The exit codes are those that the help names."""
     text = commandspage.reference()
     for name, command in commands().items():
         part = text.partition(f"## tensile {name}\n")[2].partition("\n## ")[0]
@@ -194,15 +194,15 @@ def test_the_commands_reference_has_every_option() -> None:
     assert set(EXITS) <= set(commands())
 
 
-def test_the_readmes_make_targets_are_targets() -> None:
-    """Every `make WORD` of a page is in the Makefile."""
+def test_make_targets_named_on_a_page_exist() -> None:
+    """Every `make TARGET` must be in the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     used = {word for page in EVERY for word in re.findall(r"(?:^|`)make ([a-z]+)", read(page), re.MULTILINE)}
     assert {"demo", "setup", "test", "check"} <= used <= targets
 
 
-def test_the_words_of_the_glossary_are_used() -> None:
-    """A word that neither the program nor its tests and benches have any more is none of ours."""
+def test_the_terms_of_the_glossary_are_used_in_the_sources() -> None:
+    """A term that neither code, tests nor benches use should be removed."""
     sources = [path.read_text() for name in ("tensile", "tests", "bench") for path in (ROOT / name).rglob("*.py")]
     used = " ".join("\n".join(sources).lower().split())
     words = re.findall(r"\*\*`?(.+?)`?\*\*", read("docs/glossary.md"))
@@ -210,8 +210,8 @@ def test_the_words_of_the_glossary_are_used() -> None:
     assert [word for word in words if not re.search(rf"\b{re.escape(word.lower())}s?\b", used)] == []
 
 
-def test_the_taint_and_the_pods_toleration_are_those_of_the_nodes() -> None:
-    """The pod of the page for installation may run on a node that a plain topology makes."""
+def test_the_install_page_has_the_taint_of_virtual_nodes_and_its_toleration() -> None:
+    """The pod on that page must tolerate the taint of a virtual node in a plain topology."""
     install = read("docs/install.md")
     topology = parse(apiserver.topology(["lower-a"], kubelet_port=23450, telemetry_port=23460))
     (taint,) = topology.lowers[0].node.taints
@@ -219,8 +219,8 @@ def test_the_taint_and_the_pods_toleration_are_those_of_the_nodes() -> None:
     assert f'"tolerations": [{{"key": "{taint.key}", "operator": "Exists"}}]' in install
 
 
-def test_the_changelog_has_the_version_as_its_newest_release() -> None:
-    """With its date, below what is not released yet; the releases of before follow, newest first."""
+def test_the_newest_release_in_the_changelog_is_the_current_version() -> None:
+    """Each release has a date, and they follow the unreleased changes from the newest to the oldest."""
     titles = re.findall(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
     assert titles[0] == "[Unreleased]"
     found = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", title) for title in titles[1:]]
@@ -230,16 +230,16 @@ def test_the_changelog_has_the_version_as_its_newest_release() -> None:
     assert sorted(releases, reverse=True) == releases
 
 
-def test_the_readme_fits_two_screens() -> None:
-    """A line of the source takes one for each 120 characters that are shown, and the picture 20; a fold takes one."""
+def test_the_readme_has_at_most_100_lines_as_shown() -> None:
+    """A line counts once per 120 shown characters, the picture counts as 20, and a folded section does not count."""
     text = re.sub(r"<details>.*?</details>", "", read("README.md"), flags=re.DOTALL)
     shown = re.sub(r"<!--.*?-->\n|^\|[-:|]+\|\n|\]\([^)]*\)|[*`]", "", text, flags=re.MULTILINE)
     lines = [20 if line.startswith("![") else max(1, math.ceil(len(line) / 120)) for line in shown.splitlines()]
     assert sum(lines) <= 100
 
 
-def test_marks_that_are_named_are_marks_of_the_engine() -> None:
-    """Every `tensile-kube.io/NAME` stands somewhere in the code."""
+def test_labels_and_annotations_named_on_a_page_exist_in_the_code() -> None:
+    """Every `tensile-kube.io/NAME` on a page must be in the code."""
     code = "".join(path.read_text() for path in (ROOT / "tensile").rglob("*.py"))
     known = set(re.findall(r"(?:PREFIX \+ \"|\{PREFIX\}|tensile-kube\.io/)([A-Za-z][\w-]*)", code))
     named = {one.removeprefix(PREFIX) for page in pages() for one in inline(read(page)) if one.startswith(PREFIX)}

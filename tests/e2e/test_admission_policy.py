@@ -1,4 +1,7 @@
-"""The MutatingAdmissionPolicy on a real apiserver: pods are created as the engine needs them, and not written to."""
+"""Tests of the MutatingAdmissionPolicy on a real apiserver.
+
+It sets the tolerations of pods at creation, so that the engine never has to write to the pods afterwards.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +24,7 @@ OTHER = {"key": "example.com/other", "operator": "Exists"}
 
 
 def tainted(*effects: str) -> Edit:
-    """Return an edit that gives every virtual node a taint of these effects, which no other topology's node has."""
+    """Return an edit that sets taints with these effects, whose key no other topology uses, on every virtual node."""
 
     def edit(file: Manifest) -> None:
         for lower in file["lowers"]:
@@ -32,13 +35,16 @@ def tainted(*effects: str) -> Edit:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine whose virtual nodes have a taint that keeps pods off, and one that evicts them."""
+    """Start an engine whose virtual nodes have a NoSchedule taint and a NoExecute taint."""
     async with standing(sandbox, tmp_path_factory.mktemp("ground"), tainted("NoSchedule", "NoExecute")) as made:
         yield made
 
 
 async def tried(ground: Ground, *tolerations: Manifest, spec: Manifest | None = None, **labels: str) -> Manifest:
-    """Return for how long a pod that is created now tolerates a failed node; nothing is stored."""
+    """Return for how long a pod that is created now tolerates a failed node.
+
+    The request is a dry run, which stores nothing.
+    """
     wanted = {"containers": [{"name": "main", "image": "app:1"}], "tolerations": list(tolerations), **(spec or {})}
     pod = {"metadata": {"name": "tried", "labels": labels}, "spec": wanted}
     return seconds(await ground.upper.create(f"{ground.path('pods')}?dryRun=All", pod))
@@ -51,14 +57,17 @@ def seconds(pod: Manifest) -> Manifest:
 
 
 async def until_tried(ground: Ground, wanted: Manifest, *tolerations: Manifest) -> None:
-    """Wait until pods with these tolerations are created like that: the apiserver knows of a policy after a moment."""
+    """Wait until new pods get the wanted tolerations, because an apiserver applies a new policy with a delay."""
     async with asyncio.timeout(LIMIT):
-        while await tried(ground, *tolerations) != wanted:  # noqa: ASYNC110 - nothing tells when an apiserver knows it
+        while await tried(ground, *tolerations) != wanted:  # noqa: ASYNC110 - no watch reports it
             await asyncio.sleep(0.05)
 
 
-async def test_a_pod_on_a_virtual_node_is_never_written_to_but_for_its_status(ground: Ground) -> None:
-    """Its generation stays 1 until it is ready, and the audit log has no write of the engine to its spec."""
+async def test_the_engine_writes_only_to_the_status_of_a_pod_on_a_virtual_node(ground: Ground) -> None:
+    """The generation stays 1 until the pod is ready, and the audit log has no write of the engine in the upper cluster.
+
+    Writes to the status are not counted.
+    """
     await until_tried(ground, ENDLESS, EXISTS)
     await ground.note()
     made = await ground.bind("quiet", {"tolerations": [EXISTS]})
@@ -69,10 +78,10 @@ async def test_a_pod_on_a_virtual_node_is_never_written_to_but_for_its_status(gr
 
 
 @pytest.mark.parametrize("tolerations", [[EXISTS], [EQUAL, {**EQUAL, "effect": "NoSchedule"}], [OTHER, EXISTS]])
-async def test_a_pod_that_tolerates_a_virtual_nodes_taints_stays_without_a_limit(
+async def test_a_pod_that_tolerates_the_taints_of_a_virtual_node_has_no_limit_for_failed_nodes(
     ground: Ground, tolerations: list[Manifest]
 ) -> None:
-    """However it says that it does."""
+    """This holds for every form of a toleration of these taints."""
     await until_tried(ground, ENDLESS, EXISTS)
     assert await tried(ground, *tolerations) == ENDLESS
 
@@ -80,21 +89,23 @@ async def test_a_pod_that_tolerates_a_virtual_nodes_taints_stays_without_a_limit
 @pytest.mark.parametrize(
     "tolerations", [[], [OTHER], [EQUAL], [{**EXISTS, "effect": "NoSchedule"}], [{**EXISTS, "operator": "Equal"}]]
 )
-async def test_a_pod_that_no_virtual_node_takes_is_left_alone(ground: Ground, tolerations: list[Manifest]) -> None:
-    """It runs on real nodes, and is to be evicted when one fails."""
+async def test_a_pod_that_tolerates_the_taints_of_no_virtual_node_is_not_changed(
+    ground: Ground, tolerations: list[Manifest]
+) -> None:
+    """Such a pod runs on real nodes, and must be evicted when one of them fails."""
     await until_tried(ground, ENDLESS, EXISTS)
     assert await tried(ground, *tolerations) == ENDS
 
 
-async def test_a_pod_that_asks_for_a_virtual_node_otherwise_stays_without_a_limit(ground: Ground) -> None:
-    """By its label, or by the node's name."""
+async def test_a_pod_with_the_virtual_pod_label_or_a_virtual_node_name_has_no_limit(ground: Ground) -> None:
+    """The label `virtual-pod` or the name of a virtual node in `nodeName` is enough, without a toleration."""
     await until_tried(ground, ENDLESS, EXISTS)
     assert await tried(ground, **{"virtual-pod": "true"}) == ENDLESS
     assert await tried(ground, spec={"nodeName": ground.nodes[A]}) == ENDLESS
 
 
-async def test_tolerations_that_are_written_anew_lose_their_limit_again(ground: Ground) -> None:
-    """Kubernetes gives the pod its 300 seconds once more; the engine has nothing to write."""
+async def test_rewritten_tolerations_lose_their_limit_at_admission(ground: Ground) -> None:
+    """Kubernetes adds its 300 seconds to the update again, the policy removes them, and the engine writes nothing."""
     await until_tried(ground, ENDLESS, EXISTS)
     path = ground.pod_path("written")
     await ground.bind("written", {"tolerations": [EXISTS]})
@@ -106,21 +117,24 @@ async def test_tolerations_that_are_written_anew_lose_their_limit_again(ground: 
     assert [one for one in await ground.writes() if one.cluster == "upper"] == []
 
 
-async def test_a_pod_that_names_another_node_is_left_alone(ground: Ground) -> None:
-    """It runs there, whatever it tolerates, and is to be evicted when that node fails."""
+async def test_a_pod_with_the_node_name_of_a_real_node_is_not_changed(ground: Ground) -> None:
+    """The pod runs on that node even if it tolerates a virtual one, and must be evicted when the node fails."""
     await until_tried(ground, ENDLESS, EXISTS)
     assert await tried(ground, EXISTS, spec={"nodeName": "real"}) == ENDS
 
 
-async def test_seconds_that_an_author_wrote_go_as_well(ground: Ground) -> None:
-    """The engine would take them off after the pod is bound."""
+async def test_toleration_seconds_that_the_author_set_are_removed_too(ground: Ground) -> None:
+    """Otherwise the engine would have to remove them after the pod is bound."""
     await until_tried(ground, ENDLESS, EXISTS)
     short = {"key": NOT_READY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
     assert await tried(ground, short, EXISTS) == ENDLESS
 
 
-async def test_an_edit_of_the_taints_counts_and_a_real_node_keeps_its_evictions(ground: Ground) -> None:
-    """Where a virtual node has no taints, every pod may run there; not so once the upper has a real node as well."""
+async def test_the_policy_follows_edits_of_the_taints_and_the_creation_of_a_real_node(ground: Ground) -> None:
+    """If a virtual node has no taints, every pod may run on it.
+
+    Once the upper cluster has a real node too, pods keep their limit of 300 seconds.
+    """
     await ground.reload(tainted())
     await until_tried(ground, ENDLESS)
     await ground.upper.create("/api/v1/nodes", {"metadata": {"name": f"real-{ground.mark}"}})
@@ -131,8 +145,8 @@ async def test_an_edit_of_the_taints_counts_and_a_real_node_keeps_its_evictions(
         await ground.upper.delete(f"/api/v1/nodes/real-{ground.mark}")
 
 
-async def test_it_is_taken_back_with_the_last_lower_cluster(ground: Ground) -> None:
-    """A topology without lower clusters leaves nothing behind that takes part in the creation of pods."""
+async def test_the_policy_is_deleted_with_the_last_lower_cluster(ground: Ground) -> None:
+    """A topology without lower clusters leaves no policy or binding that takes part in the creation of pods."""
     await ground.reload(lambda file: file.update(lowers=[]))
     await ground.upper.gone(*policies_of(ground.namespace))
     await ground.reload(tainted("NoSchedule", "NoExecute"))

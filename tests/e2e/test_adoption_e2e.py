@@ -1,4 +1,7 @@
-"""`onConflict: adopt` on real clusters: what lost its owner is taken over as it runs, strangers stay untouched."""
+"""Tests of `onConflict: adopt` on real clusters.
+
+Objects that lost their owner are adopted while they run, and objects of other owners are not touched.
+"""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -27,14 +30,14 @@ PLACES = (("configmaps", "settings"), ("secrets", "password"), ("serviceaccounts
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """A topology that adopts, with its namespace there below already."""
+    """Start a topology with `onConflict: adopt`, whose namespace exists in lower-a already."""
     async with standing(sandbox, tmp_path_factory.mktemp("ground"), ADOPT) as made:
         await made.make_namespace(A, made.namespace)
         yield made
 
 
 async def placed(ground: Ground, plural: str, name: str, body: Manifest, **meta: object) -> Manifest:
-    """Create an object in lower-a as somebody else."""
+    """Create an object in lower-a as another client."""
     return await ground.sites[A].create(ground.path(plural), {"metadata": {"name": name, **meta}, **body})
 
 
@@ -44,8 +47,11 @@ async def made_above(ground: Ground) -> None:
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "b3Vycw=="}})
 
 
-async def test_what_tensile_kube_made_is_taken_over_as_it_is(ground: Ground) -> None:
-    """The pod is the same one and was not restarted; ConfigMap and Secret get the content from above, and all go."""
+async def test_objects_of_tensile_kube_are_adopted_without_a_restart_of_the_pod(ground: Ground) -> None:
+    """The lower pod keeps its UID and start time, and the ConfigMap and the Secret get the upper content.
+
+    When the upper pod is deleted, the engine deletes these lower objects too.
+    """
     site = ground.sites[A]
     running = {"containers": [{"name": "main", "image": "app:1"}], "volumes": NEEDS["volumes"]}
     mark = {"annotations": {LEGACY: "true"}}
@@ -68,8 +74,8 @@ async def test_what_tensile_kube_made_is_taken_over_as_it_is(ground: Ground) -> 
     await site.gone(ground.path("configmaps", "settings"), ground.path("secrets", "password"))
 
 
-async def test_a_pod_that_runs_something_else_is_refused_with_the_reason(ground: Ground) -> None:
-    """It runs on untouched, and the pod above says in what it differs."""
+async def test_a_pod_with_a_different_image_is_not_adopted(ground: Ground) -> None:
+    """The lower pod runs on untouched, and the condition of the upper pod names the difference."""
     other = {"spec": {"containers": [{"name": "main", "image": "other:1"}]}}
     await placed(ground, "pods", "other", other, labels={VIRTUAL_POD: "true"})
     before = await ground.sites[A].until(ground.pod_path("other"), is_ready)
@@ -94,10 +100,13 @@ def other_upper(_ground: Ground) -> Manifest:
 
 
 @pytest.mark.parametrize("marks", [plain, other_upper])
-async def test_strangers_and_owners_elsewhere_are_left_alone(
+async def test_unmarked_objects_and_objects_of_another_upper_cluster_are_not_adopted(
     ground: Ground, marks: Callable[[Ground], Manifest]
 ) -> None:
-    """Adopting is no licence to take what somebody may need; the second kind is released by taking its label off."""
+    """Another client may need them.
+
+    They are adopted once the owner label is removed, or the annotation of tensile-kube is set on an unmarked object.
+    """
     name = f"theirs-{marks.__name__.replace('_', '-')}"
     site, path = ground.sites[A], ground.path("configmaps", name)
     before = await placed(ground, "configmaps", name, {"data": {"key": "theirs"}}, **marks(ground))
@@ -118,8 +127,8 @@ async def test_strangers_and_owners_elsewhere_are_left_alone(
     await ground.upper.delete(path)
 
 
-async def test_the_uid_on_a_pod_that_runs_something_else_does_not_make_it_ours(ground: Ground) -> None:
-    """Whoever may create a pod there can write it; what it runs is compared always."""
+async def test_the_uid_annotation_on_a_pod_with_another_image_does_not_make_it_adoptable(ground: Ground) -> None:
+    """Every client that may create pods there can set the annotation, so the engine compares the spec too."""
     other = {"spec": {"containers": [{"name": "main", "image": "other:1"}], "schedulerName": "nobody"}}
     await ground.stop()
     upper = await ground.bind("forged")
@@ -134,8 +143,8 @@ async def test_the_uid_on_a_pod_that_runs_something_else_does_not_make_it_ours(g
     await ground.sites[A].delete(ground.pod_path("forged"), 0)
 
 
-async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Ground) -> None:
-    """Nodes, pod and all that it needs become its own as soon as nobody keeps the nodes alive, its volume too."""
+async def test_a_renamed_topology_adopts_the_objects_of_its_former_name(ground: Ground) -> None:
+    """The nodes are adopted once no engine renews them; then the pod, its objects and its volume follow."""
     if not await ground.upper.read(ground.path("configmaps", "settings")):
         await made_above(ground)
     await ground.upper.create(CLASSES, shipped(mark(ground, "goes")))
@@ -146,7 +155,7 @@ async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Groun
 
 
 async def has_storage_and_service(ground: Ground) -> None:
-    """Create a claim, an account and a Service in the upper cluster, and the claim's class."""
+    """Create a claim, an account and a Service in the upper cluster, and reload with the claim's class."""
     await ground.reload(ADOPT, stored(ground))
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     await ground.upper.create(claims(ground), claim(ground, "data"))
@@ -155,7 +164,10 @@ async def has_storage_and_service(ground: Ground) -> None:
 
 
 async def is_renamed(ground: Ground) -> None:
-    """Run a pod, restart the engine under another name, and see everything adopted and running on."""
+    """Run a pod, restart the engine under another name, and assert that everything is adopted.
+
+    The pod keeps running.
+    """
     site = ground.sites[A]
     needs = {"serviceAccountName": "robot", "volumes": [*NEEDS["volumes"], *using("data")["volumes"]]}
     await ground.run_pod("kept", needs, labels={"app": "web"})
@@ -186,7 +198,7 @@ async def is_renamed(ground: Ground) -> None:
 
 
 async def gone_with_the_pod(ground: Ground, volume: str) -> None:
-    """Delete pod and claim, and see all of it go, the volume of that path too."""
+    """Delete the pod and the claim, and wait until all copies and the placeholder volume are deleted."""
     await ground.end_pods("kept")
     await ground.upper.delete(claims(ground, "data"))
     await ground.sites[A].gone(*(ground.path(*place) for place in PLACES), claims(ground, "data"))

@@ -1,4 +1,7 @@
-"""Edits that affect many pods wait for an approval by hash, and earlier topologies are put back, on real clusters."""
+"""Tests of approvals and rollbacks on real clusters.
+
+Edits that affect many pods wait for an approval by hash, and earlier topologies can be restored.
+"""
 
 import signal
 import stat
@@ -33,37 +36,40 @@ NOWHERE = "0" * 64
 
 
 def drained(lower: str) -> Edit:
-    """Make an edit that drains a lower."""
+    """Return an edit that drains a lower cluster."""
     return edit_lower(lower, maintenance="drain")
 
 
 def noted(number: int) -> Edit:
-    """Make an edit of an annotation of a node, which affects no pod."""
+    """Return an edit of an annotation of a node, which affects no pod."""
     return edit_lower(B, node={"annotations": {"edit": str(number)}})
 
 
 class Approved(MapProgram):
-    """A program on a ConfigMap with a limit of one pod, and the commands that decide about its edits."""
+    """A program on a ConfigMap with a limit of one pod, and the commands that approve and roll back its edits."""
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
-        """Start it with the limit, and with the second lower drained."""
+        """Start the program with the limit, and with the second lower cluster drained by default."""
         await super().start(LIMITED, *(edits or (drained(B),)), await_nodes=await_nodes)
 
     async def edit(self, *edits: Edit) -> str:
-        """Write the ConfigMap with the limit, and give its text."""
+        """Write the ConfigMap with the limit, and return its text."""
         text = self.text(LIMITED, *edits)
         await self.put(text)
         return text
 
     async def decide(self, word: str, *arguments: str) -> Done:
-        """Run approve or rollback on the ConfigMap as an administrator: the engine may not write its own topology."""
+        """Run approve or rollback on the ConfigMap as an administrator.
+
+        The engine itself may not write its own topology.
+        """
         file = self.directory / "administrator.kubeconfig"
         file.write_text(self.kubeconfig(UPPER, "administrator"))
         options = ["--configmap", f"{self.namespace}/{NAME}", "--kubeconfig", str(file), "--log-format", "json"]
         return await ran([sys.executable, "-m", "tensile", word, *options, *arguments])
 
     async def waits(self, text: str) -> Manifest:
-        """Wait until the status says that a text waits, and give what it says of it."""
+        """Wait until the status shows that a text waits for approval, and return its entry."""
         path = self.path("configmaps", STATUS)
         found = await self.upper.until(
             path, lambda one: read(one).get("pendingApproval", {}).get("sha256") == digest(text), RIGHT
@@ -73,13 +79,13 @@ class Approved(MapProgram):
         return waiting
 
     async def schedulable(self, lower: str) -> bool:
-        """Report whether the node of a lower takes pods."""
+        """Report whether the node of a lower cluster accepts pods."""
         node = await self.upper.read(f"/api/v1/nodes/{self.nodes[lower]}")
         return not node["spec"].get("unschedulable")
 
 
 async def deploy(ground: Ground) -> None:
-    """Make a Deployment whose pods may run in any lower."""
+    """Create a Deployment whose pods may run in any lower cluster."""
     labels = {"app": "web"}
     template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
     spec = {"replicas": REPLICAS, "selector": {"matchLabels": labels}, "template": template}
@@ -88,7 +94,7 @@ async def deploy(ground: Ground) -> None:
 
 
 async def moved_to(ground: Ground, lower: str) -> None:
-    """Wait until all pods of the Deployment are ready in a lower, and no others are left."""
+    """Wait until all pods of the Deployment are ready in one lower cluster, and no other pods of it are left."""
 
     def moved(pods: dict[str, Manifest]) -> bool:
         places = {pod["spec"].get("nodeName") for pod in pods.values()}
@@ -98,14 +104,14 @@ async def moved_to(ground: Ground, lower: str) -> None:
 
 
 async def on(ground: Ground, lower: str) -> int:
-    """Return how many pods of the Deployment are ready on the node of a lower."""
+    """Return how many pods of the Deployment are ready on the node of a lower cluster."""
     found = await ground.upper.read(f"{ground.path('pods')}?labelSelector=app%3Dweb")
     return sum(pod["spec"].get("nodeName") == ground.nodes[lower] and is_ready(pod) for pod in found["items"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Approved]:
-    """The program, with a Deployment that runs in the first lower."""
+    """Start the program, with a Deployment that runs in the first lower cluster."""
     async with served(sandbox, tmp_path_factory.mktemp("approved"), Approved) as made:
         await deploy(made)
         await moved_to(made, A)
@@ -114,7 +120,10 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.parametrize("number", range(TIMES))
 async def test_a_large_edit_waits_until_its_hash_is_approved(program: Approved, number: int) -> None:
-    """By the command and by kubectl in turns; before that nothing changes, and no other hash is taken for it."""
+    """The approval is given by the command and by kubectl in turns.
+
+    Before it nothing changes, and the command refuses any other hash.
+    """
     source, target = (A, B) if number % 2 == 0 else (B, A)
     text = await program.edit(drained(source), noted(number))
     waiting = await program.waits(text)
@@ -138,8 +147,8 @@ async def test_a_large_edit_waits_until_its_hash_is_approved(program: Approved, 
 
 
 @pytest.mark.parametrize("number", range(TIMES))
-async def test_the_topology_before_is_put_back(program: Approved, number: int) -> None:
-    """To the byte; the engine follows it as any edit, and what it changes is said before."""
+async def test_a_rollback_restores_an_earlier_topology_byte_for_byte(program: Approved, number: int) -> None:
+    """The command prints the changes first, and the engine applies the restored text like any other edit."""
     first, second = [await _accepted(program, edit) for edit in (1000 + number, 2000 + number)]
     done = await program.decide("rollback", "--yes")
     assert (done.code, done.err) == (0, ""), done
@@ -159,7 +168,7 @@ def _quoted(number: int) -> str:
 
 
 async def _accepted(program: Approved, number: int) -> str:
-    """Edit an annotation, and wait until that is accepted and in the history."""
+    """Edit an annotation, and wait until the edit is accepted and in the history."""
     drains = A if not await program.schedulable(A) else B
     text = await program.edit(drained(drains), noted(number))
     await program.right(text)
@@ -178,8 +187,8 @@ def index(history: Manifest) -> list[str]:
     return [one["sha256"] for one in orjson.loads(history["data"]["index"])]
 
 
-async def test_the_history_has_ten_topologies_and_is_listed(program: Approved) -> None:
-    """The latest first; each text has the hash that is said of it."""
+async def test_the_history_keeps_ten_topologies_and_rollback_lists_them(program: Approved) -> None:
+    """The latest one is listed first, and each text has the hash that is its key."""
     history = await program.upper.read(history_path(program))
     assert len(index(history)) == 10
     texts = {key: value for key, value in history["data"].items() if key.endswith(".yaml")}
@@ -190,8 +199,8 @@ async def test_the_history_has_ten_topologies_and_is_listed(program: Approved) -
     assert "in force" in rows[0]
 
 
-async def test_a_rollback_over_the_limit_waits_too(program: Approved) -> None:
-    """It is an edit like any other, which the command says before."""
+async def test_a_rollback_over_the_limit_waits_for_an_approval_too(program: Approved) -> None:
+    """A rollback is an edit like any other, and the command prints that it has to be approved."""
     now, before = (A, B) if not await program.schedulable(A) else (B, A)
     text = await program.edit(drained(before), noted(1))
     await program.waits(text)
@@ -209,8 +218,8 @@ async def test_a_rollback_over_the_limit_waits_too(program: Approved) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
-async def test_an_edit_waits_over_a_restart(program: Approved, how: signal.Signals) -> None:
-    """The engine runs what was accepted, whether the edit came before its end or while none ran."""
+async def test_a_pending_edit_stays_pending_over_a_restart(program: Approved, how: signal.Signals) -> None:
+    """The engine runs the accepted topology, whether the edit was written before its end or while none was running."""
     drains, other = (A, B) if not await program.schedulable(A) else (B, A)
     accepted = await _accepted(program, 3000 + how)
     text = program.text(LIMITED, drained(other), noted(4000 + how))
@@ -231,8 +240,8 @@ async def test_an_edit_waits_over_a_restart(program: Approved, how: signal.Signa
     await moved_to(program, drains)
 
 
-async def test_anothers_history_is_left_alone(program: Approved) -> None:
-    """That is an Event of the topology's ConfigMap, and the engine goes on without one."""
+async def test_a_history_of_another_owner_is_not_touched(program: Approved) -> None:
+    """The engine emits an Event for the topology's ConfigMap, and continues without a history."""
     path = history_path(program)
     await program.upper.delete(path)
     await program.upper.until(path, bool, RIGHT)
@@ -253,10 +262,10 @@ async def test_anothers_history_is_left_alone(program: Approved) -> None:
 
 
 class Filed(Program):
-    """A program on a file; its user may keep status and history in kube-system, as an administrator's may."""
+    """A program on a file, whose user may write status and history in kube-system, as an administrator can allow."""
 
     async def allow(self) -> None:
-        """Grant that right besides."""
+        """Grant this right in addition."""
         await super().allow()
         self.kept = [ref.path() for ref in (status_ref(self.at), history_ref(self.at))]
         names = [path.rpartition("/")[2] for path in self.kept]
@@ -288,7 +297,7 @@ class Filed(Program):
 
     @property
     def source(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self.directory / "topology.yaml"
 
 
@@ -309,7 +318,7 @@ async def filed(sandbox: Sandbox, directory: Path) -> AsyncIterator[Filed]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def file(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Filed]:
-    """The program on a file, with a Deployment that runs in the first lower, and the second one cordoned."""
+    """Start the program on a file, with a Deployment in the first lower cluster and the second one cordoned."""
     async with filed(sandbox, tmp_path_factory.mktemp("filed")) as made:
         await deploy(made)
         await moved_to(made, A)
@@ -317,7 +326,7 @@ async def file(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> As
 
 
 async def test_an_edit_of_a_file_waits_until_it_is_approved(file: Filed) -> None:
-    """What is told of it is in kube-system, with an Event; the log and `tensile status` have the command."""
+    """Its status is in kube-system, with an Event; the log and `tensile status` show the command that approves it."""
     status, history = file.kept
     before = file.source.read_text()
     await file.upper.until(history, lambda one: index(one) == [digest(before)], RIGHT)
@@ -341,8 +350,8 @@ def _has(events: dict[str, Manifest], reason: str) -> bool:
     return any(one["reason"] == reason for one in events.values())
 
 
-async def test_a_file_is_put_back_and_keeps_its_mode(file: Filed) -> None:
-    """Also one that cannot be read any more, which the engine has rejected."""
+async def test_a_rollback_of_a_file_keeps_its_mode_and_replaces_unreadable_text(file: Filed) -> None:
+    """The rollback also replaces a text that the engine has rejected because it cannot be read."""
     history, before = file.kept[1], file.source.read_text()
     file.save(LIMITED, drained(A), noted(1))
     small = file.source.read_text()

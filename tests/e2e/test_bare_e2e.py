@@ -1,4 +1,4 @@
-"""Pods without a controller on real clusters: they leave for where they can run, as they were, and none is lost."""
+"""Tests of bare pods on real clusters: they are moved to where they can run, unchanged, and none is lost."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -37,24 +37,24 @@ ON, DRAINS = with_fields(descheduler=POLICY_ON), with_fields(descheduler={**POLI
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
-    """Clusters of its own, an engine, and its webhook."""
+    """Start clusters of this module's own, an engine, and its webhook."""
     with Sandbox.start(tmp_path_factory.mktemp("bare") / "sandbox", progress=print) as own:
         async with hooking(own, tmp_path_factory.mktemp("ground")) as made:
             yield made
 
 
 async def enlarged(ground: Hooked, lower: str) -> str:
-    """Return a lower a node that takes one of the large pods, and give its name."""
+    """Add a node that has room for one of the large pods to a lower cluster, and return its name."""
     return await ground.sites[lower].add_node(f"roomy-{lower}", cpu="64")
 
 
 async def closed(ground: Hooked, lower: str) -> None:
-    """Wait until the scheduler takes a lower's node for closed."""
+    """Wait until a lower cluster's node is marked as unschedulable."""
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[lower]}", lambda one: one["spec"].get("unschedulable"))
 
 
 async def asked(ground: Hooked, name: str, cpu: str, **meta: Any) -> Manifest:
-    """Create a pod of its own, which asks for something of the nodes below too."""
+    """Create a bare pod that also has a requirement for the lower nodes."""
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
     spec = {
         "nodeSelector": {"e2e": ground.mark, "kubernetes.io/os": "linux"},
@@ -67,7 +67,7 @@ async def asked(ground: Hooked, name: str, cpu: str, **meta: Any) -> Manifest:
 
 
 async def runs_in(ground: Hooked, name: str, lower: str, made: Manifest | None = None) -> Manifest:
-    """Wait until a pod runs in a lower, another one than `made`, and give it."""
+    """Wait until a pod other than `made` runs in a lower cluster, and return it."""
     node, before = ground.nodes[lower], made["metadata"]["uid"] if made else ""
     return await ground.upper.until(
         ground.pod_path(name),
@@ -76,7 +76,7 @@ async def runs_in(ground: Hooked, name: str, lower: str, made: Manifest | None =
 
 
 async def runs(ground: Hooked, name: str, made: Manifest) -> Manifest:
-    """Wait until a pod other than `made` runs in whichever lower, and give it."""
+    """Wait until a pod other than `made` runs in any lower cluster, and return it."""
     before = made["metadata"]["uid"]
     return await ground.upper.until(
         ground.pod_path(name), lambda one: one["metadata"]["uid"] != before and is_ready(one)
@@ -84,14 +84,15 @@ async def runs(ground: Hooked, name: str, made: Manifest) -> Manifest:
 
 
 async def none_kept(ground: Hooked) -> None:
-    """Wait until no pod is kept any more."""
+    """Wait until no backup Secret of a pod is left."""
     await ground.upper.until_all(ground.path("secrets"), lambda found: not any(BACKUP in name for name in found))
 
 
-async def test_a_pod_without_a_controller_is_freed_and_again(ground: Hooked) -> None:
-    """It runs elsewhere with all that was said of it, what was moved into the annotation for lower nodes included.
+async def test_a_bare_pod_that_cannot_run_is_moved_and_later_moved_back(ground: Hooked) -> None:
+    """It runs elsewhere with its metadata and with the requirements that the webhook moved into `clusterSelector`.
 
-    When that lower is drained it goes back to the first one, which has room by then; it is counted, nothing is lost.
+    When that lower cluster is drained, it moves back to the first one, which has room by then. Its moves are counted,
+    and nothing is lost.
     """
     await enlarged(ground, B)
     await ground.reload(ground.hooked(), ON, CLOSED_B)
@@ -122,8 +123,8 @@ async def test_a_pod_without_a_controller_is_freed_and_again(ground: Hooked) -> 
     await ground.upper.delete(ground.pod_path("large"), 0)
 
 
-async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(ground: Hooked) -> None:
-    """It is asked again and again meanwhile, and the pod runs on as it is."""
+async def test_a_bare_pod_runs_until_its_disruption_budget_allows_the_eviction(ground: Hooked) -> None:
+    """The engine requests the eviction again and again; until then the pod runs on unchanged."""
     await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, "single", "1")
@@ -157,7 +158,7 @@ async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(groun
 
 
 async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
-    """Move a pod while a quota appears; stop the engine, and return the pod and the Secret that backs it up."""
+    """Move a pod while a quota forbids pods; stop the engine, and return the pod and its backup Secret."""
     await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, name, "1")
@@ -174,8 +175,8 @@ async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
     return made, await ground.upper.read(ground.path("secrets", secret))
 
 
-async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has(ground: Hooked) -> None:
-    """A quota that came while it was leaving; another engine goes on from the Secret alone."""
+async def test_an_evicted_bare_pod_is_kept_until_the_quota_of_its_namespace_allows_it(ground: Hooked) -> None:
+    """The quota was created during the move, and a new engine recreates the pod from the Secret alone."""
     made, secret = await crowded_out(ground, "counted")
     await ground.start(ground.hooked(), DRAINS, await_nodes=False)
     about = f"involvedObject.uid={secret['metadata']['uid']},reason=RecreateFailed"
@@ -188,8 +189,11 @@ async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_i
     await ground.upper.delete(ground.pod_path("counted"), 0)
 
 
-async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
-    """The other one runs on untouched, and it is said what a person can do; once it is gone the pod is created."""
+async def test_an_evicted_bare_pod_is_kept_while_another_pod_has_its_name(ground: Hooked) -> None:
+    """The other pod runs on untouched, and an Event explains what a user can do.
+
+    Once the other pod is deleted, the engine recreates the first one.
+    """
     made, secret = await crowded_out(ground, "taken")
     await ground.upper.delete(ground.path("resourcequotas", "none"))
     other = await ground.asked("taken", {"terminationGracePeriodSeconds": 1})
@@ -203,8 +207,8 @@ async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     await ground.upper.delete(ground.pod_path("taken"), 0)
 
 
-async def test_a_pod_whose_secrets_name_somebody_took_stays_and_it_is_said_why(ground: Hooked) -> None:
-    """Releases of Helm are not followed, so only a read can tell whose the Secret is; it is not touched."""
+async def test_a_bare_pod_is_not_evicted_while_another_object_has_the_name_of_its_backup_secret(ground: Hooked) -> None:
+    """The engine does not cache releases of Helm, so only a read finds that Secret; it is not touched."""
     await ground.reload(ground.hooked(), DRAINS, CLOSED_B)
     await closed(ground, B)
     made = await asked(ground, "nameless", "1")

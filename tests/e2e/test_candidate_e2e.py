@@ -1,6 +1,7 @@
-"""Candidates on real clusters: planned by the running engine as `tensile plan` does, for an account that may do little.
+"""Tests of candidates on real clusters: the running engine plans them as `tensile plan` does.
 
-The account has the Role that `tensile manifests` writes, and uses kubectl as docs/howto/plans-in-ci.md does.
+The account that proposes them has few rights: the Role that `tensile manifests` writes. It uses kubectl as
+docs/howto/plans-in-ci.md does.
 """
 
 import asyncio
@@ -36,17 +37,17 @@ class CandidateProgram(MapProgram):
     """A program on a ConfigMap, to which candidates are proposed."""
 
     async def propose(self, text: str) -> Manifest:
-        """Write the candidate, whether it is there or not."""
+        """Create or update the candidate."""
         return await self.lay("configmaps", CANDIDATE, {"data": {KEY: text}})
 
     async def plan_of(self, text: str, in_force: str = "") -> dict[str, str]:
-        """Wait for the plan of a candidate, for a topology in force, and return what NAME-plan says."""
+        """Wait for the plan of a candidate against a topology in force, and return the data of NAME-plan."""
         wanted = {"candidateHash": digest(text), "topologyHash": digest(in_force or self.text())}
         found = await self.upper.until(self.path("configmaps", PLAN), lambda one: bool(one) and _has(one, wanted))
         return dict(found["data"])
 
     async def withdraw(self) -> None:
-        """Delete the candidate, and wait until its plan is gone."""
+        """Delete the candidate, and wait until its plan is deleted."""
         await self.upper.delete(self.path("configmaps", CANDIDATE))
         await self.upper.gone(self.path("configmaps", PLAN))
 
@@ -57,7 +58,7 @@ def _has(found: Manifest, wanted: dict[str, str]) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CandidateProgram]:
-    """The program on a ConfigMap, with its history, and with a pod in the first lower that uses a Secret."""
+    """Start the program on a ConfigMap, with its history, and with a pod in the first lower that uses a Secret."""
     async with served(sandbox, tmp_path_factory.mktemp("candidate"), CandidateProgram) as made:
         await made.upper.create(made.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
         await made.run_pod("web", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
@@ -66,7 +67,7 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 async def commanded(program: CandidateProgram, *words: str, name: str = NAME, user: str = "upper") -> Done:
-    """Run a command on a ConfigMap of the namespace, with the kubeconfig of the engine or another one."""
+    """Run a command on a ConfigMap of the namespace, with the kubeconfig of the engine or of another user."""
     where = [
         "--configmap",
         f"{program.namespace}/{name}",
@@ -86,8 +87,8 @@ async def commanded(program: CandidateProgram, *words: str, name: str = NAME, us
     ],
     ids=["label", "drain", "taint"],
 )
-async def test_the_engine_plans_what_the_command_plans(program: CandidateProgram, edit: Any) -> None:
-    """The same changes, from its own caches; no cluster gets a write for it, but the plan itself."""
+async def test_the_engine_plans_the_same_changes_as_the_command(program: CandidateProgram, edit: Any) -> None:
+    """The engine plans from its own caches, and writes nothing to any cluster but the plan and its status."""
     text = program.text(edit)
     await program.note()
     await program.propose(text)
@@ -106,8 +107,8 @@ async def test_the_engine_plans_what_the_command_plans(program: CandidateProgram
     await program.withdraw()
 
 
-async def test_the_page_plans_a_topology_that_is_pasted(program: CandidateProgram) -> None:
-    """As the command does; it is stored nowhere, and nothing is written for it."""
+async def test_the_status_page_plans_a_pasted_topology(program: CandidateProgram) -> None:
+    """The page shows the plan of the command, without the Secret's content; the topology is not stored anywhere."""
     await program.note()
     url = f"http://127.0.0.1:{program.file()['telemetry']['port']}"
     form, own = {"topology": program.text(edit_lower(A, maintenance="drain"))}, {"Origin": url}
@@ -120,8 +121,8 @@ async def test_the_page_plans_a_topology_that_is_pasted(program: CandidateProgra
     assert [one for one in await program.writes() if one.name != STATUS] == []
 
 
-async def test_the_cost_of_an_edit_names_disruption_budgets(program: CandidateProgram) -> None:
-    """Those that cover pods which would be evicted: the engine lists them for the plan."""
+async def test_the_cost_of_an_edit_names_the_disruption_budgets_of_evicted_pods(program: CandidateProgram) -> None:
+    """The engine lists the budgets that cover pods which would be evicted."""
     labels = {"app": "covered"}
     template = program.template(labels, {"nodeName": program.nodes[A]})
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
@@ -143,8 +144,8 @@ async def test_the_cost_of_an_edit_names_disruption_budgets(program: CandidatePr
     await program.withdraw()
 
 
-async def test_a_removed_lower_is_planned_as_the_engine_removes_it(program: CandidateProgram) -> None:
-    """Its empty node goes; a command without its kubeconfig could not tell what becomes of its objects."""
+async def test_the_plan_of_a_candidate_deletes_the_node_of_a_removed_lower(program: CandidateProgram) -> None:
+    """The engine deletes the empty node; a command could not plan the objects of a lower without its kubeconfig."""
     text = program.text(without_lower(B))
     await program.propose(text)
     plan = orjson.loads((await program.plan_of(text))["plan.json"])
@@ -154,8 +155,8 @@ async def test_a_removed_lower_is_planned_as_the_engine_removes_it(program: Cand
     await program.withdraw()
 
 
-async def test_a_new_lower_is_named_and_the_rest_is_planned(program: CandidateProgram) -> None:
-    """No Secret of the candidate is read."""
+async def test_a_new_lower_is_listed_as_unreached_and_the_rest_is_planned(program: CandidateProgram) -> None:
+    """The engine reads no Secret that a candidate refers to."""
     secret = {"namespace": program.namespace, "name": "secret-of-nobody"}
     new = {"name": "new", "kubeconfigSecret": secret, "node": {"name": f"{program.namespace}-new"}}
     text = program.text(lambda file: file["lowers"].append(new), edit_lower(B, node={"labels": {"candidate": "2"}}))
@@ -169,8 +170,8 @@ async def test_a_new_lower_is_named_and_the_rest_is_planned(program: CandidatePr
     await program.withdraw()
 
 
-async def test_a_bad_candidate_is_answered_with_its_place(program: CandidateProgram) -> None:
-    """The topology in force stays, and the next good candidate is planned."""
+async def test_the_plan_of_an_invalid_candidate_is_an_error_with_its_position(program: CandidateProgram) -> None:
+    """The topology in force stays, and the next valid candidate is planned."""
     bad = program.text().replace('"lowers"', '"lowerz"')
     await program.propose(bad)
     data = await program.plan_of(bad)
@@ -183,8 +184,8 @@ async def test_a_bad_candidate_is_answered_with_its_place(program: CandidateProg
     await program.withdraw()
 
 
-async def test_what_is_merged_is_planned_again(program: CandidateProgram) -> None:
-    """Then nothing of it is left to do."""
+async def test_a_candidate_is_planned_again_once_it_is_in_force(program: CandidateProgram) -> None:
+    """The new plan has no changes, because all of them are in force."""
     text = program.text(edit_lower(B, node={"labels": {"candidate": "4"}}))
     await program.propose(text)
     before = orjson.loads((await program.plan_of(text))["plan.json"])
@@ -197,8 +198,8 @@ async def test_what_is_merged_is_planned_again(program: CandidateProgram) -> Non
     await program.withdraw()
 
 
-async def test_the_plan_goes_with_its_candidate(program: CandidateProgram) -> None:
-    """A plan that was deleted before comes back."""
+async def test_the_plan_is_recreated_if_deleted_and_deleted_with_its_candidate(program: CandidateProgram) -> None:
+    """A plan that was deleted before its candidate is created again with a new UID."""
     text = program.text(edit_lower(B, node={"labels": {"candidate": "5"}}))
     await program.propose(text)
     await program.plan_of(text)
@@ -210,8 +211,8 @@ async def test_the_plan_goes_with_its_candidate(program: CandidateProgram) -> No
     await program.withdraw()
 
 
-async def test_a_config_map_of_another_is_told_and_left_alone(program: CandidateProgram) -> None:
-    """With an Event on the candidate; when it is gone, the plan comes."""
+async def test_a_plan_config_map_of_another_owner_is_reported_and_not_touched(program: CandidateProgram) -> None:
+    """An Event on the candidate reports the conflict; once the other ConfigMap is deleted, the plan is written."""
     theirs = await program.lay("configmaps", PLAN, {"data": {"mine": "yes"}})
     text = program.text(edit_lower(B, node={"labels": {"candidate": "6"}}))
     await program.propose(text)
@@ -241,7 +242,7 @@ class Account(NamedTuple):
         return await self.kubectl("apply", "--server-side", "-f", "-", stdin=orjson.dumps(candidate).decode())
 
     async def planned(self, text: str) -> Done:
-        """Read the plan as soon as it is that of a candidate; stop at another error than that it is not there yet."""
+        """Read the plan until it belongs to the candidate; return early on any other error than NotFound."""
         async with asyncio.timeout(LIMIT):
             while True:
                 done = await self.kubectl("get", "configmap", PLAN, "-o", "json")
@@ -255,7 +256,7 @@ class Account(NamedTuple):
         return await self.kubectl("delete", "configmap", CANDIDATE, "--wait=false")
 
     async def proposal(self, text: str, change: str) -> Done:
-        """Propose, change, read and withdraw; return the first step that fails, else the last one."""
+        """Propose, change, read and withdraw a candidate; return the first step that fails, or the last one."""
         done = await self.propose(text)
         done = done if done.code else await self.propose(change)
         done = done if done.code else await self.planned(change)
@@ -266,7 +267,7 @@ class Account(NamedTuple):
 async def account(
     program: CandidateProgram, name: str, missing: tuple[str, str] | None = None
 ) -> AsyncIterator[Account]:
-    """Grant a user the Role that is rendered, without one verb on one ConfigMap if `missing` names it."""
+    """Grant a user the rendered Role, without one verb on one ConfigMap if `missing` names it."""
     user = f"{program.namespace}-{name}"
     objects = candidate_roles(program.namespace, namespace=program.namespace, configmap=NAME)[1:]
     for one in objects:
@@ -286,8 +287,8 @@ async def account(
             await program.upper.delete(path_of(one))
 
 
-async def test_the_account_for_ci_has_a_candidate_planned(program: CandidateProgram) -> None:
-    """With kubectl alone; it reads the plan, and leaves nothing."""
+async def test_the_ci_account_proposes_reads_and_withdraws_a_candidate(program: CandidateProgram) -> None:
+    """The account needs kubectl alone, and leaves no plan behind."""
     first, second = (program.text(edit_lower(B, node={"labels": {"candidate": one}})) for one in ("7", "7b"))
     async with account(program, "ci") as ci:
         assert (await ci.propose(first)).code == 0
@@ -299,7 +300,7 @@ async def test_the_account_for_ci_has_a_candidate_planned(program: CandidateProg
 
 
 def verbs() -> Iterator[tuple[str, str]]:
-    """Yield each verb on each ConfigMap that the Role of the CI account has."""
+    """Yield each verb on each ConfigMap that the Role of the CI account contains."""
     _, role, _ = candidate_roles("any", namespace="any", configmap=NAME)
     for rule in role["rules"]:
         for single in singles(rule):
@@ -307,8 +308,8 @@ def verbs() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("missing", [*verbs()], ids="-".join)
-async def test_the_account_for_ci_needs_each_of_its_rights(program: CandidateProgram, missing: tuple[str, str]) -> None:
-    """Without any single one the pipeline fails, because the apiserver refuses that very thing."""
+async def test_the_ci_account_needs_each_right_of_its_role(program: CandidateProgram, missing: tuple[str, str]) -> None:
+    """Without any single right the pipeline fails, because the apiserver forbids that very request."""
     name, verb = missing
     texts = (program.text(edit_lower(B, node={"labels": {"candidate": f"8-{verb}-{one}"}})) for one in ("a", "b"))
     async with account(program, f"less-{verb}", missing) as ci:
@@ -320,8 +321,8 @@ async def test_the_account_for_ci_needs_each_of_its_rights(program: CandidatePro
         await program.withdraw()
 
 
-async def test_the_account_for_ci_may_do_nothing_else(program: CandidateProgram) -> None:
-    """Neither read what it proposes, nor write the plan, the topology or its status, nor see any Secret or pod."""
+async def test_the_ci_account_has_no_other_rights(program: CandidateProgram) -> None:
+    """It may not read its candidate, write the plan, the topology or its status, or read Secrets and pods."""
     async with account(program, "ci-only") as ci:
         refused = [
             *((verb, "configmaps") for verb in ("get", "list", "watch", "create")),
@@ -336,8 +337,11 @@ async def test_the_account_for_ci_may_do_nothing_else(program: CandidateProgram)
         )
 
 
-async def test_commands_read_the_topology_of_the_config_map(program: CandidateProgram) -> None:
-    """And the kubeconfigs of the lowers from their Secrets; `explain` also lists events, as a person may."""
+async def test_commands_read_the_topology_from_the_config_map(program: CandidateProgram) -> None:
+    """They read the kubeconfigs of the lowers from their Secrets.
+
+    `explain` also lists events, which an administrator may do.
+    """
     (program.directory / "person.kubeconfig").write_text(program.kubeconfig("upper", "person"))
     await program.reload()
     await program.right(program.text())

@@ -1,4 +1,7 @@
-"""Changes of running pods, by kubectl above: what is allowed arrives below, and what is refused there is said above."""
+"""Tests of changes to running pods by kubectl in the upper cluster.
+
+Allowed changes are applied to the lower pod, and changes that the lower cluster refuses are reported on the upper one.
+"""
 
 import asyncio
 import sys
@@ -21,18 +24,18 @@ BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindi
 
 
 async def running(ground: Ground, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
-    """Run a pod with one sized container, and give it as it is above."""
+    """Run a pod with one container that has requests and limits, and return the upper pod."""
     await ground.bind(name, {"containers": [MAIN], **(spec or {})}, lower, **meta)
     return await ground.upper.until(ground.pod_path(name), is_ready)
 
 
 async def below(ground: Ground, name: str, holds: Any, lower: str = A) -> Manifest:
-    """Wait until something holds for the lower pod, and give it."""
+    """Wait until a condition holds for the lower pod, and return it."""
     return await ground.sites[lower].until(ground.pod_path(name), lambda one: one and holds(one))
 
 
 async def observed(ground: Ground, name: str) -> Manifest:
-    """Wait until the upper pod says that its newest spec is below."""
+    """Wait until the upper pod's observedGeneration is its generation, and return the pod."""
     return await ground.upper.until(ground.pod_path(name), _is_observed)
 
 
@@ -46,14 +49,14 @@ def image_of(pod: Manifest) -> str:
 
 
 async def succeeded(ground: Ground, *arguments: str) -> str:
-    """Run kubectl above, which has to succeed, and give its output."""
+    """Run kubectl in the upper cluster, assert that it succeeds, and return its output."""
     done = await ground.kubectl(*arguments)
     assert done.code == 0, done.err
     return done.out
 
 
-async def test_an_image_set_above_is_set_below(ground: Ground) -> None:
-    """`kubectl set image` on a bare pod: the same lower pod gets it, and the generation above counts it."""
+async def test_an_image_that_is_set_in_the_upper_cluster_is_set_in_the_lower(ground: Ground) -> None:
+    """After `kubectl set image` on a bare pod, the same lower pod has the image, and observedGeneration follows."""
     await running(ground, "imaged")
     before = await ground.sites[A].read(ground.pod_path("imaged"))
     await succeeded(ground, "set", "image", "pod/imaged", "main=app:2")
@@ -62,16 +65,16 @@ async def test_an_image_set_above_is_set_below(ground: Ground) -> None:
     assert (await observed(ground, "imaged"))["metadata"]["generation"] >= 2
 
 
-async def test_an_image_edited_below_is_put_back(ground: Ground) -> None:
-    """Somebody's edit is not the lower cluster's admission: the upper spec is what counts."""
+async def test_an_image_that_is_edited_in_the_lower_cluster_is_reverted(ground: Ground) -> None:
+    """A user's edit is not the lower cluster's admission, so the upper spec prevails."""
     await running(ground, "edited")
     edit = {"spec": {"containers": [{"name": MAIN["name"], "image": "theirs:1"}]}}
     await ground.sites[A].patch(ground.pod_path("edited"), edit, "strategic")
     await below(ground, "edited", lambda one: image_of(one) == "app:1")
 
 
-async def test_a_deadline_set_above_is_set_below(ground: Ground) -> None:
-    """A nearer one too; Kubernetes refuses any other change."""
+async def test_a_deadline_that_is_set_in_the_upper_cluster_is_set_in_the_lower(ground: Ground) -> None:
+    """An earlier deadline is carried down too; Kubernetes refuses any other change of a deadline."""
     await running(ground, "timed")
     for seconds in (600, 300):
         patch = orjson.dumps({"spec": {"activeDeadlineSeconds": seconds}}).decode()
@@ -79,8 +82,8 @@ async def test_a_deadline_set_above_is_set_below(ground: Ground) -> None:
         await below(ground, "timed", lambda one, seconds=seconds: one["spec"]["activeDeadlineSeconds"] == seconds)
 
 
-async def test_tolerations_added_above_are_added_below(ground: Ground) -> None:
-    """Those of the virtual node, and ours for a node whose engine is down, stay above; none is lost below."""
+async def test_tolerations_that_are_added_to_the_upper_pod_are_added_to_the_lower_pod(ground: Ground) -> None:
+    """The toleration of the virtual node's taint is not copied, and the lower pod keeps all that it has."""
     above = await running(ground, "tolerant")
     before = (await ground.sites[A].read(ground.pod_path("tolerant")))["spec"]["tolerations"]
     new = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}, {"key": "gpu", "operator": "Exists"}]
@@ -90,8 +93,8 @@ async def test_tolerations_added_above_are_added_below(ground: Ground) -> None:
     assert after["spec"]["tolerations"] == [*before, new[1]]
 
 
-async def test_labels_and_annotations_by_kubectl(ground: Ground) -> None:
-    """Set, changed and taken away above, so below; marks and keys of others stay as they are."""
+async def test_labels_and_annotations_follow_kubectl_except_marks_and_keys_of_other_clients(ground: Ground) -> None:
+    """Additions, changes and removals are carried down; marks and keys that other clients set stay unchanged."""
     await running(ground, "described")
     site, path = ground.sites[A], ground.pod_path("described")
     await site.patch(path, {"metadata": {"labels": {"team": "below"}, "annotations": {"site": "below"}}})
@@ -112,8 +115,8 @@ async def test_labels_and_annotations_by_kubectl(ground: Ground) -> None:
     assert found["metadata"]["annotations"]["site"] == "below"
 
 
-async def test_what_admission_below_adds_or_replaces_stays(ground: Ground) -> None:
-    """A LimitRange's annotation and limits are the lower cluster's, and no change above takes them away."""
+async def test_values_that_lower_admission_adds_are_kept(ground: Ground) -> None:
+    """An annotation and limits of a LimitRange belong to the lower cluster, and no upper change removes them."""
     await running(ground, "first", lower=B)
     site = ground.sites[B]
     limits = {"limits": [{"type": "Container", "default": {"memory": "64Mi"}}]}
@@ -132,7 +135,10 @@ async def test_what_admission_below_adds_or_replaces_stays(ground: Ground) -> No
 
 
 async def reports_sizes(ground: Ground, name: str) -> None:
-    """Write sizes into the lower pod's status, as a real kubelet does: without them the API refuses a resize."""
+    """Write resources into the lower pod's status as a kubelet does.
+
+    Without them the API refuses a resize.
+    """
     seen = await ground.sites[A].read(ground.pod_path(name))
     (status,) = seen["status"]["containerStatuses"]
     sized = {**status, **SIZE, "allocatedResources": SIZE["resources"]["requests"]}
@@ -142,8 +148,8 @@ async def reports_sizes(ground: Ground, name: str) -> None:
     )
 
 
-async def test_a_resize_travels_and_its_result_comes_back(ground: Ground) -> None:
-    """`kubectl patch --subresource resize`: requests and limits below; what the kubelet says of it, above."""
+async def test_a_resize_reaches_the_lower_pod_and_its_result_the_upper_pod(ground: Ground) -> None:
+    """`kubectl patch --subresource resize` sets the resources, and the upper pod gets the kubelet's result."""
     await running(ground, "resized")
     await reports_sizes(ground, "resized")
     more = {"requests": {"cpu": "150m", "memory": "32Mi"}, "limits": {"cpu": "300m", "memory": "64Mi"}}
@@ -165,8 +171,8 @@ async def test_a_resize_travels_and_its_result_comes_back(ground: Ground) -> Non
     assert condition_of(above, "PodResizePending") == {}
 
 
-async def test_a_debug_container_is_added_below(ground: Ground) -> None:
-    """`kubectl debug` without attaching: the container is in the lower pod, its status comes up, a second one too."""
+async def test_debug_containers_are_added_to_the_lower_pod(ground: Ground) -> None:
+    """`kubectl debug` without attaching adds two containers one after the other, and their statuses are mirrored."""
     await running(ground, "debugged")
     site, path = ground.sites[A], ground.pod_path("debugged")
     for name in ("one", "two"):
@@ -184,13 +190,19 @@ def _debugs(pod: Manifest) -> list[str]:
 
 
 def _ended(pod: Manifest) -> list[str]:
-    """Name the added containers that have ended, which those without a command do at once; they stay as they are."""
+    """Return the names of the debug containers that have terminated.
+
+    Containers without a command terminate at once and keep that status.
+    """
     statuses = pod["status"].get("ephemeralContainerStatuses") or ()
     return [one["name"] for one in statuses if "terminated" in one["state"]]
 
 
-async def test_a_change_that_the_lower_refuses_is_said_and_tried_again(ground: Ground) -> None:
-    """The pod runs on with a condition and an event; other changes travel; lifted, the refusal is forgotten."""
+async def test_a_change_that_the_lower_cluster_refuses_is_reported_and_retried(ground: Ground) -> None:
+    """The pod runs on with a condition and an Event, and other changes are applied.
+
+    Once the policy is removed and an allowed image is set, the condition is removed.
+    """
     made = await running(ground, "refused")
     site, policy = ground.sites[A], f"e2e-{ground.mark}"
     await site.create(POLICIES, {"metadata": {"name": policy}, "spec": forbidding("bad:1", ground.namespace)})
@@ -233,7 +245,7 @@ def forbidding(image: str, namespace: str) -> Manifest:
 
 
 async def in_force(ground: Ground, policy: str) -> None:
-    """Wait until the lower's apiserver has heard of a policy, by trying what it forbids."""
+    """Wait until the lower cluster's apiserver enforces a policy, by trying a change that it forbids."""
     probe = {"metadata": {"name": policy}, "spec": {"containers": [{"name": "main", "image": "app:1"}]}}
     await ground.sites[A].create(ground.path("pods"), probe)
     path, bad = f"{ground.pod_path(policy)}?dryRun=All", {"spec": {"containers": [{"name": "main", "image": "bad:1"}]}}
@@ -251,8 +263,8 @@ async def _is_forbidden(ground: Ground, path: str, change: Manifest) -> bool:
     return False
 
 
-async def test_a_quiet_engine_sends_nothing_of_it_again(ground: Ground) -> None:
-    """After all these changes a restarted engine finds every pod in step."""
+async def test_a_restarted_engine_repeats_no_change(ground: Ground) -> None:
+    """After all these changes, a new engine finds every pod up to date."""
     await ground.calm()
     await ground.stop()
     await ground.note()
@@ -263,8 +275,8 @@ async def test_a_quiet_engine_sends_nothing_of_it_again(ground: Ground) -> None:
     assert NOTE in noted["metadata"]["annotations"]
 
 
-async def test_a_plan_shows_each_change_by_its_fields(ground: Ground) -> None:
-    """What `tensile plan` prints is what the engine then does, step by step, and nothing else."""
+async def test_a_plan_lists_each_changed_field_and_the_engine_makes_exactly_these_writes(ground: Ground) -> None:
+    """The engine then makes two patches of the pod, one of its ephemeral containers, and one resize."""
     await running(ground, "planned")
     await reports_sizes(ground, "planned")
     await ground.calm()

@@ -1,4 +1,7 @@
-"""Names that are taken: what is not ours is never touched, the pod above says so, and goes on once the name is free."""
+"""Tests of name conflicts: an object of another owner is never touched, and the upper pod reports it.
+
+The pod is mirrored once the name is free.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +24,7 @@ OTHER_UID = "00000000-0000-4000-8000-000000000000"
 
 
 class Stranger(NamedTuple):
-    """An object below that takes a name: its collection, its content, and its metadata beside the name."""
+    """A lower object of another owner that occupies a name: its collection, content and other metadata."""
 
     plural: str
     content: Manifest
@@ -34,17 +37,17 @@ def nothing(_ground: Ground) -> Manifest:
 
 
 def forged_label(ground: Ground) -> Manifest:
-    """Return our label, without the annotation that goes with it."""
+    """Return the owner label of this topology, without the annotation that belongs to it."""
     return {"labels": {OWNER: ground.owner.mark, VIRTUAL_POD: "true"}}
 
 
 def forged_name(ground: Ground) -> Manifest:
-    """Return our label and our name, but no UID."""
+    """Return the owner label and the owner name of this topology, but no UID."""
     return {**forged_label(ground), "annotations": {OWNER_NAME: ground.owner.name}}
 
 
 def forged_marks(ground: Ground) -> Manifest:
-    """Return all our marks, as if made for an upper object that is gone."""
+    """Return all marks of this topology, as if the object's upper object were deleted."""
     found = forged_name(ground)
     return {**found, "annotations": {**found["annotations"], UPPER_UID: OTHER_UID}}
 
@@ -56,7 +59,7 @@ def second_topology(ground: Ground) -> Manifest:
 
 
 def predecessor(_ground: Ground) -> Manifest:
-    """Return what tensile-kube marks its objects with."""
+    """Return the marks of tensile-kube."""
     return {"labels": {VIRTUAL_POD: "true"}, "annotations": {"global": "true"}}
 
 
@@ -96,12 +99,12 @@ KINDS = {"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret"}
 
 
 def each(strangers: dict[str, Stranger]) -> pytest.MarkDecorator:
-    """Run a test once for each stranger."""
+    """Run a test once for each object of another owner."""
     return pytest.mark.parametrize(("name", "stranger"), strangers.items(), ids=strangers)
 
 
 async def placed(ground: Ground, name: str, stranger: Stranger) -> Manifest:
-    """Put a stranger below, and give it once nobody has anything more to say about it."""
+    """Create an object of another owner in lower-a, and return it once no controller writes to it any more."""
     path = ground.path(stranger.plural, name)
     site = ground.sites[A]
     await site.create(
@@ -114,7 +117,7 @@ async def placed(ground: Ground, name: str, stranger: Stranger) -> Manifest:
 
 
 async def refused_pod(ground: Ground, name: str, stranger: Stranger, reason: str = "NameConflict") -> Manifest:
-    """Bind a pod that needs the stranger's name, and give it once it says that it is taken."""
+    """Bind a pod that needs the occupied name, and return it once it reports the conflict."""
     spec: dict[str, Any] = {}
     if stranger.plural != "pods":
         await ground.upper.create(
@@ -129,7 +132,7 @@ async def refused_pod(ground: Ground, name: str, stranger: Stranger, reason: str
 
 
 async def goes_on(ground: Ground, name: str, plural: str) -> None:
-    """Wait until the pod runs with what is ours now, and take everything away."""
+    """Wait until the pod runs with objects of this topology, and delete everything."""
     pod = await ground.upper.until(ground.pod_path(name), is_ready)
     assert condition_of(pod, MIRRORED) == {}
     assert "reason" not in pod["status"]
@@ -143,13 +146,15 @@ async def goes_on(ground: Ground, name: str, plural: str) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
 async def lower_namespace(ground: Ground) -> None:
-    """Create the lower namespace before any pod needs it: strangers come first here."""
+    """Create the lower namespace before any pod needs it, because objects of other owners are created first here."""
     await ground.make_namespace(A, ground.namespace)
 
 
 @each(STRANGERS)
-async def test_a_strangers_object_is_reported_and_never_touched(ground: Ground, name: str, stranger: Stranger) -> None:
-    """The stranger keeps its resourceVersion, the pod says NameConflict and runs as soon as the stranger has gone."""
+async def test_an_object_of_another_owner_is_reported_as_a_name_conflict_and_never_touched(
+    ground: Ground, name: str, stranger: Stranger
+) -> None:
+    """It keeps its resourceVersion, and the pod has the reason NameConflict and runs once the object is deleted."""
     before = await placed(ground, name, stranger)
     pod = await refused_pod(ground, name, stranger)
     kind = KINDS[stranger.plural]
@@ -167,8 +172,10 @@ async def test_a_strangers_object_is_reported_and_never_touched(ground: Ground, 
 
 
 @each(TERMINATING)
-async def test_a_strangers_object_that_is_ending_is_waited_for(ground: Ground, name: str, stranger: Stranger) -> None:
-    """One that somebody's finalizer holds stays as it is, finalizer and all, and its name is taken over afterwards."""
+async def test_a_terminating_object_of_another_owner_keeps_its_finalizer_until_it_is_gone(
+    ground: Ground, name: str, stranger: Stranger
+) -> None:
+    """The engine writes nothing to an object that a finalizer holds, and uses its name after its deletion."""
     await placed(ground, name, stranger)
     site, path = ground.sites[A], ground.path(stranger.plural, name)
     await site.delete(path, 0 if stranger.plural != "pods" else 1)
@@ -183,14 +190,17 @@ async def test_a_strangers_object_that_is_ending_is_waited_for(ground: Ground, n
 
 
 def without_status(one: Manifest) -> Manifest:
-    """Return an object without what controllers of its own cluster write while it ends, and what no list gives."""
+    """Return an object without the fields that its cluster's controllers write during deletion.
+
+    Fields that lists do not contain are left out too.
+    """
     meta = {key: value for key, value in one["metadata"].items() if key not in ("resourceVersion", "managedFields")}
     rest = {key: value for key, value in one.items() if key not in ("status", "kind", "apiVersion")}
     return {**rest, "metadata": meta}
 
 
-async def test_a_namespace_that_is_ending_below_is_waited_for(ground: Ground) -> None:
-    """A pod says that its namespace is being deleted below, and runs in the one that is made when it has gone."""
+async def test_a_pod_waits_while_its_lower_namespace_is_terminating(ground: Ground) -> None:
+    """The pod reports NamespaceTerminating, and runs in the namespace that the engine creates after the deletion."""
     name = f"{ground.namespace}-ending"
     site = ground.sites[A]
     await ground.make_namespace("upper", name)

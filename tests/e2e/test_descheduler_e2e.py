@@ -1,4 +1,4 @@
-"""Pods that are bound where no single node has room for them: they come to run where one has."""
+"""Tests of pods that fit in a lower cluster in sum, but on none of its nodes: they move to a lower where they fit."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -27,16 +27,16 @@ DRY = with_fields(
     descheduler={"enabled": True, "interval": f"{INTERVAL}s", "pendingLongerThan": f"{PATIENCE}s", "dryRun": True}
 )
 TOO_LARGE = str(int(RESOURCES["cpu"]) + 8)
-"""Cpus that two nodes of a lower have, and none alone."""
+"""Cpus that two nodes of a lower have in sum, but none alone."""
 CLOSED_B = edit_lower(B, maintenance="cordon")
 OFF_A = '{"key":"kubernetes.io/hostname","operator":"NotIn","values":["A"]}'
 SLACK = timedelta(seconds=3)
-"""For moments in whole seconds, and for what else runs on the machine."""
+"""Tolerance for timestamps in whole seconds, and for load on the machine."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
-    """Clusters of its own, an engine, and its webhook, which is registered."""
+    """Start clusters of this module's own, an engine, and its webhook, which is registered."""
     with Sandbox.start(tmp_path_factory.mktemp("moves") / "sandbox", progress=print) as own:
         async with hooking(own, tmp_path_factory.mktemp("ground")) as made:
             yield made
@@ -44,7 +44,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def roomy(ground: Hooked) -> AsyncIterator[str]:
-    """Return lower-b a node that takes one of the pods, for the time of the tests."""
+    """Add a node with room for one of the pods to lower-b for the duration of the tests."""
     site = ground.sites[B]
     name = await site.add_node(f"roomy-{ground.mark}", cpu="64")
     yield name
@@ -52,12 +52,12 @@ async def roomy(ground: Hooked) -> AsyncIterator[str]:
 
 
 async def closed(ground: Hooked, lower: str) -> None:
-    """Wait until the scheduler takes a lower's node for closed."""
+    """Wait until a lower cluster's node is marked as unschedulable."""
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[lower]}", lambda one: one["spec"].get("unschedulable"))
 
 
 async def deployed(ground: Hooked, name: str) -> str:
-    """Make a Deployment of one pod that is too large for the nodes of lower-a, and give the query for it."""
+    """Create a Deployment of one pod that is too large for the nodes of lower-a, and return the query for it."""
     labels = {"app": name, **OPTED}
     template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
     template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": TOO_LARGE}}
@@ -67,7 +67,7 @@ async def deployed(ground: Hooked, name: str) -> str:
 
 
 async def bound(ground: Hooked, query: str, lower: str) -> Manifest:
-    """Wait until a pod is bound to a lower's node, and give it."""
+    """Wait until a pod is bound to a lower cluster's node, and return it."""
     node = ground.nodes[lower]
     pods = await ground.upper.until_all(
         query, lambda found: any(pod["spec"].get("nodeName") == node for pod in found.values())
@@ -76,7 +76,7 @@ async def bound(ground: Hooked, query: str, lower: str) -> Manifest:
 
 
 async def refused_at(ground: Hooked, query: str) -> datetime:
-    """Wait until the scheduler of lower-a finds no node for the pod, and say when that was."""
+    """Wait until the scheduler of lower-a finds no node for the pod, and return the time of that."""
     pods = await ground.sites[A].until_all(
         query, lambda found: any(pod["status"].get("conditions") for pod in found.values())
     )
@@ -86,10 +86,11 @@ async def refused_at(ground: Hooked, query: str) -> datetime:
 
 
 @pytest.mark.usefixtures("roomy")
-async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Hooked) -> None:
-    """After `pendingLongerThan` and two intervals at most it has been evicted, and its replacement runs elsewhere.
+async def test_a_pod_that_fits_on_no_single_lower_node_is_moved_within_its_time(ground: Hooked) -> None:
+    """It is evicted after `pendingLongerThan` and at most two intervals, and its replacement runs in the other lower.
 
-    Both virtual nodes are open, and the one that it left has room for it in sum: the webhook keeps it off.
+    Both virtual nodes are schedulable, and the first one has room for the pod in sum, so the webhook excludes it for
+    the replacement.
     """
     await ground.reload(ground.hooked(), ON, CLOSED_B)
     await closed(ground, B)
@@ -108,8 +109,8 @@ async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Hooked) -> No
 
 
 @pytest.mark.usefixtures("roomy")
-async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: Hooked) -> None:
-    """The one node that would take it is taken; `plan --drain` knows of the same room."""
+async def test_a_pod_that_fits_in_no_other_lower_is_not_moved_and_the_plan_of_a_drain_lists_it(ground: Hooked) -> None:
+    """The only large node is occupied; the pod gets a NoFeasibleCluster Event, and `plan --drain` shows the reason."""
     await ground.reload(ground.hooked(), ON, CLOSED_B)
     await closed(ground, B)
     query = await deployed(ground, "second")
@@ -129,8 +130,8 @@ async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: H
 
 
 @pytest.mark.usefixtures("roomy")
-async def test_a_dry_run_says_what_would_move_and_so_does_the_plan(ground: Hooked) -> None:
-    """From where to where; nothing is evicted, though there is room now."""
+async def test_a_dry_run_and_the_plan_report_the_target_of_a_move_without_an_eviction(ground: Hooked) -> None:
+    """Both name the target node and its lower node; nothing is evicted although there is room."""
     await ground.reload(ground.hooked(), DRY)
     query = f"{ground.path('pods')}?labelSelector=app%3Dsecond"
     (stuck,) = (await ground.upper.until_all(query, bool)).values()

@@ -1,4 +1,7 @@
-"""An engine that may open too few files for all lowers: the first ones are served, the others say what is needed."""
+"""Tests of an engine that may open too few files for all lowers.
+
+The first lowers are served, and the nodes of the others report how many descriptors are needed.
+"""
 
 import os
 import sys
@@ -19,10 +22,10 @@ HARD = OWN + EACH + EACH // 2
 
 
 class Narrow(Program):
-    """The program with few descriptors, and a soft limit below even those."""
+    """A program with few file descriptors, and with a soft limit that is lower than the hard one."""
 
     async def begun(self, file: Path, log: Path, **variables: str) -> Process:
-        """Start it by a shell that sets both limits."""
+        """Start the program by a shell that sets both limits."""
         limits = f'ulimit -Sn {HARD // 2} && ulimit -Hn {HARD} && exec "$@"'
         command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json"]
         with log.open("wb") as output:
@@ -32,10 +35,10 @@ class Narrow(Program):
             )
 
 
-async def test_the_lowers_that_fit_go_on_and_the_others_say_how_many_descriptors_are_needed(
+async def test_lowers_within_the_descriptor_limit_are_served_and_the_others_report_the_need(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """In the order of the file: here there is room for the first of two."""
+    """The order of the file decides; here the limit allows the first of two lowers."""
     program = Narrow(sandbox, tmp_path)
     try:
         await program.open()
@@ -45,7 +48,7 @@ async def test_the_lowers_that_fit_go_on_and_the_others_say_how_many_descriptors
         words = f"may open {HARD} files and connections, and 2 lower clusters need {OWN + 2 * EACH}"
 
         def says(node: Manifest) -> bool:
-            """Report whether a node does."""
+            """Report whether a node has this message in its LowerReachable condition."""
             return bool(node) and words in condition_of(node, "LowerReachable").get("message", "")
 
         await program.upper.until(f"/api/v1/nodes/{program.nodes[B]}", says)

@@ -1,4 +1,7 @@
-"""Pods whose fields mean something else below, or nothing: each runs there, or says above why it does not."""
+"""Tests of pods whose fields have another meaning, or none, in the lower cluster.
+
+Each pod runs there, or its status has the reason why it does not.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -18,7 +21,7 @@ OVERHEAD = {"podFixed": {"cpu": "10m"}}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def classes(ground: Ground) -> AsyncIterator[dict[str, str]]:
-    """Make classes: a priority that only the upper knows and one that both know, and runtimes likewise."""
+    """Create priority and runtime classes, some in the upper cluster alone and some in all clusters."""
     names = {kind: f"{ground.namespace}-{kind}" for kind in ("upper-priority", "priority", "upper-runtime", "runtime")}
     made: list[tuple[str, str]] = []
 
@@ -38,12 +41,12 @@ async def classes(ground: Ground) -> AsyncIterator[dict[str, str]]:
 
 
 def _priority(name: str) -> Manifest:
-    """Make a PriorityClass that never drives others out."""
+    """Return a PriorityClass that never preempts other pods."""
     return {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "Never"}
 
 
 async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: Manifest) -> tuple[Manifest, Manifest]:
-    """Bind a pod, wait until it is ready above, and give it with its lower pod."""
+    """Bind a pod, wait until it is ready in the upper cluster, and return it with its lower pod."""
     pod = await ground.run_pod(name, spec, **meta)
     below = await ground.sites[A].read(ground.pod_path(name))
     assert phase_of(below) == "Running"
@@ -51,7 +54,7 @@ async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: 
 
 
 async def ends(ground: Ground, *names: str) -> None:
-    """Delete pods above, and wait until nothing of them is left."""
+    """Delete upper pods, and wait until they and their lower pods are deleted."""
     for name in names:
         await ground.upper.delete(ground.pod_path(name))
     for name in names:
@@ -60,7 +63,7 @@ async def ends(ground: Ground, *names: str) -> None:
 
 
 async def refused(ground: Ground, name: str, spec: Manifest) -> Manifest:
-    """Bind a pod that the lower cluster refuses, and give it once it says why."""
+    """Bind a pod that the lower cluster refuses, and return it once its condition has the reason."""
     made = await ground.bind(name, spec)
     pod = await ground.upper.until(ground.pod_path(name), lambda one: condition_of(one, MIRRORED))
     assert phase_of(pod) == "Pending"
@@ -70,8 +73,8 @@ async def refused(ground: Ground, name: str, spec: Manifest) -> Manifest:
     return pod
 
 
-async def test_a_lower_replica_set_that_would_fit_does_not_adopt(ground: Ground) -> None:
-    """One pod too many for it, and still it makes its own: mirrored pods are neither adopted nor deleted."""
+async def test_a_lower_replica_set_with_a_matching_selector_adopts_no_mirrored_pod(ground: Ground) -> None:
+    """It creates its own pod; mirrored pods that match its selector are neither adopted nor deleted."""
     labels = {"app": "twin"}
     before = [(await runs(ground, name, labels=labels))[1] for name in ("twin-1", "twin-2")]
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "native:1"}]}}
@@ -89,8 +92,10 @@ async def test_a_lower_replica_set_that_would_fit_does_not_adopt(ground: Ground)
 
 
 @pytest.mark.parametrize("kind", ["upper-priority", "priority"])
-async def test_a_priority_class_stays_above(ground: Ground, classes: dict[str, str], kind: str) -> None:
-    """Whether the lower knows the class or not, the pod runs there with no priority, and its author is told."""
+async def test_a_priority_class_is_not_copied_to_the_lower_pod(
+    ground: Ground, classes: dict[str, str], kind: str
+) -> None:
+    """The lower pod runs without a priority whether the lower has the class or not, and an Event reports that."""
     pod, below = await runs(ground, kind, {"priorityClassName": classes[kind]})
     assert (pod["spec"]["priority"], pod["spec"]["preemptionPolicy"]) == (1000, "Never")
     assert below["spec"]["priority"] == 0
@@ -99,15 +104,19 @@ async def test_a_priority_class_stays_above(ground: Ground, classes: dict[str, s
     await ends(ground, kind)
 
 
-async def test_overhead_is_the_lower_clusters_own(ground: Ground, classes: dict[str, str]) -> None:
-    """A pod with a RuntimeClass runs with the overhead that the lower's class of that name gives."""
+async def test_overhead_is_set_by_the_runtime_class_of_the_lower_cluster(
+    ground: Ground, classes: dict[str, str]
+) -> None:
+    """A pod with a RuntimeClass runs with the overhead of the lower cluster's class of that name."""
     pod, below = await runs(ground, "heavy", {"runtimeClassName": classes["runtime"]})
     assert pod["spec"]["overhead"] == below["spec"]["overhead"] == OVERHEAD["podFixed"]
     await ends(ground, "heavy")
 
 
-async def test_an_unknown_runtime_class_is_said_and_can_come_later(ground: Ground, classes: dict[str, str]) -> None:
-    """Refused below, the pod is Pending with the lower's reason; it runs when the class is made there."""
+async def test_a_pod_with_an_unknown_runtime_class_is_pending_until_the_class_is_created(
+    ground: Ground, classes: dict[str, str]
+) -> None:
+    """The upper pod has the reason of the lower cluster's refusal, and runs once the class is created there."""
     name = classes["upper-runtime"]
     pod = await refused(ground, "waiting-runtime", {"runtimeClassName": name})
     assert "RuntimeClass" in condition_of(pod, MIRRORED)["message"]
@@ -119,8 +128,8 @@ async def test_an_unknown_runtime_class_is_said_and_can_come_later(ground: Groun
     await site.delete(f"{RUNTIMES}/{name}")
 
 
-async def test_finalizers_stay_above_and_are_waited_for(ground: Ground) -> None:
-    """A finalizer above is not made below, outlives the lower pod, and sees the pod in a terminal phase."""
+async def test_finalizers_are_not_copied_and_hold_the_upper_pod_in_a_terminal_phase(ground: Ground) -> None:
+    """The upper pod outlives its lower pod in phase Failed until the finalizer is removed."""
     _, below = await runs(ground, "finalized", finalizers=["e2e.example.com/last"])
     assert "finalizers" not in below["metadata"]
     await ground.upper.delete(ground.pod_path("finalized"))
@@ -132,8 +141,8 @@ async def test_finalizers_stay_above_and_are_waited_for(ground: Ground) -> None:
     await ground.upper.gone(ground.pod_path("finalized"))
 
 
-async def test_scheduling_gates_hold_a_pod_above(ground: Ground) -> None:
-    """A gated pod is in no lower cluster; without its gate it is bound, and runs without one."""
+async def test_a_pod_with_a_scheduling_gate_is_not_mirrored(ground: Ground) -> None:
+    """No lower cluster has the pod until its gate is removed; then it is bound and runs."""
     spec = ground.template({}, {"schedulingGates": [{"name": "example.com/later"}]})["spec"]
     await ground.upper.create(ground.path("pods"), {"metadata": {"name": "later"}, "spec": spec})
     await ground.upper.until(ground.pod_path("later"), lambda one: condition_of(one, "PodScheduled"))
@@ -161,8 +170,10 @@ VOLUMES: dict[str, Manifest] = {
 
 
 @pytest.mark.parametrize(("name", "source"), VOLUMES.items(), ids=VOLUMES)
-async def test_a_volume_that_the_lower_cannot_give_is_said(ground: Ground, name: str, source: Manifest) -> None:
-    """The pod is Pending, and its condition says in the lower scheduler's words what is missing."""
+async def test_a_pod_with_a_volume_that_the_lower_cluster_cannot_provide_is_pending(
+    ground: Ground, name: str, source: Manifest
+) -> None:
+    """Its condition has the lower scheduler's message about the missing volume."""
     await ground.bind(name, {"volumes": [{"name": "data", **source}]})
     pod = await ground.upper.until(ground.pod_path(name), lambda one: condition_of(one, LOWER_SCHEDULED))
     assert phase_of(pod) == "Pending"
@@ -172,8 +183,13 @@ async def test_a_volume_that_the_lower_cannot_give_is_said(ground: Ground, name:
     await ends(ground, name)
 
 
-async def test_a_pod_that_every_rule_applies_to_is_ours_below(ground: Ground, classes: dict[str, str]) -> None:
-    """All of it at once: class, runtime, account, gates, finalizer, spread; the pod runs, marked as ours."""
+async def test_a_pod_to_which_every_rule_applies_runs_and_is_written_once(
+    ground: Ground, classes: dict[str, str]
+) -> None:
+    """It has a priority class, runtime class, account, spread constraint, selector and sidecar.
+
+    The lower pod has the owner's mark, and a restarted engine repeats no write.
+    """
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     spread = {"topologyKey": "clusterID", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {

@@ -1,4 +1,4 @@
-"""The list of rights, tried: an engine with these and no others does all its work, and doctor says what one lacks."""
+"""Tests of the list of rights: an engine with these rights and no others works, and doctor reports a missing one."""
 
 import shlex
 import sys
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 LOOKS = {"get", "list"}
 ASKS = {"selfsubjectreviews", "selfsubjectaccessreviews"}
-"""What doctor creates: questions, which nobody stores."""
+"""What doctor creates: access reviews, which are not stored."""
 EDITS: tuple[Edit, ...] = (
     with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]),
     edit_lower(B, serviceAccounts={"identity": "upper"}),
@@ -28,13 +28,13 @@ EDITS: tuple[Edit, ...] = (
 
 
 class Limited(Ground):
-    """A ground whose engine's user has no rights until it is given them."""
+    """A ground whose engine's user has no rights until they are granted."""
 
     async def allow(self) -> None:
         """Grant no rights."""
 
     async def limit(self, *edits: Edit, without: str = "") -> None:
-        """Grant the user the roles of a topology, without the rules on a resource, and nothing else."""
+        """Grant the user exactly the roles of a topology, without the rules on one resource."""
         self.roles = roles_of(self.topology(*edits), self.home, self.configmap)
         for name, found in self.roles.items():
             for role in (one for one in found if "rules" in one):
@@ -42,7 +42,7 @@ class Limited(Ground):
             await grant(self.sites[name], found, self.user)
 
     async def doctor(self) -> tuple[int, list[dict[str, Any]]]:
-        """Ask doctor about the topology as the engine has it, and return the exit code and all that fails."""
+        """Run doctor on the engine's topology, and return the exit code and all findings that fail."""
         told: Done = await ran([sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save(*EDITS))])
         found = [
             {"cluster": cluster["name"], **one}
@@ -52,14 +52,14 @@ class Limited(Ground):
         return told.code, [one for one in found if one["level"] == "fail"]
 
     def records(self, cluster: str, start: int = 0) -> list[audit.Record]:
-        """Return what the user asked of a cluster."""
+        """Return the requests of the user in a cluster's audit log."""
         found = audit.read(self.sites[cluster].audit_log, start)
         return [one for one in found if one["user"].get("username") == self.user]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def limited(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Limited]:
-    """A ground on which nothing runs yet."""
+    """Return a ground on which no engine runs yet."""
     ground = Limited(sandbox, tmp_path)
     try:
         await ground.open()
@@ -68,10 +68,10 @@ async def limited(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Limited]:
         await ground.close()
 
 
-async def test_an_engine_with_these_rights_alone_does_its_work(limited: Limited) -> None:
-    """Pods with all that they refer to, Services, accounts and tokens, changes, exec, logs, and the end of it all.
+async def test_an_engine_with_exactly_the_listed_rights_is_denied_nothing(limited: Limited) -> None:
+    """It runs pods with their references, Services, accounts and tokens, changes, exec and logs, and deletes all of it.
 
-    Nothing that it asks for is denied, in any cluster.
+    No cluster denies any of its requests.
     """
     ground = limited
     await ground.limit(*EDITS)
@@ -91,8 +91,8 @@ async def test_an_engine_with_these_rights_alone_does_its_work(limited: Limited)
     assert ground.heard.defects == []
 
 
-async def test_without_controllers_less_is_enough_for_engine_and_plan(limited: Limited) -> None:
-    """The plan of a pod looks at its account below one by one; nothing is denied to either."""
+async def test_without_controllers_fewer_rights_suffice_for_engine_and_plan(limited: Limited) -> None:
+    """The plan reads lower ServiceAccounts one by one, and neither the plan nor the engine is denied anything."""
     little = with_fields(controllers=[])
     await limited.limit(little)
     await limited.bind("web", {"terminationGracePeriodSeconds": 0})
@@ -106,7 +106,7 @@ async def test_without_controllers_less_is_enough_for_engine_and_plan(limited: L
 
 
 async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: Limited) -> None:
-    """What it prints is run as it stands, by an administrator; then nothing fails any more. It writes nothing."""
+    """An administrator runs the printed commands unchanged, and then no check fails. Doctor itself changes nothing."""
     await limited.limit(*EDITS, without="endpointslices")
     starts = {name: audit.position(site.audit_log) for name, site in limited.sites.items()}
     code, failing = await limited.doctor()
@@ -128,7 +128,7 @@ async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: L
 
 
 async def _granted(ground: Limited) -> tuple[int, list[dict[str, Any]]]:
-    """Ask doctor again, until the apiservers have heard of the grants."""
+    """Wait until the apiservers apply the grants, and run doctor again."""
     slices = {"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}
     for site in ground.sites.values():
         await effective(site, ground.user, slices)
@@ -136,7 +136,7 @@ async def _granted(ground: Limited) -> tuple[int, list[dict[str, Any]]]:
 
 
 async def _revoke(ground: Limited, failing: list[dict[str, Any]]) -> None:
-    """Take away what the commands made."""
+    """Delete the objects that the commands created."""
     for one in failing:
         for command in one["advice"][1:]:
             kind, name = shlex.split(command)[2:4]
@@ -144,13 +144,16 @@ async def _revoke(ground: Limited, failing: list[dict[str, Any]]) -> None:
 
 
 def _is_denied(record: audit.Record) -> bool:
-    """Report whether a right was lacking; a registration that it may not see is none of a webhook that is off."""
+    """Report whether a request was denied for a missing right.
+
+    Requests for webhook configurations are left out, because the webhook is disabled.
+    """
     resource = record.get("objectRef", {}).get("resource")
     return record.get("responseStatus", {}).get("code") == 403 and resource != "mutatingwebhookconfigurations"
 
 
 async def _populate(ground: Ground) -> None:
-    """Make all that the pods refer to."""
+    """Create all objects that the pods refer to."""
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"colour": "red"}})
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "stringData": {"key": "k"}})
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
@@ -159,7 +162,7 @@ async def _populate(ground: Ground) -> None:
 
 
 def _pod() -> Manifest:
-    """Make a pod that refers to them."""
+    """Return a pod that refers to these objects."""
     sources = [{"configMapRef": {"name": "settings"}}, {"secretRef": {"name": "key"}}]
     main = {"name": "main", "image": "app:1", "envFrom": sources}
     return {"containers": [main], "serviceAccountName": "robot", "terminationGracePeriodSeconds": 0}

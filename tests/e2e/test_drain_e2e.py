@@ -1,4 +1,4 @@
-"""A lower cluster that is drained while pods run there: they move, as far as their disruption budgets allow."""
+"""Tests of a drain while pods run in the lower cluster: they move as far as their disruption budgets allow."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ REPLICAS, KEPT = 4, 3
 
 
 async def deployed(ground: Ground, name: str) -> str:
-    """Make a Deployment with a disruption budget of one pod, and give the query for its pods."""
+    """Create a Deployment with a disruption budget of one pod, and return the query for its pods."""
     labels = {"app": name}
     template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
     spec = {"replicas": REPLICAS, "selector": {"matchLabels": labels}, "template": template}
@@ -24,20 +24,17 @@ async def deployed(ground: Ground, name: str) -> str:
 
 
 def on(ground: Ground, pods: dict[str, Manifest], lower: str) -> list[Manifest]:
-    """Return the pods that are bound to a lower's node."""
+    """Return the pods that are bound to a lower cluster's node."""
     return [pod for pod in pods.values() if pod["spec"].get("nodeName") == ground.nodes[lower]]
 
 
 def in_half_a_year() -> Manifest:
-    """Make a maintenance window that opens on the first day of the month after half a year."""
+    """Return a maintenance window that opens on the first day of a month about half a year ahead."""
     return {"schedule": f"0 0 1 {(datetime.now(UTC).month + 5) % 12 + 1} *", "duration": "1h"}
 
 
-async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(ground: Ground) -> None:
-    """All run in the other lower, none is left below; one without a controller stays, and the drain says so.
-
-    While no maintenance window is open, all stay.
-    """
+async def test_a_drain_moves_all_pods_with_a_controller_and_its_end_makes_the_node_schedulable(ground: Ground) -> None:
+    """The bare pod stays, and the drain reports it; no pod is evicted while no maintenance window is open."""
     closed = edit_lower(B, maintenance="cordon")
     await ground.reload(closed)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
@@ -61,7 +58,7 @@ async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(gr
     await ground.sites[A].until_all(query, lambda pods: not pods)
     tried = [code for write, code in await ground.attempts() if write.subresource == "eviction"]
     assert tried.count(201) == REPLICAS
-    assert set(tried) <= {201, 429}, "what a budget keeps is tried again; how often depends on the machine"
+    assert set(tried) <= {201, 429}, "a refused eviction is retried; how often depends on the machine"
     assert is_ready(await ground.upper.read(ground.pod_path("alone")))
     said = [problem for _, problem in ground.heard.problems if f"{ground.namespace}/alone: " in problem.message]
     assert {problem.reason for problem in said} == {"NoController"}

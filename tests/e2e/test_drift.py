@@ -1,4 +1,7 @@
-"""What people do by hand to what the engine made: content is put back, what lost its marks is theirs from then on."""
+"""Tests of changes that other clients make to the engine's objects.
+
+Content is reverted, and an object that loses its marks is no longer the engine's.
+"""
 
 import pytest
 from enginekit import A, Ground
@@ -12,7 +15,7 @@ BOTH = {"configMap": {"name": "settings"}}
 
 
 async def running(ground: Ground, name: str) -> Manifest:
-    """Run a pod that refers to a ConfigMap, and give its lower pod."""
+    """Run a pod that refers to a ConfigMap, and return its lower pod."""
     if not await ground.upper.read(ground.path("configmaps", "settings")):
         body = {"metadata": {"name": "settings"}, "data": {"key": "value"}}
         await ground.upper.create(ground.path("configmaps"), body)
@@ -20,8 +23,11 @@ async def running(ground: Ground, name: str) -> Manifest:
     return await ground.sites[A].until(ground.pod_path(name), is_ready)
 
 
-async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
-    """Data changed below is what it is above again, and a key that was added goes."""
+async def test_an_edited_copy_is_reverted(ground: Ground) -> None:
+    """Changed data get the upper value again, added keys are removed, and a DriftReverted Event names the fields.
+
+    An edit of the upper ConfigMap is not counted as drift.
+    """
     await running(ground, "reader")
     path = ground.path("configmaps", "settings")
     before = await ground.sites[A].read(path)
@@ -40,12 +46,12 @@ async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
     await ground.upper.patch(path, {"data": {"key": "value"}})
     await ground.sites[A].until(path, lambda one: one["data"] == {"key": "value"})
     await ground.engine.loop.wait_idle()
-    assert ground.engine.loop.drift.counts[A, "ConfigMap"] == 1, "an edit of the original is none"
+    assert ground.engine.loop.drift.counts[A, "ConfigMap"] == 1, "an edit of the original is no drift"
     await ground.end_pods("reader")
 
 
-async def test_a_deleted_copy_is_made_again(ground: Ground) -> None:
-    """A ConfigMap deleted below while a pod refers to it is there again at once, and the pod runs on."""
+async def test_a_deleted_copy_is_recreated(ground: Ground) -> None:
+    """A lower ConfigMap to which a pod refers is created again, and the pod runs on."""
     below = await running(ground, "holder")
     path = ground.path("configmaps", "settings")
     before = await ground.sites[A].read(path)
@@ -56,15 +62,15 @@ async def test_a_deleted_copy_is_made_again(ground: Ground) -> None:
     await ground.end_pods("holder")
 
 
-async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Ground) -> None:
-    """Content that was changed, taken away, or made immutable with other content is what it is above again."""
+async def test_a_changed_emptied_or_immutable_secret_is_reverted(ground: Ground) -> None:
+    """Data, labels and immutability of the lower Secret are those of the upper Secret again."""
     path, site = ground.path("secrets", "password"), ground.sites[A]
     body = {"metadata": {"name": "password", "labels": {"team": "web"}}, "data": {"key": "dmFsdWU="}}
     await ground.upper.create(ground.path("secrets"), body)
     await ground.run_pod("keeper", {"volumes": [{"name": "p", "secret": {"secretName": "password"}}]})
 
     def is_as_above(one: Manifest) -> bool:
-        """Report whether content and label are those above."""
+        """Report whether content and label are those of the upper Secret."""
         meta = one.get("metadata", {"labels": {}})
         return (one.get("data"), one.get("immutable"), meta["labels"].get("team")) == (body["data"], None, "web")
 
@@ -84,8 +90,8 @@ async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Gr
     await ground.end_pods("keeper")
 
 
-async def test_what_cannot_be_taken_back_is_told_above(ground: Ground) -> None:
-    """A deadline and a toleration that somebody set below stand for ever: condition and event say so."""
+async def test_lower_changes_that_cannot_be_reverted_are_reported_on_the_upper_pod(ground: Ground) -> None:
+    """A deadline and a toleration on the lower pod are permanent, so a condition and an Event name them."""
     await running(ground, "limited")
     site, path = ground.sites[A], ground.pod_path("limited")
     found = await site.read(path)
@@ -104,8 +110,8 @@ async def test_what_cannot_be_taken_back_is_told_above(ground: Ground) -> None:
     await ground.end_pods("limited")
 
 
-async def test_the_labels_of_a_namespace_of_ours_are_put_back(ground: Ground) -> None:
-    """Its Pod Security profile is the upper's again, whatever somebody set below."""
+async def test_labels_of_an_engine_namespace_are_reverted(ground: Ground) -> None:
+    """The lower namespace gets the Pod Security label of the upper one again."""
     await running(ground, "guarded")
     enforce = "pod-security.kubernetes.io/warn"
     above = f"/api/v1/namespaces/{ground.namespace}"
@@ -117,8 +123,8 @@ async def test_the_labels_of_a_namespace_of_ours_are_put_back(ground: Ground) ->
     await ground.end_pods("guarded")
 
 
-async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> None:
-    """`kubectl delete node` takes effect for a moment only; the pods on it are the same above and below."""
+async def test_a_deleted_node_is_recreated_and_its_pods_are_kept(ground: Ground) -> None:
+    """The pods keep their UIDs in both clusters after `kubectl delete node`."""
     below = await running(ground, "steady")
     above = await ground.upper.read(ground.pod_path("steady"))
     node = f"/api/v1/nodes/{ground.nodes[A]}"
@@ -133,8 +139,10 @@ async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> 
 
 
 @pytest.mark.parametrize("mark", [{"labels": {OWNER: None}}, {"annotations": {UPPER_UID: None}}], ids=["label", "uid"])
-async def test_a_lower_pod_that_lost_a_mark_is_left_alone(ground: Ground, mark: Manifest) -> None:
-    """It runs on untouched, is not taken for lost, and its pod above says so; deleted above, it stays below."""
+async def test_a_lower_pod_that_lost_a_mark_is_reported_as_a_name_conflict_and_not_touched(
+    ground: Ground, mark: Manifest
+) -> None:
+    """It does not count as lost, and it stays when its upper pod is deleted."""
     name = f"without-{next(iter(mark))}"
     site, path = ground.sites[A], ground.pod_path(name)
     await running(ground, name)
@@ -152,8 +160,8 @@ async def test_a_lower_pod_that_lost_a_mark_is_left_alone(ground: Ground, mark: 
     await site.gone(path)
 
 
-async def test_a_lower_pod_that_lost_a_mark_and_goes_is_lost(ground: Ground) -> None:
-    """Once the pod that lost its label is gone, the one above is Failed, so that it can be replaced."""
+async def test_an_upper_pod_fails_if_its_unmarked_lower_pod_is_deleted(ground: Ground) -> None:
+    """The upper pod gets the reason LowerPodLost, so that its controller can replace it."""
     site, path = ground.sites[A], ground.pod_path("unmarked-gone")
     await running(ground, "unmarked-gone")
     await site.patch(path, {"metadata": {"labels": {OWNER: None}}})
@@ -165,8 +173,8 @@ async def test_a_lower_pod_that_lost_a_mark_and_goes_is_lost(ground: Ground) -> 
     await ground.end_pods("unmarked-gone")
 
 
-async def test_a_label_that_is_put_back_makes_the_pod_ours_again(ground: Ground) -> None:
-    """With its owner label again, the lower pod speaks for its upper one as before."""
+async def test_a_lower_pod_with_a_restored_owner_label_is_mirrored_again(ground: Ground) -> None:
+    """The conflict condition is removed, the upper pod is ready, and its deletion deletes the lower pod."""
     site, path = ground.sites[A], ground.pod_path("returned")
     await running(ground, "returned")
     await site.patch(path, {"metadata": {"labels": {OWNER: None}}})
@@ -178,8 +186,8 @@ async def test_a_label_that_is_put_back_makes_the_pod_ours_again(ground: Ground)
     await site.gone(path)
 
 
-async def test_a_name_that_a_stranger_takes_from_a_running_pod(ground: Ground) -> None:
-    """Its lower pod deleted and the name taken by another's, the pod above is lost, and the stranger stays."""
+async def test_an_upper_pod_fails_if_another_owners_pod_replaces_its_lower_pod(ground: Ground) -> None:
+    """The lower pod is replaced while no engine runs; the other pod is not touched."""
     site, path = ground.sites[A], ground.pod_path("taken")
     await running(ground, "taken")
     await ground.stop()

@@ -1,4 +1,4 @@
-"""`tensile plan --drift` on real clusters: every kind of tampering is told, with its fields and its client."""
+"""Tests of `tensile plan --drift` on real clusters: it reports all kinds of tampering with field and client."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 RBAC = "apis/rbac.authorization.k8s.io/v1"
 HIDDEN = ("b3JpZ2luYWw=", "dGFtcGVyZWQ=")
-"""The value of a Secret above, and the one that another client wrote below."""
+"""The value of a Secret in the upper cluster, and the one that another client wrote in the lower."""
 WARN = "pod-security.kubernetes.io/warn"
 OWNER_NAME = "tensile-kube.io/owner-name"
 CONFIGS = ("edited", "added", "emptied", "labelled", "unnamed", "frozen", "gone", "unmarked", "above", "same")
@@ -40,7 +40,8 @@ PODS = ("labels", "removed", "image", "limited", "lost")
 class Tampering(NamedTuple):
     """What another client does to an object, with a field manager of that name; a body of None deletes it.
 
-    `fields` are the paths that are told, () if the object is gone; `by` is whether managedFields tell the client.
+    `fields` are the paths that are reported, () if the object is deleted; `by` is whether managedFields name the
+    client.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class Tampering(NamedTuple):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine with every controller."""
+    """Start an engine with every controller."""
     controllers = with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"])
     async with standing(sandbox, tmp_path_factory.mktemp("ground"), controllers) as made:
         yield made
@@ -68,7 +69,7 @@ def in_a_later_second(than: str) -> bool:
 
 
 async def furnished(ground: Ground) -> None:
-    """Make all that is tampered with, above; wait until it is below."""
+    """Create the upper objects that are tampered with, and wait until their copies exist."""
     above = f"/api/v1/namespaces/{ground.namespace}"
     await ground.upper.patch(above, {"metadata": {"labels": {WARN: "baseline"}}})
     for name in CONFIGS:
@@ -106,7 +107,7 @@ async def furnished(ground: Ground) -> None:
 
 
 async def tamperings(ground: Ground) -> list[Tampering]:
-    """Return what is done, to an object each."""
+    """Return the tamperings, each of another object."""
     path = ground.path
     tolerations = (await ground.sites[A].read(ground.pod_path("limited")))["spec"]["tolerations"]
     debugged = [*tolerations, {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
@@ -195,11 +196,11 @@ def _config(ground: Ground, name: str, body: Manifest | None, *fields: str, **mo
 
 
 REFUSED = {("unmarked", 409)}
-"""What a running engine tries again from time to time: to create an object whose name is taken."""
+"""What a running engine retries from time to time: to create an object whose name is taken."""
 
 
 async def told(ground: Ground, output: str = "json") -> str:
-    """Return what the command prints, which must write nothing."""
+    """Return the command's output, and assert that it wrote nothing."""
     await ground.note()
     found = await asyncio.to_thread(
         drift.drift,
@@ -217,7 +218,7 @@ async def told(ground: Ground, output: str = "json") -> str:
 
 
 def by_object(document: str) -> dict[tuple[str, ...], tuple[str, dict[str, str | None]]]:
-    """Return what became of each object, and its fields with their clients."""
+    """Return the change of each object, and its fields with their clients."""
     found = orjson.loads(document)
     return {
         (one["cluster"], one["kind"], one["name"]): (
@@ -228,8 +229,11 @@ def by_object(document: str) -> dict[tuple[str, ...], tuple[str, dict[str, str |
     }
 
 
-async def test_every_kind_of_tampering_is_told_and_nothing_else(ground: Ground) -> None:
-    """Fields and clients are right, edits above are none, no Secret is shown; a started engine puts it all back."""
+async def test_every_kind_of_tampering_is_reported_and_edits_of_upper_objects_are_not(ground: Ground) -> None:
+    """Fields and clients are correct, and no content of a Secret is printed.
+
+    The engine is stopped during the tampering.
+    """
     await furnished(ground)
     assert by_object(await told(ground)) == {}, "the engine's own writes are no drift"
     await ground.stop()
@@ -260,8 +264,8 @@ async def test_every_kind_of_tampering_is_told_and_nothing_else(ground: Ground) 
     assert not any(value in done.out for value in HIDDEN)
 
 
-async def test_a_started_engine_puts_back_what_it_can_and_counts_it(ground: Ground) -> None:
-    """What lasts is still told while it runs; what was edited above is carried down and counted nowhere."""
+async def test_a_started_engine_reverts_and_counts_the_drift_that_it_can_revert(ground: Ground) -> None:
+    """Drift that remains is still reported, and edits of upper objects are carried down without being counted."""
     await ground.start(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]))
     site = ground.sites[A]
     await site.until(ground.path("configmaps", "above"), lambda one: one["data"] == {"key": "new", "fresh": "x"})

@@ -1,4 +1,4 @@
-"""Events of lower pods, seen by kubectl above."""
+"""Tests of the events of lower pods that kubectl shows in the upper cluster."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ MOMENT = "2026-03-01T12:00:00Z"
 
 
 def about(pod: Manifest, reason: str, **fields: Any) -> Manifest:
-    """Make an event of a lower pod as its kubelet does."""
+    """Return an event of a lower pod as its kubelet creates it."""
     meta = pod["metadata"]
     involved = {"apiVersion": "v1", "kind": "Pod", "namespace": meta["namespace"], "name": meta["name"]}
     involved |= {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "fieldPath": "spec.containers{main}"}
@@ -33,7 +33,7 @@ def about(pod: Manifest, reason: str, **fields: Any) -> Manifest:
 
 
 async def above(ground: Ground, pod: Manifest, reason: str, holds: Any = bool) -> Manifest:
-    """Wait until there is one event of a reason about an upper pod for which something holds, and give it."""
+    """Wait until a condition holds for the only event of a reason about an upper pod, and return it."""
     fields = f"involvedObject.uid={pod['metadata']['uid']},reason={reason}"
     found = await ground.upper.until_all(
         f"{ground.path('events')}?fieldSelector={fields}", lambda all_: len(all_) == 1 and holds(*all_.values())
@@ -43,14 +43,14 @@ async def above(ground: Ground, pod: Manifest, reason: str, holds: Any = bool) -
 
 
 async def listening(ground: Ground) -> None:
-    """Start the engine, and wait until it misses no event any more."""
+    """Start the engine, and wait until its caches are synced, so that it misses no event."""
     await ground.start()
     await ground.calm()
     await ground.engine.clusters.fleet.synced()
 
 
-async def test_what_happens_below_is_told_above(ground: Ground) -> None:
-    """The lower scheduler's own event, and one of a kubelet: about the upper pod, from whom they were."""
+async def test_events_of_a_lower_pod_are_mirrored_to_its_upper_pod(ground: Ground) -> None:
+    """Events of the lower scheduler and of a kubelet refer to the upper pod and keep their source."""
     pod = await ground.bind("told")
     scheduled = await above(ground, pod, "Scheduled")
     assert "assigned" in scheduled["message"]
@@ -66,8 +66,8 @@ async def test_what_happens_below_is_told_above(ground: Ground) -> None:
     assert "Successfully assigned" in described.out
 
 
-async def test_a_repeat_counts_and_makes_no_second_event(ground: Ground) -> None:
-    """Also after a restart of the engine, which finds its copy by the name."""
+async def test_a_repeated_event_increases_the_count_of_its_copy(ground: Ground) -> None:
+    """No second event is created, not even by a restarted engine, which finds its copy by the name."""
     pod = await ground.bind("repeated")
     below = await ground.sites[A].until(ground.pod_path("repeated"), is_ready)
     path = ground.path(
@@ -83,8 +83,8 @@ async def test_a_repeat_counts_and_makes_no_second_event(ground: Ground) -> None
     assert (last["metadata"]["uid"], last["message"]) == (first["metadata"]["uid"], "still")
 
 
-async def test_old_events_do_not_come_again_after_a_restart(ground: Ground) -> None:
-    """What happened while nobody looked is over; nothing is written of it."""
+async def test_events_from_before_a_start_are_not_mirrored(ground: Ground) -> None:
+    """Events that occurred while no engine was running are over, and nothing is written for them."""
     pod = await ground.bind("before")
     await above(ground, pod, "Scheduled")
     await ground.calm()

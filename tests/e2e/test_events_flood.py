@@ -1,4 +1,4 @@
-"""A tenant of one lower namespace floods it with events: what comes up of them, and what others notice."""
+"""Tests of a flood of events in one lower namespace: how many are mirrored, and how other tenants are affected."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ TEXT = "\x1b[2J" + "x" * 60_000
 
 
 def about(pod: Manifest, name: str, message: str) -> Manifest:
-    """Make an event of a lower pod, as anybody who may create events beside it can."""
+    """Return an event of a lower pod that any client with the right to create events there can create."""
     meta = pod["metadata"]
     involved = {"apiVersion": "v1", "kind": "Pod", "namespace": meta["namespace"], "name": meta["name"]}
     return {
@@ -32,7 +32,7 @@ def about(pod: Manifest, name: str, message: str) -> Manifest:
 
 
 async def other_namespace(ground: Ground) -> str:
-    """Make a namespace of another tenant above, with a pod that runs below."""
+    """Create an upper namespace of another tenant, with a pod that runs in the lower cluster."""
     name = f"{ground.namespace}-quiet"
     await ground.make_namespace(UPPER, name)
     await ground.upper.create(ground.path("pods", namespace=name), ground.pod("honest"))
@@ -41,14 +41,17 @@ async def other_namespace(ground: Ground) -> str:
 
 
 async def loud(ground: Ground) -> list[Manifest]:
-    """Return the events of the flood that are above."""
+    """Return the events of the flood that are mirrored."""
     listed = await ground.upper.read(f"{ground.path('events')}?fieldSelector=reason=Flood")
     found: list[Manifest] = listed["items"]
     return found
 
 
-async def test_the_flood_of_one_tenant_is_bounded_above_and_delays_no_other(ground: Ground) -> None:
-    """Of 600 events of 60 KB fifty come up, cut and harmless; another tenant's, told behind them all, come at once."""
+async def test_a_flood_of_events_is_limited_and_does_not_delay_other_tenants(ground: Ground) -> None:
+    """Of 600 events of 60 KB about fifty are mirrored, truncated and without control characters.
+
+    An event of another tenant that is created after them is mirrored nevertheless.
+    """
     quiet = await other_namespace(ground)
     try:
         await ground.bind("flooded")

@@ -1,4 +1,4 @@
-"""`tensile explain pod` on pods that wait for different things: the sentence names what they really wait for."""
+"""Tests of `tensile explain` for pods, nodes, Services and claims: its sentence names the real cause."""
 
 import asyncio
 
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def explained(ground: Ground, name: str, output: str = "text", *edits: Edit) -> str:
-    """Ask about a pod of the namespace, with an administrator's kubeconfigs."""
+    """Run `explain` for a pod of the namespace, with an administrator's kubeconfigs."""
     topology, ways = ground.topology(*edits), ClusterAccess(ground.sandbox.directory)
     return await asyncio.to_thread(commands.explain, topology, ways, name, ground.namespace, output)
 
 
 @pytest_asyncio.fixture(autouse=True, scope="module", loop_scope="module")
 async def nodes(ground: Ground) -> None:
-    """Virtual nodes that Kubernetes has taken the taint off which each new node begins with."""
+    """Wait until the virtual nodes have lost the not-ready taint, with which each new node starts."""
     for node in ground.nodes.values():
         await ground.upper.until(
             f"/api/v1/nodes/{node}",
@@ -39,39 +39,39 @@ async def why(ground: Ground, name: str) -> str:
 
 
 async def waits(ground: Ground, name: str) -> Manifest:
-    """Wait until a scheduler has said that it has no node for a pod above."""
+    """Wait until the upper scheduler reports that it has no node for a pod."""
     return await ground.upper.until(
         ground.pod_path(name), lambda pod: condition_of(pod, "PodScheduled").get("status") == "False"
     )
 
 
 async def waits_below(ground: Ground, name: str) -> Manifest:
-    """The same of a pod in the first lower."""
+    """Wait until the scheduler of lower-a reports that it has no node for a pod."""
     return await ground.sites[A].until(
         ground.pod_path(name), lambda pod: condition_of(pod, "PodScheduled").get("status") == "False"
     )
 
 
 async def unmirrored(ground: Ground, name: str, reason: str) -> Manifest:
-    """Wait until the engine says why a pod is not below."""
+    """Wait until the engine reports why a pod is not mirrored."""
     return await ground.upper.until(
         ground.pod_path(name), lambda pod: condition_of(pod, MIRRORED).get("reason") == reason
     )
 
 
 def asking(**requests: str) -> Manifest:
-    """Make the spec of a pod that requests something."""
+    """Return the spec of a pod that requests resources."""
     return {"containers": [{"name": "main", "image": "app:1", "resources": {"requests": requests}}]}
 
 
 async def free(ground: Ground, name: str, spec: Manifest) -> None:
-    """Make a pod that the upper scheduler may put on a node of this topology."""
+    """Create a pod that the upper scheduler may bind to a node of this topology."""
     template = ground.template({"app": name}, spec)
     await ground.upper.create(ground.path("pods"), {"metadata": {"name": name}, "spec": template["spec"]})
 
 
-async def test_a_pod_that_does_not_tolerate_virtual_nodes(ground: Ground) -> None:
-    """The taint is named."""
+async def test_explain_names_the_taint_that_a_pod_does_not_tolerate(ground: Ground) -> None:
+    """The text also advises to add a toleration or the label."""
     await free(ground, "intolerant", {"tolerations": []})
     await waits(ground, "intolerant")
     taint = "node(s) had untolerated taint(s) (taint virtual-kubelet.io/provider=k8s:NoSchedule)"
@@ -79,15 +79,15 @@ async def test_a_pod_that_does_not_tolerate_virtual_nodes(ground: Ground) -> Non
     assert "\n-> add a toleration of the taint to the pod, or label it" in await explained(ground, "intolerant")
 
 
-async def test_a_pod_that_is_larger_than_every_node_below(ground: Ground) -> None:
-    """Enough in all, and on no single node."""
+async def test_explain_reports_that_a_pod_is_larger_than_every_lower_node(ground: Ground) -> None:
+    """The lower cluster has enough cpu in sum, but not on one node."""
     await ground.bind("large", asking(cpu="40"))
     await waits_below(ground, "large")
     assert await why(ground, "large") == (f"in {A} it waits for a node: 0/3 nodes are available: 3 Insufficient cpu.")
 
 
-async def test_a_pod_whose_config_map_is_missing(ground: Ground) -> None:
-    """It is named, and so is the event that tells of it."""
+async def test_explain_names_a_missing_config_map(ground: Ground) -> None:
+    """The text also contains the Event about it."""
     pod = await ground.bind("unready", {"volumes": [{"name": "v", "configMap": {"name": "nowhere"}}]})
     message = await ground.told(pod, "ConfigMapNotFound")
     await unmirrored(ground, "unready", "ConfigMapNotFound")
@@ -96,8 +96,8 @@ async def test_a_pod_whose_config_map_is_missing(ground: Ground) -> None:
     assert f"Warning ConfigMapNotFound: {message}" in await explained(ground, "unready")
 
 
-async def test_a_pod_that_a_quota_below_denies(ground: Ground) -> None:
-    """As the lower cluster says it, and what the quota leaves is in the table."""
+async def test_explain_names_the_lower_quota_that_denies_a_pod(ground: Ground) -> None:
+    """The sentence is the lower cluster's message, and the table shows what the pod requests of the quota."""
     await ground.run_pod("first", asking(cpu="1"))
     quota = {"metadata": {"name": "tight"}, "spec": {"hard": {"requests.cpu": "1"}}}
     await ground.sites[A].create(ground.path("resourcequotas"), quota)
@@ -113,8 +113,8 @@ async def test_a_pod_that_a_quota_below_denies(ground: Ground) -> None:
         await ground.sites[A].delete(path)
 
 
-async def test_a_pod_whose_lower_does_not_answer(ground: Ground) -> None:
-    """Half a picture is told as such, and the other lower is there to look at."""
+async def test_explain_reports_an_unreachable_lower_cluster_and_still_shows_the_other(ground: Ground) -> None:
+    """The state of the pod is unknown, because the kubeconfig of its lower cluster is missing."""
     await ground.run_pod("away")
     text = await explained(ground, "away", "json", lambda file: file["lowers"][0].update(kubeconfig="gone.kubeconfig"))
     found = orjson.loads(text)
@@ -123,8 +123,8 @@ async def test_a_pod_whose_lower_does_not_answer(ground: Ground) -> None:
     assert [one["below"] is None for one in found["lowers"]] == [True, False]
 
 
-async def test_a_pod_that_runs(ground: Ground) -> None:
-    """Where, in both forms."""
+async def test_explain_names_the_lower_node_of_a_running_pod(ground: Ground) -> None:
+    """The text and the JSON document contain the same sentence."""
     await ground.run_pod("fine", asking(cpu="1"), B)
     text, document = await asyncio.gather(explained(ground, "fine"), explained(ground, "fine", "json"))
     found = orjson.loads(document)
@@ -142,8 +142,8 @@ async def test_a_pod_that_runs(ground: Ground) -> None:
     )
 
 
-async def test_a_pod_that_does_not_exist(ground: Ground) -> None:
-    """It is said, with what to do, or with the namespace of one with that name."""
+async def test_explain_of_a_missing_pod_advises_to_check_its_name_or_its_namespace(ground: Ground) -> None:
+    """If another namespace has a pod of that name, the error names that namespace."""
     with pytest.raises(TensileError, match=f"^upper: there is no pod {ground.namespace}/nobody: check the name"):
         await explained(ground, "nobody")
     with pytest.raises(TensileError, match=f"there is one in namespace {ground.namespace}: name that with -n"):
@@ -151,14 +151,14 @@ async def test_a_pod_that_does_not_exist(ground: Ground) -> None:
 
 
 async def other(ground: Ground, word: str, *arguments: str) -> str:
-    """Ask about another object ("": a pod), with an administrator's kubeconfigs."""
+    """Run `explain` for an object of another kind ("": a pod), with an administrator's kubeconfigs."""
     topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
     explain = getattr(commands, f"explain_{word}") if word else commands.explain
     return str(await asyncio.to_thread(explain, topology, ways, *arguments, "text"))
 
 
-async def test_a_virtual_node_is_explained(ground: Ground) -> None:
-    """By its own conditions and its lease; a Node of another owner is none of ours."""
+async def test_explain_node_shows_conditions_and_refuses_unknown_nodes(ground: Ground) -> None:
+    """The error for a node that is not of this topology lists the nodes that are."""
     node = ground.nodes[A]
     text = await other(ground, "node", node)
     assert text.startswith(f"Node {node}: it is Ready with ")
@@ -168,8 +168,8 @@ async def test_a_virtual_node_is_explained(ground: Ground) -> None:
         await other(ground, "node", "strange")
 
 
-async def test_a_service_is_explained(ground: Ground) -> None:
-    """Without pods, with a pod that runs in a lower, and once it is gone."""
+async def test_explain_service_reports_endpoints_and_their_absence(ground: Ground) -> None:
+    """A Service is explained without pods, with a pod in a lower cluster, and if it does not exist."""
     spec = {"selector": {"app": "explained"}, "ports": [{"port": 80}]}
     await ground.upper.create(ground.path("services"), {"metadata": {"name": "explained"}, "spec": spec})
     text = await other(ground, "service", f"{ground.namespace}/explained", ground.namespace)
@@ -183,8 +183,8 @@ async def test_a_service_is_explained(ground: Ground) -> None:
         await other(ground, "service", "gone", ground.namespace)
 
 
-async def test_a_claim_is_explained(ground: Ground) -> None:
-    """One that no pod uses waits for the first; its class is looked up."""
+async def test_explain_claim_names_a_missing_storage_class(ground: Ground) -> None:
+    """The advice is to create the class, or the claim with another one."""
     spec = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},

@@ -1,4 +1,4 @@
-"""The upper scheduler asks where in the lower clusters a pod fits, and sends none where it has no node."""
+"""Tests of the extender: the upper scheduler binds no pod to a virtual node without a lower node for it."""
 
 import asyncio
 import random
@@ -30,27 +30,27 @@ PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 NODES = 4
 CPUS = int(RESOURCES["cpu"])
 TOO_LARGE = str(CPUS + 8)
-"""Cpus that the nodes of a lower have together, and none alone."""
+"""Cpus that the nodes of a lower have in sum, but none alone."""
 FULL, SMALL, EACH = "28800m", "700m", 4
-"""Nodes nine tenths full, and pods of which each node takes four more: one less than the sum of what is left says."""
+"""Requests that fill nine tenths of a node, those of a small pod, and how many small pods then fit on each node."""
 
 
 class Advised(Ground):
-    """A ground whose engine serves the extender that the sandbox's upper scheduler asks."""
+    """A ground whose engine serves the extender that the sandbox's upper scheduler calls."""
 
     def on(self, *, enabled: bool = True, **more: Any) -> Any:
-        """Make the edit that switches the extender on or off, where the scheduler looks for it."""
+        """Return the edit that enables or disables the extender at the address that the scheduler calls."""
         file = yaml.safe_load((self.sandbox.directory / "topology.yaml").read_text())
         return with_fields(extender={**file["extender"], "enabled": enabled, **more})
 
     async def knows(self) -> None:
-        """Return when the engine knows all that the extender answers from."""
+        """Wait until the engine has synced all caches from which the extender answers."""
         lowers = self.engine.clusters.world.lowers.values()
         await polled(lambda: all(cache.synced for lower in lowers for cache in lower.place_caches()))
         await self.calm()
 
     async def deployed(self, name: str, replicas: int, cpu: str, **more: str) -> str:
-        """Make a Deployment, and give the query for its pods; `more` is added to their spec."""
+        """Create a Deployment, and return the query for its pods; `more` is added to their spec."""
         template = self.template({"app": name}, {"terminationGracePeriodSeconds": 1, **more})
         template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
@@ -58,19 +58,19 @@ class Advised(Ground):
         return f"{self.path('pods')}?labelSelector=app%3D{name}"
 
     async def remove(self, name: str) -> None:
-        """Take a Deployment away, and return when none of its pods is anywhere."""
+        """Delete a Deployment, and wait until none of its pods is left in any cluster."""
         await self.upper.delete(self.path("deployments", name, api=APPS) + "?propagationPolicy=Background")
         for site in self.sites.values():
             await site.until_all(f"{self.path('pods')}?labelSelector=app%3D{name}", lambda found: not found)
 
     async def below(self, query: str) -> list[Manifest]:
-        """Return the pods of all lowers."""
+        """Return the pods of all lower clusters."""
         return [pod for name in LOWERS for pod in (await self.sites[name].read(query))["items"]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Advised]:
-    """Clusters of its own, whose upper scheduler asks; and an engine that answers."""
+    """Start clusters of this module's own, whose upper scheduler calls the extender, and an engine that serves it."""
     options = Options(nodes=NODES, extender=True)
     with Sandbox.start(tmp_path_factory.mktemp("asked") / "sandbox", options, progress=print) as own:
         made = Advised(own, tmp_path_factory.mktemp("ground"))
@@ -86,13 +86,13 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Advi
 
 
 def unschedulable(pod: Manifest) -> str:
-    """Return why the scheduler finds no node for a pod, "" where it has not said so."""
+    """Return why the scheduler finds no node for a pod, or "" if it has not reported any reason."""
     said = condition_of(pod, "PodScheduled")
     return str(said["message"]) if said.get("status") == "False" else ""
 
 
-async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) -> None:
-    """It stays above, where the reason is told for each virtual node; when a node comes that takes one, one goes."""
+async def test_a_pod_that_fits_on_no_single_lower_node_is_not_bound(ground: Advised) -> None:
+    """The scheduler reports why for each virtual node; when a large lower node is added, one pod is bound."""
     query = await ground.deployed("large", 3, TOO_LARGE)
     pods = await ground.upper.until_all(query, lambda found: sum(map(bool, map(unschedulable, found.values()))) == 3)
     for pod in pods.values():
@@ -113,7 +113,7 @@ async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) ->
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def full(ground: Advised) -> AsyncIterator[list[tuple[str, str]]]:
-    """Take nine tenths of every node below in the name of strangers, and return each one's lower and path."""
+    """Fill nine tenths of every lower node with pods of other owners, and return each one's lower cluster and path."""
     fillers = []
     for name in LOWERS:
         for node in (f"{name}-node-{number}" for number in range(1, NODES + 1)):
@@ -133,8 +133,10 @@ async def full(ground: Advised) -> AsyncIterator[list[tuple[str, str]]]:
         await ground.sites[name].gone(path)
 
 
-async def test_room_that_comes_below_is_told_above(ground: Advised, full: list[tuple[str, str]]) -> None:
-    """A stranger leaves, which changes nothing of what is offered above: a pod that was refused goes there soon."""
+async def test_a_refused_pod_is_bound_when_a_lower_pod_frees_enough_room(
+    ground: Advised, full: list[tuple[str, str]]
+) -> None:
+    """The deleted pod belongs to another owner, so the virtual node's allocatable does not change."""
     query = await ground.deployed("patient", 1, "8")
     await ground.upper.until_all(query, lambda found: any(map(unschedulable, found.values())))
     lower, path = full[0]
@@ -145,13 +147,13 @@ async def test_room_that_comes_below_is_told_above(ground: Advised, full: list[t
 
 
 @pytest.mark.usefixtures("full")
-async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> None:
-    """Nine tenths of every node are taken by others: as many pods run as there is room for, and no other is sent."""
+async def test_a_burst_of_pods_is_bound_only_as_far_as_lower_nodes_have_room(ground: Advised) -> None:
+    """Pods of other owners use nine tenths of every node; exactly as many pods run as fit, and no other is bound."""
     places = EACH * NODES * len(LOWERS)
     refused: set[str] = set()
 
     async def look() -> None:
-        """See which pods wait below, again and again."""
+        """Record repeatedly which pods wait in the lower clusters."""
         while True:
             found = await ground.below(query)
             refused.update(pod["metadata"]["name"] for pod in found if unschedulable(pod))
@@ -176,7 +178,7 @@ async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> No
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def urgent(ground: Advised) -> AsyncIterator[str]:
-    """Make a priority class above all others, and return its name."""
+    """Create a priority class with a higher priority than all others, and return its name."""
     name = f"urgent-{ground.mark}"
     await ground.upper.create(PRIORITIES, {"metadata": {"name": name}, "value": 1000})
     yield name
@@ -184,8 +186,10 @@ async def urgent(ground: Advised) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("each", [pytest.param("20", id="fragments"), pytest.param(str(CPUS), id="full")])
-async def test_one_goes_for_a_pod_of_higher_priority(ground: Advised, urgent: str, each: str) -> None:
-    """Be it that the sum has room, and the scheduler sees nobody who has to go, or not; its successor waits."""
+async def test_exactly_one_pod_is_preempted_for_a_pod_of_higher_priority(
+    ground: Advised, urgent: str, each: str
+) -> None:
+    """This holds whether or not the virtual node has room for it in sum; the victim's replacement stays pending."""
     crowd = await ground.deployed("crowd", NODES * len(LOWERS), each)
     before = await ground.upper.until_all(crowd, lambda found: sum(map(is_ready, found.values())) == len(found) == 8)
     query = await ground.deployed("urgent", 1, "24", priorityClassName=urgent)
@@ -212,8 +216,8 @@ async def test_one_goes_for_a_pod_of_higher_priority(ground: Advised, urgent: st
 
 
 @pytest.mark.usefixtures("full")
-async def test_where_nobody_could_help_none_goes(ground: Advised, urgent: str) -> None:
-    """Strangers have what is missing, though the sum has room: the pod stays above, and the scheduler says why."""
+async def test_no_pod_is_preempted_if_preemption_would_not_help(ground: Advised, urgent: str) -> None:
+    """Pods of other owners use the missing resources, so the pod stays pending, and the scheduler reports why."""
     small = await ground.deployed("small", 1, SMALL)
     before = await ground.upper.until_all(small, lambda found: any(map(is_ready, found.values())))
     query = await ground.deployed("urgent", 1, "8", priorityClassName=urgent)
@@ -230,8 +234,8 @@ async def test_where_nobody_could_help_none_goes(ground: Advised, urgent: str) -
         await ground.remove(name)
 
 
-async def test_it_is_switched_off_and_on_while_the_engine_runs(ground: Advised) -> None:
-    """Off, nobody listens, nothing is kept of the lowers, and pods are sent by the sum; on, it answers as before."""
+async def test_the_extender_is_disabled_and_enabled_while_the_engine_runs(ground: Advised) -> None:
+    """If disabled, it listens on no port, caches nothing of the lowers, and the scheduler binds pods by the sum."""
     await ground.reload(ground.on(enabled=False))
     assert ground.engine.extender.port == 0
     assert not any(
@@ -248,8 +252,11 @@ async def test_it_is_switched_off_and_on_while_the_engine_runs(ground: Advised) 
     await ground.remove("seen")
 
 
-async def test_who_stood_by_drives_though_a_port_is_taken(ground: Advised, tmp_path: Path) -> None:
-    """Nobody would drive otherwise; it is told as pending, and the port is had once the other program lets go of it."""
+async def test_a_standby_becomes_leader_although_the_extender_port_is_taken(ground: Advised, tmp_path: Path) -> None:
+    """Otherwise no engine would lead.
+
+    The port is reported as pending, and the extender opens it once the other program closes it.
+    """
     other = Advised(ground.sandbox, tmp_path)
     await other.open()
     try:
@@ -269,8 +276,8 @@ async def test_who_stood_by_drives_though_a_port_is_taken(ground: Advised, tmp_p
         await other.close()
 
 
-async def test_who_is_not_the_scheduler_is_not_heard(ground: Advised) -> None:
-    """The engine's own user has a certificate of the same authority; somebody without any has none."""
+async def test_the_extender_answers_no_client_but_the_scheduler(ground: Advised) -> None:
+    """A client with a certificate of the same authority gets 403, and one without a certificate gets no connection."""
     port = ground.engine.extender.port
     pki = ground.sandbox.clusters["upper"].audit_log.parent / "pki"
     for name, status in (("kube-scheduler", 200), ("admin", 403)):

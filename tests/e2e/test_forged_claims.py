@@ -1,4 +1,4 @@
-"""Claims with forged marks at the place of an upper claim: none is believed, bound or deleted, and why is told."""
+"""Tests of claims with forged marks in place of a copy: none is used, bound or deleted, and each is reported."""
 
 from collections.abc import AsyncIterator
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine, with the ground's namespace in lower-a."""
+    """Start an engine, with the ground's namespace in lower-a."""
     async with standing(sandbox, tmp_path_factory.mktemp("claims")) as made:
         await made.make_namespace(A, made.namespace)
         yield made
@@ -26,19 +26,21 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def store(ground: Ground) -> AsyncIterator[Store]:
-    """Storage classes on both sides."""
+    """Create storage classes in the upper and the lower clusters."""
     async with stocked(ground) as made:
         yield made
 
 
 def below(ground: Ground, name: str, **spec: object) -> Manifest:
-    """Return the lower claim that the engine would make, with other fields of its spec."""
+    """Return the lower claim that the engine would create, with other fields of its spec."""
     made = claim(ground, name)
     return {"spec": {**made["spec"], "storageClassName": mark(ground, "disk"), **spec}}
 
 
-async def test_a_claim_that_names_a_volume_is_refused_before_anything_is_bound(ground: Ground, store: Store) -> None:
-    """Somebody who knows the upper claim's UID chose whose data its pod would get."""
+async def test_a_forged_claim_with_a_volume_name_is_refused_before_a_volume_is_bound(
+    ground: Ground, store: Store
+) -> None:
+    """A tenant who knows the upper claim's UID would otherwise choose whose data the pod gets."""
     assert store
     upper = await ground.upper.create(claims(ground), claim(ground, "bait"))
     body = below(ground, "bait", volumeName="of-another-tenant")
@@ -56,14 +58,19 @@ async def test_a_claim_that_names_a_volume_is_refused_before_anything_is_bound(g
 
 
 async def removed(ground: Ground, name: str) -> None:
-    """Delete pod and claim above."""
+    """Delete the pod and the claim in the upper cluster."""
     await ground.end_pods(name)
     await ground.upper.delete(claims(ground, name))
     await ground.upper.gone(claims(ground, name))
 
 
-async def test_a_claim_beside_a_placeholder_is_neither_believed_nor_deleted(ground: Ground, store: Store) -> None:
-    """The data were in the lower claim that the volume names; another of its name is told of and stays."""
+async def test_a_forged_claim_in_place_of_the_placeholders_claim_is_neither_used_nor_deleted(
+    ground: Ground, store: Store
+) -> None:
+    """The data were in the lower claim that the volume refers to.
+
+    Another claim of that name is reported as a conflict and kept.
+    """
     assert store
     upper = await ground.upper.create(claims(ground), claim(ground, "swapped"))
     await ground.run_pod("swapped", using("swapped"))
@@ -89,10 +96,10 @@ async def test_a_claim_beside_a_placeholder_is_neither_believed_nor_deleted(grou
     await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
 
 
-async def test_the_claim_that_a_placeholder_names_serves_whatever_is_written_on_it(
+async def test_the_claim_that_a_placeholder_refers_to_is_used_despite_a_changed_uid_annotation(
     ground: Ground, store: Store
 ) -> None:
-    """A tenant who changes the UID on it takes the data from nobody."""
+    """A tenant who changes the UID annotation on the lower claim cuts no pod off from its data."""
     assert store
     await ground.upper.create(claims(ground), claim(ground, "renamed"))
     await ground.run_pod("renamed", using("renamed"))

@@ -1,7 +1,7 @@
-"""Rights with forged marks: nobody gets a Role or a binding below by what he may write there himself.
+"""Tests of RBAC objects with forged marks: no tenant gets a lower Role or binding by objects that he writes himself.
 
-A lower tenant may make pods, accounts and, as far as his own rights go, Roles and bindings in his namespace. He knows
-names and UIDs of the upper cluster.
+A lower tenant may create pods, accounts and, as far as his own rights allow, Roles and bindings in his namespace. He
+knows names and UIDs of the upper cluster.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ PAYER = {"serviceAccountName": "payer"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine that carries rights down, an account above that has some, and a namespace below of that name."""
+    """Start an engine that mirrors RBAC, with an upper account that has rights, and a lower namespace of that name."""
     controllers = with_fields(controllers=["ServiceAccount", "RBAC"], serviceAccounts={"identity": "lower"})
     async with standing(sandbox, tmp_path_factory.mktemp("rights"), controllers) as made:
         await made.make_namespace(A, made.namespace)
@@ -58,8 +58,8 @@ async def upper_uid(ground: Ground, plural: str, name: str, api: str = "api/v1")
     return str((await ground.upper.read(ground.path(plural, name, api)))["metadata"]["uid"])
 
 
-async def test_a_forged_pod_and_a_forged_account_draw_no_rights(ground: Ground) -> None:
-    """Neither alone nor together, whether the UID is of nobody or of a pod that runs elsewhere as that account."""
+async def test_forged_pods_and_a_forged_account_cause_no_roles_or_bindings(ground: Ground) -> None:
+    """This holds for an unknown UID and for the UID of a pod that runs with that account in the other lower cluster."""
     site = ground.sites[A]
     real = await ground.run_pod("real", PAYER, lower=B)
     await ground.sites[B].until(ground.path("rolebindings", "pays", RBAC), bool)
@@ -79,8 +79,8 @@ async def test_a_forged_pod_and_a_forged_account_draw_no_rights(ground: Ground) 
     await ground.end_pods("real", "witness")
 
 
-async def test_a_forged_binding_gives_nobody_what_the_upper_one_does_not(ground: Ground) -> None:
-    """Once a pod asks for the account, subjects and rules are those of the upper cluster, and stay so."""
+async def test_forged_roles_and_bindings_are_replaced_with_those_of_the_upper_cluster(ground: Ground) -> None:
+    """Once a pod uses the account, rules and subjects are those of the upper objects, and later edits are reverted."""
     site = ground.sites[A]
     role, binding = (ground.path(plural, "pays", RBAC) for plural in ("roles", "rolebindings"))
     more = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]

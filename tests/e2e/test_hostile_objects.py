@@ -1,6 +1,6 @@
-"""Objects that an apiserver takes from whoever may write some, made to be hard to read: they cost only themselves.
+"""Tests of objects that are valid for an apiserver but hard to read: they affect no other object.
 
-Each is written by an administrator here; a tenant with `edit` in one namespace may write the same.
+An administrator writes them here; a tenant with `edit` in one namespace can write the same.
 """
 
 import sys
@@ -21,7 +21,7 @@ UNBURIED = {"metadata": {"managedFields": [{}]}}
 
 
 async def stranger(ground: Ground, name: str, spec: Manifest | None = None, **meta: Any) -> Manifest:
-    """Create a stranger's pod in the lower, on no node that runs it; it has a finalizer if it is to stay."""
+    """Create a lower pod of another owner, on no node that runs it; a finalizer in `meta` keeps it."""
     if not await ground.sites[A].read(f"/api/v1/namespaces/{ground.namespace}"):
         await ground.make_namespace(A, ground.namespace)
     basis = {"nodeName": "nowhere", "containers": [{"name": "main", "image": "app:1"}]}
@@ -30,14 +30,14 @@ async def stranger(ground: Ground, name: str, spec: Manifest | None = None, **me
 
 
 async def gone(ground: Ground, *names: str) -> None:
-    """See strangers off, whatever holds them."""
+    """Delete lower pods of another owner together with their finalizers."""
     for name in names:
         await ground.sites[A].patch(ground.pod_path(name), {"metadata": {"finalizers": None, **UNBURIED["metadata"]}})
         await ground.sites[A].delete(ground.pod_path(name), 0)
 
 
 async def buried(ground: Ground, cluster: str, pod: str) -> None:
-    """Create a pod whose managedFields nest as deep as an apiserver accepts."""
+    """Set managedFields that nest as deeply as an apiserver accepts on a pod."""
     fields = orjson.Fragment(b'{"f:a":' * DEEP + b"{}" + b"}" * DEEP)
     book = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
     body = orjson.dumps({"metadata": {"managedFields": [book]}}).decode()
@@ -47,8 +47,8 @@ async def buried(ground: Ground, cluster: str, pod: str) -> None:
     assert done.code == 0, done.err
 
 
-async def test_book_keeping_that_nests_without_end_hides_nothing(ground: Ground) -> None:
-    """On a pod above and on a stranger's below: both clusters are followed on, and the pod itself is."""
+async def test_deeply_nested_managed_fields_do_not_stop_watches(ground: Ground) -> None:
+    """An upper pod and a lower one with a forged label have them; later pods and labels are still mirrored."""
     await ground.run_pod("deep-above")
     await stranger(ground, "deep-below", labels={OWNER: ground.owner.mark})
     await buried(ground, "upper", "deep-above")
@@ -60,8 +60,8 @@ async def test_book_keeping_that_nests_without_end_hides_nothing(ground: Ground)
     await gone(ground, "deep-below")
 
 
-async def test_an_amount_with_many_zeros_hides_nothing(ground: Ground) -> None:
-    """A stranger's pod on a node of the lower, and one above: what is offered is still worked out."""
+async def test_a_quantity_with_many_zeros_does_not_stop_the_capacity_calculation(ground: Ground) -> None:
+    """It is in a lower pod of another owner and in an upper pod; allocatable is still updated, and pods still run."""
     asks = {"containers": [{"name": "main", "image": "app:1", "resources": {"requests": {"memory": f"{ZEROS}1Gi"}}}]}
     (node, *_) = sorted(one["metadata"]["name"] for one in (await ground.sites[A].read("/api/v1/nodes"))["items"])
     await ground.reload(edit_lower(A, capacity={"basis": "free"}))
@@ -81,14 +81,14 @@ ODD: dict[str, dict[str, Any]] = {
     "a-port": {"ports": [{"containerPort": 80, "hostPort": 8080}]},
     "a-byte": {"resources": {"requests": {"memory": ZEROS + "1"}}},
 }
-"""Pods without a controller, each with something in it that is seldom there."""
+"""Bare pods, each with an unusual field."""
 
 
 MOVES = with_fields(descheduler={"recreateBarePods": True, "interval": "3s"})
 
 
-async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
-    """All of them leave, in whatever order they are looked at; a plan can be made, and what does not count is said."""
+async def test_odd_fields_of_one_bare_pod_do_not_stop_the_drain_of_other_pods(ground: Ground) -> None:
+    """All pods move to the other lower cluster, a plan succeeds, and an invalid clusterSelector is reported."""
     closed = edit_lower(B, maintenance="cordon")
     await ground.reload(closed)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
@@ -115,8 +115,8 @@ async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(groun
     await ground.reload()
 
 
-async def test_a_pod_that_takes_its_time_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
-    """One that a controller made, which ends and was given more seconds for it than there are."""
+async def test_a_pod_with_a_huge_grace_period_does_not_stop_the_drain_of_other_pods(ground: Ground) -> None:
+    """The pod has a controller, is terminating, and has a grace period of more than 2^62 seconds."""
     closed = edit_lower(B, maintenance="cordon")
     await ground.reload(closed)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
@@ -141,8 +141,11 @@ async def test_a_pod_that_takes_its_time_keeps_no_other_in_a_lower_that_is_drain
     await ground.upper.gone(ground.pod_path(name))
 
 
-async def test_a_note_of_another_shape_keeps_a_pod_in_step(ground: Ground) -> None:
-    """Set below by somebody; what is set above comes down all the same, and the note is right again."""
+async def test_annotations_of_the_engine_with_invalid_content_are_repaired(ground: Ground) -> None:
+    """Another client sets them on the lower pod.
+
+    Upper labels are still carried down, and the annotation is correct again.
+    """
     await ground.run_pod("noted")
     notes = {"annotations": {WRITTEN_KEYS: '{"labels":5}', WRITTEN_IMAGES: "[[]]"}}
     await ground.sites[A].patch(ground.pod_path("noted"), {"metadata": notes})

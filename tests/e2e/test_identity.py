@@ -1,4 +1,4 @@
-"""As whom a pod calls an apiserver: its lower cluster's by an account there, the upper one's by a token of that."""
+"""Tests of the identity of pods at an apiserver: an account of the lower cluster, or a token of the upper cluster."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ EVERYTHING_BUT_ESCALATION = [
 
 
 def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
-    """Let pods of one lower call it, and those of the other the upper cluster by name; their rights are mirrored."""
+    """Return edits that set identity `lower` in lower-a and `upper` in lower-b, and mirror rights."""
     server = advertised(sandbox)
     return (
         with_fields(controllers=["ServiceAccount", "RBAC"]),
@@ -42,7 +42,7 @@ def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine; pods of one lower have its identity, those of the other the upper's; an account that lists pods."""
+    """Start an engine with one identity per lower, and an account that may list pods."""
     async with standing(sandbox, tmp_path_factory.mktemp("identity"), *edits(sandbox)) as made:
         meta = {"metadata": {"name": "robot"}}
         await made.upper.create(made.path("serviceaccounts"), meta)
@@ -52,7 +52,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def bind_role(ground: Ground, name: str, kind: str, role: str) -> Manifest:
-    """Bind a role above to the robot, and to a group that is somebody else below."""
+    """Bind an upper role to the account `robot`, and to a group that contains other members in a lower cluster."""
     subjects = [
         {"kind": "ServiceAccount", "namespace": ground.namespace, "name": "robot"},
         {"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated"},
@@ -63,13 +63,13 @@ async def bind_role(ground: Ground, name: str, kind: str, role: str) -> Manifest
 
 
 async def runs(ground: Ground, name: str, lower: str, **spec: Any) -> tuple[Manifest, Manifest]:
-    """Bind a pod of the robot, wait until it is ready above, and give it with its lower pod."""
+    """Bind a pod of the account `robot`, wait until it is ready, and return it with its lower pod."""
     pod = await ground.run_pod(name, {"serviceAccountName": "robot", **spec}, lower)
     return pod, await ground.sites[lower].read(ground.pod_path(name))
 
 
 async def listed(ground: Ground, cluster: str, token: str, authority: str = "", server: str = "") -> int:
-    """List pods of the namespace as somebody with a token does, and return the status."""
+    """List pods of the namespace with a token, and return the status code."""
     tls = ssl.create_default_context(cadata=authority or authority_of(ground, cluster))
     connector = aiohttp.TCPConnector(ssl=tls)
     url = (server or ground.sandbox.clusters[cluster].server) + ground.path("pods")
@@ -79,19 +79,19 @@ async def listed(ground: Ground, cluster: str, token: str, authority: str = "", 
 
 
 def authority_of(ground: Ground, cluster: str) -> str:
-    """Return the authority of a cluster."""
+    """Return the CA certificate of a cluster."""
     return (ground.sandbox.clusters[cluster].audit_log.parent / "pki" / "ca.crt").read_text()
 
 
 def claims(token: str) -> Manifest:
-    """Return what a token says of itself."""
+    """Return the claims of a token."""
     body = token.split(".")[1]
     found: Manifest = json.loads(b64decode(body + "=" * (-len(body) % 4), altchars="-_"))
     return found
 
 
 def mounted(pod: Manifest, path: str = "/var/run/secrets/kubernetes.io/serviceaccount") -> list[Manifest]:
-    """Return the sources of the volume that the first container of a pod has at a path."""
+    """Return the sources of the volume that the first container of a pod mounts at a path."""
     (name,) = (one["name"] for one in pod["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == path)
     (volume,) = (one for one in pod["spec"]["volumes"] if one["name"] == name)
     sources: list[Manifest] = volume["projected"]["sources"]
@@ -104,12 +104,12 @@ def contents(secret: Manifest) -> dict[str, str]:
 
 
 def secret_of(pod: Manifest) -> str:
-    """Name the Secret with an upper pod's tokens."""
+    """Return the name of the Secret with an upper pod's tokens."""
     return f"upper-token-{pod['metadata']['uid']}"
 
 
-async def test_with_the_lowers_identity_an_account_of_its_own_goes_before_the_pod(ground: Ground) -> None:
-    """The volume for the token stays, and admission below adds no other; a token of that account lists pods there."""
+async def test_with_identity_lower_the_account_is_mirrored_before_the_pod(ground: Ground) -> None:
+    """The pod keeps its token volume, and a token of the lower account lists pods in the lower cluster alone."""
     pod, below = await runs(ground, "home", A)
     site = ground.sites[A]
     account = await site.read(ground.path("serviceaccounts", "robot"))
@@ -125,13 +125,13 @@ async def test_with_the_lowers_identity_an_account_of_its_own_goes_before_the_po
 
 
 async def token_below(ground: Ground, account: str) -> str:
-    """Get a token of an account of the first lower, as the kubelet there does."""
+    """Create a token of an account in lower-a, as the kubelet there does."""
     answer = await ground.sites[A].create(f"{ground.path('serviceaccounts', account)}/token", {"spec": {}})
     return str(answer["status"]["token"])
 
 
-async def test_what_an_account_brings_follows_and_goes_with_its_last_pod(ground: Ground) -> None:
-    """Rules that change above change below, what somebody edits below is put back, and with the pod all of it goes."""
+async def test_mirrored_rights_follow_the_upper_ones_and_are_deleted_with_the_last_pod(ground: Ground) -> None:
+    """Upper edits are carried down, and edits in the lower cluster are reverted."""
     await ground.upper.until(ground.pod_path("home"), is_ready)
     site, role = ground.sites[A], ground.path("roles", "reads", api=RBAC)
     only = [{**READS[0], "verbs": ["list"]}]
@@ -158,8 +158,8 @@ VAULT = {
 }
 
 
-async def test_with_the_uppers_identity_every_token_is_one_of_the_upper(ground: Ground) -> None:
-    """Each with its own audience and time, bound to the upper pod, under the paths that the pod has above."""
+async def test_with_identity_upper_every_token_is_issued_by_the_upper_cluster(ground: Ground) -> None:
+    """Each token has its own audience and lifetime, is bound to the upper pod, and is mounted at the pod's paths."""
     pod, below = await runs(ground, "away", B, **VAULT)
     secret = await ground.sites[B].read(ground.path("secrets", secret_of(pod)))
     data, token_files, vault_files = contents(secret), mounted(below), mounted(below, "/vault")
@@ -178,8 +178,8 @@ async def test_with_the_uppers_identity_every_token_is_one_of_the_upper(ground: 
     await ground.end_pods("away")
 
 
-async def test_with_the_uppers_identity_a_pod_lists_pods_above_over_two_renewals(ground: Ground) -> None:
-    """By what is mounted alone: address, authority and token; each new token works, and none outlives the pod."""
+async def test_with_identity_upper_a_pod_lists_upper_pods_over_two_renewals(ground: Ground) -> None:
+    """It needs only the mounted address, authority and token; each new token works, and none is valid after the pod."""
     pod, below = await runs(ground, "caller", B)
     site, path = ground.sites[B], ground.path("secrets", secret_of(pod))
     environment = {one["name"]: one["value"] for one in below["spec"]["containers"][0]["env"]}
@@ -201,14 +201,14 @@ async def test_with_the_uppers_identity_a_pod_lists_pods_above_over_two_renewals
 
 
 async def refused_soon(ground: Ground, token: str, authority: str, server: str) -> None:
-    """Wait until the upper cluster does not take a token any more; nothing tells of that."""
+    """Wait until the upper cluster rejects a token, which no watch reports."""
     async with asyncio.timeout(SOON):
-        while await listed(ground, UPPER, token, authority, server) != 401:  # noqa: ASYNC110 - nothing tells of it
+        while await listed(ground, UPPER, token, authority, server) != 401:  # noqa: ASYNC110 - no watch reports it
             await asyncio.sleep(0.2)
 
 
-async def test_a_plan_shows_the_secret_without_a_token_and_no_renewal(ground: Ground) -> None:
-    """What would be made is shown by its keys; what runs is as it should be, also where its token is to be renewed."""
+async def test_a_plan_redacts_tokens_and_shows_no_renewal(ground: Ground) -> None:
+    """The plan of a new pod lists the keys of its Secret, and the plan of a pod with an expired token has no change."""
     await ground.stop()
     await ground.bind("planned", {"serviceAccountName": "robot"}, B)
     done = await planned(ground)
@@ -231,13 +231,13 @@ async def test_a_plan_shows_the_secret_without_a_token_and_no_renewal(ground: Gr
 
 
 async def planned(ground: Ground) -> Done:
-    """Run `tensile plan` on the topology as the engine has it."""
+    """Run `tensile plan` on the engine's topology."""
     path = ground.save(*edits(ground.sandbox))
     return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json"])
 
 
-async def test_without_an_identity_a_pod_runs_as_default_without_a_token(ground: Ground) -> None:
-    """Of no cluster: the volume of admission goes, and from the pod's own the token."""
+async def test_with_identity_none_a_pod_runs_as_default_without_a_token(ground: Ground) -> None:
+    """The volume of admission is removed, and the token source is removed from the pod's own volume."""
     none = edit_lower(A, serviceAccounts={"identity": "none"})
     await ground.reload(*edits(ground.sandbox), none)
     sources = [{"serviceAccountToken": {"path": "t"}}, {"configMap": {"name": "kube-root-ca.crt"}}]
@@ -251,8 +251,8 @@ async def test_without_an_identity_a_pod_runs_as_default_without_a_token(ground:
     await ground.reload(*edits(ground.sandbox))
 
 
-async def test_a_foreign_account_lends_nobody_its_rights(ground: Ground) -> None:
-    """It stays untouched, and the pod above says so; when it is gone, the pod runs."""
+async def test_an_account_of_another_owner_is_not_used_and_not_touched(ground: Ground) -> None:
+    """The upper pod reports the conflict, and runs once the account is deleted."""
     site = ground.sites[A]
     await ground.run_pod("first", {}, A)
     foreign = await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
@@ -267,8 +267,8 @@ async def test_a_foreign_account_lends_nobody_its_rights(ground: Ground) -> None
     await ground.end_pods("second")
 
 
-async def test_rights_that_may_not_be_granted_are_told_and_not_asked_for_hotly(ground: Ground) -> None:
-    """An engine that may not escalate runs the pod, tells pod and role of the refusal, and grants what it may."""
+async def test_rights_that_the_engine_may_not_grant_are_reported_and_not_retried_at_once(ground: Ground) -> None:
+    """An engine without the right to escalate runs the pod, reports the refusal on it, and grants the other rights."""
     user, site = f"{ground.user}-modest", ground.sites[A]
     name = ground.namespace
     collections = {"clusterroles": {"rules": EVERYTHING_BUT_ESCALATION}}

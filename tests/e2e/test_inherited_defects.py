@@ -1,7 +1,7 @@
-"""What hurts users of tensile-kube, tried on real clusters.
+"""Tests on real clusters of defects of tensile-kube that affect its users.
 
-The numbers are those of the project's list of such defects. Those that are not here come with their subject: changes
-(1, 12), references (13, 14), Services, the webhook, the descheduler and the scheduler.
+The numbers are those of the project's list of these defects. The others are tested with their subject: changes (1, 12),
+references (13, 14), Services, the webhook, the descheduler and the scheduler.
 """
 
 import pytest
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 def volumes(name: str) -> Manifest:
-    """Return the part of a pod that refers to a ConfigMap and a Secret of a name."""
+    """Return the part of a pod's spec that refers to a ConfigMap and a Secret of a name."""
     return {
         "volumes": [
             {"name": "c", "configMap": {"name": name}},
@@ -25,13 +25,13 @@ def volumes(name: str) -> Manifest:
 
 
 async def provided(ground: Ground, name: str, value: str = "b3Vycw==") -> None:
-    """Make a ConfigMap and a Secret of a name above."""
+    """Create an upper ConfigMap and an upper Secret of a name."""
     for plural in ("configmaps", "secrets"):
         await ground.upper.create(ground.path(plural), {"metadata": {"name": name}, "data": {"key": value}})
 
 
 async def strangers(ground: Ground, name: str) -> list[Manifest]:
-    """Create both of that name in lower-a as a stranger."""
+    """Create a ConfigMap and a Secret of that name in lower-a as another client."""
     if not await ground.sites[A].read(f"/api/v1/namespaces/{ground.namespace}"):
         await ground.make_namespace(A, ground.namespace)
     body = {"metadata": {"name": name}, "data": {"key": "dGhlaXJz"}}
@@ -39,25 +39,25 @@ async def strangers(ground: Ground, name: str) -> list[Manifest]:
 
 
 async def both(ground: Ground, name: str) -> list[Manifest]:
-    """Read both of a name in lower-a."""
+    """Read the ConfigMap and the Secret of a name in lower-a."""
     return [await ground.sites[A].read(ground.path(plural, name)) for plural in ("configmaps", "secrets")]
 
 
 async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: object) -> Manifest:
-    """Bind a pod above, and give it below once it is ready above."""
+    """Bind an upper pod, and return its lower pod once the upper one is ready."""
     await ground.run_pod(name, spec, **meta)
     return await ground.sites[A].read(ground.pod_path(name))
 
 
 async def advertises(ground: Ground, resource: str, amount: str) -> None:
-    """Hold that the first virtual node offers so much, once the engine has nothing left to do."""
+    """Assert that the first virtual node has this much allocatable, once the engine is idle."""
     await ground.calm()
     found = await ground.upper.read(f"/api/v1/nodes/{ground.nodes[A]}")
     assert found["status"]["allocatable"][resource] == amount
 
 
-async def test_defect_2_a_start_overwrites_nothing_of_strangers(ground: Ground) -> None:
-    """What has the name of an upper object, `kube-root-ca.crt` among it, stays as it is, with and without a pod."""
+async def test_defect_2_a_start_overwrites_no_objects_of_other_owners(ground: Ground) -> None:
+    """Objects with the name of an upper object, such as `kube-root-ca.crt`, stay unchanged, with and without a pod."""
     await strangers(ground, "taken")
     await provided(ground, "taken")
     root = ground.path("configmaps", "kube-root-ca.crt")
@@ -75,8 +75,8 @@ async def test_defect_2_a_start_overwrites_nothing_of_strangers(ground: Ground) 
     await ground.end_pods("taken")
 
 
-async def test_defect_3_a_deletion_above_deletes_nothing_of_strangers(ground: Ground) -> None:
-    """The object below of that name was never ours, and outlasts the one above and a restart."""
+async def test_defect_3_a_deletion_of_upper_objects_deletes_no_lower_objects_of_other_owners(ground: Ground) -> None:
+    """The lower objects of that name are kept after the deletion of the upper ones and after a restart."""
     before = await strangers(ground, "kept")
     await provided(ground, "kept")
     await ground.bind("kept", volumes("kept"))
@@ -91,10 +91,10 @@ async def test_defect_3_a_deletion_above_deletes_nothing_of_strangers(ground: Gr
     assert await both(ground, "kept") == before
 
 
-async def test_defect_6_a_lower_is_shared_and_nobody_ends_anothers_pods(
+async def test_defect_6_two_topologies_share_a_lower_namespace_without_deleting_each_others_pods(
     ground: Ground, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Two topologies with pods side by side in one namespace below, each of which starts anew and collects garbage."""
+    """Both engines restart and collect garbage, and each one's pods stay."""
     await provided(ground, "shared")
     mine = await runs(ground, "mine", volumes("shared"))
     async with standing(sandbox, tmp_path_factory.mktemp("second")) as second:
@@ -114,10 +114,11 @@ async def test_defect_6_a_lower_is_shared_and_nobody_ends_anothers_pods(
         await ground.end_pods("theirs")
 
 
-async def test_defect_7_capacity_is_that_of_the_state_and_not_of_its_history(ground: Ground) -> None:
-    """A pod of ours takes nothing of what is advertised: the upper scheduler counts it. Nor does it after a start.
+async def test_defect_7_capacity_does_not_depend_on_the_history_of_pods(ground: Ground) -> None:
+    """A mirrored pod is not subtracted from allocatable, because the upper scheduler counts it.
 
-    Asked of a resource that no other test's pods take any of: those come and go meanwhile.
+    A restart does not change that. The test uses a resource that no pod of another test requests, because those pods
+    are created and deleted at the same time.
     """
     free = edit_lower(A, capacity={"basis": "free"})
     device = f"example.com/{ground.mark}"
@@ -139,8 +140,8 @@ async def test_defect_7_capacity_is_that_of_the_state_and_not_of_its_history(gro
     await ground.reload()
 
 
-async def test_defect_15_a_pod_that_is_not_mirrored_says_so_and_can_go(ground: Ground) -> None:
-    """One in kube-system is Pending with a reason, rather than for ever without, and ends when it is deleted."""
+async def test_defect_15_a_pod_that_is_not_mirrored_reports_the_reason_and_can_be_deleted(ground: Ground) -> None:
+    """A pod in kube-system is Pending with reason NamespaceExcluded, rather than indefinitely without a reason."""
     name = f"left-{ground.mark}"
     path = ground.path("pods", name, namespace="kube-system")
     await ground.upper.create(ground.path("pods", namespace="kube-system"), ground.pod(name))
@@ -152,8 +153,8 @@ async def test_defect_15_a_pod_that_is_not_mirrored_says_so_and_can_go(ground: G
     await ground.upper.gone(path)
 
 
-async def test_defect_16_what_was_deleted_unseen_is_no_puzzle(ground: Ground) -> None:
-    """Objects that went while nobody watched, above and below, are missed rather than stumbled over."""
+async def test_defect_16_objects_that_were_deleted_while_no_engine_ran_cause_no_error(ground: Ground) -> None:
+    """Upper and lower objects were deleted; the engine cleans up the rest, and no rule raises an error."""
     await provided(ground, "unseen")
     await runs(ground, "unseen", volumes("unseen"))
     await ground.stop()

@@ -1,6 +1,6 @@
-"""Kubelet ports that are chosen once and stay, while lowers leave and come.
+"""Tests of kubelet ports, which are chosen once and kept while lowers are removed and added.
 
-Whatever an edit does, the Node says the port at which its own pods are reached, and kubectl reaches them.
+After every edit, the Node contains the port at which its own pods are reached, and kubectl reaches them.
 """
 
 import socket
@@ -24,7 +24,7 @@ POD = {A: "web", B: "other"}
 
 
 def in_row(*order: str) -> Edit:
-    """Make an edit that leaves these lowers, in this order."""
+    """Return an edit that keeps these lowers, in this order."""
 
     def edit(file: Manifest) -> None:
         known = {lower["name"]: lower for lower in file["lowers"]}
@@ -34,14 +34,14 @@ def in_row(*order: str) -> Edit:
 
 
 class Row(Program):
-    """A program whose nodes get ports from `row` on."""
+    """A program whose nodes get consecutive ports, starting at `row`."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         super().__init__(sandbox, directory)
         (self.row,) = choose([4])
 
     def file(self, *edits: Edit) -> Manifest:
-        """Return the file without a word of the nodes' own ports."""
+        """Return the topology without ports of its nodes."""
         return super().file(self._by_place, *edits)
 
     def _by_place(self, file: Manifest) -> None:
@@ -50,19 +50,19 @@ class Row(Program):
             del lower["node"]["kubeletPort"]
 
     async def says(self, lower: str, port: int) -> None:
-        """Wait until a Node says a port."""
+        """Wait until a Node contains a port."""
         await self.upper.until(
             f"/api/v1/nodes/{self.nodes[lower]}",
             lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port,
         )
 
     async def port(self, lower: str) -> int:
-        """Return the port that a Node says."""
+        """Return the port that a Node contains."""
         node = await self.upper.read(f"/api/v1/nodes/{self.nodes[lower]}")
         return int(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
 
     async def run(self, *lowers: str) -> None:
-        """Run the pods of these lowers, and nothing else."""
+        """Run the pods of these lowers, and no others."""
         for lower, pod in POD.items():
             found = await self.upper.read(self.pod_path(pod))
             if found and lower not in lowers:
@@ -81,15 +81,16 @@ class Row(Program):
         return log.read_text().replace(STAMP, "")
 
     async def answers(self, *lowers: str) -> None:
-        """See the pod of each of these lowers answer for itself: its log, and a command in it.
+        """Assert that kubectl gets the log of each lower's pod, and runs a command in it.
 
-        A port may be open before an engine that starts has read its pods; it then refuses, and never answers wrongly.
+        A port may be open before a starting engine has read its pods; it then refuses requests, and never returns
+        another pod's data.
         """
         for lower in lowers:
             below = self.log_below(lower)
 
             async def has_log(lower: str = lower, below: str = below) -> bool:
-                """Ask for the log once."""
+                """Request the log once."""
                 found = await self.kubectl("logs", POD[lower])
                 assert found.code != 0 or found.out == below
                 return found.code == 0
@@ -99,21 +100,24 @@ class Row(Program):
 
 
 def is_open(port: int) -> bool:
-    """Report whether a port takes connections; a Node may say the port of an engine that has ended."""
+    """Report whether a port accepts connections.
+
+    A Node may still contain the port of an engine that has ended.
+    """
     with socket.socket() as made:
         return made.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Row]:
-    """The program on a topology whose nodes have no ports of their own."""
+    """Start the program on a topology that sets no ports of nodes."""
     async with served(sandbox, tmp_path_factory.mktemp("row"), Row) as made:
         yield made
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def ports(program: Row) -> AsyncIterator[dict[str, int]]:
-    """The ports of both lowers' nodes, which are in the topology; and so again at the end."""
+    """Return the ports of both nodes; before and after, the topology has both lowers."""
     await program.reload()
     for lower in (A, B):
         await program.usable(program.nodes[lower])
@@ -121,10 +125,12 @@ async def ports(program: Row) -> AsyncIterator[dict[str, int]]:
     await program.reload()
 
 
-async def test_new_nodes_have_their_ports_by_place(program: Row, ports: dict[str, int]) -> None:
-    """From `kubelet.port` on; a lower that is taken out before another leaves the other's port alone.
+async def test_nodes_get_ports_in_order_and_keep_them_when_lowers_are_removed_and_added(
+    program: Row, ports: dict[str, int]
+) -> None:
+    """Ports start at `kubelet.port`, and a lower that is removed before another does not change the other's port.
 
-    So does one that is put in again, and a restart. A log of the other is followed through all edits.
+    Nor does a lower that is added again, or a restart. A log of the other lower is followed through all edits.
     """
     assert ports == {A: program.row[0], B: program.row[1]}
     await program.run(A, B)

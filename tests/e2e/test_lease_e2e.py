@@ -1,4 +1,4 @@
-"""What somebody else may write into the Lease of a topology on a real apiserver, and what engines make of it."""
+"""Tests of values that another client may write into a topology's Lease, and of the engines' reactions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ MOST = 2147483647
 
 
 class SharedLease:
-    """An upper cluster, the Lease of a topology of its own, and engines that would lead."""
+    """An upper cluster, the Lease of a topology of its own, and engines that compete for it."""
 
     def __init__(self, site: Site, upper: HttpCluster) -> None:
         self.site = site
@@ -31,12 +31,12 @@ class SharedLease:
         self._upper = upper
 
     def engine(self, name: str) -> Election:
-        """Make an engine."""
+        """Return a candidate for the leadership."""
         owner = owner_of("uid", self.ref.name)
         return Election(self._upper, self.ref, lambda: owner, name, lambda: datetime.now(UTC), pace=PACE)
 
     async def write(self, spec: Manifest) -> Manifest:
-        """Write to the lease as somebody who may."""
+        """Write to the lease as a client with the right to do so."""
         return await self.site.patch(self.ref.path(), {"spec": spec})
 
     async def lease(self) -> Manifest:
@@ -47,7 +47,7 @@ class SharedLease:
 
 @pytest.fixture
 async def ground(sandbox: Sandbox) -> AsyncIterator[SharedLease]:
-    """Connect, and remove the lease afterwards."""
+    """Connect to the upper cluster, and delete the lease afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     made = SharedLease(Site(sandbox.clusters["upper"]), upper)
     yield made
@@ -56,8 +56,11 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[SharedLease]:
     await upper.close()
 
 
-async def test_what_the_api_takes_of_a_lease(ground: SharedLease) -> None:
-    """No duration that is none; but ten years, none at all, any moment, and any name."""
+async def test_the_api_accepts_extreme_values_in_a_lease_but_no_invalid_durations(ground: SharedLease) -> None:
+    """It accepts a duration of 68 years or none, any renewTime, and any holder.
+
+    It rejects negative durations, zero, and numbers out of range.
+    """
     await ground.engine("one").acquired()
     for spec in ({"leaseDurationSeconds": -1}, {"leaseDurationSeconds": 0}, {"leaseDurationSeconds": "15"}):
         with pytest.raises(Refused):
@@ -75,8 +78,8 @@ async def test_what_the_api_takes_of_a_lease(ground: SharedLease) -> None:
 
 
 @pytest.mark.parametrize("spec", [{"leaseDurationSeconds": MOST}, {"leaseTransitions": MOST}])
-async def test_a_forged_lease_is_taken_in_the_end(ground: SharedLease, spec: Manifest) -> None:
-    """Its holder is gone, and the write that takes it is one that the API takes."""
+async def test_a_forged_lease_is_acquired_in_the_end(ground: SharedLease, spec: Manifest) -> None:
+    """Its holder has stopped, and the API accepts the values that the new leader writes."""
     async with leading(ground.engine("one")):
         await ground.write(spec)
     async with asyncio.timeout(20 * PACE.holds):

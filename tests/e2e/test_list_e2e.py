@@ -1,4 +1,4 @@
-"""`tensile list` against what an engine has created in its clusters, with the engine's own permissions."""
+"""Tests of `tensile list` against the objects that an engine has created, with the engine's own permissions."""
 
 import sys
 
@@ -16,8 +16,8 @@ async def listed(ground: Ground, *arguments: str) -> Done:
     return await ran(command)
 
 
-async def test_it_lists_what_the_topology_owns_and_nothing_else(ground: Ground) -> None:
-    """Objects of other topologies in the same clusters are left out, and so is what another client created."""
+async def test_list_prints_exactly_the_objects_that_the_topology_owns(ground: Ground) -> None:
+    """Objects of other topologies in the same clusters and objects of other clients are left out."""
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "value"}})
     volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
     await ground.bind("web", {"volumes": volumes})

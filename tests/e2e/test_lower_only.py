@@ -1,4 +1,4 @@
-"""What exists in a lower cluster alone is reached by no pod from above, in whichever way its spec names it."""
+"""Tests that no upper pod reaches an object that exists in a lower cluster alone, however its spec refers to it."""
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ ADMISSION: list[Manifest] = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine, and its namespace in both lowers; pods of the second get tokens of the upper cluster."""
+    """Start an engine, with its namespace in both lowers; pods of lower-b get tokens of the upper cluster."""
     identity = edit_lower(B, serviceAccounts={"identity": "upper"})
     async with standing(sandbox, tmp_path_factory.mktemp("lower-only"), identity) as made:
         for lower in (A, B):
@@ -38,17 +38,17 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def container(**fields: Any) -> Manifest:
-    """Make a spec with one container."""
+    """Return a spec with one container."""
     return {"containers": [{"name": "main", "image": "app:1", **fields}]}
 
 
 def volume(source: Manifest, name: str = "content") -> Manifest:
-    """Make a spec with one volume."""
+    """Return a spec with one volume."""
     return {"volumes": [{"name": name, **source}]}
 
 
 def optional(name: str, **more: Any) -> Manifest:
-    """Refer to a name that may be missing."""
+    """Return an optional reference to a name."""
     return {"name": name, "optional": True, **more}
 
 
@@ -70,10 +70,10 @@ WAYS = {
 
 
 def says(reason: str, words: str = "") -> Any:
-    """Make the condition that a pod is not mirrored for a reason."""
+    """Return the predicate that a pod is not mirrored for a reason."""
 
     def holds(pod: Manifest) -> bool:
-        """Look at the pod."""
+        """Report whether the pod has this condition."""
         said = condition_of(pod, MIRRORED)
         return said.get("reason") == reason and words in said["message"]
 
@@ -81,23 +81,26 @@ def says(reason: str, words: str = "") -> Any:
 
 
 async def held(ground: Ground, plural: str, name: str) -> Manifest:
-    """Wait until a name is held in the first lower, and give by what."""
+    """Wait until a name is held in lower-a, and return the object that holds it."""
     return await ground.sites[A].until(
         ground.path(plural, name), lambda one: one["metadata"].get("annotations", {}).get(UPPER_UID) == NO_ORIGINAL
     )
 
 
 async def absent(ground: Ground, path: str, lower: str = A) -> None:
-    """See that nothing stands at a path of a lower once the engine has nothing to do."""
+    """Assert that no object exists at a path of a lower cluster once the engine is idle."""
     await ground.calm()
     assert await ground.sites[lower].read(path) == {}
 
 
 @pytest.mark.parametrize(("way", "spec"), WAYS.values(), ids=WAYS)
-async def test_an_optional_name_that_is_the_lowers_keeps_the_pod_above(
+async def test_a_pod_with_an_optional_reference_to_a_lower_only_object_is_not_mirrored(
     ground: Ground, request: pytest.FixtureRequest, way: str, spec: Any
 ) -> None:
-    """It says so, nothing is made, and what is there is not touched; freed, the name is held, and the pod runs."""
+    """The upper pod reports the conflict, and the lower object is not touched.
+
+    Once it is deleted, the engine holds the name by an empty object, and the pod runs.
+    """
     name, site = request.node.callspec.id, ground.sites[A]
     path = ground.path(way, name)
     before = await site.create(ground.path(way), {"metadata": {"name": name}, **KINDS[way]})
@@ -117,8 +120,8 @@ async def test_an_optional_name_that_is_the_lowers_keeps_the_pod_above(
     await site.gone(path)
 
 
-async def test_a_token_of_an_account_of_the_lower_is_not_reached(ground: Ground) -> None:
-    """Neither by its name nor where the upper cluster has one of that name, which is never copied."""
+async def test_a_pod_reaches_no_token_secret_of_a_lower_account(ground: Ground) -> None:
+    """This holds also if the upper cluster has a token Secret of that name, because such Secrets are never copied."""
     site, secrets = ground.sites[A], ground.path("secrets")
     await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "privileged"}})
     token = {
@@ -139,8 +142,11 @@ async def test_a_token_of_an_account_of_the_lower_is_not_reached(ground: Ground)
         await ground.end_pods(name)
 
 
-async def test_a_name_that_nobody_has_is_held_until_there_is_an_original(ground: Ground) -> None:
-    """Pods run meanwhile, as they would on any node; a pull secret takes the place with its type, and leaves it."""
+async def test_a_missing_optional_name_is_held_until_the_upper_object_is_created(ground: Ground) -> None:
+    """Pods run during that time, as on any node.
+
+    A pull secret replaces the empty Secret with its own type, and is replaced by it again after its deletion.
+    """
     site, path = ground.sites[A], ground.path("secrets", "registry")
     await ground.run_pod("pulling", {"imagePullSecrets": [{"name": "registry"}]})
     assert (await held(ground, "secrets", "registry"))["type"] == "Opaque"
@@ -155,8 +161,8 @@ async def test_a_name_that_nobody_has_is_held_until_there_is_an_original(ground:
     await site.gone(path)
 
 
-async def test_a_name_stays_taken_for_pods_that_run_when_its_original_is_deleted(ground: Ground) -> None:
-    """What somebody makes below next would come into their volumes."""
+async def test_the_name_of_a_deleted_secret_stays_held_for_running_pods(ground: Ground) -> None:
+    """Otherwise the next Secret of that name in the lower cluster would be mounted into their volumes."""
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "shifted"}, **THEIRS})
     await ground.run_pod("shifting", volume({"secret": {"secretName": "shifted"}}))
     await ground.upper.delete(ground.path("secrets", "shifted"))
@@ -165,8 +171,8 @@ async def test_a_name_stays_taken_for_pods_that_run_when_its_original_is_deleted
     await ground.sites[A].gone(ground.path("secrets", "shifted"))
 
 
-async def test_a_debug_container_waits_for_names_too(ground: Ground) -> None:
-    """It is added to the lower pod when what it may do without is held there, not before."""
+async def test_a_debug_container_is_added_only_once_its_optional_names_are_held(ground: Ground) -> None:
+    """Until then, the condition of the upper pod reports the conflict."""
     site = ground.sites[A]
     await site.create(ground.path("secrets"), {"metadata": {"name": "debugging"}, **THEIRS})
     await ground.run_pod("debugged")
@@ -185,8 +191,8 @@ async def test_a_debug_container_waits_for_names_too(ground: Ground) -> None:
     await ground.end_pods("debugged")
 
 
-async def test_a_volume_that_is_called_like_admissions_hides_nothing(ground: Ground) -> None:
-    """The Secret in it has to exist above, as one in any other volume."""
+async def test_a_volume_with_the_name_of_an_admission_volume_gets_the_same_checks(ground: Ground) -> None:
+    """The Secret in it has to exist in the upper cluster, as in any other volume."""
     await ground.sites[A].create(ground.path("secrets"), {"metadata": {"name": "hidden"}, **THEIRS})
     source = {"projected": {"sources": [{"secret": {"name": "hidden"}}]}}
     await ground.bind("hiding", volume(source, "kube-api-access-abcde"))
@@ -203,8 +209,10 @@ SOURCES = {
 
 
 @pytest.mark.parametrize(("name", "source"), SOURCES.items(), ids=SOURCES)
-async def test_no_claim_is_filled_from_what_the_lower_alone_has(ground: Ground, name: str, source: Manifest) -> None:
-    """A claim that is there alone is no origin of ours; pod and claim say so, and no claim is made below."""
+async def test_a_claim_with_a_lower_only_data_source_is_not_mirrored(
+    ground: Ground, name: str, source: Manifest
+) -> None:
+    """A claim that exists in the lower cluster alone is no valid source; pod and claim report the reason."""
     site, claims = ground.sites[A], ground.path("persistentvolumeclaims")
     asked: Manifest = {
         "accessModes": ["ReadWriteOnce"],
@@ -223,8 +231,8 @@ async def test_no_claim_is_filled_from_what_the_lower_alone_has(ground: Ground, 
     await ground.upper.gone(f"{claims}/{name}")
 
 
-async def test_no_claim_of_the_lower_is_used_where_nobody_looks_after_storage(ground: Ground) -> None:
-    """One of that name there is another's, whatever the topology leaves out."""
+async def test_a_lower_claim_is_not_used_if_the_controller_pv_is_disabled(ground: Ground) -> None:
+    """A lower claim of that name belongs to another owner, even if the topology does not mirror storage."""
     without = ("Service", "ServiceAccount")
     await ground.reload(
         edit_lower(A, controllers=without), edit_lower(B, serviceAccounts={"identity": "upper"}, controllers=without)
@@ -242,8 +250,8 @@ async def test_no_claim_of_the_lower_is_used_where_nobody_looks_after_storage(gr
     await ground.reload(edit_lower(B, serviceAccounts={"identity": "upper"}))
 
 
-async def test_what_an_account_pulls_images_with_has_to_exist_above(ground: Ground) -> None:
-    """Admission below would give it to a pod that names none itself, made before its account named one."""
+async def test_pull_secrets_of_an_account_are_held_in_the_lower_cluster_first(ground: Ground) -> None:
+    """Lower admission would add them to a pod that names none and is older than its account's reference."""
     site, accounts = ground.sites[A], ground.path("serviceaccounts")
     await site.create(ground.path("secrets"), {"metadata": {"name": "theirs"}, **THEIRS})
     await ground.upper.create(accounts, {"metadata": {"name": "puller"}})
@@ -262,8 +270,8 @@ async def test_what_an_account_pulls_images_with_has_to_exist_above(ground: Grou
     await ground.end_pods("pulled")
 
 
-async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(ground: Ground) -> None:
-    """A pod that waits for a ConfigMap has no credential lying below."""
+async def test_upper_tokens_are_issued_only_when_nothing_else_is_missing(ground: Ground) -> None:
+    """The lower cluster has no credential of a pod that waits for a ConfigMap."""
     site, secrets = ground.sites[B], ground.path("secrets")
     pod = await ground.bind("late", container(envFrom=[{"configMapRef": {"name": "late"}}]), B)
     await ground.upper.until(ground.pod_path("late"), says("ConfigMapNotFound"))
@@ -277,7 +285,7 @@ async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(groun
 
 @asynccontextmanager
 async def called_as(ground: Ground, account: Manifest, directory: Path) -> AsyncIterator[None]:
-    """Let the engine call the first lower as an account there, which may do everything."""
+    """Let the engine use lower-a as an account there that may do everything."""
     site, where = ground.sites[A], account["metadata"]
     subject = {"kind": "ServiceAccount", "namespace": where["namespace"], "name": where["name"]}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
@@ -295,10 +303,10 @@ async def called_as(ground: Ground, account: Manifest, directory: Path) -> Async
         await site.delete(f"{bindings}/{name}")
 
 
-async def test_nothing_is_mirrored_where_the_engines_account_is(
+async def test_nothing_is_mirrored_into_the_namespace_of_the_engines_lower_account(
     sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A namespace above of that name can be made by others than its operators: the pod says why it does not run."""
+    """Other users could create an upper namespace of that name; its pods report why they are not mirrored."""
     directory = tmp_path_factory.mktemp("own")
     ground = Ground(sandbox, directory)
     try:

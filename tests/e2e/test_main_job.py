@@ -1,4 +1,4 @@
-"""The main job: a Deployment above runs below with all that it needs, answers kubectl, follows edits, and goes."""
+"""Tests of a Deployment from start to end: its pods run in lower clusters, serve kubectl, and are deleted."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ PROBE = {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 5}
 
 
 def workload(ground: Ground) -> Manifest:
-    """Make a Deployment of four pods with most of what a container can have."""
+    """Return a Deployment of four pods that uses most features of a container."""
     container = {
         "name": "main",
         "image": "app:1",
@@ -53,7 +53,7 @@ def workload(ground: Ground) -> Manifest:
 
 
 async def running(ground: Ground, count: int = 4, selector: str = "app%3Dweb") -> dict[str, Manifest]:
-    """Wait until so many pods of the Deployment are ready above, and give them."""
+    """Wait until this many pods of the Deployment are ready in the upper cluster, and return them."""
     return await ground.upper.until_all(
         f"{ground.path('pods')}?labelSelector={selector}",
         lambda pods: len(pods) == count and all(is_ready(pod) for pod in pods.values()),
@@ -61,18 +61,18 @@ async def running(ground: Ground, count: int = 4, selector: str = "app%3Dweb") -
 
 
 def where(ground: Ground, pod: Manifest) -> str:
-    """Return in which lower a pod runs."""
+    """Return the lower cluster in which a pod runs."""
     return next(lower for lower, node in ground.nodes.items() if node == pod["spec"]["nodeName"])
 
 
 @pytest.fixture(scope="module")
 def secret() -> str:
-    """Return what is secret."""
+    """Return the value of the Secret."""
     return b64encode(b"hidden").decode()
 
 
 def samples(ground: Ground, name: str) -> Counter[str]:
-    """Return the sum of a metric of the engine by the label `lower`, `controller` or `name`."""
+    """Return the sums of a metric of the engine by the label `lower`, `controller` or `name`."""
     text = Metrics(readings(ground.engine)).text().decode()
     found = [one for family in text_string_to_metric_families(text) for one in family.samples if one.name == name]
     sums: Counter[str] = Counter()
@@ -81,8 +81,8 @@ def samples(ground: Ground, name: str) -> Counter[str]:
     return sums
 
 
-async def test_a_deployment_runs_below_with_all_that_it_refers_to(ground: Ground, secret: str) -> None:
-    """Four pods become ready above because four run below, with the ConfigMap and the Secret beside them."""
+async def test_a_deployment_runs_in_the_lower_clusters_with_all_its_references(ground: Ground, secret: str) -> None:
+    """Four upper pods become ready because their lower pods run, with a copy of the ConfigMap and of the Secret."""
     await ground.upper.create(
         ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"greeting": "hello"}}
     )
@@ -103,8 +103,8 @@ async def test_a_deployment_runs_below_with_all_that_it_refers_to(ground: Ground
         assert password["data"] == {"PASSWORD": secret}
 
 
-async def test_the_engine_tells_how_long_that_took(ground: Ground) -> None:
-    """Each of the four pods was created once and is running, and nothing takes longer than the pods did."""
+async def test_metrics_count_the_creations_and_status_reports_of_the_pods(ground: Ground) -> None:
+    """Four creations are counted, with a duration that is positive and less than a minute in sum."""
     created = samples(ground, "tensile_pod_creation_duration_seconds_count")
     reported = samples(ground, "tensile_pod_status_report_duration_seconds_count")
     assert set(created) == set(reported) == set(ground.nodes)
@@ -118,8 +118,8 @@ async def test_the_engine_tells_how_long_that_took(ground: Ground) -> None:
     assert samples(ground, "tensile_node_advertised_allocatable")[A] > 0
 
 
-async def test_what_the_lower_pod_looks_like(ground: Ground) -> None:
-    """It carries our marks, the Namespace as its controller, no owner from above, and its tripped labels aside."""
+async def test_a_lower_pod_has_the_owners_marks_and_the_namespace_as_its_controller(ground: Ground) -> None:
+    """It has no owner reference of the upper cluster, and its tripped labels are in an annotation."""
     name, pod = next(iter((await running(ground)).items()))
     site = ground.sites[where(ground, pod)]
     below = await site.read(ground.pod_path(name))
@@ -151,8 +151,8 @@ async def test_what_the_lower_pod_looks_like(ground: Ground) -> None:
     assert spec["serviceAccountName"] == "default"
 
 
-async def test_pods_above_outlast_an_engine_that_is_down(ground: Ground) -> None:
-    """A pod tolerates above for ever, and below for a while, that its node is not ready or unreachable."""
+async def test_upper_pods_tolerate_failed_nodes_indefinitely_and_lower_pods_300_seconds(ground: Ground) -> None:
+    """Upper pods therefore survive an engine that does not run."""
     name, pod = next(iter((await running(ground)).items()))
     pod = await ground.upper.until(ground.pod_path(name), lambda one: _limits(one) == {None})
     below = await ground.sites[where(ground, pod)].read(ground.pod_path(name))
@@ -160,14 +160,14 @@ async def test_pods_above_outlast_an_engine_that_is_down(ground: Ground) -> None
 
 
 def _limits(pod: Manifest) -> set[int | None]:
-    """Return for how long a pod tolerates a node that is not ready or unreachable, None for ever."""
+    """Return for how long a pod tolerates a node that is not ready or unreachable, None for indefinitely."""
     lapses = [one for one in pod["spec"]["tolerations"] if one.get("key", "").startswith("node.kubernetes.io/")]
     assert len(lapses) == 2
     return {one.get("tolerationSeconds") for one in lapses}
 
 
-async def test_logs_through_the_upper(ground: Ground) -> None:
-    """`kubectl logs` gives what the container below wrote."""
+async def test_kubectl_logs_returns_the_log_of_the_lower_container(ground: Ground) -> None:
+    """The options --tail and --timestamps work too."""
     name, pod = next(iter((await running(ground)).items()))
     log = ground.sites[where(ground, pod)].logs / ground.namespace / name / "main.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -177,8 +177,8 @@ async def test_logs_through_the_upper(ground: Ground) -> None:
     assert (await ground.kubectl("logs", name)).out == "first\nsecond\n"
 
 
-async def test_exec_through_the_upper(ground: Ground) -> None:
-    """`kubectl exec` carries input, output, errors and the exit code of a command below."""
+async def test_kubectl_exec_runs_a_command_in_the_lower_container(ground: Ground) -> None:
+    """Input, output, errors and the exit code are transferred."""
     name = next(iter(await running(ground)))
     done = await ground.kubectl("exec", "-i", name, "--", "sh", "-c", "cat; echo bad >&2; exit 3", stdin="typed\n")
     assert (done.code, done.out) == (3, "typed\n")
@@ -186,8 +186,8 @@ async def test_exec_through_the_upper(ground: Ground) -> None:
     assert "exit code 3" in done.err
 
 
-async def test_edits_of_what_a_pod_refers_to_follow(ground: Ground) -> None:
-    """A change of the ConfigMap and of the Secret arrives in both lowers, and what was taken out goes."""
+async def test_edits_of_a_config_map_and_a_secret_reach_both_lowers(ground: Ground) -> None:
+    """Removed keys are removed from the copies too."""
     fresh = b64encode(b"changed").decode()
     await ground.upper.patch(ground.path("configmaps", "settings"), {"data": {"greeting": None, "parting": "bye"}})
     await ground.upper.patch(ground.path("secrets", "password"), {"data": {"PASSWORD": fresh}})
@@ -197,8 +197,8 @@ async def test_edits_of_what_a_pod_refers_to_follow(ground: Ground) -> None:
         await site.until(ground.path("secrets", "password"), lambda one: one["data"] == {"PASSWORD": fresh})
 
 
-async def test_a_quiet_engine_writes_nothing_also_after_a_restart(ground: Ground) -> None:
-    """Stopped and started again, the engine finds all as it should be: no write but leases, in any cluster."""
+async def test_a_quiet_engine_repeats_no_write_after_a_restart(ground: Ground) -> None:
+    """A new engine finds every object up to date, and kubectl exec works again."""
     await running(ground)
     await ground.calm()
     await ground.stop()
@@ -210,8 +210,8 @@ async def test_a_quiet_engine_writes_nothing_also_after_a_restart(ground: Ground
     assert (await ground.kubectl("exec", name, "--", "echo", "there")).out == "there\n"
 
 
-async def test_scaling_to_nothing_removes_what_was_referred_to(ground: Ground) -> None:
-    """With the last pod that refers to them, the ConfigMap and the Secret go below, and stay above."""
+async def test_copies_are_deleted_with_the_last_pod_that_refers_to_them(ground: Ground) -> None:
+    """The upper ConfigMap and Secret are kept."""
     scale = ground.path("deployments", "web", api=APPS)
     await ground.upper.patch(scale, {"spec": {"replicas": 0}})
     await running(ground, 0)
@@ -222,8 +222,8 @@ async def test_scaling_to_nothing_removes_what_was_referred_to(ground: Ground) -
     assert (await ground.upper.read(ground.path("configmaps", "settings")))["data"] == {"parting": "bye"}
 
 
-async def test_the_whole_comes_back_and_goes_with_the_deployment(ground: Ground) -> None:
-    """Scaled up again it runs again; once the Deployment is deleted, nothing of it is left in any cluster."""
+async def test_a_deployment_is_scaled_up_again_and_its_deletion_leaves_no_copies(ground: Ground) -> None:
+    """Only the ConfigMap that Kubernetes creates in every namespace is left in the lower clusters."""
     deployment = ground.path("deployments", "web", api=APPS)
     await ground.upper.patch(deployment, {"spec": {"replicas": 2}})
     await running(ground, 2)
@@ -236,14 +236,14 @@ async def test_the_whole_comes_back_and_goes_with_the_deployment(ground: Ground)
         assert set(copies) == {"kube-root-ca.crt"}
 
 
-async def test_a_pod_deleted_above_ends_below_with_its_grace(ground: Ground) -> None:
-    """The upper pod is Terminating until the lower one is gone, which is given the grace of the request."""
+async def test_a_deleted_upper_pod_ends_with_the_grace_period_of_the_request(ground: Ground) -> None:
+    """The upper pod is Terminating until the lower pod, which gets the same grace period, is deleted."""
     site = ground.sites[A]
     made = await ground.run_pod("graceful", {"terminationGracePeriodSeconds": 45})
     hold = {"metadata": {"finalizers": ["e2e.example.com/hold"]}}
     ending = asyncio.create_task(
         site.until(ground.pod_path("graceful"), lambda one: "deletionTimestamp" in one["metadata"])
-    )  # before the deletion: the lower's node shortens the grace to nothing as soon as it sees it
+    )  # before the deletion: the lower node sets the grace period to zero as soon as it sees it
     await site.patch(ground.pod_path("graceful"), hold)
     await ground.upper.delete(ground.pod_path("graceful"), 17)
     below = await ending

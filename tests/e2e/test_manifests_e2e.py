@@ -1,4 +1,7 @@
-"""`manifests/` and `tensile manifests`, applied to real clusters with strict validation, and the engine set up so."""
+"""Tests of `manifests/` and `tensile manifests` on real clusters.
+
+The objects are applied with strict validation, and an engine is set up by them.
+"""
 
 import asyncio
 import shutil
@@ -40,17 +43,17 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 }
 CRITICAL = 2_000_000_000
 SENT_ANYWAY = "poddisruptionbudget.policy/tensile configured"
-"""What kubectl says each time: it writes the selector of a budget whole, also where it is the same already."""
+"""What kubectl prints each time: it writes the whole selector of a budget, even if it is the same already."""
 
 
 def others(text: str) -> str:
-    """Return a stream without its namespace, which is there, and without what tests would share."""
+    """Return a stream without its Namespace, which exists already."""
     kept = [one for one in yaml.safe_load_all(text) if one["kind"] != "Namespace"]
     return yaml.safe_dump_all(kept)
 
 
 async def strictly(hand: Hand, text: str, cluster: str) -> None:
-    """Apply every object of a stream as it is, with its namespace really created, and without a warning."""
+    """Create a stream's Namespace, validate all other objects strictly by a dry run, and allow no warning."""
     (namespace,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"][ENFORCE] == "restricted"
     namespace["metadata"]["labels"] |= WARN
@@ -60,8 +63,8 @@ async def strictly(hand: Hand, text: str, cluster: str) -> None:
 
 
 @pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
-async def test_every_object_is_taken_as_it_is(sandbox: Sandbox, fields: dict[str, Any]) -> None:
-    """By the upper cluster and by each lower one: no field is unknown, none is wrong, and nothing is warned of."""
+async def test_rendered_objects_are_valid_in_every_cluster(sandbox: Sandbox, fields: dict[str, Any]) -> None:
+    """Neither the upper cluster nor a lower one finds an unknown or invalid field or returns a warning."""
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER, *LOWERS) as (name, _):
         found = setup(name, **fields)
@@ -71,15 +74,15 @@ async def test_every_object_is_taken_as_it_is(sandbox: Sandbox, fields: dict[str
 
 
 async def running(site: Site, name: str, namespace: str) -> dict[str, Manifest]:
-    """Wait until a Deployment has made both pods, and give them."""
+    """Wait until a Deployment has created both pods, and return them."""
     deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
     found = await site.until(deployment, lambda one: one["status"]["replicas"] == one["spec"]["replicas"] == 2)
     assert not is_true(found, "ReplicaFailure"), found["status"]
     return await site.until_all(f"/api/v1/namespaces/{namespace}/pods", lambda pods: len(pods) == 2)
 
 
-async def test_the_shipped_directory_is_applied_and_applied_again(sandbox: Sandbox, tmp_path: Path) -> None:
-    """By `kubectl apply -k`: the second time nothing changes; its pods are let in under the strictest Pod Security."""
+async def test_applying_the_shipped_directory_again_changes_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    """`kubectl apply -k` creates every object the first time, and its pods satisfy the restricted Pod Security."""
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER, name="tensile") as (name, sites):
         shutil.copytree(SHIPPED, tmp_path / "shipped")
@@ -96,15 +99,15 @@ async def test_the_shipped_directory_is_applied_and_applied_again(sandbox: Sandb
         assert await hand.well("diff", "-k", place) == ""
 
 
-async def test_the_shipped_storage_class_is_taken(sandbox: Sandbox) -> None:
-    """As it is; other tests make their own of it."""
+async def test_the_shipped_storage_class_is_valid(sandbox: Sandbox) -> None:
+    """It is only validated by a dry run, because other tests create their own class from it."""
     await Hand(sandbox).well(
         "create", "--dry-run=server", "--validate=strict", "-f", str(SHIPPED / "storageclass.yaml")
     )
 
 
-async def test_pods_that_are_less_strict_are_refused(sandbox: Sandbox) -> None:
-    """So that the test above says something: the namespace is what keeps them out."""
+async def test_pods_with_weaker_security_settings_are_refused(sandbox: Sandbox) -> None:
+    """This proves that the namespace enforces its Pod Security profile."""
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER) as (name, sites):
         objects = list(yaml.safe_load_all(upper_stream(setup(name, controllers=[]))))
@@ -117,9 +120,9 @@ async def test_pods_that_are_less_strict_are_refused(sandbox: Sandbox) -> None:
 
 
 def machine(sandbox: Sandbox) -> dict[str, Any]:
-    """Return the fields of a topology on this machine, where engines of other tests run.
+    """Return the fields of a topology for this machine, where engines of other tests run.
 
-    Without what all pods of the upper cluster would meet, the webhook and the extender.
+    The webhook and the extender are disabled, because they would affect all pods of the upper cluster.
     """
     ports = spare_ports(len(LOWERS) + 2)
     lowers = [{"name": name, "node": {"kubeletPort": port}} for name, port in zip(LOWERS, ports, strict=False)]
@@ -138,7 +141,7 @@ def machine(sandbox: Sandbox) -> dict[str, Any]:
 
 @asynccontextmanager
 async def engine(hand: Hand, found: Setup, directory: Path) -> AsyncIterator[Path]:
-    """Run the engine as its pod would: as the account that was made for it, on the ConfigMap, at a pod's address."""
+    """Run the engine as its pod would: with its account's token, on the ConfigMap, at a pod's address."""
     server = hand.sandbox.clusters[UPPER].server
     token = (await hand.well("-n", found.namespace, "create", "token", "tensile", "--duration=1h")).strip()
     authority = hand.sandbox.clusters[UPPER].audit_log.parent / "pki" / "ca.crt"
@@ -166,11 +169,8 @@ async def engine(hand: Hand, found: Setup, directory: Path) -> AsyncIterator[Pat
             await process.wait()
 
 
-async def test_a_set_up_from_nothing_to_a_pod_that_runs(sandbox: Sandbox, tmp_path: Path) -> None:
-    """By the commands that the files themselves give: no administrator's credential is left to the engine.
-
-    The rights that were rendered are enough for all of it, and the lower cluster's are no more than that.
-    """
+async def test_the_rendered_commands_set_up_an_engine_that_runs_a_pod(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The engine has no administrator's credential, and no request that it needs is forbidden."""
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER, *LOWERS) as (name, sites):
         fields = machine(sandbox)
@@ -193,7 +193,7 @@ async def test_a_set_up_from_nothing_to_a_pod_that_runs(sandbox: Sandbox, tmp_pa
 
 
 async def mirrored(sites: dict[str, Site], name: str, node: str) -> None:
-    """See a pod run below, in a namespace that the engine makes there."""
+    """Wait until a pod runs in the lower cluster, in a namespace that the engine creates there."""
     spaces = "/api/v1/namespaces"
     work = f"{name}-work"
     await sites[UPPER].create(spaces, {"metadata": {"name": work}})
@@ -205,7 +205,7 @@ async def mirrored(sites: dict[str, Site], name: str, node: str) -> None:
 
 
 async def seen_off(sites: dict[str, Site], found: Setup) -> None:
-    """Take all away again, as the documentation says: first the pods, then the lowers out of the topology."""
+    """Delete everything as documented: first the pods, then the lowers in the topology."""
     work = f"/api/v1/namespaces/{found.namespace}-work"
     await sites[UPPER].delete(f"{work}/pods/web", 0)
     await sites[UPPER].gone(f"{work}/pods/web")
@@ -219,17 +219,15 @@ async def seen_off(sites: dict[str, Site], found: Setup) -> None:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return every file below a directory, and what is in it."""
+    """Return the content of every file in a directory."""
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-async def test_what_a_lower_cluster_lets_the_engine_do_is_no_more_than_it_does(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """Asked with the very kubeconfig that the commands made, and put into the Secret.
+async def test_the_engine_has_only_the_rendered_rights_in_a_lower_cluster(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The rights are checked with the kubeconfig that the printed commands created and put into the Secret.
 
-    They are run beside an administrator's kubeconfig of the same name: nothing of that comes into the Secret, and it
-    stays as it is, as does all that is in the directory. The name by which that knows the server is taken along.
+    The commands run beside an administrator's kubeconfig of the same name. Nothing of that file gets into the Secret
+    but the TLS server name, and no file in the directory changes.
     """
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER, A) as (name, sites):

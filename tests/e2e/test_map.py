@@ -1,4 +1,4 @@
-"""The topology in a ConfigMap: every edit is answered for beside it, and no bad one changes anything."""
+"""Tests of a topology in a ConfigMap: the status beside it answers every edit, and an invalid edit changes nothing."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -18,19 +18,19 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
-    """The program on a ConfigMap, with one pod that runs in the first lower."""
+    """Start the program on a ConfigMap, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("map"), MapProgram) as made:
         await made.run_pod("web")
         yield made
 
 
 def label(program: MapProgram, number: int) -> str:
-    """Return the topology with a label of its own on the second node."""
+    """Return the topology with a distinct label on the second node."""
     return program.text(edit_lower(B, node={"labels": {"edit": str(number)}}))
 
 
 def bad(program: MapProgram, number: int) -> tuple[str, str]:
-    """Return a bad topology, a different one for each number, and where its error is."""
+    """Return an invalid topology, a different one for each number, and its error."""
     text = label(program, 1000 + number)
     bads = [
         (text.replace('"lowers"', '"lowerz"'), "lowerz: unknown key; did you mean lowers?"),
@@ -47,7 +47,7 @@ def bad(program: MapProgram, number: int) -> tuple[str, str]:
 
 
 async def edits(program: MapProgram, number: int) -> None:
-    """Edit well, then badly: the status is right in time, and the good edit stays in force."""
+    """Make a valid and then an invalid edit; the status follows in time, and the valid edit stays in force."""
     good, (wrong, said) = label(program, number), bad(program, number)
     node = f"/api/v1/nodes/{program.nodes[B]}"
     await program.put(good)
@@ -64,13 +64,13 @@ async def edits(program: MapProgram, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(6))
-async def test_good_and_bad_edits_are_answered_for_in_time(program: MapProgram, number: int) -> None:
-    """The status has the hash of the good one, and place and words of what is wrong with the bad."""
+async def test_the_status_reports_valid_and_invalid_edits_in_time(program: MapProgram, number: int) -> None:
+    """It contains the hash of the valid edit, and the position and message of the error in the invalid one."""
     await edits(program, number)
 
 
-async def test_doctor_has_the_engines_rights_and_finds_its_way(program: MapProgram) -> None:
-    """With the very roles that are rendered, which let nobody read a single Secret."""
+async def test_doctor_works_with_the_engines_rights(program: MapProgram) -> None:
+    """The rendered roles suffice for it: every cluster is reachable, and no right is missing."""
     await program.put(program.text())
     done = await ran([*program.command("doctor"), "-o", "json"])
     clusters = orjson.loads(done.out)["clusters"]
@@ -80,8 +80,8 @@ async def test_doctor_has_the_engines_rights_and_finds_its_way(program: MapProgr
         assert (levels["reach"], levels["rights"]) == ("ok", "ok"), cluster
 
 
-async def test_each_edit_is_an_event_of_the_config_map(program: MapProgram) -> None:
-    """So that `kubectl describe configmap` tells it: accepted by hash, rejected with its line."""
+async def test_each_edit_emits_an_event_of_the_config_map(program: MapProgram) -> None:
+    """`kubectl describe configmap` shows that an edit was accepted, by hash, or rejected, with its error."""
     wrong, said = bad(program, 700)
     written = await program.put(wrong)
     event = await program.event("TopologyRejected", f"resourceVersion {written['metadata']['resourceVersion']}")
@@ -93,8 +93,8 @@ async def test_each_edit_is_an_event_of_the_config_map(program: MapProgram) -> N
     assert (event["type"], event["source"]["component"]) == ("Normal", "tensile-kube")
 
 
-async def test_a_config_map_that_is_deleted_changes_nothing(program: MapProgram) -> None:
-    """The last good topology stays in force, the status says that there is none, and a new one is followed again."""
+async def test_a_deleted_config_map_changes_nothing(program: MapProgram) -> None:
+    """The last valid topology stays in force, the status reports the deletion, and a new ConfigMap is used."""
     text = label(program, 200)
     await program.put(text)
     await program.right(text)
@@ -107,8 +107,8 @@ async def test_a_config_map_that_is_deleted_changes_nothing(program: MapProgram)
     await program.right(label(program, 201))
 
 
-async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProgram) -> None:
-    """A node that has a pod keeps its name: the status says so, and `tensile status`; the rest is in force."""
+async def test_the_status_lists_a_pending_change_beside_the_accepted_topology(program: MapProgram) -> None:
+    """A node with a pod keeps its name, which the status and `tensile status` report; the rest is in force."""
     text = program.text(edit_lower(A, node={"name": "another", "labels": {"edit": "350"}}))
     await program.put(text)
     path = program.path("configmaps", STATUS)
@@ -124,8 +124,8 @@ async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProg
     await program.upper.until(path, lambda one: "pending" not in one["data"]["accepted"])
 
 
-async def test_the_status_command_tells_the_same_by_either_way(program: MapProgram) -> None:
-    """From the ConfigMap and the nodes, and from the running engine."""
+async def test_the_status_command_prints_the_same_for_a_config_map_and_a_file(program: MapProgram) -> None:
+    """Either way, it shows the nodes of the running engine."""
     await program.reload()
     await program.right(program.text())
     (program.directory / "map.yaml").write_text(program.text())
@@ -138,8 +138,8 @@ async def test_the_status_command_tells_the_same_by_either_way(program: MapProgr
     assert f"Topology {program.namespace}: in force since " in by_map
 
 
-async def test_a_bad_first_content_ends_the_program(program: MapProgram) -> None:
-    """It says why beside the ConfigMap too, since nobody may read the log of a program that ends."""
+async def test_a_program_whose_first_topology_is_invalid_exits_and_writes_its_status(program: MapProgram) -> None:
+    """The error is in the status and in an Event too, because the log of a program that exits is easily missed."""
     await program.lay("configmaps", "broken", {"data": {KEY: "kind: Topologie\n"}})
     done = await program.alone("broken")
     assert done.code == 1
@@ -151,8 +151,11 @@ async def test_a_bad_first_content_ends_the_program(program: MapProgram) -> None
     assert event["type"] == "Warning"
 
 
-async def test_a_config_map_that_is_not_there_yet_is_waited_for(program: MapProgram) -> None:
-    """The log says so; when it comes the engine starts, and it ends cleanly."""
+async def test_a_program_waits_for_its_config_map_to_be_created(program: MapProgram) -> None:
+    """The log reports the absence.
+
+    Once the ConfigMap is created, the engine starts, and SIGTERM ends it with code 0.
+    """
     (port,) = spare_ports(1)
     text = (
         f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {program.namespace}-late\nlowers: []\n"

@@ -1,7 +1,7 @@
-"""The mapping of namespaces over restarts: what runs stays where it is, with its claim, its tokens and its name.
+"""Tests of the namespace mapping over restarts: running pods keep their place, claim, tokens and name.
 
-Places follow from the mapping. So an engine that starts with another one goes on by the one that its Nodes note, until
-nothing is left that would be looked for elsewhere; and a topology that was renamed goes on with the places of before.
+The mapping determines the places. An engine that starts with another mapping therefore uses the one that its Nodes
+record until no object is left at the old places. A renamed topology keeps using its former places.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="function")]
 
 
 def identified(sandbox: Sandbox, mapping: str) -> tuple[Edit, ...]:
-    """Return the edits of a topology with a mapping, whose pods have tokens of the upper cluster."""
+    """Return the edits of a topology with a mapping, whose pods get tokens of the upper cluster."""
     server = advertised(sandbox)
     return (
         with_fields(serviceAccounts={"identity": "upper"}, lowerDefaults={"namespaces": {"mapping": mapping}}),
@@ -33,13 +33,13 @@ def identified(sandbox: Sandbox, mapping: str) -> tuple[Edit, ...]:
 
 
 def mapped(ground: Ground, mapping: str) -> tuple[Edit, ...]:
-    """Return the edits of such a topology that has a storage class."""
+    """Return the edits of such a topology with a storage class."""
     return *identified(ground.sandbox, mapping), stored(ground)
 
 
 @asynccontextmanager
 async def storing(sandbox: Sandbox, directory: Path, mapping: str) -> AsyncIterator[Ground]:
-    """Let an engine run with a mapping, and both clusters have a storage class."""
+    """Run an engine with a mapping, and create a storage class in both clusters."""
     async with standing(sandbox, directory, *identified(sandbox, mapping)) as ground:
         await ground.upper.create(CLASSES, shipped(mark(ground, "goes")))
         await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "payer"}})
@@ -52,12 +52,12 @@ async def storing(sandbox: Sandbox, directory: Path, mapping: str) -> AsyncItera
 
 
 def place(ground: Ground, mapping: str) -> str:
-    """Return the lower namespace of the ground's own."""
+    """Return the lower namespace of the ground's namespace."""
     return ground.namespace if mapping == "same" else f"{ground.namespace}-{ground.namespace}"
 
 
 async def a_pod_with_all(ground: Ground) -> str:
-    """Let a pod run that has a claim and upper tokens; return its UID."""
+    """Run a pod that has a claim and upper tokens, and return its UID."""
     await ground.upper.create(claims(ground), claim(ground, "data"))
     spec = {"serviceAccountName": "payer", **using("data")}
     pod = await ground.run_pod("stays", spec)
@@ -72,10 +72,13 @@ def identities(*found: Manifest) -> list[str]:
 
 @pytest.mark.parametrize(("before", "after"), [("same", "prefix"), ("prefix", "same")])
 @pytest.mark.parametrize("note", [True, False], ids=["noted", "without the note"])
-async def test_a_restart_with_another_mapping_moves_nothing(
+async def test_a_restart_with_another_mapping_moves_no_object(
     sandbox: Sandbox, tmp_path: Path, before: str, after: str, *, note: bool
 ) -> None:
-    """Pod, claim, volume and tokens stay; new pods go where the others are; it switches after the last of them."""
+    """Pod, claim, volume and tokens stay, and new pods use the old mapping.
+
+    The engine switches to the new mapping after the last of these objects.
+    """
     async with storing(sandbox, tmp_path, before) as ground:
         uid, site, there = await a_pod_with_all(ground), ground.sites[A], place(ground, before)
         paths = [ground.path(*at, namespace=there) for at in (("pods", "stays"), ("persistentvolumeclaims", "data"))]
@@ -104,7 +107,7 @@ async def test_a_restart_with_another_mapping_moves_nothing(
 
 
 async def a_stray(ground: Ground) -> str:
-    """Forge a pod in a lower namespace that no upper one is mapped to, held there; return its path."""
+    """Create a forged pod with a finalizer in a lower namespace to which no upper one maps, and return its path."""
     space = f"aaa-{ground.mark}"
     await ground.make_namespace(A, space)
     await forge(ground, ground.sites[A], space, "stray", "nobody", finalizers=[HOLD])
@@ -112,14 +115,14 @@ async def a_stray(ground: Ground) -> str:
 
 
 async def emptied(ground: Ground, volume: str) -> None:
-    """Delete the pods and the claim, and see the volume go."""
+    """Delete the pods and the claim, and wait until the volume is deleted."""
     await ground.end_pods("stays", "new")
     await ground.upper.delete(claims(ground, "data"))
     await ground.upper.gone(f"{VOLUMES}/{volume}")
 
 
 async def switched(ground: Ground, mapping: str) -> None:
-    """See the mapping come into force by itself, and pods go by it."""
+    """Wait until the mapping comes into force by itself, and assert that a new pod uses it."""
     await polled(lambda: not ground.engine.pending)
     note = "same" if mapping == "same" else f"prefix={ground.namespace}"
     node = f"/api/v1/nodes/{ground.nodes[A]}"
@@ -130,10 +133,10 @@ async def switched(ground: Ground, mapping: str) -> None:
 
 
 @pytest.mark.parametrize("mapping", ["same", "prefix"])
-async def test_a_renamed_topology_goes_on_with_its_pods_and_claims(
+async def test_a_renamed_topology_keeps_the_places_of_its_pods_and_claims(
     sandbox: Sandbox, tmp_path: Path, mapping: str
 ) -> None:
-    """By the places of before: under a prefix that is the earlier name; no lower object is made again."""
+    """Under a prefix, the places contain the former name; no lower object is created again."""
     async with storing(sandbox, tmp_path, mapping) as ground:
         await a_pod_with_all(ground)
         site, there = ground.sites[A], place(ground, mapping)
@@ -158,8 +161,10 @@ async def test_a_renamed_topology_goes_on_with_its_pods_and_claims(
         await emptied(ground, volume)
 
 
-async def test_a_prefixed_namespace_is_never_taken_over_by_marks(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Whoever made it may be in it already: neither `global: "true"` nor our own marks by another hand make it ours."""
+async def test_a_prefixed_namespace_of_another_client_is_not_adopted_despite_its_marks(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Its creator may already use it, so neither `global: "true"` nor forged marks lead to its adoption."""
     edits = with_fields(onConflict="adopt", lowerDefaults={"namespaces": {"mapping": "prefix"}})
     async with standing(sandbox, tmp_path, edits) as ground:
         site, there = ground.sites[A], place(ground, "prefix")
@@ -179,8 +184,10 @@ async def test_a_prefixed_namespace_is_never_taken_over_by_marks(sandbox: Sandbo
             await site.gone(f"/api/v1/namespaces/{there}")
 
 
-async def test_a_namespace_called_like_a_cut_name_reaches_no_pod_of_another(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Its pods go to a lower namespace of their own, and the other's are not touched."""
+async def test_a_namespace_named_like_a_truncated_lower_name_reaches_no_other_pods(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Its pods get another lower namespace, and the pods of the truncated one are not touched."""
     edits = with_fields(lowerDefaults={"namespaces": {"mapping": "prefix"}})
     async with standing(sandbox, tmp_path, edits) as ground:
         victim = f"v-{ground.mark}-".ljust(61, "v")

@@ -1,4 +1,4 @@
-"""Values of Secrets are in the Secrets below while pods need them, and nowhere else at any time."""
+"""Tests that values of Secrets are in lower Secrets while pods need them, and nowhere else at any time."""
 
 import asyncio
 import sys
@@ -24,22 +24,22 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 CHANGED = "volume"
 DEBUGGING = "env-debug"
-"""A Secret that is referred to later, by a container that somebody adds to the running pod."""
+"""A Secret to which a container refers that is added to the running pod later."""
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = f"{POLICIES[: -len('policies')]}policybindings"
 SEEN = ("pods", "configmaps", "serviceaccounts", "persistentvolumeclaims", "services", "resourcequotas")
 
 
 class Talkative(MapProgram):
-    """A program that says all that it has to say."""
+    """A program that logs at its most verbose level."""
 
     def command(self, word: str, name: str = "topo") -> list[str]:
-        """Ask for level debug."""
+        """Add the log level debug to a command."""
         return [*super().command(word, name), "--log-level", "debug"]
 
 
 class Stage:
-    """The program, the markers, and all that was said so far."""
+    """The program, the markers, and all output so far."""
 
     def __init__(self, program: Talkative) -> None:
         self.program = program
@@ -49,11 +49,11 @@ class Stage:
 
     @property
     def below(self) -> Site:
-        """The lower cluster that the pods are bound to."""
+        """The lower cluster to which the pods are bound."""
         return self.program.sites[A]
 
     async def write(self, name: str) -> None:
-        """Make a Secret above with new values, or give it new ones."""
+        """Create an upper Secret with new values, or update its values."""
         kind = self.ways[name].type if name in self.ways else OPAQUE
         body: Manifest = {"metadata": {"name": name}, "type": kind, "data": self.markers.data(kind, name)}
         path = self.program.path("secrets", name)
@@ -67,7 +67,7 @@ class Stage:
             await self.program.upper.create(self.program.path("secrets"), body | {"immutable": name == "immutable"})
 
     async def plan(self, moment: str) -> None:
-        """Keep what a plan says, in every form."""
+        """Record the output of a plan in every format."""
         path = self.program.directory / "by-secret.yaml"
         path.write_text(self.program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
         command = [sys.executable, "-m", "tensile", "plan", "-f", str(path), "--log-level", "debug", "-o"]
@@ -77,7 +77,7 @@ class Stage:
             self.said[f"plan {moment} {form}"] = done.out + done.err
 
     async def bundle(self) -> None:
-        """Keep what a bundle has."""
+        """Record the content of a support bundle."""
         archive = self.program.directory / "bundle.tar.gz"
         path = self.program.directory / "by-secret.yaml"
         done = await ran([sys.executable, "-m", "tensile", "bundle", "-f", str(path), "-o", str(archive)])
@@ -89,7 +89,7 @@ class Stage:
                 self.said[part.name] = content.read().decode()
 
     async def listen(self, moment: str) -> None:
-        """Keep what the engine says of itself, and what is written about the namespace in all clusters."""
+        """Record the engine's output, and the objects of the namespace in all clusters."""
         program, port = self.program, self.program.file()["telemetry"]["port"]
         self.said["log"] = program.log.read_text()
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -105,14 +105,14 @@ class Stage:
             self.said[f"{name} nodes {moment}"] = orjson.dumps(await site.read("/api/v1/nodes")).decode()
 
     def leaked(self) -> dict[str, list[str]]:
-        """Return the markers that were said, by where."""
+        """Return the markers in the recorded output, by their source."""
         found = {where: self.markers.found_in(text) for where, text in self.said.items()}
         return {where: values for where, values in found.items() if values}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """The program at level debug, with the kubeconfigs of the lowers in Secrets; their keys are markers too."""
+    """Start the program at level debug, with the lowers' kubeconfigs in Secrets, whose keys are markers too."""
     async with served(sandbox, tmp_path_factory.mktemp("markers"), Talkative) as program:
         made = Stage(program)
         for name in (A, "lower-b"):
@@ -123,8 +123,11 @@ async def stage(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> A
         yield made
 
 
-async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(stage: Stage) -> None:
-    """In plans, logs, status, metrics, events, conditions, errors; also when a Secret is changed, or refused."""
+async def test_secret_values_are_in_no_output_and_are_deleted_with_their_pods(stage: Stage) -> None:
+    """Plans, logs, status, metrics, events, conditions and errors contain none.
+
+    This holds also if a Secret is changed, or refused by the lower cluster.
+    """
     program, below = stage.program, stage.below
     await program.stop()
     for name in (*stage.ways, DEBUGGING):
@@ -142,7 +145,7 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     found = await below.until_all(program.path("secrets"), lambda one: set(stage.ways) <= set(one))
     content = orjson.dumps(list(found.values())).decode()
     assert len(set(stage.markers.values)) >= 50
-    assert len(stage.markers.found_in(content)) >= 47, "they are below; three are encoded twice"
+    assert len(stage.markers.found_in(content)) >= 47, "they are in the lower cluster; three are encoded twice"
     await program.upper.until(program.pod_path("all"), is_ready)
     await debugged(stage)
     await stage.listen("running")
@@ -157,12 +160,12 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     assert stage.leaked() == {}
     left = [orjson.dumps(await below.read(f"/api/v1/{plural}")).decode() for plural in (*SEEN, "secrets", "events")]
     assert stage.markers.found_in(*left) == []
-    assert "Secret" in stage.said["log"], "it was told of Secrets"
+    assert "Secret" in stage.said["log"], "the log mentions Secrets"
     assert STATUS in stage.said["upper configmaps running"]
 
 
 async def debugged(stage: Stage) -> None:
-    """Add a container to the running pod that refers to one more Secret."""
+    """Add a debug container that refers to one more Secret to the running pod."""
     program, below = stage.program, stage.below
     variable = {"name": "V", "valueFrom": {"secretKeyRef": {"name": DEBUGGING, "key": "one"}}}
     added = {"name": "debugger", "image": "app:1", "command": ["true"], "env": [variable]}
@@ -174,7 +177,7 @@ async def debugged(stage: Stage) -> None:
 
 
 async def changed(stage: Stage) -> None:
-    """Change every Secret that may change while no engine runs, plan, and have it done."""
+    """Change every mutable Secret while no engine runs, plan, and let the engine apply the changes."""
     program, below = stage.program, stage.below
     await program.stop()
     for name in stage.ways:
@@ -186,14 +189,14 @@ async def changed(stage: Stage) -> None:
     newest = stage.markers.values[-1]
 
     def is_there(secrets: dict[str, Manifest]) -> bool:
-        """Look for the last value that was written."""
+        """Report whether the last value that was written is in the Secrets."""
         return newest in stage.markers.found_in(orjson.dumps(list(secrets.values())).decode())
 
     await below.until_all(program.path("secrets"), is_there)
 
 
 async def refused(stage: Stage) -> None:
-    """Let the lower cluster deny a Secret, and a change of another, with messages that quote them."""
+    """Let the lower cluster refuse a Secret, and a change of another one, with messages that quote them."""
     program, below = stage.program, stage.below
     name = program.namespace
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["secrets"]}
@@ -224,7 +227,7 @@ async def refused(stage: Stage) -> None:
 
 
 async def until_quoted(stage: Stage) -> None:
-    """Wait until the lower cluster refuses such a Secret, and quotes it."""
+    """Wait until the lower cluster refuses such a Secret and quotes it."""
     value = b64encode(b"harmless").decode()
     body = {"metadata": {"name": "quoted"}, "data": {"one": value}}
     async with asyncio.timeout(20):
@@ -237,8 +240,8 @@ async def until_quoted(stage: Stage) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_marker_is_found_however_it_is_encoded() -> None:
-    """As it is, and in base64 at each place; so that the test above could find one."""
+async def test_a_marker_is_found_in_plain_text_and_in_base64() -> None:
+    """It is found at every base64 offset, so the test of leaks could find one."""
     markers = Markers("abc")
     value = markers.fresh()
     for offset in range(6):

@@ -1,6 +1,6 @@
-"""Twenty mistakes that users make, each with an engine that runs.
+"""Tests of twenty mistakes that users make while an engine runs.
 
-The program has to name the cause, and what it advises is done to the letter: all has to be well again after that.
+The program has to name the cause, and everything has to work again after its advice is followed literally.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ APPS = "apis/apps/v1"
 RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
 OFTEN = 0.3
 NEW = "lower-x"
-"""The name that a lower gets."""
+"""The new name of a lower."""
 
 
 class Mistaken(Program):
-    """A program, the commands that a user asks about it, and the files of the topology."""
+    """A program, the commands by which a user diagnoses it, and the files of the topology."""
 
     async def says(self, *words: str) -> Done:
         """Run a command of tensile on the topology file; `explain` and `uninstall` as an administrator."""
@@ -44,7 +44,7 @@ class Mistaken(Program):
         return await ran([sys.executable, "-m", "tensile", *words, "-f", str(path)])
 
     async def until_says(self, words: str, *command: str) -> str:
-        """Run a command again and again until its output has these words, and return that."""
+        """Run a command repeatedly until its output contains these words, and return the output."""
         text = ""
         try:
             async with asyncio.timeout(LIMIT):
@@ -57,7 +57,7 @@ class Mistaken(Program):
         return text
 
     async def until_done(self, *command: str) -> None:
-        """Run a command again and again until it ends with code 0."""
+        """Run a command repeatedly until it exits with code 0."""
         done = Done(1, "", "")
         try:
             async with asyncio.timeout(2 * LIMIT):
@@ -84,7 +84,7 @@ class Mistaken(Program):
         self.process = await self.begun(self.save(*edits), self.log)
 
     async def refused(self) -> str:
-        """Start another program on the file, which has to end with code 1, and return what it logs."""
+        """Start another program on the file, which has to exit with code 1, and return its log."""
         log = self.directory / "refused.log"
         process = await self.begun(self.directory / "topology.yaml", log)
         async with asyncio.timeout(LIMIT):
@@ -122,13 +122,13 @@ class Mistaken(Program):
         return f"{self.path('pods')}?labelSelector=app%3D{name}"
 
     async def undeploy(self, name: str) -> None:
-        """Delete a Deployment, and wait until its pods are gone."""
+        """Delete a Deployment, and wait until its pods are deleted."""
         await self.upper.delete(self.path("deployments", name, APPS) + "?propagationPolicy=Background")
         await self.upper.until_all(self.of(name), lambda found: not found)
 
 
 def renamed_lower(**fields: Manifest) -> Edit:
-    """Make an edit that gives the second lower another name, and lays fields over it."""
+    """Return an edit that changes fields of the second lower, and its name."""
 
     def edit(file: Manifest) -> None:
         edit_lower(B, **fields)(file)
@@ -146,16 +146,16 @@ def _is_well(report: Manifest, lowers: tuple[str, ...]) -> bool:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def here(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mistaken]:
-    """A program on the sandbox's clusters."""
+    """Start a program on the sandbox's clusters."""
     async with served(sandbox, tmp_path_factory.mktemp("mistakes"), Mistaken) as made:
         yield made
 
 
-# The mistakes of every first day.
+# Mistakes of the first day.
 
 
-async def test_1_a_wrong_path_of_a_kubeconfig(here: Mistaken) -> None:
-    """The last good connection is kept."""
+async def test_1_the_status_names_a_kubeconfig_that_does_not_exist(here: Mistaken) -> None:
+    """The engine keeps the last good connection."""
     await here.reload(edit_lower(B, kubeconfig="gone.kubeconfig"))
     text = await here.until_says("gone.kubeconfig: cannot be read (No such file or directory)", "status")
     assert "check the path and its permissions; the last good connection is kept" in text
@@ -165,8 +165,8 @@ async def test_1_a_wrong_path_of_a_kubeconfig(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_2_a_wrong_port_of_a_lower(here: Mistaken) -> None:
-    """Nothing listens there."""
+async def test_2_doctor_names_the_kubeconfig_with_a_wrong_port(here: Mistaken) -> None:
+    """No program listens on that port, so the connection is refused."""
     good = here.sandbox.clusters[B].server
     here.replace(B, good, f"https://127.0.0.1:{spare_port()}")
     await here.until_says("Connection refused", "status")
@@ -177,8 +177,8 @@ async def test_2_a_wrong_port_of_a_lower(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_3_a_token_that_was_revoked(here: Mistaken) -> None:
-    """The account was made anew, and a token of the old one does not belong to the new one."""
+async def test_3_doctor_prints_the_command_that_replaces_a_revoked_token(here: Mistaken) -> None:
+    """The account was deleted and created again, so its old token is not valid any more."""
     site, name = here.sites[B], f"mistaken-{here.mark}"
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
@@ -208,8 +208,8 @@ async def test_3_a_token_that_was_revoked(here: Mistaken) -> None:
     await site.delete(f"{RIGHTS}/clusterrolebindings/{name}")
 
 
-async def test_4_an_account_without_permissions(here: Mistaken) -> None:
-    """The commands that grant them are printed."""
+async def test_4_doctor_prints_the_commands_that_grant_missing_permissions(here: Mistaken) -> None:
+    """Once they are run, the lower cluster is Ready."""
     good = (here.directory / f"{B}.kubeconfig").read_text()
     here.give(B, here.kubeconfig(B, f"nobody-{here.mark}", ()))
     await here.until_says("is forbidden", "status")
@@ -231,8 +231,8 @@ async def test_4_an_account_without_permissions(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_5_a_port_that_is_taken(here: Mistaken) -> None:
-    """The file says which port to choose instead."""
+async def test_5_the_log_and_the_status_name_the_key_of_a_port_that_is_taken(here: Mistaken) -> None:
+    """The engine works again after another telemetry.port or webhook.port is set."""
     await here.stop()
     with socket.create_server(("127.0.0.1", here.file()["telemetry"]["port"])):
         assert "another program uses this port: stop it, or set telemetry.port" in await here.refused()
@@ -252,8 +252,8 @@ async def test_5_a_port_that_is_taken(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_6_two_engines_of_one_topology(here: Mistaken) -> None:
-    """The second one does not start."""
+async def test_6_a_second_engine_of_one_topology_does_not_start(here: Mistaken) -> None:
+    """Its log advises to stop the first one."""
     told = await here.refused()
     assert f"an engine of topology {here.namespace} on this machine already uses telemetry port" in told
     assert "stop it first" in told
@@ -261,8 +261,8 @@ async def test_6_two_engines_of_one_topology(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_7_a_lower_removed_with_pods_on_it(here: Mistaken) -> None:
-    """They stay until it is put back and drained."""
+async def test_7_the_node_of_a_removed_lower_stays_while_it_has_pods(here: Mistaken) -> None:
+    """Status and plan advise to put the lower back and to drain it."""
     await here.deployed("leaving", 4)
     here.save(without_lower(B))
     text = await here.until_says("put it back with maintenance: drain", "status")
@@ -277,8 +277,8 @@ async def test_7_a_lower_removed_with_pods_on_it(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_8_a_lower_renamed_with_pods_on_it(here: Mistaken) -> None:
-    """They run on under its node's name."""
+async def test_8_status_and_plan_advise_to_keep_the_node_name_of_a_renamed_lower(here: Mistaken) -> None:
+    """With that node name, the pods run on under the lower's new name."""
     before = await here.deployed("kept", 2, B)
     renamed = renamed_lower(node={"name": f"{here.nodes[B]}-new"})
     here.save(renamed)
@@ -294,8 +294,8 @@ async def test_8_a_lower_renamed_with_pods_on_it(here: Mistaken) -> None:
     await here.undeploy("kept")
 
 
-async def test_9_a_webhook_without_an_address(here: Mistaken) -> None:
-    """It is registered once it has one."""
+async def test_9_status_and_validate_name_the_missing_address_of_a_webhook(here: Mistaken) -> None:
+    """The webhook is registered once it has an address."""
     port = spare_port()
     await here.reload(with_fields(webhook={"enabled": True, "bind": "127.0.0.1", "port": port}))
     words = "set webhook.service or webhook.url"
@@ -308,8 +308,8 @@ async def test_9_a_webhook_without_an_address(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_10_a_broken_topology_file(here: Mistaken) -> None:
-    """The last good one stays in force."""
+async def test_10_the_status_reports_an_unknown_key_in_the_topology_file(here: Mistaken) -> None:
+    """The last good topology stays in force."""
     await here.reload(edit_lower(B, maintenanc="cordon"))
     text = await here.until_says("the last good topology stays in force", "status")
     assert "unknown key; did you mean maintenance?" in text
@@ -319,7 +319,7 @@ async def test_10_a_broken_topology_file(here: Mistaken) -> None:
     await here.until_well()
 
 
-# Ten more.
+# Ten more mistakes.
 
 
 async def explained(here: Mistaken, pod: str, why: str, advice: str) -> None:
@@ -328,8 +328,8 @@ async def explained(here: Mistaken, pod: str, why: str, advice: str) -> None:
     assert advice in text, text
 
 
-async def test_11_a_pod_without_the_toleration(here: Mistaken) -> None:
-    """A label is enough."""
+async def test_11_explain_names_the_taint_that_a_pod_does_not_tolerate(here: Mistaken) -> None:
+    """The advised label `virtual-pod` is enough to run the pod."""
     body = {"metadata": {"name": "plain"}, "spec": here.template({})["spec"] | {"tolerations": []}}
     await here.upper.create(here.path("pods"), body)
     await explained(here, "plain", "node(s) had untolerated taint(s)", 'or label it virtual-pod: "true"')
@@ -338,8 +338,8 @@ async def test_11_a_pod_without_the_toleration(here: Mistaken) -> None:
     await here.end_pods("plain")
 
 
-async def test_12_a_config_map_that_does_not_exist(here: Mistaken) -> None:
-    """The pod starts once it is there."""
+async def test_12_explain_names_a_config_map_that_does_not_exist(here: Mistaken) -> None:
+    """The pod starts once the ConfigMap is created."""
     await here.bind("lacking", {"volumes": [{"name": "v", "configMap": {"name": "settings"}}]})
     words = f"ConfigMap {here.namespace}/settings does not exist in the upper cluster"
     await explained(here, "lacking", words, "-> create the ConfigMap in the upper cluster")
@@ -348,8 +348,8 @@ async def test_12_a_config_map_that_does_not_exist(here: Mistaken) -> None:
     await here.end_pods("lacking")
 
 
-async def test_13_a_quota_in_the_lower(here: Mistaken) -> None:
-    """It is raised there."""
+async def test_13_explain_names_the_exceeded_quota_of_a_lower_cluster(here: Mistaken) -> None:
+    """The pod starts once the quota is raised."""
     await here.run_pod("first")
     quotas = here.path("resourcequotas")
     await here.sites[A].create(quotas, {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}})
@@ -361,8 +361,8 @@ async def test_13_a_quota_in_the_lower(here: Mistaken) -> None:
     await here.end_pods("first", "second")
 
 
-async def test_14_a_pod_that_no_real_node_holds(here: Mistaken) -> None:
-    """The virtual node has room for it in sum only."""
+async def test_14_explain_advises_to_reduce_the_requests_of_a_pod_that_fits_on_no_real_node(here: Mistaken) -> None:
+    """The virtual node has room for the pod only in sum."""
     asked = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "40"}}}
     await here.bind("large", {"containers": [asked]})
     await explained(here, "large", "Insufficient cpu", "-> reduce the requests of the pod")
@@ -371,8 +371,8 @@ async def test_14_a_pod_that_no_real_node_holds(here: Mistaken) -> None:
     await here.end_pods("large")
 
 
-async def test_15_a_context_that_the_kubeconfig_lacks(here: Mistaken) -> None:
-    """Those that there are can be listed."""
+async def test_15_the_status_names_a_context_that_the_kubeconfig_does_not_define(here: Mistaken) -> None:
+    """`kubectl config get-contexts` lists the defined ones."""
     await here.reload(edit_lower(B, context="production"))
     text = await here.until_says("context 'production': no context has this name (1 defined)", "status")
     assert "the last good connection is kept" in text
@@ -384,8 +384,8 @@ async def test_15_a_context_that_the_kubeconfig_lacks(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_16_two_lowers_with_one_kubeconfig(here: Mistaken) -> None:
-    """The one that is wrong is named."""
+async def test_16_the_status_advises_against_one_kubeconfig_for_two_lowers(here: Mistaken) -> None:
+    """The status names the second lower and the kubeconfig, and `validate` reports that it is the same cluster."""
     good = edit_lower(B, kubeconfig=f"{A}.kubeconfig")
     await here.reload(good)
     words = f"use the kubeconfig of another cluster than {here.directory / A}.kubeconfig"
@@ -396,8 +396,8 @@ async def test_16_two_lowers_with_one_kubeconfig(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_17_another_name_of_the_topology(here: Mistaken) -> None:
-    """Under the old one everything is its own again."""
+async def test_17_a_plan_advises_to_restore_the_name_of_a_renamed_topology(here: Mistaken) -> None:
+    """Under the former name, the topology owns its objects again."""
     other = with_fields(name=f"{here.namespace}-new")
     await here.restart(other)
     await here.logged("belongs to topology")
@@ -406,8 +406,8 @@ async def test_17_another_name_of_the_topology(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_18_a_drain_of_a_pod_without_a_controller(here: Mistaken) -> None:
-    """It stays until the topology allows to create it again elsewhere."""
+async def test_18_explain_advises_recreate_bare_pods_for_a_bare_pod_that_blocks_a_drain(here: Mistaken) -> None:
+    """With that field, the pod is created again in the other lower cluster."""
     await here.upper.create(
         here.path("pods"), {"metadata": {"name": "bare"}, "spec": here.template({})["spec"] | _soon_gone()}
     )
@@ -426,8 +426,8 @@ async def test_18_a_drain_of_a_pod_without_a_controller(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_19_the_authority_of_another_cluster(here: Mistaken) -> None:
-    """The right one is named, with the command that prints it."""
+async def test_19_doctor_names_the_right_ca_if_a_kubeconfig_has_that_of_another_cluster(here: Mistaken) -> None:
+    """It prints the wrong CA of the kubeconfig and the CA that issued the server's certificate."""
     good, foreign = (here.directory / f"{B}.kubeconfig").read_text(), here.kubeconfig(A, "x")
     pattern = r"certificate-authority-data: (\S+)"
     mine, other = (re.findall(pattern, text)[0] for text in (good, foreign))
@@ -440,8 +440,8 @@ async def test_19_the_authority_of_another_cluster(here: Mistaken) -> None:
     await here.until_well()
 
 
-async def test_20_an_uninstall_while_the_engine_runs(here: Mistaken) -> None:
-    """First the pods leave, then the engine is stopped."""
+async def test_20_uninstall_is_refused_while_pods_are_bound_or_the_engine_runs(here: Mistaken) -> None:
+    """It succeeds after the pods are deleted and the engine is stopped."""
     await here.run_pod("last")
     done = await here.says("uninstall", "--yes")
     assert done.code == 1

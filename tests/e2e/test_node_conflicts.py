@@ -1,4 +1,4 @@
-"""A Node above that has the name of a virtual node and is not ours: it may be a real machine, and is left alone."""
+"""Tests of a Node of another owner with a virtual node's name: it may be a real machine, and is not touched."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.real
 
 
 def plain(_ground: Ground) -> Manifest:
-    """Return the metadata of a Node that knows nothing of us."""
+    """Return the metadata of a Node without marks."""
     return {}
 
 
 def forged(ground: Ground) -> Manifest:
-    """Return our label alone."""
+    """Return the owner label of this topology alone."""
     return {"labels": {OWNER: ground.owner.mark, "type": "virtual-kubelet"}}
 
 
@@ -37,8 +37,13 @@ async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
 
 
 @pytest.mark.parametrize("marks", [plain, forged, second_topology])
-async def test_a_strangers_node_and_its_pods_are_left_alone(field: Ground, marks: Callable[[Ground], Manifest]) -> None:
-    """No write goes to it or to pods on it, the log says why, and the other lower works; freed, the name is taken."""
+async def test_a_node_of_another_owner_and_its_pods_are_not_touched(
+    field: Ground, marks: Callable[[Ground], Manifest]
+) -> None:
+    """The engine reports the conflict, and the other lower works.
+
+    Once the Node is deleted, the engine creates its virtual node and runs the pods.
+    """
     node = field.nodes[A]
     await field.upper.create("/api/v1/nodes", {"metadata": {"name": node, **marks(field)}})
     made = await field.bind("settled")

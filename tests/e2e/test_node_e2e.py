@@ -1,4 +1,4 @@
-"""The virtual node as it stands above: what is lost below is lost there, and what somebody takes off it comes back."""
+"""Tests of the virtual node: resources of cordoned lower nodes are removed from it, and edits of it are reverted."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +11,7 @@ from sitekit import NODE_LEASES, Manifest, is_ready
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 SOON = 30.0
-"""Seconds in which what was taken off is back: less than it takes to call a node lost."""
+"""Seconds in which a removed label is restored: fewer than until a node counts as lost."""
 BEATS = 20.0
 """Seconds in which a lease is renewed twice."""
 GPU = "e2e.example/gpu"
@@ -19,7 +19,7 @@ GPU = "e2e.example/gpu"
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def large(ground: Ground) -> AsyncIterator[str]:
-    """Return the first lower a node with GPUs, which none of its others has, and give its name."""
+    """Add a node with GPUs, which no other node of the first lower has, and return its name."""
     site = ground.sites[A]
     name = await site.add_node(f"large-{ground.mark}", **{GPU: "8"})
     yield name
@@ -27,18 +27,18 @@ async def large(ground: Ground) -> AsyncIterator[str]:
 
 
 def offers(*amounts: str | None) -> Any:
-    """Return what says whether a node has so many GPUs, and as many of them for pods."""
+    """Return the predicate that a node has these GPUs as capacity and as allocatable."""
     return lambda node: [node["status"][field].get(GPU) for field in ("capacity", "allocatable")] == list(amounts)
 
 
 async def node_writes(ground: Ground) -> list[str]:
-    """Return the engine's writes of nodes since `note`, however they ended, once it has nothing more to do."""
+    """Return the engine's attempts to write nodes since `note`, once the engine is idle."""
     await ground.calm()
     return [f"{one.verb} {one.subresource}" for one, _ in await ground.attempts() if one.resource == "nodes"]
 
 
-async def test_a_resource_that_goes_below_goes_above(ground: Ground, large: str) -> None:
-    """Its only node is cordoned: the upper scheduler sends no more pods for it, and the Node rests from then on."""
+async def test_a_resource_of_a_cordoned_lower_node_is_removed_from_the_virtual_node(ground: Ground, large: str) -> None:
+    """The upper scheduler then binds no more pods that need it, and the engine does not write the Node again."""
     site, path = ground.sites[A], f"/api/v1/nodes/{ground.nodes[A]}"
     await ground.upper.until(path, offers("8", "8"))
     assert (await ground.kubectl("cordon", large, cluster=A)).code == 0
@@ -55,12 +55,12 @@ async def test_a_resource_that_goes_below_goes_above(ground: Ground, large: str)
 
 
 def is_typed(node: Manifest) -> bool:
-    """Report whether a node has the label by which virtual ones are told."""
+    """Report whether a node has the label that marks virtual nodes."""
     return bool(node["metadata"]["labels"].get("type") == "virtual-kubelet")
 
 
-async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -> None:
-    """It is the same Node, and its pods run on and are followed: `kubectl label node NODE type-` is soon undone."""
+async def test_a_removed_or_changed_type_label_of_a_virtual_node_is_restored(ground: Ground) -> None:
+    """It is the same Node after `kubectl label node NODE type-`, and its pods run on and are mirrored."""
     path = f"/api/v1/nodes/{ground.nodes[A]}"
     above = await ground.run_pod("kept")
     below = await ground.sites[A].read(ground.pod_path("kept"))
@@ -79,8 +79,8 @@ async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -
     assert "patch " in await node_writes(ground)
 
 
-async def test_a_node_shows_that_its_engine_runs(ground: Ground) -> None:
-    """Its lease is made, found again by an engine that begins, and made anew where somebody deletes it."""
+async def test_the_lease_of_a_virtual_node_is_renewed_and_recreated(ground: Ground) -> None:
+    """A restarted engine renews the existing lease, and a deleted lease is created again."""
     path = f"{NODE_LEASES}/{ground.nodes[A]}"
     made = await ground.upper.until(path, lambda one: one["spec"]["renewTime"], limit=BEATS)
     await ground.stop()

@@ -1,4 +1,4 @@
-"""`tensile run --observe` on real clusters, beside another engine of the same virtual node."""
+"""Tests of `tensile run --observe` on real clusters, beside another engine of the same virtual node."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
 
 
 async def keep_node(field: Ground) -> None:
-    """Create the virtual node as tensile-kube does, and report it Ready."""
+    """Create the virtual node as tensile-kube does, and set its condition Ready."""
     node = field.nodes[A]
     await field.upper.create("/api/v1/nodes", {"metadata": {"name": node, "labels": {"type": "virtual-kubelet"}}})
     await field.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [KEPT]}}, "strategic")
@@ -64,7 +64,7 @@ async def mirrored(field: Ground, name: str) -> Manifest:
 
 @asynccontextmanager
 async def observing(field: Ground, file: Path) -> AsyncIterator[Log]:
-    """Run the command until the block ends; it must end well by SIGTERM."""
+    """Run the command until the block ends, and assert that SIGTERM ends it with code 0."""
     command = [sys.executable, "-m", "tensile", "run", "--observe", "-f", str(file), "--log-format", "json"]
     child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env=os.environ.copy())
     assert child.stderr is not None
@@ -79,8 +79,8 @@ async def observing(field: Ground, file: Path) -> AsyncIterator[Log]:
             await child.wait()
 
 
-async def test_it_reports_what_the_engine_would_do_and_writes_nothing(field: Ground) -> None:
-    """It shows adoptions and creations, also of pods that come later, and tries no write, not even of a lease."""
+async def test_an_observing_engine_reports_its_plan_and_writes_nothing(field: Ground) -> None:
+    """It reports adoptions and creations, also of later pods, and tries no write, not even of a lease."""
     await field.make_namespace(A, field.namespace)
     await keep_node(field)
     before = await mirrored(field, "running")

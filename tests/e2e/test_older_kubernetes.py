@@ -1,6 +1,6 @@
-"""The main job on the release of Kubernetes before the one that all other tests run on, on both sides.
+"""Tests of the main job on the previous release of Kubernetes, in the upper and the lower clusters.
 
-That release has no MutatingAdmissionPolicy by default, so there pods get their tolerations from the engine.
+That release has no MutatingAdmissionPolicy by default, so the engine sets the tolerations of pods there.
 """
 
 import json
@@ -38,8 +38,8 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield started
 
 
-def test_every_cluster_is_of_that_release(older: Sandbox) -> None:
-    """Its apiserver, and the nodes of lower clusters."""
+def test_every_cluster_runs_the_older_release(older: Sandbox) -> None:
+    """This holds for its apiserver and for the nodes of lower clusters."""
     for name in older.clusters:
         shown = json.loads(older.kubectl("get", "--raw", "/version", cluster=name).stdout)
         nodes = json.loads(older.kubectl("get", "nodes", "-o", "json", cluster=name).stdout)["items"]
@@ -47,8 +47,8 @@ def test_every_cluster_is_of_that_release(older: Sandbox) -> None:
         assert {one["status"]["nodeInfo"]["kubeletVersion"] for one in nodes} <= {OLDER}
 
 
-def test_the_main_job_is_done(older: Sandbox) -> None:
-    """A Deployment runs below with what it refers to; logs, exec, edits and its end are as on the newer release."""
+def test_the_main_job_passes_on_the_older_release(older: Sandbox) -> None:
+    """All tests of the main job pass; the test that a quiet engine repeats no write is left out."""
     variables = {
         key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_XDIST", "PYTEST_CURRENT"))
     }

@@ -1,4 +1,7 @@
-"""Engines of one topology that were set up apart: on a machine, in two namespaces. One drives, as the others know."""
+"""Tests of engines of one topology that were set up separately: on a machine, and in two namespaces.
+
+One of them leads, and the others know which one.
+"""
 
 import asyncio
 import signal
@@ -24,18 +27,18 @@ from tensile.sandbox.sandbox import Sandbox
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 HAND_OVER = 12.0
-"""Seconds: less than a Lease that is not released keeps others waiting."""
+"""Seconds: fewer than until a Lease that is not released expires."""
 LEADS, WAITS = "became leader", "waiting to become leader"
 
 
 class SetUp(MapProgram):
-    """One set-up in a namespace, as `tensile manifests` makes it."""
+    """A set-up in a namespace, as `tensile manifests` renders it."""
 
     options = ("--leader-elect",)
 
 
 class Other(NamedTuple):
-    """An engine of the same topology that was set up apart: its process, its log, and where its nodes are served."""
+    """A separate engine of the same topology: its process, its log, and the ports of its nodes."""
 
     process: Process
     log: Path
@@ -47,7 +50,7 @@ Way = Callable[[SetUp], AbstractAsyncContextManager[Other]]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SetUp]:
-    """The first one, which leads, with one pod that runs in the first lower."""
+    """Start the first engine, which leads, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("one"), SetUp) as made:
         await made.run_pod("web")
         yield made
@@ -77,7 +80,7 @@ def elsewhere(file: Manifest, ports: list[int]) -> None:
 
 @asynccontextmanager
 async def on_a_machine(program: SetUp, *options: str) -> AsyncIterator[Other]:
-    """Run one on a file, which is asked to take turns unless it is told otherwise."""
+    """Run an engine on a file, with leader election unless other options are given."""
     ports = spare_ports(len(LOWERS) + 2)
     path = program.directory / "other.yaml"
     path.write_bytes(orjson.dumps(Ground.file(program, lambda file: elsewhere(file, ports))))
@@ -89,7 +92,7 @@ async def on_a_machine(program: SetUp, *options: str) -> AsyncIterator[Other]:
 
 @asynccontextmanager
 async def in_another_namespace(program: SetUp) -> AsyncIterator[Other]:
-    """Run one on a ConfigMap in another namespace, with the roles that are rendered for that."""
+    """Run an engine on a ConfigMap in another namespace, with the roles that are rendered for that."""
     ports, namespace = spare_ports(len(LOWERS) + 2), f"{program.namespace}-other"
     await program.make_namespace(UPPER, namespace)
     roles = roles_of(program.topology(), namespace, NAME)[UPPER]
@@ -114,7 +117,7 @@ async def nodes(program: SetUp) -> dict[str, str]:
 
 
 async def served_at(program: SetUp, port: int) -> None:
-    """Wait until the first lower's node says that its kubelet API is at a port."""
+    """Wait until the first lower's node contains this port of its kubelet API."""
     await program.upper.until(
         f"/api/v1/nodes/{program.nodes[A]}",
         lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port,
@@ -122,10 +125,11 @@ async def served_at(program: SetUp, port: int) -> None:
 
 
 @pytest.mark.parametrize("way", [on_a_machine, in_another_namespace])
-async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program: SetUp, way: Way) -> None:
-    """One drives, and the other says who does and by which Lease; each takes over from the other, nodes stay the same.
+async def test_engines_of_one_topology_elect_one_leader_wherever_they_were_set_up(program: SetUp, way: Way) -> None:
+    """The other engine logs the leader and its Lease, and each takes over from the other.
 
-    What one has made, the other goes on with: no node and no copy is deleted and made again.
+    A new leader continues with the existing objects: no node is written and no object is deleted while both run, and
+    the nodes keep their UIDs.
     """
     before, own = await nodes(program), program.topology().lowers[0].node.kubelet_port
     assert own is not None

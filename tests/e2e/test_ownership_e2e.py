@@ -1,6 +1,7 @@
-"""Marks prove nothing: what somebody gets who writes ours on objects of a lower cluster, or on pods of the upper one.
+"""Tests that marks prove nothing: a client gains nothing by writing them on lower objects or on upper pods.
 
-Each is done beside pods that run, on real clusters. A forger may write in one lower namespace; he knows names and UIDs.
+Each forgery happens beside running pods, on real clusters. A forger may write in one lower namespace, and knows names
+and UIDs.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ NEVER = {"schedulerName": "nobody"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine whose pods have tokens of the upper cluster, and a lower namespace that no upper one is mapped to."""
+    """Start an engine whose pods have upper tokens, and create a lower namespace to which no upper one maps."""
     identity = with_fields(serviceAccounts={"identity": "upper"})
     server = advertised(sandbox)
     directory = tmp_path_factory.mktemp("ownership")
@@ -40,7 +41,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def aaa(ground: Ground) -> str:
-    """Return the lower namespace in which the forger may write, before all others in any order."""
+    """Return the lower namespace in which the forger may write; it sorts before all others."""
     return f"aaa-{ground.mark}"
 
 
@@ -55,8 +56,8 @@ async def secrets_in(ground: Ground, cluster: str, namespace: str) -> set[str]:
     return {one["metadata"]["name"] for one in found["items"]}
 
 
-async def test_a_pod_with_the_uid_of_another_stands_in_for_nothing(ground: Ground) -> None:
-    """Neither before the real one is made nor beside it: no status, log, exec or token, and nothing after a restart."""
+async def test_a_lower_pod_with_the_uid_of_another_pod_is_not_used_as_its_copy(ground: Ground) -> None:
+    """It yields no status, exec or token, neither before the real copy is created nor beside it nor after a restart."""
     site, there = ground.sites[A], ground.path("pods", "p", namespace=aaa(ground))
     waits = {"serviceAccountName": "payer", "containers": [{"name": "main", "image": "app:1", **ENV}]}
     uid = (await ground.bind("p", waits))["metadata"]["uid"]
@@ -84,7 +85,7 @@ async def test_a_pod_with_the_uid_of_another_stands_in_for_nothing(ground: Groun
 
 
 async def relabelled(ground: Ground, path: str, forged: str) -> None:
-    """Change the real pods and the forged one in turns, so that each is the last of those with their UID."""
+    """Change the real pods and the forged one in turn, so that each is the last changed pod with their UID."""
     for number in range(3):
         label = {"metadata": {"labels": {"turn": str(number)}}}
         for site, pod in ((A, path), (UPPER, path), (A, forged)):
@@ -110,8 +111,8 @@ def identity_edits(ground: Ground) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("marks", ["label", "all"])
-async def test_a_lower_pod_makes_nothing_come_down(ground: Ground, marks: Marks) -> None:
-    """No pod of the upper cluster asks: no Secret, account or Service comes, whatever a lower pod names."""
+async def test_a_forged_lower_pod_causes_no_copies_of_objects(ground: Ground, marks: Marks) -> None:
+    """No upper pod refers to them, so no Secret, account or Service is copied, whatever a lower pod names."""
     space = f"{ground.namespace}-prod-{marks}"
     site = ground.sites[B]
     for name in (UPPER, B):
@@ -136,8 +137,8 @@ async def test_a_lower_pod_makes_nothing_come_down(ground: Ground, marks: Marks)
         await ground.sites[name].delete(f"/api/v1/namespaces/{space}")
 
 
-async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None:
-    """It is not updated any more, and goes with its original, though that pod is still there."""
+async def test_a_forged_lower_pod_keeps_a_copy_only_without_updates(ground: Ground) -> None:
+    """The copy is not updated any more, and is deleted with its upper object although the forged pod still exists."""
     site = ground.sites[A]
     for name in ("password", "fence"):
         await ground.upper.create(ground.path("secrets"), {"metadata": {"name": name}, "data": {"key": "dmFsdWU="}})
@@ -163,8 +164,11 @@ async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None
     await ground.end_pods("follower")
 
 
-async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
-    """A tenant who writes the UID of another's pod on his own takes nothing from it: events, status, deletion."""
+async def test_marks_on_an_upper_pod_have_no_effect(ground: Ground) -> None:
+    """A tenant writes the UID of another pod on his own.
+
+    The other pod keeps its events and its status, and is not deleted with the first one.
+    """
     victim = await ground.bind("victim")
     uid = victim["metadata"]["uid"]
     notes = {"annotations": {UPPER_UID: uid}, "labels": {OWNER: ground.owner.mark}}
@@ -190,10 +194,10 @@ async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("grace", [None, 0], ids=["deleted", "by force"])
-async def test_a_pod_deleted_while_no_engine_runs_ends_and_its_forged_twin_stays(
+async def test_a_pod_deleted_while_no_engine_runs_is_deleted_and_its_forged_twin_is_kept(
     ground: Ground, grace: int | None
 ) -> None:
-    """Of two lower pods with one UID the one at its place is the copy: it goes, and the forged one stays."""
+    """Of two lower pods with one UID, the one at the upper pod's place is the copy."""
     site = ground.sites[A]
     pod = await ground.run_pod("away")
     real = await site.read(ground.pod_path("away"))
@@ -211,8 +215,11 @@ async def test_a_pod_deleted_while_no_engine_runs_ends_and_its_forged_twin_stays
     await site.delete(ground.path("pods", "away", namespace=aaa(ground)), 0)
 
 
-async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -> None:
-    """Sixty forged ones wait for a person; a pod of another namespace that is deleted below is called lost at once."""
+async def test_many_orphans_in_one_namespace_do_not_block_other_namespaces(ground: Ground) -> None:
+    """The guard blocks the deletion of sixty forged pods.
+
+    An upper pod of another namespace is still reported as lost when its lower pod is deleted.
+    """
     site, shop = ground.sites[A], f"{ground.namespace}-shop"
     for name in (UPPER, A):
         await ground.make_namespace(name, shop)
@@ -232,8 +239,8 @@ async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -
         await ground.sites[name].delete(f"/api/v1/namespaces/{shop}")
 
 
-async def test_a_forged_predecessor_that_never_ran_delays_nothing(ground: Ground) -> None:
-    """One that has no node in the other cluster is in nobody's way, whatever holds it there."""
+async def test_a_forged_predecessor_that_never_ran_delays_no_pod(ground: Ground) -> None:
+    """A pod of the same name in the other cluster without a node blocks no other, even with a finalizer."""
     there = ground.sites[B]
     await ground.run_pod("other", lower=B)
     await forge(ground, there, ground.namespace, "db-0", "earlier", spec=NEVER, finalizers=[HOLD])
@@ -243,8 +250,10 @@ async def test_a_forged_predecessor_that_never_ran_delays_nothing(ground: Ground
     await ground.end_pods("db-0", "other")
 
 
-async def test_a_predecessor_that_runs_is_ended_in_time_and_named(ground: Ground) -> None:
-    """Two of a name never run; however long a grace is written on it, it ends within that of the one that waits."""
+async def test_a_running_predecessor_is_named_and_deleted_within_the_grace_period_of_its_successor(
+    ground: Ground,
+) -> None:
+    """Two pods of a name never run at the same time, however long the grace period of the forged one is."""
     there = ground.sites[B]
     await ground.run_pod("other", lower=B)
     slow = {"terminationGracePeriodSeconds": 10**9}
@@ -262,8 +271,8 @@ async def test_a_predecessor_that_runs_is_ended_in_time_and_named(ground: Ground
     await ground.end_pods("db-0", "other")
 
 
-async def test_an_earlier_pod_runs_no_more_when_the_next_begins_after_a_restart(ground: Ground) -> None:
-    """Its upper pod was deleted by force while no engine ran, and another of its name is bound to another lower."""
+async def test_a_pod_waits_after_a_restart_until_its_predecessor_in_another_lower_is_deleted(ground: Ground) -> None:
+    """The upper pod was force-deleted while no engine ran, and another pod of its name is bound to another lower."""
     there = ground.sites[B]
     await ground.run_pod("db-1", lower=B)
     await there.patch(ground.pod_path("db-1"), {"metadata": {"finalizers": [HOLD]}})
@@ -279,8 +288,8 @@ async def test_an_earlier_pod_runs_no_more_when_the_next_begins_after_a_restart(
     await ground.end_pods("db-1")
 
 
-async def test_a_pod_waits_for_one_that_ends_in_its_place_and_nothing_is_deleted_twice(ground: Ground) -> None:
-    """A finalizer holds the earlier one: the next says so, and starts once it is free."""
+async def test_a_pod_waits_for_its_terminating_predecessor_which_is_deleted_only_once(ground: Ground) -> None:
+    """A finalizer holds the predecessor; an Event of the new pod reports that, and the pod starts afterwards."""
     site = ground.sites[A]
     await ground.run_pod("next", {"terminationGracePeriodSeconds": 30})
     await site.patch(ground.pod_path("next"), {"metadata": {"finalizers": [HOLD]}})

@@ -1,4 +1,4 @@
-"""`tensile plan` against what the engine then does: the same objects, the same verbs, by the clusters' audit logs."""
+"""Tests that the changes in `tensile plan` are those that the engine then makes, by the clusters' audit logs."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
 
 def excluding(ground: Ground) -> Edit:
-    """Exclude the second namespace."""
+    """Return an edit that excludes the second namespace."""
     return with_fields(excludeNamespaces=["kube-system", second(ground)])
 
 
@@ -45,7 +45,7 @@ def renamed(file: Manifest) -> None:
 LABEL = edit_lower(A, node={"labels": {"tier": "gold"}})
 CASES = {
     "label": Case(1, (LABEL,)),
-    "label-taken-away": Case(1, (), before=(LABEL,)),
+    "label-removed": Case(1, (), before=(LABEL,)),
     "taint": Case(1, (edit_lower(A, node={"taints": [PROVIDER, MORE]}),)),
     "annotation": Case(1, (edit_lower(B, node={"annotations": {"note": "planned"}}),)),
     "ignored-label": Case(3, (with_fields(ignoreLabels=["app"]),)),
@@ -58,7 +58,7 @@ CASES = {
     "both-removed": Case(2, (without_lower(A), without_lower(B))),
     "empty-node-renamed": Case(2, (renamed,)),
     "several-at-once": Case(5, (LABEL, with_fields(ignoreLabels=["app"]), without_lower(B))),
-    "nothing-that-shows": Case(0, (edit_lower(A, qps=100), with_fields(guard={"maxDeletes": 5}))),
+    "no-visible-change": Case(0, (edit_lower(A, qps=100), with_fields(guard={"maxDeletes": 5}))),
 }
 
 
@@ -75,13 +75,13 @@ async def workload(ground: Ground) -> None:
 
 
 async def run_plan(ground: Ground, output: str, *edits: Edit) -> Done:
-    """Save the file and run `tensile plan` on it."""
+    """Save the topology file and run `tensile plan` on it."""
     path = ground.save(*edits)
     return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", output])
 
 
 async def in_force(ground: Ground, *edits: Edit) -> None:
-    """Put a topology in force and wait until the engine has come to rest with it."""
+    """Load a topology, and wait until the engine is idle with it."""
     await ground.reload(*edits)
     wanted = {lower.node.name for lower in ground.topology(*edits).lowers}
     await ground.upper.until_all(
@@ -94,19 +94,19 @@ async def in_force(ground: Ground, *edits: Edit) -> None:
 
 
 def _is_leaving(node: Manifest) -> bool:
-    """Report whether a Node is one that is kept for its pods alone."""
+    """Report whether a Node is kept only for its pods."""
     return bool(node["spec"].get("unschedulable")) and node["metadata"]["name"].endswith("-a")
 
 
-async def test_after_convergence_there_is_nothing_to_do(ground: Ground) -> None:
-    """It plans no change and names no problem."""
+async def test_a_plan_is_empty_after_convergence(ground: Ground) -> None:
+    """It contains no change and no problem."""
     document = await planned(ground)
     assert (document["changes"], document["problems"]) == ([], [])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_what_is_planned_is_what_is_done(ground: Ground, case: Case) -> None:
-    """It lists exactly what the engine then writes: cluster, verb, kind, namespace and name."""
+async def test_the_engine_writes_exactly_the_planned_changes(ground: Ground, case: Case) -> None:
+    """Plan and audit logs agree in cluster, verb, kind, namespace and name of every change."""
     await in_force(ground, *case.before)
     room_of = ground.nodes[A] if case.by_status else ""
     document = await planned(ground, *case.after, room_of=room_of)
@@ -122,7 +122,7 @@ async def test_what_is_planned_is_what_is_done(ground: Ground, case: Case) -> No
     await in_force(ground)
 
 
-async def test_what_pods_hold_back_is_no_change_and_is_told(ground: Ground) -> None:
+async def test_changes_that_wait_for_pods_are_planned_as_pending(ground: Ground) -> None:
     """A running engine keeps the node's name and the mapping until no pods are mirrored; so does the plan."""
     node = ground.nodes[A]
     document = await planned(ground, edit_lower(A, node={"name": f"{node}-new"}, namespaces={"mapping": "prefix"}))
@@ -134,8 +134,8 @@ async def test_what_pods_hold_back_is_no_change_and_is_told(ground: Ground) -> N
     ]
 
 
-async def test_a_lower_that_is_opened_anew_is_not_taken_for_one_that_was_left_behind(ground: Ground) -> None:
-    """The engine looks for nodes that nobody has at any time, but not while a reload has a lower closed."""
+async def test_a_lower_that_a_reload_reopens_is_not_treated_as_removed(ground: Ground) -> None:
+    """The engine looks for nodes without a lower at any time, but not while a reload has a lower closed."""
     reloading = asyncio.ensure_future(ground.reload(edit_lower(A, kubeconfig=f"./{A}.kubeconfig")))
     while not reloading.done():
         await ground.engine.look()
@@ -146,8 +146,8 @@ async def test_a_lower_that_is_opened_anew_is_not_taken_for_one_that_was_left_be
     await in_force(ground)
 
 
-async def test_pods_that_wait_in_an_excluded_namespace(ground: Ground) -> None:
-    """Taking their namespace off the list is planned with all that it brings: namespace, ConfigMap and pods."""
+async def test_the_end_of_a_namespaces_exclusion_is_planned_with_its_pods_and_copies(ground: Ground) -> None:
+    """The plan contains the namespace, the ConfigMap and the pods, exactly as the engine then creates them."""
     name = second(ground)
     await in_force(ground, excluding(ground))
     await ground.make_namespace(UPPER, name)
@@ -172,15 +172,15 @@ async def test_pods_that_wait_in_an_excluded_namespace(ground: Ground) -> None:
 
 
 async def cleared(ground: Ground, name: str) -> None:
-    """Remove the second namespace's pods, and it."""
+    """Delete the second namespace and its pods."""
     for number in range(2):
         await ground.upper.delete(ground.path("pods", f"held-{number}", namespace=name))
         await ground.upper.gone(ground.path("pods", f"held-{number}", namespace=name))
     await ground.upper.delete(f"/api/v1/namespaces/{name}")
 
 
-async def test_a_secrets_content_is_in_no_plan(ground: Ground) -> None:
-    """A pod that needs a Secret is planned with it, and no output shows its content."""
+async def test_no_plan_contains_the_content_of_a_secret(ground: Ground) -> None:
+    """A pod that needs a Secret is planned with it, and no output format shows the content."""
     await ground.stop()
     content = "c2VjcmV0LWluLWEtcGxhbg=="
     await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": content}})

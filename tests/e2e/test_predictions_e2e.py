@@ -1,4 +1,4 @@
-"""What plans say of pods that will move, against what then happens: a few of the scenes that `make behaviour` plays."""
+"""Tests of the plans of pod moves against what then happens, with a few of the scenes of `make behaviour`."""
 
 from collections.abc import Mapping
 
@@ -28,8 +28,8 @@ STAYED = {"web-2/u2": BEFORE["web-2/u2"]}
 
 
 @pytest.mark.real
-async def test_plans_come_true(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Who leaves and who stays, where to, and where the upper scheduler may go wrong; on three real lowers."""
+async def test_predictions_of_plans_come_true_on_real_clusters(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """They predict which pods leave, where to, and where the upper scheduler may fail; on three real lowers."""
     with Sandbox.start(tmp_path_factory.mktemp("predicted") / "s", THREE) as sandbox:
         found = await scenario(sandbox, PLAYED)
     assert found["broken"] == []
@@ -38,13 +38,13 @@ async def test_plans_come_true(tmp_path_factory: pytest.TempPathFactory) -> None
 
 
 def come(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, ObservedPod]:
-    """Bind a pod to a node."""
+    """Return the observation of a new pod on a node."""
     return {"web-3/u3": ObservedPod(owner, node, is_ready=is_ready)}
 
 
 @pytest.mark.parametrize("node", [B, C])
-def test_any_node_that_was_named_will_do(node: str) -> None:
-    """Which it is, is not the plan's to say."""
+def test_a_new_pod_on_any_predicted_node_is_no_difference(node: str) -> None:
+    """The plan does not predict which of these nodes it will be."""
     assert differences(SAID, BEFORE, {**STAYED, **come(node)}) == []
 
 
@@ -59,26 +59,26 @@ def test_any_node_that_was_named_will_do(node: str) -> None:
         (STAYED, "the new pods of ReplicaSet web went to []"),
     ],
 )
-def test_whatever_else_happens_is_told(after: Mapping[str, ObservedPod], words: str) -> None:
-    """By the pod or its owner."""
+def test_every_other_outcome_is_a_difference(after: Mapping[str, ObservedPod], words: str) -> None:
+    """The message names the pod or its owner."""
     assert words in "; ".join(differences(SAID, BEFORE, after))
 
 
-def test_one_that_leaves_another_node_than_was_said_is_told() -> None:
-    """A plan is about where from as well."""
+def test_a_pod_that_leaves_another_node_than_predicted_is_a_difference() -> None:
+    """A plan predicts the source of a move too."""
     said = {"web-1": SAID["web-1"]._replace(source=B)}
     found = differences(said, BEFORE, {**STAYED, **come(C)})
     assert found == ["web-1 was said to leave lower-b, and left lower-a"]
 
 
-def test_a_pod_that_keeps_its_name_is_another_all_the_same() -> None:
-    """As those of a StatefulSet do."""
+def test_a_new_pod_with_the_same_name_and_another_uid_counts_as_moved() -> None:
+    """The pods of a StatefulSet keep their names."""
     after = {"web-1/u9": ObservedPod(WEB, C, is_ready=True), **STAYED}
     assert differences(SAID, BEFORE, after) == []
 
 
-def test_one_may_wait_only_where_that_was_said_to_happen() -> None:
-    """A drain cannot say more of a node whose room is in fragments."""
+def test_a_new_pod_that_is_not_ready_is_a_difference_unless_the_comparison_is_loose() -> None:
+    """A drain cannot predict more for a node whose free resources are fragmented."""
     after = {**STAYED, **come(C, is_ready=False)}
     assert differences(SAID, BEFORE, after) == ["0 new pods run, and 1 were said to have room"]
     assert differences(SAID, BEFORE, after, loose=True) == []
@@ -94,13 +94,15 @@ def test_one_may_wait_only_where_that_was_said_to_happen() -> None:
         ([], [], True),
     ],
 )
-def test_each_new_pod_stands_for_one_old_one(nodes: list[str], sets: list[set[str]], *, fits: bool) -> None:
-    """Nobody can say for which, so any way will do that goes on without a rest."""
+def test_new_pods_match_if_each_can_be_assigned_to_another_predicted_move(
+    nodes: list[str], sets: list[set[str]], *, fits: bool
+) -> None:
+    """Any assignment is sufficient, because it is unknown which new pod replaces which old one."""
     assert goes_together(nodes, map(frozenset, sets)) is fits
 
 
-def test_who_fits_nowhere_is_read_out_of_the_plan() -> None:
-    """Of the namespace, whatever else the sentence tells of."""
+def test_pods_that_fit_in_no_other_lower_are_parsed_from_the_plans_problems() -> None:
+    """Only the pods of the given namespace count, and other problems in the same sentence are ignored."""
     message = (
         "x/web-1: it fits in no other lower cluster: b: full; x/web-2: no controller; y/web-3: it fits in no other"
     )
@@ -108,8 +110,8 @@ def test_who_fits_nowhere_is_read_out_of_the_plan() -> None:
     assert deadlocks({"problems": [problem, {**problem, "rule": "pod"}]}, "x") == {"web-1"}
 
 
-def test_both_documents_are_read() -> None:
-    """Of pods of the case, and only what leaves."""
+def test_moves_are_parsed_from_plans_and_drains() -> None:
+    """Only pods of the case that leave are included."""
     change = {"name": "web-1", "move": {"from": A, "to": [C, B], "node": "c-1"}}
     assert of_plan({"changes": [change, {"name": "web-2"}, {**change, "name": "strange"}]}, OWNERS) == SAID
     pod = {"name": "web-1", "leaves": True, "target": "", "others": [C], "full": [B]}

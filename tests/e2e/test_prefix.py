@@ -1,4 +1,4 @@
-"""Namespaces below that are called after the topology: several topologies and uppers on one lower cluster."""
+"""Tests of lower namespaces with the topology's name as prefix: several topologies and upper clusters share a lower."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -25,18 +25,18 @@ NEEDS = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """A topology whose namespaces below have its name as their prefix."""
+    """Start a topology whose lower namespaces have its name as their prefix."""
     async with standing(sandbox, tmp_path_factory.mktemp("ground"), PREFIX) as made:
         yield made
 
 
 def below(ground: Ground, namespace: str = "") -> str:
-    """Return the name below of a namespace."""
+    """Return the lower name of a namespace."""
     return f"{ground.namespace}-{namespace or ground.namespace}"
 
 
 async def provided(ground: Ground, namespace: str) -> None:
-    """Create what the pods need in the upper cluster."""
+    """Create the objects that the pods need in the upper cluster."""
     await ground.upper.create(
         ground.path("configmaps", namespace=namespace), {"metadata": {"name": "settings"}, "data": {"key": "value"}}
     )
@@ -45,8 +45,8 @@ async def provided(ground: Ground, namespace: str) -> None:
     )
 
 
-async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(ground: Ground) -> None:
-    """Its ConfigMap and Secret too; logs, exec, status and affinity lead there, and it ends as any other."""
+async def test_a_pod_runs_in_the_prefixed_namespace_with_all_that_it_needs(ground: Ground) -> None:
+    """Its copies, exec, logs and affinity terms use that namespace, and its deletion removes the copies."""
     await provided(ground, ground.namespace)
     term = {
         "labelSelector": {"matchLabels": {"app": "none"}},
@@ -73,8 +73,8 @@ async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(grou
     await site.gone(*(ground.path(plural, name, namespace=there) for plural, name in (("configmaps", "settings"),)))
 
 
-async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -> None:
-    """They stand with the upper pod, in its namespace."""
+async def test_events_of_a_pod_in_a_prefixed_namespace_are_mirrored(ground: Ground) -> None:
+    """They are created in the namespace of the upper pod."""
     pod = await ground.run_pod("told")
     there = await ground.sites[A].read(ground.path("pods", "told", namespace=below(ground)))
     about = {
@@ -93,7 +93,10 @@ async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -
 
 
 async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Ground) -> None:
-    """For a lower with a pod it waits; when the last one has gone, pods go to the other namespace by themselves."""
+    """While the lower has pods, the change is pending.
+
+    After the deletion of the last pod it comes into force by itself, and new pods use the other namespace.
+    """
     await ground.run_pod("first")
     lower = ground.engine.clusters.joined[A].lower
     await ground.reload()
@@ -116,20 +119,20 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
 
 
 def _has_prefix(ground: Ground) -> bool | None:
-    """Report whether the prefix is in force, None while the lower is closed and opened anew."""
+    """Report whether the prefix is in force, None while the lower is being reopened."""
     joined = ground.engine.clusters.joined.get(A)
     return joined.lower.naming is not None if joined else None
 
 
 async def back_to_prefix(ground: Ground) -> None:
-    """Load the prefix mapping again; it is in force once the engine knows that the last pod is gone."""
+    """Load the prefix mapping again, and wait until it is in force after the last pod's deletion."""
     await ground.reload(PREFIX)
     await polled(lambda: not ground.engine.pending and _has_prefix(ground) is True)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def another(sandbox: Sandbox, tmp_path: Path, ground: Ground) -> AsyncIterator[Ground]:
-    """A second topology of the same upper cluster on the same lower ones, its workload in the first one's namespace."""
+    """Start a second topology with the same upper and lower clusters."""
     second = Ground(sandbox, tmp_path)
     async with AsyncExitStack() as last:
         await second.open()
@@ -146,8 +149,8 @@ def _empty(file: Manifest) -> None:
     file["lowers"] = []
 
 
-async def test_two_topologies_with_the_same_namespaces_share_a_lower(ground: Ground, another: Ground) -> None:
-    """Each pod has its own ConfigMap and Secret below; one topology's workload goes, the other's is not touched."""
+async def test_two_topologies_with_pods_in_one_upper_namespace_share_a_lower(ground: Ground, another: Ground) -> None:
+    """Each has its own copies, and the deletion of one topology's pod does not change those of the other."""
     shared = f"{ground.namespace}-shared"
     await ground.make_namespace("upper", shared)
     await provided(ground, shared)
@@ -173,17 +176,17 @@ async def test_two_topologies_with_the_same_namespaces_share_a_lower(ground: Gro
 
 
 class OtherUpper(Ground):
-    """A ground whose upper cluster is lower-b, and which has lower-a alone as its lower."""
+    """A ground whose upper cluster is lower-b, and whose only lower cluster is lower-a."""
 
     home = "kube-system"
 
     def rendered(self) -> dict[str, list[Manifest]]:
-        """Return the roles of the upper cluster to the other one."""
+        """Return the roles of the upper cluster for lower-b."""
         found = super().rendered()
         return {B: found[UPPER], A: found[A]}
 
     async def open(self) -> None:
-        """Connect as ever, and take the other cluster for the upper one."""
+        """Connect as usual, and use lower-b as the upper cluster."""
         await super().open()
         self.upper = self.sites[B]
         await self.make_namespace(B, self.namespace)
@@ -191,7 +194,7 @@ class OtherUpper(Ground):
         self.owner = owner_of(system["metadata"]["uid"], self.namespace)
 
     def file(self, *edits: Edit) -> Manifest:
-        """Return the topology as the file has it.
+        """Return the topology as the file contains it.
 
         Its nodes have no label `e2e`. To the other engines they are nodes of lower-b, and a selector for a label that
         nodes of a lower cluster have is left to the scheduler there.
@@ -204,21 +207,26 @@ class OtherUpper(Ground):
         return found
 
     async def close(self) -> None:
-        """Leave nothing in the cluster that is nobody's upper otherwise."""
+        """Delete the namespace in lower-b, which is no other ground's upper cluster."""
         await self.upper.delete(f"/api/v1/namespaces/{self.namespace}")
         await super().close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def other(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
-    """A ground of another upper cluster that has not been started."""
+    """Return a ground of another upper cluster that has not been started."""
     async with unstarted(OtherUpper(sandbox, tmp_path)) as made:
         yield made
 
 
 @pytest.mark.parametrize("mapping", ["same", "prefix"])
-async def test_two_uppers_with_the_same_namespace_share_a_lower(ground: Ground, other: Ground, mapping: str) -> None:
-    """With a prefix both run; without, the second is told that names are taken, and the first is not touched."""
+async def test_two_upper_clusters_with_the_same_namespace_share_a_lower(
+    ground: Ground, other: Ground, mapping: str
+) -> None:
+    """With a prefix both pods run.
+
+    Without one, the second pod gets a name conflict, and the first one is not touched.
+    """
     edit = with_fields(lowerDefaults={"namespaces": {"mapping": mapping}})
     await ground.calm()
     await ground.reload(edit)

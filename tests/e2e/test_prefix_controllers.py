@@ -1,4 +1,4 @@
-"""Everything that controllers make, in namespaces with a prefix: planned, made, followed, and taken back."""
+"""Tests of all controllers with prefixed namespaces: their objects are planned, created, updated and deleted."""
 
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ MADE = {
     (RBAC, "roles", "reads"),
     (RBAC, "rolebindings", "reads"),
 }
-"""What has to be below in lower-a for the pod there, its claim apart."""
+"""What has to exist in lower-a for the pod there, except its claim."""
 
 
 def everything(file: Manifest) -> None:
@@ -48,7 +48,7 @@ def everything(file: Manifest) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine with everything enabled, with a class above whose volumes are made in lower-a."""
+    """Start an engine with everything enabled, with an upper class whose volumes are provisioned in lower-a."""
     async with standing(sandbox, tmp_path_factory.mktemp("ground"), everything) as made:
         await made.upper.create(CLASSES, shipped(mark(made, "goes")))
         async with serving(made.sites[A], mark(made, "disk")):
@@ -60,7 +60,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def space_of(ground: Ground) -> str:
-    """Name the namespace above that the workload is in."""
+    """Return the name of the upper namespace of the workload."""
     return f"{ground.namespace}-all"
 
 
@@ -70,12 +70,12 @@ def above(ground: Ground, plural: str, name: str = "", api: str = "api/v1") -> s
 
 
 def below(ground: Ground, plural: str, name: str = "", api: str = "api/v1") -> str:
-    """Return a path in the namespace below for it."""
+    """Return a path in its lower namespace."""
     return ground.path(plural, name, api, f"{ground.namespace}-{space_of(ground)}")
 
 
 async def has_all(ground: Ground) -> None:
-    """Make the workload above: a pod for each lower, and all that they need."""
+    """Create the upper workload: a pod for each lower, and all that they need."""
     space = space_of(ground)
     subjects = [{"kind": "ServiceAccount", "namespace": space, "name": "robot"}]
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reads"}
@@ -106,8 +106,8 @@ async def has_all(ground: Ground) -> None:
     await ground.upper.create(above(ground, "pods"), ground.pod("away", {"serviceAccountName": "robot"}, B))
 
 
-async def test_what_is_planned_for_all_controllers_is_what_is_done(ground: Ground) -> None:
-    """To the object; but for the volume above, which follows from what the lower cluster makes of the claim."""
+async def test_the_engine_makes_exactly_the_planned_changes_of_all_controllers(ground: Ground) -> None:
+    """Only the placeholder volume is not planned, because it depends on how the lower cluster provisions the claim."""
     await ground.make_namespace(UPPER, space_of(ground))
     await ground.upper.until(above(ground, "configmaps", "kube-root-ca.crt"), bool)
     await ground.stop()
@@ -132,8 +132,10 @@ async def test_what_is_planned_for_all_controllers_is_what_is_done(ground: Groun
     }
 
 
-async def test_every_name_leads_to_the_prefixed_namespace_and_back(ground: Ground) -> None:
-    """Subjects of bindings, slices, the claim of the volume above, and what a token says; elsewhere nothing is made."""
+async def test_names_in_copies_refer_to_the_prefixed_namespace_and_names_in_upper_objects_do_not(
+    ground: Ground,
+) -> None:
+    """Checked are subjects, slices, the volume's claim and a token's namespace; no unprefixed namespace is created."""
     site, there = ground.sites[A], f"{ground.namespace}-{space_of(ground)}"
     for api, plural, name in MADE:
         found = await site.until(below(ground, plural, name, api), bool)
@@ -155,8 +157,8 @@ async def test_every_name_leads_to_the_prefixed_namespace_and_back(ground: Groun
         assert await ground.sites[lower].read(f"/api/v1/namespaces/{space_of(ground)}") == {}
 
 
-async def test_changes_above_are_followed_and_then_nothing_is_left_to_do(ground: Ground) -> None:
-    """In every kind."""
+async def test_upper_changes_of_each_kind_are_carried_down_and_leave_an_empty_plan(ground: Ground) -> None:
+    """ConfigMap, Service, EndpointSlice, Role, account and claim are changed."""
     changes: list[tuple[str, str, str, Manifest, Any]] = [
         ("api/v1", "configmaps", "settings", {"data": {"key": "two"}}, lambda one: one["data"] == {"key": "two"}),
         ("api/v1", "services", "web", {"spec": {"ports": [{**PORT, "port": 81}]}}, _has_port(81)),
@@ -185,8 +187,8 @@ def _is_blue(found: Manifest) -> bool:
     return bool(found["metadata"]["labels"].get("team") == "blue")
 
 
-async def test_a_lower_that_leaves_the_topology_gives_back_all_but_data(ground: Ground) -> None:
-    """Once its pods are gone: accounts, rights, Services and copies; the claim stays, and is followed again later."""
+async def test_a_removed_lower_loses_all_copies_but_claims(ground: Ground) -> None:
+    """Accounts, rights, Services and other copies are deleted after its pods, and the claim keeps its data."""
     site = ground.sites[A]
     await ground.reload(everything, without_lower(A))
     await ground.upper.delete(above(ground, "pods", "home"))
@@ -197,8 +199,8 @@ async def test_a_lower_that_leaves_the_topology_gives_back_all_but_data(ground: 
     await ground.usable(ground.nodes[A])
 
 
-async def test_a_namespace_outlasts_what_somebody_has_in_it(ground: Ground) -> None:
-    """Above it goes with all in it; below it goes where it is empty, and stays where a Service of somebody's is."""
+async def test_a_lower_namespace_is_kept_if_another_client_has_a_service_in_it(ground: Ground) -> None:
+    """The upper namespace is deleted; the lower one is deleted in lower-a, where it is empty, and kept in lower-b."""
     space = f"/api/v1/namespaces/{ground.namespace}-{space_of(ground)}"
     theirs = below(ground, "services", "theirs")
     await ground.sites[B].create(below(ground, "services"), {"metadata": {"name": "theirs"}, "spec": {"ports": [PORT]}})

@@ -1,4 +1,4 @@
-"""Prometheus itself scrapes virtual nodes, by what manifests/monitoring/kubelet and the documentation say."""
+"""Tests that a real Prometheus scrapes virtual nodes as manifests/monitoring/kubelet and the docs configure it."""
 
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -23,18 +23,18 @@ PATHS = {"/metrics", "/metrics/cadvisor"}
 SERVICE_MONITOR = ("/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis")
 """The paths that kube-prometheus' ServiceMonitor scrapes of each kubelet."""
 DISCOVERY = b"prometheus/discovery/kubernetes."
-"""What a build has with it: the names of its functions."""
+"""What a build with this discovery contains: the names of its functions."""
 
 
 class Account(NamedTuple):
-    """How to reach the upper cluster with the token of the account that the manifests make."""
+    """The address of the upper cluster, and the token of the account that the manifests create."""
 
     server: str
     ca: str
     token: str
 
     def discovery(self, label: str) -> Manifest:
-        """Return a discovery of the nodes with a label; `role: node` as Prometheus spells it."""
+        """Return a discovery of the nodes with a label; `role: node` is Prometheus' spelling."""
         return {
             "role": "node",
             "api_server": self.server,
@@ -46,7 +46,7 @@ class Account(NamedTuple):
 
 @pytest.fixture(scope="module")
 def prometheus() -> str:
-    """Return the path of a Prometheus that can discover nodes, which that of Debian cannot."""
+    """Return the path of a Prometheus that can discover nodes, unlike Debian's build."""
     found = program()
     if found is None or DISCOVERY not in Path(found).read_bytes():
         pytest.skip("no prometheus with the discovery of Kubernetes is installed")
@@ -107,7 +107,7 @@ async def ports(ground: Ground) -> dict[str, int]:
 async def test_the_scrape_configs_find_every_virtual_node_at_its_own_port(
     ground: Ground, account: Account, prometheus: str, tmp_path: Path
 ) -> None:
-    """Every target is up, with the labels by which kube-prometheus' rules and dashboards select and join."""
+    """Every target is up, with the labels that rules and dashboards of kube-prometheus select and join by."""
     pod = await ground.run_pod("scraped")
     shipped = list(yaml.safe_load_all((KUBELET / "scrapeconfigs.yaml").read_text()))
     published = await ports(ground)
@@ -130,10 +130,10 @@ async def test_the_scrape_configs_find_every_virtual_node_at_its_own_port(
         assert value["metric"]["instance"] == node
 
 
-async def test_the_configuration_of_the_page_does_the_same(
+async def test_the_documented_configuration_finds_every_virtual_node(
     ground: Ground, account: Account, prometheus: str, tmp_path: Path
 ) -> None:
-    """Here outside of the cluster, so that it is told where the apiserver is, and who it is."""
+    """Prometheus runs outside of the cluster here, so the test adds the apiserver's address and credentials."""
     (text,) = [one.text for one in fences(PAGE, (ROOT / PAGE).read_text()) if one.text.startswith("scrape_configs:")]
     (job,) = yaml.safe_load(text)["scrape_configs"]
     (nodes,) = job["kubernetes_sd_configs"]
@@ -153,7 +153,7 @@ async def test_the_configuration_of_the_page_does_the_same(
 async def test_every_path_that_kube_prometheus_scrapes_is_up(
     ground: Ground, account: Account, prometheus: str, tmp_path: Path
 ) -> None:
-    """Where its kubelet Service fits, as with `node.kubeletPort: 10250`, each path that is missing is a target down."""
+    """If its kubelet Service fits, as with `node.kubeletPort: 10250`, each missing path would be a failing target."""
     jobs = [
         {
             "job_name": path,
@@ -170,8 +170,8 @@ async def test_every_path_that_kube_prometheus_scrapes_is_up(
         assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
 
 
-async def test_the_account_may_do_nothing_else(ground: Ground, account: Account) -> None:
-    """A node that is not what it claims to be gets its token."""
+async def test_the_account_may_only_get_node_metrics(ground: Ground, account: Account) -> None:
+    """Its token is sent to every node, so a false node could obtain it."""
     user = f"system:serviceaccount:{ground.namespace}:{ground.user}"
     allowed = []
     for verb, resource, subresource in (

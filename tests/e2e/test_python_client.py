@@ -1,6 +1,7 @@
-"""Virtual pods by the Python client of Kubernetes, with which schedulers of jobs, notebooks and operators speak.
+"""Tests of virtual pods with the Python client of Kubernetes, which job schedulers, notebooks and operators use.
 
-It asks otherwise than kubectl does: streams by WebSocket of the protocol v4, and no retry where the server says no.
+Its requests differ from those of kubectl: it streams by WebSocket with protocol v4, and does not retry if the server
+refuses.
 """
 
 import asyncio
@@ -27,20 +28,20 @@ CLUSTERS = pytest.mark.parametrize("cluster", [UPPER, A], ids=["through", "direc
 
 
 class Client(NamedTuple):
-    """The client for each cluster, and the pods that it is to meet."""
+    """The client for each cluster, and the pods that it uses."""
 
     stage: Stage
     apis: dict[str, CoreV1Api]
 
     async def did(self, cluster: str, work: Callable[[CoreV1Api, str], T]) -> T:
-        """Call the client, which blocks, in a thread; given are its API and the namespace."""
+        """Call the client, which blocks, in a thread, with its API and the namespace."""
         async with asyncio.timeout(PATIENCE):
             return await asyncio.to_thread(work, self.apis[cluster], self.stage.ground.namespace)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """An engine with a pod that writes two lines and one that does nothing, and a client that opens kubeconfigs."""
+    """Start an engine with a pod that writes two lines and one that only sleeps, and load the client's kubeconfigs."""
     directory = tmp_path_factory.mktemp("python")
     async with standing(sandbox, directory) as ground:
         stage = Stage(ground, is_real=False)
@@ -58,15 +59,15 @@ async def client(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @CLUSTERS
 async def test_a_log_is_read_and_followed(client: Client, cluster: str) -> None:
-    """Whole, by its last line, and line by line while it is open."""
+    """The client reads the whole log, its last line, and each line while the log is open."""
 
     def read(api: CoreV1Api, namespace: str) -> tuple[str, str]:
-        """Read it twice."""
+        """Read the log twice."""
         whole = api.read_namespaced_pod_log("says", namespace)
         return whole, api.read_namespaced_pod_log("says", namespace, tail_lines=1)
 
     def follow(api: CoreV1Api, namespace: str) -> list[bytes]:
-        """Follow it for two lines."""
+        """Follow the log for two lines."""
         with closing(api.read_namespaced_pod_log("says", namespace, follow=True, _preload_content=False)) as following:
             return [following.readline() for _ in range(2)]
 
@@ -75,12 +76,12 @@ async def test_a_log_is_read_and_followed(client: Client, cluster: str) -> None:
 
 
 @CLUSTERS
-async def test_a_command_is_run(client: Client, cluster: str) -> None:
-    """Its input goes in, its outputs come apart, and its exit code is told."""
+async def test_a_command_runs_with_input_separate_outputs_and_an_exit_code(client: Client, cluster: str) -> None:
+    """The client sends input, receives both outputs separately, and gets the exit code."""
     script = "read word; echo got $word; echo oh >&2; exit 3"
 
     def run(api: CoreV1Api, namespace: str) -> tuple[str, str, int]:
-        """Run it and wait for its end."""
+        """Run the command and wait for its end."""
         opened = stream(
             api.connect_get_namespaced_pod_exec,
             "plain",
@@ -94,7 +95,7 @@ async def test_a_command_is_run(client: Client, cluster: str) -> None:
         )
         opened.write_stdin("this\n")
         opened.run_forever(timeout=PATIENCE)
-        opened.sock.shutdown()  # the client leaves it open where the server has closed
+        opened.sock.shutdown()  # the client leaves it open after the server has closed
         return opened.read_stdout(), opened.read_stderr(), opened.returncode
 
     assert await client.did(cluster, run) == ("got this\n", "oh\n", 3)
@@ -102,13 +103,13 @@ async def test_a_command_is_run(client: Client, cluster: str) -> None:
 
 @CLUSTERS
 async def test_a_port_is_forwarded(client: Client, cluster: str) -> None:
-    """A socket of the client's own leads to a port in the pod."""
+    """A socket of the client is connected to a port in the pod."""
 
     def fetch(port: int) -> Callable[[CoreV1Api, str], bytes]:
-        """Make what asks there for a page."""
+        """Return a function that requests a page at a port."""
 
         def work(api: CoreV1Api, namespace: str) -> bytes:
-            """Ask until the server has said all."""
+            """Request the page until the server has sent all of it."""
             opened = portforward(api.connect_get_namespaced_pod_portforward, "serves", namespace, ports=str(port))
             with closing(opened.socket(port)) as there:
                 there.settimeout(PATIENCE)
@@ -129,11 +130,11 @@ async def test_a_port_is_forwarded(client: Client, cluster: str) -> None:
         await client.stage.ground.upper.gone(client.stage.ground.pod_path("serves"))
 
 
-async def test_what_is_not_there_is_an_answer(client: Client) -> None:
-    """As from a kubelet: 400 for a container that the pod has not, with words."""
+async def test_the_log_of_a_missing_container_is_refused_as_by_a_kubelet(client: Client) -> None:
+    """Status, reason and the name in the message are the same through the upper cluster and directly."""
 
     def ask(api: CoreV1Api, namespace: str) -> Any:
-        """Ask for its log."""
+        """Request its log."""
         with pytest.raises(ApiException) as refused:
             api.read_namespaced_pod_log("plain", namespace, container="gone")
         return refused.value
@@ -143,8 +144,8 @@ async def test_what_is_not_there_is_an_answer(client: Client) -> None:
     assert "gone" in found.body
 
 
-async def test_a_pod_is_made_watched_and_deleted(client: Client) -> None:
-    """As an operator of jobs does: no word of virtual nodes is in it but the selector and the toleration."""
+async def test_a_pod_is_created_watched_and_deleted(client: Client) -> None:
+    """An operator of jobs does this; only the node selector and the toleration are specific to virtual nodes."""
     ground = client.stage.ground
     body = {
         "metadata": {"name": "job"},
@@ -157,7 +158,7 @@ async def test_a_pod_is_made_watched_and_deleted(client: Client) -> None:
     }
 
     def run(api: CoreV1Api, namespace: str) -> str:
-        """Make it, wait until it runs, and delete it."""
+        """Create the pod, wait until it runs, and delete it."""
         api.create_namespaced_pod(namespace, body)
         watching = watch.Watch()
         for event in watching.stream(

@@ -1,4 +1,4 @@
-"""Objects that are deleted and made again under the same name on real clusters, sooner or later: a dozen at once."""
+"""Tests of objects that are deleted and created again under the same name after different delays."""
 
 import asyncio
 from typing import Any
@@ -13,17 +13,17 @@ from tensile.names import UPPER_UID
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 DELAYS = (0.0, 0.02, 0.2)
-"""Seconds between the end of one and the beginning of the other."""
+"""Seconds between the deletion of an object and the creation of the next."""
 
 
 def is_for(upper: Manifest) -> Any:
-    """Return what says of a lower object that it was made for this upper one."""
+    """Return the predicate that a lower object is the copy of this upper object."""
     wanted = upper["metadata"]["uid"]
     return lambda one: bool(one) and one["metadata"].get("annotations", {}).get(UPPER_UID) == wanted
 
 
 async def replaced(ground: Ground, path: str, body: Manifest, delay: float) -> Manifest:
-    """Delete an object above at once, and make another of its name, and return that."""
+    """Delete an upper object without grace, create another one of its name, and return it."""
     await ground.upper.delete(path, 0)
     await ground.upper.gone(path)
     await asyncio.sleep(delay)
@@ -31,7 +31,10 @@ async def replaced(ground: Ground, path: str, body: Manifest, delay: float) -> M
 
 
 async def pod_race(ground: Ground, name: str, delay: float) -> None:
-    """The new pod runs, with the status of a lower pod of its own; the last one in the other lower cluster."""
+    """Replace a pod, and assert that the new one runs with the status of its own lower pod.
+
+    With the longest delay, the new pod is in the other lower cluster.
+    """
     path = ground.pod_path(name)
     await ground.bind(name)
     await ground.upper.until(path, is_ready)
@@ -52,7 +55,7 @@ async def pod_race(ground: Ground, name: str, delay: float) -> None:
 
 
 async def copy_race(ground: Ground, name: str, delay: float) -> None:
-    """The copy is of the new ConfigMap."""
+    """Replace a ConfigMap, and assert that the copy has the new content."""
     path = ground.path("configmaps", name)
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": name}, "data": {"key": "old"}})
     await ground.run_pod(name, {"volumes": [{"name": "v", "configMap": {"name": name}}]})
@@ -63,11 +66,11 @@ async def copy_race(ground: Ground, name: str, delay: float) -> None:
 
 
 async def service_race(ground: Ground, name: str, delay: float) -> None:
-    """The Service below is of the new one."""
+    """Replace a Service, and assert that the copy has the new port."""
     path = ground.path("services", name)
 
     def body(port: int) -> Manifest:
-        """Make it."""
+        """Return the Service."""
         return {"metadata": {"name": name}, "spec": {"ports": [{"name": "http", "port": port}]}}
 
     await ground.bind(name)
@@ -79,7 +82,10 @@ async def service_race(ground: Ground, name: str, delay: float) -> None:
 
 
 async def claim_race(ground: Ground, name: str, delay: float) -> None:
-    """The new claim gets a volume of its own; that of the old one goes, for its class says so."""
+    """Replace a claim, and assert that the new one gets a copy of its own.
+
+    The old volume is deleted, because its class has that reclaim policy.
+    """
     await ground.upper.create(claims(ground), claim(ground, name))
     await scheduled(ground, name, using(name), A)
     await ground.upper.until(ground.pod_path(name), is_ready)
@@ -92,8 +98,8 @@ async def claim_race(ground: Ground, name: str, delay: float) -> None:
     await ground.upper.until(ground.pod_path(name), is_ready)
 
 
-async def test_what_takes_a_name_is_not_what_had_it(ground: Ground, store: Store) -> None:
-    """Of pods, ConfigMaps, Services and claims, each at three moments."""
+async def test_copies_of_replaced_objects_belong_to_the_new_objects(ground: Ground, store: Store) -> None:
+    """Pods, ConfigMaps, Services and claims are replaced after three different delays, all at once."""
     races = {"pod": pod_race, "copy": copy_race, "service": service_race, "claim": claim_race}
     await asyncio.gather(
         *(

@@ -1,4 +1,4 @@
-"""The topology file edited while the engine runs: what changed is in force at once, what did not runs on untouched."""
+"""Tests of edits of the topology file while the engine runs: edits come into force, and the rest is not disturbed."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ MORE = {"key": "e2e", "value": "reload", "effect": "NoSchedule"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
-    """The program, with one pod that runs in the first lower."""
+    """Start the program, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("program")) as made:
         await made.run_pod("web")
         yield made
@@ -34,8 +34,8 @@ async def node(program: Program, lower: str) -> Manifest:
     return await program.upper.read(f"/api/v1/nodes/{program.nodes[lower]}")
 
 
-async def test_an_edit_is_in_force_while_a_stream_of_another_lower_runs_on(program: Program) -> None:
-    """A label and a taint are on the node soon, and the log stream on the other lower is the same one."""
+async def test_an_edit_comes_into_force_without_closing_streams_of_another_lower(program: Program) -> None:
+    """A label and a taint are added to the node, and the log stream of the other lower stays open."""
     path = f"/api/v1/nodes/{program.nodes[B]}"
     async with streaming(program) as stream:
         await program.reload(edit_lower(B, node={"labels": {"tier": "gold"}, "taints": [PROVIDER, MORE]}))
@@ -49,8 +49,8 @@ async def test_an_edit_is_in_force_while_a_stream_of_another_lower_runs_on(progr
         assert MORE not in found["spec"]["taints"]
 
 
-async def test_an_edit_of_the_very_lower_leaves_its_streams_alone(program: Program) -> None:
-    """Annotations, capacity and limits of the lower that the stream comes from change, and the stream runs on."""
+async def test_an_edit_of_a_lower_does_not_close_its_own_streams(program: Program) -> None:
+    """Annotations, capacity and limits of the lower with the stream change, and the stream stays open."""
     path = f"/api/v1/nodes/{program.nodes[A]}"
     reserve = {"basis": "allocatable", "reserve": {"cpu": "95"}}
     before = (await program.upper.read(path))["status"]["allocatable"]
@@ -66,8 +66,8 @@ async def test_an_edit_of_the_very_lower_leaves_its_streams_alone(program: Progr
         await program.upper.until(path, lambda one: one["status"]["allocatable"] == before, limit=IN_FORCE)
 
 
-async def test_ignored_labels_are_reloaded_with_their_pods(program: Program) -> None:
-    """A label that is to be ignored from now on goes from the pods below, and comes back with the next edit."""
+async def test_an_edit_of_ignored_labels_updates_the_lower_pods(program: Program) -> None:
+    """A label that is ignored is removed from the lower pods, and added again by the next edit."""
     site, path = program.sites[A], program.pod_path("web")
     await program.upper.patch(path, {"metadata": {"labels": {"team": "blue"}}})
     await site.until(path, lambda one: one["metadata"]["labels"].get("team") == "blue")
@@ -87,8 +87,8 @@ async def test_ignored_labels_are_reloaded_with_their_pods(program: Program) -> 
     ],
     ids=["syntax", "unknown-key", "empty"],
 )
-async def test_a_bad_file_changes_nothing(program: Program, content: str, said: str) -> None:
-    """It is refused in the log by file and key; no cluster is written to, and streams run on."""
+async def test_an_invalid_file_changes_nothing(program: Program, content: str, said: str) -> None:
+    """The log names the file and the key, nothing is written, streams stay open, and the next edit works."""
     async with streaming(program) as stream:
         await program.note()
         since = program.log.stat().st_size
@@ -106,8 +106,11 @@ async def test_a_bad_file_changes_nothing(program: Program, content: str, said: 
     await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])
 
 
-async def test_a_lower_with_pods_leaves_and_comes_back(program: Program) -> None:
-    """Removed, its node is cordoned and says so, and its pods and streams run on; put back, it takes pods again."""
+async def test_a_removed_lower_with_pods_is_cordoned_and_used_again_once_it_is_put_back(program: Program) -> None:
+    """The node reports the removal, and its pods and streams stay.
+
+    A new pod waits until the lower is put back.
+    """
     path = f"/api/v1/nodes/{program.nodes[A]}"
     below = await program.sites[A].read(program.pod_path("web"))
     async with streaming(program) as stream:
@@ -134,8 +137,8 @@ async def test_a_lower_with_pods_leaves_and_comes_back(program: Program) -> None
     await program.end_pods("late")
 
 
-async def test_a_cordon_of_a_persons_outlasts_the_lowers_return(program: Program) -> None:
-    """`kubectl cordon` holds while the lower is removed and put back: only who set it takes it away."""
+async def test_a_users_cordon_is_kept_while_a_lower_is_removed_and_put_back(program: Program) -> None:
+    """Only the user who ran `kubectl cordon` removes it."""
     path = f"/api/v1/nodes/{program.nodes[A]}"
     await program.kubectl("cordon", program.nodes[A])
     await program.reload(without_lower(A))
@@ -148,8 +151,11 @@ async def test_a_cordon_of_a_persons_outlasts_the_lowers_return(program: Program
     assert is_true(found, "Ready")
 
 
-async def test_an_empty_lower_leaves_and_another_joins(program: Program) -> None:
-    """Without pods its node goes at once; put back, it is there again and runs pods, while streams run on."""
+async def test_the_node_of_an_empty_lower_is_deleted_and_created_again_by_edits(program: Program) -> None:
+    """Its lease is deleted too.
+
+    Once the lower is put back, its node runs pods again, and streams of the other lower stay open.
+    """
     path = f"/api/v1/nodes/{program.nodes[B]}"
     before = await node(program, B)
     async with streaming(program) as stream:
@@ -167,8 +173,8 @@ async def test_an_empty_lower_leaves_and_another_joins(program: Program) -> None
     assert UPPER in program.sites
 
 
-async def test_the_kubelets_port_moves(program: Program) -> None:
-    """The node says the new port, at which logs and exec are served from then on."""
+async def test_an_edited_kubelet_port_is_used(program: Program) -> None:
+    """The node contains the new port, and exec works there."""
     (port,) = spare_ports(1)
     path = f"/api/v1/nodes/{program.nodes[A]}"
     await program.reload(edit_lower(A, node={"kubeletPort": port}))
@@ -182,8 +188,8 @@ async def test_the_kubelets_port_moves(program: Program) -> None:
     assert (await program.kubectl("exec", "web", "--", "echo", "back")).out == "back\n"
 
 
-async def test_where_the_engine_listens_is_said_to_need_a_restart(program: Program) -> None:
-    """Nothing moves: telemetry answers where it did, nodes keep their ports; the rest of the edit is in force."""
+async def test_an_edit_of_an_engines_own_ports_is_reported_to_need_a_restart(program: Program) -> None:
+    """Telemetry and nodes keep their ports, and the rest of the edit comes into force."""
     path, before = f"/api/v1/nodes/{program.nodes[B]}", await node(program, B)
     places, ports = program.file(), spare_ports(2)
     moved = {name: {**places[name], "port": port} for name, port in zip(("telemetry", "kubelet"), ports, strict=True)}
@@ -203,8 +209,8 @@ async def test_where_the_engine_listens_is_said_to_need_a_restart(program: Progr
     await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])
 
 
-async def test_an_access_to_the_upper_with_which_it_would_not_start_is_named(program: Program) -> None:
-    """A restart would end an engine that works."""
+async def test_the_status_reports_an_upper_kubeconfig_with_which_the_engine_would_not_start(program: Program) -> None:
+    """Otherwise a restart would end an engine that works."""
     since = program.log.stat().st_size
     await program.reload(with_fields(upper={"kubeconfig": "missing.kubeconfig"}))
     await polled(lambda: "the engine would not start with this change" in program.log.read_text()[since:])
@@ -214,7 +220,7 @@ async def test_an_access_to_the_upper_with_which_it_would_not_start_is_named(pro
 
 
 async def is_healthy(port: int) -> bool:
-    """Report whether telemetry is served at a port, and says so."""
+    """Report whether telemetry at a port answers that the engine is healthy."""
     try:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
             return answer.status == HTTPStatus.OK

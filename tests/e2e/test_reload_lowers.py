@@ -1,4 +1,4 @@
-"""Lowers that an edit gives other names, other nodes or other credentials while pods run: one node, one lower."""
+"""Tests of edits that change names, nodes or credentials of lowers while pods run: a node belongs to one lower."""
 
 import asyncio
 from typing import Any
@@ -17,33 +17,33 @@ LATER = "later.kubeconfig"
 
 
 def called(name: str, **fields: Any) -> Edit:
-    """Make an edit that gives the first lower another name; its node stays."""
+    """Return an edit that renames the first lower and keeps its node."""
     return lambda file: file["lowers"][0].update({"name": name, **fields})
 
 
 def lowers(ground: Ground) -> dict[str, str]:
-    """Return the node of each lower that is joined."""
+    """Return the node of each joined lower."""
     return {name: joined.lower.node for name, joined in ground.engine.clusters.joined.items()}
 
 
 def fields(ground: Ground, *names: str) -> list[object]:
-    """Return fields of the first lower as it is joined, None each while it is being joined anew."""
+    """Return fields of the first lower as it is joined, each None while it is being joined again."""
     joined = ground.engine.clusters.joined.get(A)
     return [getattr(joined.lower.spec, name) if joined else None for name in names]
 
 
 def pending(ground: Ground) -> list[str]:
-    """Return what has to wait, without what it waits for."""
+    """Return the pending changes, without what they wait for."""
     return [words.rpartition(": ")[0] for words in ground.engine.pending]
 
 
 async def node(ground: Ground, holds: Any = bool, limit: float = 30.0) -> Manifest:
-    """Wait until something holds for the first lower's node, and give it."""
+    """Wait until a condition holds for the first lower's node, and return it."""
     return await ground.upper.until(f"/api/v1/nodes/{ground.nodes[A]}", holds, limit)
 
 
 async def running(ground: Ground, name: str = "web", lower: str = A) -> str:
-    """Run a pod on a lower's node, and give the UID that it has below."""
+    """Run a pod on a lower's node, and return the UID of its lower pod."""
     await ground.run_pod(name, lower=lower)
     return await below(ground, name, lower)
 
@@ -55,7 +55,7 @@ async def below(ground: Ground, name: str = "web", lower: str = A) -> str:
 
 
 async def restored(ground: Ground) -> None:
-    """Put the topology in force as it was at the start, and wait until both nodes take pods."""
+    """Load the original topology again, and wait until both nodes accept pods."""
     await ground.reload()
     await polled(lambda: lowers(ground) == ground.nodes)
     for name in ground.nodes.values():
@@ -64,7 +64,7 @@ async def restored(ground: Ground) -> None:
 
 
 async def at_rest(ground: Ground) -> None:
-    """See the engine write nothing any more: nobody undoes what another does."""
+    """Assert that the engine repeats no write once it is idle."""
     await ground.calm()
     await ground.note()
     await ground.engine.look()
@@ -72,8 +72,8 @@ async def at_rest(ground: Ground) -> None:
     assert await ground.repeated(without=QUIET) == []
 
 
-async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Ground) -> None:
-    """One lower has the node before and after; its pods run on, and new ones come."""
+async def test_a_renamed_lower_keeps_its_node_and_pods(ground: Ground) -> None:
+    """The node is the same before and after, its pods run on, and new ones are created."""
     pod, before = await running(ground), await node(ground)
     await ground.reload(called("lower-z"))
     assert lowers(ground) == {"lower-z": ground.nodes[A], B: ground.nodes[B]}
@@ -89,8 +89,8 @@ async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Gr
     await ground.end_pods("web", "second")
 
 
-async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) -> None:
-    """The lower that left keeps it until its last pod has gone; then the other one joins, by itself."""
+async def test_a_node_with_pods_is_not_assigned_to_another_cluster(ground: Ground) -> None:
+    """The removed lower keeps its node until its last pod is deleted; then the new lower is connected automatically."""
     pod = await running(ground)
     (ground.directory / LATER).write_bytes((ground.directory / f"{A}.kubeconfig").read_bytes())
     await ground.reload(called("lower-z", kubeconfig=LATER))
@@ -111,8 +111,8 @@ async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) 
     (ground.directory / LATER).unlink()
 
 
-async def test_a_lower_that_is_put_back_takes_its_node_over(ground: Ground) -> None:
-    """An engine that was started without it has kept the node alone; nothing of that is left beside the lower."""
+async def test_a_lower_that_is_put_back_gets_its_node_again(ground: Ground) -> None:
+    """An engine that started without the lower keeps a separate entry for its node, and removes it afterwards."""
     pod = await running(ground)
     await ground.stop()
     await ground.start(without_lower(A))
@@ -128,8 +128,8 @@ async def test_a_lower_that_is_put_back_takes_its_node_over(ground: Ground) -> N
     await ground.end_pods("web", "second")
 
 
-async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(ground: Ground) -> None:
-    """A kubeconfig that is not there is said on the node and costs nothing; the rest of the edit is in force."""
+async def test_a_connection_is_kept_until_the_new_kubeconfig_can_be_read(ground: Ground) -> None:
+    """The node reports a missing kubeconfig, and the rest of the edit is in force."""
     pod, lower = await running(ground), ground.engine.clusters.joined[A].lower
     await ground.reload(edit_lower(A, kubeconfig=LATER, qps=100, node={"labels": {"tier": "gold"}}))
     found = await node(ground, says_kept, IN_FORCE)
@@ -151,16 +151,16 @@ async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(grou
 
 
 def says_kept(found: Manifest) -> bool:
-    """Report whether a node that is reachable says that its old connection is kept."""
+    """Report whether a reachable node reports that its last good connection is kept."""
     message = condition_of(found, "LowerReachable").get("message", "")
     return is_true(found, "LowerReachable") and message.endswith("; the last good connection is kept")
 
 
 def renamed(ground: Ground) -> Edit:
-    """Make an edit that gives the first lower another name and, as one that names no node does, another node."""
+    """Return an edit that renames the first lower and its node."""
 
     def edit(file: Manifest) -> None:
-        """Change both."""
+        """Change both names."""
         file["lowers"][0]["name"] = "lower-x"
         file["lowers"][0]["node"]["name"] = f"{ground.nodes[A]}-x"
 
@@ -168,23 +168,23 @@ def renamed(ground: Ground) -> Edit:
 
 
 def way_out(ground: Ground) -> str:
-    """Return what is to be written so that the pods stay."""
+    """Return the advice that keeps the pods."""
     return f"to keep them, write node: {{name: {ground.nodes[A]}}} for lower lower-x"
 
 
 async def refused(ground: Ground) -> None:
-    """Wait until the node of the new name says why it takes no pods, and what to do."""
+    """Wait until the node of the new name reports why it accepts no pods, and the advice."""
 
     def says(one: Manifest) -> bool:
-        """Report whether it does."""
+        """Report whether the node has the advice."""
         return bool(one) and way_out(ground) in condition_of(one, "LowerReachable").get("message", "")
 
     found = await ground.upper.until(f"/api/v1/nodes/{ground.nodes[A]}-x", says)
     assert condition_of(found, "LowerReachable")["reason"] == "DuplicateCluster"
 
 
-async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_pods(ground: Ground) -> None:
-    """The way out is told, by the node and by a plan; whichever edit comes next leaves nothing behind."""
+async def test_a_renamed_lower_with_a_new_node_waits_while_the_old_node_has_pods(ground: Ground) -> None:
+    """The node and a plan contain the advice to keep the old node name, and later edits leave no extra node behind."""
     pod = await running(ground)
     await ground.reload(renamed(ground))
     await refused(ground)
@@ -207,8 +207,8 @@ async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_po
     await ground.end_pods("web", "second")
 
 
-async def test_an_engine_that_starts_with_a_new_name_and_node_says_the_same(ground: Ground) -> None:
-    """It knows of the old node only what that notes; without pods there the new one is in force at once."""
+async def test_an_engine_that_starts_with_a_renamed_lower_and_node_gives_the_same_advice(ground: Ground) -> None:
+    """It knows the old node only by its annotations; without pods there, the new node is created at once."""
     pod, new = await running(ground), f"{ground.nodes[A]}-x"
     await ground.stop()
     await ground.start(renamed(ground), await_nodes=False)

@@ -1,4 +1,4 @@
-"""Two engines of one topology, as a Deployment of two replicas runs them: one drives, the other takes over."""
+"""Tests of two engines of one topology, as in a Deployment of two replicas: one leads, and the other takes over."""
 
 import asyncio
 import re
@@ -24,17 +24,17 @@ from tensile.sandbox.sandbox import Sandbox
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 HAND_OVER = 12.0
-"""Seconds: less than a Lease that is not released keeps others waiting."""
+"""Seconds: fewer than until a Lease that is not released expires."""
 POLL = 0.05
 FIRST, SECOND = "engine-1", "engine-2"
 ENGINE = {"app.kubernetes.io/name": "tensile"}
 ASIDE = {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "tensile"}]}
-"""A pod that only stands there."""
+"""A pod that is never scheduled."""
 LEADS, WAITS = "became leader", "waiting to become leader"
 
 
 class Replicated(Program):
-    """A program that takes turns with others; each has a pod above that stands for it, as in a Deployment."""
+    """A program with leader election; each engine has an upper pod that represents it, as in a Deployment."""
 
     options = ("--leader-elect",)
 
@@ -44,20 +44,20 @@ class Replicated(Program):
         await super().start(*edits, await_nodes=await_nodes)
 
     async def own(self, name: str) -> dict[str, str]:
-        """See to it that there is an engine's pod, and give what a Deployment tells the engine of it."""
+        """Create an engine's pod if it is absent, and return the variables that a Deployment sets for it."""
         if not await self.upper.read(self.pod_path(name)):
             await self.upper.create(self.path("pods"), {"metadata": {"name": name, "labels": ENGINE}, "spec": ASIDE})
         return {"POD_NAME": name, "POD_NAMESPACE": self.namespace}
 
     async def marked(self, *names: str) -> None:
-        """Wait until just these engines' pods have the mark of the topology."""
+        """Wait until exactly these engines' pods have the leader label of the topology."""
         await self.upper.until_all(
             f"{self.path('pods')}?labelSelector={MARK}%3D{self.namespace}", lambda found: set(found) == set(names)
         )
 
 
 class Other(NamedTuple):
-    """The second engine, its log, the ports of its telemetry and of its extender, and a way to edit its file."""
+    """The second engine, its log, the ports of its telemetry and extender, and a function that edits its file."""
 
     process: Process
     log: Path
@@ -68,7 +68,7 @@ class Other(NamedTuple):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replicated]:
-    """The first engine, which leads, with one pod that runs in the first lower."""
+    """Start the first engine, which leads, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("replicated"), Replicated) as made:
         await made.run_pod("web")
         yield made
@@ -76,7 +76,7 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 @asynccontextmanager
 async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
-    """Run a second engine on the same topology, with ports of its own, as both share a machine."""
+    """Run a second engine on the same topology, with ports of its own, because both share a machine."""
     ports = spare_ports(5)
 
     def elsewhere(file: Manifest) -> None:
@@ -87,7 +87,7 @@ async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
         file["extender"] = {"enabled": True, "bind": "127.0.0.1", "port": ports[4]}
 
     def save(*more: Edit) -> None:
-        """Write its file in one piece."""
+        """Write the file atomically."""
         written = file.with_suffix(".new")
         written.write_bytes(orjson.dumps(program.file(elsewhere, *edits, *more)))
         written.rename(file)
@@ -106,7 +106,7 @@ async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
 
 
 async def runs(program: Replicated, name: str, lower: str = A) -> None:
-    """See a new pod of a lower run and answer to kubectl, by whichever engine drives."""
+    """Run a new pod in a lower, and assert that kubectl gets its log from the leading engine."""
     await program.run_pod(name, lower=lower)
     line = f"2026-01-01T00:00:00Z stdout F hello from {name}\n"
     log = program.sites[lower].logs / program.namespace / name / "main.log"
@@ -116,8 +116,11 @@ async def runs(program: Replicated, name: str, lower: str = A) -> None:
     assert done.out == f"hello from {name}\n", done.err
 
 
-async def test_an_engine_that_ends_hands_over_to_the_other_and_back(program: Replicated) -> None:
-    """Before its Lease would end; pods that run are the same, new ones run, and whichever engine drives gives logs."""
+async def test_an_engine_that_stops_hands_over_before_its_lease_would_expire(program: Replicated) -> None:
+    """The other engine takes over, and the first one afterwards.
+
+    Running pods stay the same, new ones run, and the leading engine serves logs.
+    """
     before = await program.upper.read(program.pod_path("web"))
     async with beside(program) as other:
         async with asyncio.timeout(HAND_OVER):
@@ -140,15 +143,15 @@ async def test_an_engine_that_ends_hands_over_to_the_other_and_back(program: Rep
     )
 
 
-async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Replicated) -> None:
-    """It follows the upper cluster, so that it can take over; the nodes' ports stay those of the one that drives.
+async def test_an_engine_that_stands_by_is_ready_and_does_not_lead(program: Replicated) -> None:
+    """It watches the upper cluster so that it can take over, and the nodes keep the ports of the leader.
 
-    Nor does it answer the upper scheduler: it knows nothing of the lowers.
+    Its extender is closed, because it has no data of the lowers.
     """
     node = f"/api/v1/nodes/{program.nodes[A]}"
     async with beside(program) as other, aiohttp.ClientSession() as session:
         async with asyncio.timeout(HAND_OVER):
-            while (await session.get(f"http://127.0.0.1:{other.port}/readyz")).status != 200:  # noqa: ASYNC110 - nothing tells
+            while (await session.get(f"http://127.0.0.1:{other.port}/readyz")).status != 200:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(POLL)
         async with session.get(f"http://127.0.0.1:{other.port}/metrics") as answer:
             assert 'leader_election_master_status{name="tensile-' in (text := await answer.text())
@@ -161,8 +164,8 @@ async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Rep
         assert LEADS not in other.log.read_text()
 
 
-async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Replicated) -> None:
-    """So that it is started again and stands by: exit code 1, and the other's name."""
+async def test_an_engine_that_loses_its_lease_exits_and_logs_the_new_holder(program: Replicated) -> None:
+    """It exits with code 1, so that it is restarted and stands by."""
     async with beside(program) as other:
         await program.stop()
         await polled(lambda: LEADS in other.log.read_text())
@@ -175,8 +178,10 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
     await program.logged(LEADS)
 
 
-async def test_an_engine_that_stood_by_while_ports_were_edited_serves_the_new_ones(program: Replicated) -> None:
-    """Two lowers change places in its file: once it drives, each Node says the port at which its own pods are."""
+async def test_an_engine_that_stands_by_uses_ports_that_were_edited_meanwhile_once_it_leads(
+    program: Replicated,
+) -> None:
+    """Two nodes exchange ports in its file; once it leads, each Node contains the port of its own pods."""
 
     def exchanged(file: Manifest) -> None:
         nodes = [lower["node"] for lower in file["lowers"]]
@@ -199,7 +204,7 @@ async def test_an_engine_that_stood_by_while_ports_were_edited_serves_the_new_on
 
 
 async def test_certificates_are_approved_before_an_engine_takes_over(program: Replicated) -> None:
-    """One that stands by asks for its own at its start, and shows them from the first call that comes to it."""
+    """An engine that stands by requests them at its start, and uses them without another request once it leads."""
 
     def without_files(file: Manifest) -> None:
         del file["kubelet"]["tlsCertFile"], file["kubelet"]["tlsKeyFile"]

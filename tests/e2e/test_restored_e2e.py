@@ -1,6 +1,6 @@
-"""Stores that go back to an earlier state, under an engine that runs: nothing ends until a person says so.
+"""Tests of stores that are restored to an earlier state under a running engine: nothing is deleted without approval.
 
-The clusters are this file's own: others must not meet one that lost its memory.
+The clusters are this module's own, because other tests must not use a restored one.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ LONG = 60.0
 
 @pytest.fixture(scope="module")
 def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Start clusters of these tests' own."""
+    """Start clusters of this module's own."""
     with Sandbox.start(tmp_path_factory.mktemp("restored"), Options(lowers=2, nodes=1)) as started:
         yield started
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def ground(breakable: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
-    """An engine on them."""
+    """Start an engine on these clusters."""
     async with standing(breakable, tmp_path) as made:
         yield made
 
@@ -51,7 +51,7 @@ def back_up(sandbox: Sandbox, cluster: str, backup: Path) -> None:
 
 
 def restore(sandbox: Sandbox, cluster: str, backup: Path) -> None:
-    """Put a cluster's data of earlier in place of the present ones."""
+    """Replace a cluster's data with a backup."""
     for component in (API, ETCD):
         sandbox.kill(cluster, component)
     shutil.rmtree(sandbox.directory / cluster / "etcd")
@@ -61,7 +61,7 @@ def restore(sandbox: Sandbox, cluster: str, backup: Path) -> None:
 
 
 async def held(ground: Ground) -> Manifest:
-    """Wait until the node says that deletions wait because a store was restored."""
+    """Wait until the node reports that deletions are blocked because a store was restored."""
     node = f"/api/v1/nodes/{ground.nodes[A]}"
     return await ground.upper.until(
         node, lambda one: condition_of(one, DELETIONS_BLOCKED).get("reason") == "StoreRestored", LONG
@@ -69,7 +69,7 @@ async def held(ground: Ground) -> Manifest:
 
 
 async def sooner(ground: Ground, name: str, spec: Manifest | None = None) -> Manifest:
-    """Create a pod as soon as the upper cluster, which was just restarted, takes it."""
+    """Create a pod as soon as the upper cluster, which was just restarted, accepts it."""
     async with asyncio.timeout(LONG):
         while True:
             try:
@@ -78,8 +78,10 @@ async def sooner(ground: Ground, name: str, spec: Manifest | None = None) -> Man
                 await asyncio.sleep(0.2)
 
 
-async def test_an_older_pod_of_a_restored_upper_does_not_end_the_newer_below(ground: Ground, tmp_path: Path) -> None:
-    """Which of the two is to run, a person says: also after a restart of the engine nothing ends before that."""
+async def test_an_older_pod_of_a_restored_upper_cluster_does_not_delete_the_newer_lower_pod(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """Only `tensile apply --force` deletes it; a restart of the engine does not."""
     site = ground.sites[A]
     older = await ground.run_pod("db-0")
     await asyncio.to_thread(back_up, ground.sandbox, UPPER, tmp_path / "backup")
@@ -107,13 +109,13 @@ async def test_an_older_pod_of_a_restored_upper_does_not_end_the_newer_below(gro
 
 
 async def forced(ground: Ground) -> None:
-    """Do what `tensile apply --force` does."""
+    """Do the same as `tensile apply --force`."""
     opening = partial(opened, ground.topology(), ground.ways)
     await asyncio.to_thread(apply, opening, ApplyOptions(forced=True), lambda _plan: None)
 
 
 async def a_volume(ground: Ground) -> None:
-    """Let the lower cluster have a volume that nobody has to make, and its class serve one of the upper's."""
+    """Create a static volume in the lower cluster, and map an upper storage class to its class."""
     site, disk = ground.sites[A], mark(ground, "disk")
     await ground.upper.create(CLASSES, shipped(mark(ground, "goes")))
     fields = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
@@ -129,8 +131,13 @@ async def a_volume(ground: Ground) -> None:
     await ground.reload(stored(ground))
 
 
-async def test_a_restored_lower_ends_neither_what_came_back_nor_what_it_lacks(ground: Ground, tmp_path: Path) -> None:
-    """A pod and a claim that were deleted are there again and stay; one that it forgot is not called lost."""
+async def test_objects_of_a_restored_lower_cluster_are_not_deleted_and_missing_pods_not_lost(
+    ground: Ground, tmp_path: Path
+) -> None:
+    """A pod and a claim that were deleted exist again and are kept.
+
+    A newer pod, which the lower cluster has forgotten, still counts as running.
+    """
     site, paths = ground.sites[A], (ground.pod_path("back"), claims(ground, "data"))
     await a_volume(ground)
     await ground.upper.create(claims(ground), claim(ground, "data"))

@@ -1,6 +1,6 @@
-"""What the engine does with rights that other tests leave aside: streams, certificates, tokens of callers, metrics.
+"""Tests of rights that other tests do not need: streams, certificates, tokens of callers, and metrics.
 
-On clusters of its own, since the metrics API below is made for it.
+They run on clusters of their own, because a metrics API is created in a lower cluster.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ PROTOCOL = "v4.channel.k8s.io"
 
 
 class Keyless(Ground):
-    """A ground whose engine has no certificate of its own to serve with, and asks the upper cluster for them."""
+    """A ground whose engine has no serving certificate and requests certificates from the upper cluster."""
 
     def file(self, *edits: object) -> Manifest:
-        """Return the topology's file without the certificate."""
+        """Return the topology without the serving certificate."""
         return super().file(_keyless, *edits)  # type: ignore[arg-type]
 
     async def approve(self) -> None:
@@ -57,7 +57,7 @@ def _asked(found: dict[str, Manifest], node: str) -> list[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyless]:
-    """Clusters of its own whose apiservers go by certificates of their authority alone, an engine, and a pod."""
+    """Start clusters whose apiservers accept only certificates of their own authority, an engine, and a pod."""
     with Sandbox.start(tmp_path_factory.mktemp("rights") / "sandbox", Options(nodes=1)) as own:
         made = Keyless(own, tmp_path_factory.mktemp("keyless"))
         try:
@@ -76,7 +76,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyl
 
 
 async def measurable(site: Site) -> None:
-    """Let a lower serve a metrics API: its kinds as custom resources, in place of a metrics-server's."""
+    """Create a metrics API in a lower cluster: its kinds are custom resources, without a metrics-server."""
     for plural, kind, scope in (("nodes", "NodeMetrics", "Cluster"), ("pods", "PodMetrics", "Namespaced")):
         meta = {"name": f"{plural}.metrics.k8s.io"}
         meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, stands in for a metrics-server"}
@@ -93,27 +93,27 @@ def _is_established(one: Manifest) -> bool:
 
 
 def log_of(ground: Keyless) -> Path:
-    """Return the file of what the pod says."""
+    """Return the path of the pod's log."""
     return ground.sites[A].logs / ground.namespace / "web" / "main.log"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def reached(ground: Keyless) -> Keyless:
-    """The ground once the apiserver takes the certificate that the nodes show."""
+    """Wait until the apiserver accepts the certificate of the nodes."""
     async with asyncio.timeout(LIMIT):
-        while (await ground.kubectl("logs", "web", "--tail=1")).code != 0:  # noqa: ASYNC110 - nothing tells of it
+        while (await ground.kubectl("logs", "web", "--tail=1")).code != 0:  # noqa: ASYNC110 - no watch reports it
             await asyncio.sleep(0.1)
     return ground
 
 
-async def test_logs_come_by_a_certificate_that_the_upper_issued(reached: Keyless) -> None:
-    """The apiserver calls no kubelet port that shows another one."""
+async def test_logs_are_served_with_a_certificate_that_the_upper_cluster_issued(reached: Keyless) -> None:
+    """The apiserver connects to no kubelet port with another certificate."""
     told = await reached.kubectl("logs", "web")
     assert told.out.startswith("hello\n"), told
 
 
-async def test_a_container_is_attached_to(reached: Keyless) -> None:
-    """What it says from then on is heard."""
+async def test_attach_streams_the_new_output_of_a_container(reached: Keyless) -> None:
+    """Lines that are written after the attachment are received."""
     log, ground = log_of(reached), reached
     command = ground.sandbox.kubectl_command("-n", ground.namespace, "attach", "--quiet", "web")
     pipe = asyncio.subprocess.PIPE
@@ -134,7 +134,7 @@ async def test_a_container_is_attached_to(reached: Keyless) -> None:
 
 
 async def test_a_port_is_forwarded(reached: Keyless) -> None:
-    """To what listens there."""
+    """The forwarded port is connected to the server that listens in the pod."""
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(PAGE)
@@ -163,16 +163,16 @@ async def test_a_port_is_forwarded(reached: Keyless) -> None:
 
 @pytest.mark.parametrize("call", ["exec?command=true&stdout=1", "attach?stdout=1", "portforward?ports=80"])
 async def test_a_stream_by_websocket_is_opened(reached: Keyless, call: str) -> None:
-    """As Kubernetes' client libraries ask: the apiserver hands such a request on as it is, a GET.
+    """Client libraries of Kubernetes use WebSocket, which the apiserver forwards unchanged, as a GET.
 
-    kubectl's are made POSTs of SPDY on their way, for which one right less is asked.
+    Streams of kubectl become POSTs of SPDY, for which one right fewer is checked.
     """
     async with reached.upper.websocket(f"{reached.pod_path('web')}/{call}", PROTOCOL) as opened:
         assert opened.protocol == PROTOCOL
 
 
-async def test_a_token_says_who_calls_and_its_rights_say_what_it_may(ground: Keyless) -> None:
-    """An account without rights is refused, one with a kubelet's rights is answered; neither has a certificate."""
+async def test_a_token_authenticates_a_caller_and_its_rights_are_checked(ground: Keyless) -> None:
+    """An account without rights gets 403, and one with the rights of a kubelet's client gets 200."""
     nobody = await token_of(ground, "nobody")
     assert (await answered(ground, "/pods", nobody)).startswith("HTTP/1.1 403 ")
     async with monitoring(ground) as monitor:
@@ -180,7 +180,7 @@ async def test_a_token_says_who_calls_and_its_rights_say_what_it_may(ground: Key
 
 
 async def token_of(ground: Keyless, name: str) -> str:
-    """Make an account above, and give a token of it."""
+    """Create an upper account, and return a token of it."""
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": name}})
     made = await ground.upper.create(f"{ground.path('serviceaccounts', name)}/token", {"spec": {}})
     return str(made["status"]["token"])
@@ -188,7 +188,7 @@ async def token_of(ground: Keyless, name: str) -> str:
 
 @asynccontextmanager
 async def monitoring(ground: Keyless) -> AsyncIterator[str]:
-    """Return the token of an account that may ask kubelets for everything."""
+    """Return the token of an account that may request everything of kubelets."""
     account = name = f"monitor-{uuid4().hex[:8]}"
     token = await token_of(ground, account)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"}
@@ -201,7 +201,7 @@ async def monitoring(ground: Keyless) -> AsyncIterator[str]:
 
 
 async def answered(ground: Keyless, path: str, token: str) -> str:
-    """Ask the first lower's node for a page, and give the whole answer."""
+    """Request a page of the first lower's node, and return the whole response."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     port = ground.topology().lowers[0].node.kubelet_port
@@ -214,8 +214,8 @@ async def answered(ground: Keyless, path: str, token: str) -> str:
     return answer
 
 
-async def test_use_is_told_where_the_lower_measures_it(ground: Keyless) -> None:
-    """Of the node and of the pod, as its metrics API says."""
+async def test_resource_metrics_contain_the_usage_that_the_lower_cluster_measures(ground: Keyless) -> None:
+    """The memory of the node is that of the lower metrics API, and the pod has a value too."""
     site = ground.sites[A]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     usage = {"cpu": "250m", "memory": "64Mi"}

@@ -1,4 +1,4 @@
-"""Kubeconfigs in Secrets: followed while the engine runs, and nothing is lost with a bad one."""
+"""Tests of kubeconfigs in Secrets: changes are used while the engine runs, and an invalid one breaks no connection."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,48 +21,51 @@ SOON = 30.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
-    """The program, with one pod that runs in the first lower."""
+    """Start the program, with one pod that runs in the first lower."""
     async with served(sandbox, tmp_path_factory.mktemp("secrets"), MapProgram) as made:
         await made.run_pod("web")
         yield made
 
 
 def says(words: str) -> Callable[[Manifest], bool]:
-    """Make the condition that a node which is reachable says these words of its credentials."""
+    """Return the predicate that a reachable node has these words in its LowerReachable condition."""
 
     def holds(node: Manifest) -> bool:
-        """Look at the node."""
+        """Report whether the node has them."""
         return is_true(node, "LowerReachable") and words in condition_of(node, "LowerReachable")["message"]
 
     return holds
 
 
 def is_open(node: Manifest) -> bool:
-    """Report whether the taint of an unreachable lower cluster is gone; it goes after the condition."""
+    """Report whether a node has no taint of an unreachable lower cluster.
+
+    The taint is removed after the condition has changed.
+    """
     return all(taint["key"] != UNREACHABLE_TAINT for taint in node["spec"].get("taints", ()))
 
 
 async def works(program: MapProgram, name: str) -> None:
-    """See a pod through its life in the first lower."""
+    """Run a pod in the first lower and delete it."""
     await program.bind(name)
     await program.upper.until(program.pod_path(name), is_ready, SOON)
     await program.end_pods(name)
 
 
 def kubeconfig(program: MapProgram, lower: str) -> bytes:
-    """Return the kubeconfig of a lower as it was at the start."""
+    """Return the original kubeconfig of a lower."""
     return (program.directory / f"{lower}.kubeconfig").read_bytes()
 
 
 async def callers(program: MapProgram, cluster: str, since: int) -> set[str]:
-    """Return the users as whom the program called a cluster since a position of its audit log."""
+    """Return the users as which the program called a cluster since a position of its audit log."""
     records = audit.read(program.sites[cluster].audit_log, since)
     ours = (one for one in records if one.get("userAgent", "").startswith("tensile/"))
     return {one["user"]["username"] for one in ours if program.user in one["user"]["username"]}
 
 
-async def test_a_changed_secret_is_taken_up(program: MapProgram) -> None:
-    """The lower is called as the new user, and its pods are not touched."""
+async def test_a_changed_secret_is_used(program: MapProgram) -> None:
+    """The lower cluster is called as the new user, and its pods are not touched."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     below = await program.sites[A].read(program.pod_path("web"))
     position = program.log.stat().st_size
@@ -88,8 +91,10 @@ async def test_a_changed_secret_is_taken_up(program: MapProgram) -> None:
     ],
     ids=["half", "binary", "empty"],
 )
-async def test_a_bad_secret_is_said_and_costs_nothing(program: MapProgram, text: bytes, words: str) -> None:
-    """The node says what is wrong with it while the last good connection works on, until it is good again."""
+async def test_an_invalid_secret_is_reported_and_the_last_good_connection_is_kept(
+    program: MapProgram, text: bytes, words: str
+) -> None:
+    """The node reports what is wrong until the Secret is valid again, and pods are still run and deleted."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     await program.put_secret(A, text)
     await program.upper.until(node, says(f"{words}"), SOON)
@@ -107,8 +112,8 @@ async def test_a_bad_secret_is_said_and_costs_nothing(program: MapProgram, text:
         "    exec: {command: /bin/true, apiVersion: client.authentication.k8s.io/v1}",
     ],
 )
-async def test_a_secret_that_names_files_or_programs_is_refused(program: MapProgram, line: str) -> None:
-    """Whoever may write Secrets has no say over the engine's machine."""
+async def test_a_kubeconfig_secret_that_refers_to_files_or_programs_is_refused(program: MapProgram, line: str) -> None:
+    """Users who may write Secrets must not control the engine's machine."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     kept = [one for one in kubeconfig(program, A).decode().splitlines() if "client-" not in one]
     place = kept.index("  user:")
@@ -118,8 +123,8 @@ async def test_a_secret_that_names_files_or_programs_is_refused(program: MapProg
     await program.upper.until(node, says(f"lower cluster {A}"), SOON)
 
 
-async def test_a_secret_that_is_deleted_leaves_the_connection(program: MapProgram) -> None:
-    """The node says so; put back, all is as before."""
+async def test_a_deleted_secret_does_not_close_the_connection(program: MapProgram) -> None:
+    """The node reports the absence until the Secret is created again."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     await program.upper.delete(program.path("secrets", A))
     await program.upper.until(node, says("the Secret does not exist"), SOON)
@@ -128,8 +133,8 @@ async def test_a_secret_that_is_deleted_leaves_the_connection(program: MapProgra
     await program.upper.until(node, says(f"lower cluster {A}"), SOON)
 
 
-async def test_an_edit_that_names_a_secret_which_is_not_there_costs_nothing(program: MapProgram) -> None:
-    """The node says so as long as it stands there, though the Secret in use is good; taken back, that is over."""
+async def test_an_edit_that_refers_to_a_missing_secret_keeps_the_connection(program: MapProgram) -> None:
+    """The node reports it until the edit is reverted, although the Secret in use is valid, and it is logged once."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     position = program.log.stat().st_size
     await program.reload(edit_lower(A, kubeconfigSecret={"name": "absent"}))
@@ -142,8 +147,8 @@ async def test_an_edit_that_names_a_secret_which_is_not_there_costs_nothing(prog
     await program.upper.until(node, says(f"lower cluster {A}"), SOON)
 
 
-async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
-    """As the engine does: nothing is left to do; a Secret that is missing is said by its name."""
+async def test_plan_validate_and_apply_read_kubeconfigs_from_secrets(program: MapProgram) -> None:
+    """They find no change, as the engine does, and a plan names a missing Secret."""
     path = program.directory / "by-secret.yaml"
     path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
     await program.upper.until(f"/api/v1/nodes/{program.nodes[A]}", is_open)

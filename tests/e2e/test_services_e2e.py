@@ -1,4 +1,4 @@
-"""Services on real clusters: below with the endpoints that the upper cluster tells, and nothing else is touched."""
+"""Tests of Services on real clusters: copies have the upper cluster's endpoints, and no other object is touched."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,7 +24,7 @@ READY_IN = 30.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine that knows how pods below reach the upper cluster, with a pod that runs in lower-a and one in b."""
+    """Start an engine with an advertised URL of the upper cluster, and a pod in each lower."""
     async with standing(sandbox, tmp_path_factory.mktemp("ground"), with_fields(upper=ADVERTISED)) as made:
         for name, lower in (("first", A), ("second", B)):
             await made.bind(name, {"readinessGates": [{"conditionType": GATE}]}, lower, labels={"app": "web"})
@@ -34,7 +34,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 async def opened(ground: Ground, pod: str, status: str = "True") -> Manifest:
-    """Open the pod's gate (or close it) and wait until it is ready (or not any more)."""
+    """Set the pod's readiness gate, and wait until the pod is ready, or not ready any more."""
     body = {"status": {"conditions": [{"type": GATE, "status": status}]}}
     await ground.upper.patch(ground.pod_path(pod) + "/status", body, "strategic")
     return await ground.upper.until(ground.pod_path(pod), lambda one: is_ready(one) == (status == "True"))
@@ -49,7 +49,7 @@ async def made(ground: Ground, name: str, cluster: str = UPPER, namespace: str =
 
 
 def slices_path(ground: Ground, service: str) -> str:
-    """Return the path of a Service's slices."""
+    """Return the path of a Service's EndpointSlices."""
     return ground.path("endpointslices", api=SLICES) + f"?labelSelector=kubernetes.io/service-name={service}"
 
 
@@ -60,7 +60,7 @@ def endpoints(found: dict[str, Manifest]) -> list[tuple[str, bool]]:
 
 
 async def in_step(ground: Ground, service: str, lower: str, count: int, limit: float = 20.0) -> dict[str, Manifest]:
-    """Wait until the slices below tell of so many endpoints just as those above do, and return those below."""
+    """Wait until the lower slices have the same endpoints as the upper ones, and return the lower slices."""
     above = await ground.upper.until_all(slices_path(ground, service), lambda one: len(endpoints(one)) == count)
     told = endpoints(above)
     return await ground.sites[lower].until_all(
@@ -68,8 +68,8 @@ async def in_step(ground: Ground, service: str, lower: str, count: int, limit: f
     )
 
 
-async def test_every_field_of_a_service_has_a_verdict(ground: Ground) -> None:
-    """One that Kubernetes has and the table has not is a gap to close; of endpoints, all that may come down does."""
+async def test_every_field_of_a_service_is_classified(ground: Ground) -> None:
+    """A field of Kubernetes that is missing in the table has to be added; endpoints keep all fields but known ones."""
     core = (await ground.upper.call("GET", "/openapi/v3/api/v1"))["components"]["schemas"]
     assert set(core["io.k8s.api.core.v1.ServiceSpec"]["properties"]) == set(SPEC)
     slices = (await ground.upper.call("GET", "/openapi/v3/apis/discovery.k8s.io/v1"))["components"]["schemas"]
@@ -77,8 +77,8 @@ async def test_every_field_of_a_service_has_a_verdict(ground: Ground) -> None:
     assert set(slices["io.k8s.api.discovery.v1.Endpoint"]["properties"]) - left_above == set(KEPT_ENDPOINT)
 
 
-async def test_a_service_is_below_wherever_its_namespace_has_pods(ground: Ground) -> None:
-    """With an address of that cluster, without selector, node port or annotation, and its endpoints of all clusters."""
+async def test_a_service_is_copied_to_every_lower_with_pods_of_its_namespace(ground: Ground) -> None:
+    """It has an address of that cluster, no selector, node port or annotation, and endpoints of all clusters."""
     above = await made(ground, "web", type="NodePort", sessionAffinity="ClientIP")
     for lower in (A, B):
         found = await ground.sites[lower].until(ground.path("services", "web"), bool)
@@ -97,8 +97,8 @@ async def test_a_service_is_below_wherever_its_namespace_has_pods(ground: Ground
         assert one["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
 
 
-async def test_readiness_follows_in_every_cluster(ground: Ground) -> None:
-    """Also that of a pod which runs in another lower, on the upper cluster's word."""
+async def test_the_readiness_of_endpoints_is_mirrored_to_every_lower(ground: Ground) -> None:
+    """This includes a pod that runs in another lower, because the upper cluster's readiness is used."""
     for status, ready in (("False", 1), ("True", 2)):
         await opened(ground, "second", status)
         await ground.upper.until_all(
@@ -109,8 +109,8 @@ async def test_readiness_follows_in_every_cluster(ground: Ground) -> None:
             assert sum(ready for _, ready in endpoints(found)) == ready
 
 
-async def test_the_other_kinds_of_services_come_down(ground: Ground) -> None:
-    """Headless of both families, by name, for pods that are not ready, and one whose endpoints somebody writes."""
+async def test_headless_external_name_dual_stack_and_selectorless_services_are_copied(ground: Ground) -> None:
+    """Addresses of pods that are not ready and slices that a user writes are copied too."""
     await made(ground, "headless", clusterIP="None", publishNotReadyAddresses=True)
     await made(ground, "both", clusterIP="None", selector=None, ipFamilyPolicy="RequireDualStack")
     await made(ground, "elsewhere", type="ExternalName", externalName="example.com", selector=None, ports=None)
@@ -142,8 +142,8 @@ async def test_the_other_kinds_of_services_come_down(ground: Ground) -> None:
     assert "service.kubernetes.io/headless" in headless["metadata"]["labels"]
 
 
-async def test_a_change_above_comes_down(ground: Ground) -> None:
-    """Ports and kind; the address below stays, or comes and goes with the kind."""
+async def test_changes_of_a_service_are_carried_down(ground: Ground) -> None:
+    """Ports and type follow; the lower address stays unless the type requires its removal."""
     site, path = ground.sites[A], ground.path("services", "dual")
     before = await site.read(path)
     await ground.upper.patch(path, {"spec": {"ports": [{"name": "other", "port": 81}]}})
@@ -158,8 +158,8 @@ async def test_a_change_above_comes_down(ground: Ground) -> None:
     assert found["spec"]["clusterIP"] == "None"
 
 
-async def test_a_name_that_is_taken_is_said_and_not_touched(ground: Ground) -> None:
-    """The Service below stays as it is and gets no endpoints of ours; when it goes, ours takes its place."""
+async def test_a_name_that_another_owners_service_has_is_reported_and_not_touched(ground: Ground) -> None:
+    """The Service gets no endpoints of the engine, and is replaced by the copy once it is deleted."""
     taken = await made(ground, "taken", A, selector={"app": "other"})
     above = await made(ground, "taken")
     assert "has another owner" in await ground.told(above, "NameConflict")
@@ -171,8 +171,11 @@ async def test_a_name_that_is_taken_is_said_and_not_touched(ground: Ground) -> N
     await in_step(ground, "taken", A, 2)
 
 
-async def test_what_somebody_changes_below_is_put_back(ground: Ground) -> None:
-    """Ports, labels, endpoints, a slice that went; a Service with a selector is made anew, with Kubernetes' slices."""
+async def test_lower_changes_of_a_service_and_its_slices_are_reverted(ground: Ground) -> None:
+    """Type, labels, endpoints and deleted slices are restored.
+
+    A copy that got a selector is created again, because Kubernetes writes slices for it.
+    """
     site, path = ground.sites[A], ground.path("services", "web")
     before = await site.read(path)
     await site.patch(
@@ -193,8 +196,8 @@ async def test_what_somebody_changes_below_is_put_back(ground: Ground) -> None:
     assert slices[name]["metadata"]["ownerReferences"][0]["uid"] == found["metadata"]["uid"]
 
 
-async def test_endpoints_that_kubernetes_mirrors_below_are_left_alone(ground: Ground) -> None:
-    """Somebody's Endpoints object for a Service of ours gets a slice by Kubernetes; it stays, beside ours."""
+async def test_slices_that_kubernetes_creates_from_lower_endpoints_are_not_touched(ground: Ground) -> None:
+    """A user's Endpoints object for a copy gets a slice of Kubernetes, which stays beside those of the engine."""
     site = ground.sites[A]
     body = {
         "metadata": {"name": "web"},
@@ -213,8 +216,8 @@ async def test_endpoints_that_kubernetes_mirrors_below_are_left_alone(ground: Gr
     await in_step(ground, "web", A, 2)
 
 
-async def test_the_alias_leads_to_the_upper_cluster(ground: Ground) -> None:
-    """In each namespace with pods, by the address that is advertised."""
+async def test_the_alias_service_has_the_advertised_address_of_the_upper_cluster(ground: Ground) -> None:
+    """It exists in each namespace with pods."""
     for lower in (A, B):
         found = await ground.sites[lower].until(ground.path("services", "kubernetes-upper"), bool)
         assert [(one["port"], one["targetPort"]) for one in found["spec"]["ports"]] == [(443, 6443)]
@@ -223,16 +226,16 @@ async def test_the_alias_leads_to_the_upper_cluster(ground: Ground) -> None:
         assert slices["kubernetes-upper"]["ports"] == [{"name": "https", "port": 6443, "protocol": "TCP"}]
 
 
-async def test_an_alias_by_name_is_one_that_kubernetes_takes(ground: Ground) -> None:
-    """A name cannot be an endpoint: the Service is another name for it."""
+async def test_an_alias_for_a_host_name_is_an_external_name_service(ground: Ground) -> None:
+    """A host name cannot be an endpoint, and Kubernetes accepts this Service."""
     body = alias_service(UpperServer("api.example.com", 6443), "by-name", ground.owner, ground.namespace)
     assert body
     found = await ground.sites[A].create(ground.path("services") + "?dryRun=All", body)
     assert found["spec"]["externalName"] == "api.example.com"
 
 
-async def test_services_of_kube_system_come_on_request(ground: Ground) -> None:
-    """And go when they are not asked for any more; those that are there already are not touched."""
+async def test_services_of_kube_system_are_copied_only_if_enabled(ground: Ground) -> None:
+    """They are deleted again when `services.kubeSystem` is disabled."""
     name, site = f"s-{ground.mark}", ground.sites[A]
     path = ground.path("services", name, namespace="kube-system")
     await made(ground, name, namespace="kube-system")
@@ -245,16 +248,18 @@ async def test_services_of_kube_system_come_on_request(ground: Ground) -> None:
     await ground.upper.delete(path)
 
 
-async def test_a_service_that_goes_above_goes_below(ground: Ground) -> None:
-    """With its slices."""
+async def test_a_service_that_is_deleted_is_deleted_in_every_lower(ground: Ground) -> None:
+    """Its slices are deleted with it."""
     await ground.upper.delete(ground.path("services", "web"))
     for lower in (A, B):
         await ground.sites[lower].gone(ground.path("services", "web"))
         await ground.sites[lower].until_all(slices_path(ground, "web"), lambda one: not one)
 
 
-async def test_without_pods_and_without_the_controller_nothing_is_left(ground: Ground) -> None:
-    """The last pod of a namespace takes its Services with it; those of other pods stay, with the endpoints above."""
+async def test_copies_of_services_are_deleted_with_the_last_pod_after_the_controller_is_disabled(
+    ground: Ground,
+) -> None:
+    """The other lower, which still has a pod, keeps its copies and follows the endpoints."""
     ours = [ground.path(plural, api=api) for plural, api in (("services", "api/v1"), ("endpointslices", SLICES))]
     await ground.reload(with_fields(upper=ADVERTISED, controllers=[]))
     await ground.calm()

@@ -1,7 +1,7 @@
-"""`tensile simulate` against what then happens: as many pods run as it said, in the lowers and on the nodes it said.
+"""Tests of `tensile simulate`: as many pods run in each lower cluster as it predicts.
 
-The nodes of both lowers have a resource of this module's own, in different numbers, so that nothing else on the
-sandbox is in the way.
+The nodes of both lowers have a resource of this module's own, in different amounts, so that pods of other tests on the
+sandbox do not interfere.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MORE = 3
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def resource(ground: Ground) -> AsyncIterator[str]:
-    """Return every lower node some of a resource, and wait until the virtual nodes offer it."""
+    """Add some of a resource to every lower node, and wait until the virtual nodes have it as allocatable."""
     name = f"example.com/{ground.mark}"
     for lower, slots in SLOTS.items():
         for number, count in enumerate(slots):
@@ -49,32 +49,32 @@ async def _offer(ground: Ground, lower: str, number: int, name: str, count: str 
 
 
 def slots(name: str, count: int = 1, **spec: Any) -> Manifest:
-    """Make the spec of a pod that takes so many of the resource."""
+    """Return the spec of a pod that requests this much of the resource."""
     amounts = {name: str(count)}
     container = {"name": "main", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}
     return {"containers": [container], **spec}
 
 
 def ported(spec: Manifest) -> Manifest:
-    """Create a pod that takes a port of its node."""
+    """Add a host port to the spec."""
     spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 18081}]
     return spec
 
 
 def apart(app: str) -> Manifest:
-    """Make the affinity of a pod that shares no host with its own kind."""
+    """Return the affinity of a pod that shares no host with its own kind."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": app}}}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
-    """Make a constraint that spreads pods."""
+    """Return a topology spread constraint."""
     selector = {"matchLabels": {"app": app}}
     return [{"topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]
 
 
 async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
-    """Ask how many of a Deployment's pods fit."""
+    """Return the simulation of how many of a Deployment's pods fit."""
     wanted = podfile.templates(orjson.dumps(deployment), "case")
     topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
     picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
@@ -82,14 +82,14 @@ async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
 
 
 def deployment(ground: Ground, app: str, spec: Manifest, replicas: int = 0) -> Manifest:
-    """Make a Deployment."""
+    """Return a Deployment."""
     body = ground.template({"app": app}, spec)
     fields = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}, "template": body}
     return {"kind": "Deployment", "metadata": {"name": app, "namespace": ground.namespace}, "spec": fields}
 
 
 async def happened(ground: Ground, app: str, spec: Manifest, fits: int) -> dict[str, Counter[str]]:
-    """Create more pods than fit, wait until as many run as predicted, and return on which nodes of which lower."""
+    """Create more pods than fit, wait until as many run as predicted, and return their lowers and nodes."""
     path = ground.path("deployments", api="apis/apps/v1")
     await ground.upper.create(path, deployment(ground, app, spec, fits + MORE))
     collection = f"{ground.path('pods')}?labelSelector=app%3D{app}"
@@ -121,8 +121,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_as_many_run_as_were_said_to_fit(ground: Ground, resource: str, case: str) -> None:
-    """In each lower, and on each of its nodes where nothing is left to choose."""
+async def test_as_many_pods_run_in_each_lower_as_were_simulated_to_fit(
+    ground: Ground, resource: str, case: str
+) -> None:
+    """More replicas are created than fit, and no other pod gets a lower node."""
     app = f"case-{case}"
     spec = CASES[case](resource, app)
     told = await simulated(ground, deployment(ground, app, spec))
@@ -131,8 +133,8 @@ async def test_as_many_run_as_were_said_to_fit(ground: Ground, resource: str, ca
     assert {lower: counts.total() for lower, counts in ran.items()} == expected
 
 
-async def test_a_lower_that_the_pod_selects(ground: Ground, resource: str) -> None:
-    """The other one takes none."""
+async def test_a_pod_that_selects_one_lower_fits_only_there(ground: Ground, resource: str) -> None:
+    """Six pods fit in lower-b, none in lower-a, and that is what happens."""
     spec = slots(resource, nodeSelector={"e2e": ground.mark, "clusterID": B})
     told = await simulated(ground, deployment(ground, "pinned", spec))
     assert {row["name"]: row["fits"] for row in told["lowers"]} == {A: 0, B: 6}
@@ -140,8 +142,8 @@ async def test_a_lower_that_the_pod_selects(ground: Ground, resource: str) -> No
     assert {lower: counts.total() for lower, counts in ran.items()} == {A: 0, B: 6}
 
 
-async def test_pods_of_a_lower_that_is_lost(ground: Ground, resource: str) -> None:
-    """As many find a place as then do, when they are taken away and come again where that lower takes none."""
+async def test_simulated_moves_of_a_lost_lower_fill_the_rest_of_the_other(ground: Ground, resource: str) -> None:
+    """All pods of lower-a are moved, and as many are placed in lower-b as it still has room for."""
     spec = slots(resource, nodeSelector={"e2e": ground.mark})
     path = ground.path("deployments", api="apis/apps/v1")
     await ground.upper.create(path, deployment(ground, "homeless", spec, 10))

@@ -1,6 +1,7 @@
-"""Spread and (anti-)affinity across three lower clusters: above as Kubernetes says it, and no trace of it below.
+"""Tests of spread and (anti-)affinity across three lower clusters, which the upper scheduler applies.
 
-A real scheduler places the pods above by the virtual nodes' label `clusterID`, real ones below by what is left.
+A real scheduler places upper pods by the label `clusterID` of the virtual nodes, and real lower schedulers place lower
+pods by the remaining constraints.
 """
 
 import asyncio
@@ -45,23 +46,23 @@ class Wide(Hooked):
 
 
 class Case(NamedTuple):
-    """A spec for so many replicas, and how many of them come to run in each lower, the fewest first."""
+    """A spec for a number of replicas, and how many of them run in each lower, in ascending order."""
 
     spec: Manifest
     runs: tuple[int, ...]
     replicas: int = 6
     edits: tuple[Edit, ...] = ()
-    """Of the topology, while the pods are placed."""
+    """Edits of the topology during the placement."""
 
     @property
     def waits(self) -> int:
-        """How many have to stay Pending above."""
+        """The number of pods that have to stay Pending in the upper cluster."""
         return self.replicas - sum(self.runs)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wide]:
-    """Clusters of its own, an engine, and its webhook, which is registered."""
+    """Start clusters of this module's own, an engine, and its webhook, which is registered."""
     with Sandbox.start(tmp_path_factory.mktemp("wide") / "sandbox", Options(lowers=3, nodes=2), progress=print) as own:
         made = Wide(own, tmp_path_factory.mktemp("ground"))
         (made.hook_port,) = spare_ports(1)
@@ -78,7 +79,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wide
 
 
 async def all_open(ground: Wide, *closed: str) -> None:
-    """Wait until the scheduler has every node open and untainted but for those, which have the taint of closed ones."""
+    """Wait until every node but the closed ones is schedulable and untainted, and those have the taint."""
     for lower in ground.lowers:
         wanted = {"node.kubernetes.io/unschedulable"} if lower in closed else set()
         await ground.upper.until(
@@ -91,7 +92,7 @@ async def all_open(ground: Wide, *closed: str) -> None:
 
 
 def even(key: str = CLUSTER_ID, skew: int = 1, **fields: Any) -> Manifest:
-    """Make a constraint over the pods of "web"."""
+    """Return a constraint over the pods of "web"."""
     basis = {
         "topologyKey": key,
         "maxSkew": skew,
@@ -102,37 +103,37 @@ def even(key: str = CLUSTER_ID, skew: int = 1, **fields: Any) -> Manifest:
 
 
 def selecting(app: str) -> Manifest:
-    """Select the pods of an app."""
+    """Return a selector for the pods of an app."""
     return {"matchLabels": {"app": app}}
 
 
 def near(kind: str, app: str = "web", *, preferred: bool = False) -> Manifest:
-    """Make an affinity of pods by clusters: `kind` is podAffinity or podAntiAffinity."""
+    """Return a pod affinity by clusters: `kind` is podAffinity or podAntiAffinity."""
     term = {"topologyKey": CLUSTER_ID, "labelSelector": selecting(app)}
     terms = {PREFERRED: [{"weight": 100, "podAffinityTerm": term}]} if preferred else {REQUIRED: [term]}
     return {"affinity": {kind: terms}}
 
 
 def only_in(*lowers: str) -> Manifest:
-    """Make an affinity for some of the lowers."""
+    """Return a node affinity for some of the lowers."""
     expression = {"key": CLUSTER_ID, "operator": "In", "values": list(lowers)}
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}}
 
 
 CASES = {
     "even": Case(even(), (2, 2, 2)),
-    "one more": Case(even(), (2, 2, 3), replicas=7),
-    "hash": Case(even(matchLabelKeys=["pod-template-hash"]), (2, 2, 2)),
-    "a closed cluster counts": Case(even(), (0, 1, 1), edits=(CLOSED_C,)),
-    "and allows as much skew as is said": Case(even(skew=2), (0, 2, 2), edits=(CLOSED_C,)),
-    "but for taints that are honoured": Case(even(nodeTaintsPolicy="Honor"), (0, 3, 3), edits=(CLOSED_C,)),
-    "clusters that are not asked for do not count": Case({**even(), **only_in(A, B)}, (0, 3, 3)),
-    "but for affinity that is ignored": Case({**even(nodeAffinityPolicy="Ignore"), **only_in(A, B)}, (0, 1, 1)),
-    "fewer clusters than wanted": Case(even(minDomains=4), (1, 1, 1)),
-    "as many clusters as wanted": Case(even(minDomains=3), (2, 2, 2)),
+    "one replica more": Case(even(), (2, 2, 3), replicas=7),
+    "match label keys": Case(even(matchLabelKeys=["pod-template-hash"]), (2, 2, 2)),
+    "cordoned cluster counts": Case(even(), (0, 1, 1), edits=(CLOSED_C,)),
+    "cordoned cluster allows maxSkew": Case(even(skew=2), (0, 2, 2), edits=(CLOSED_C,)),
+    "taints honored": Case(even(nodeTaintsPolicy="Honor"), (0, 3, 3), edits=(CLOSED_C,)),
+    "clusters outside of affinity ignored": Case({**even(), **only_in(A, B)}, (0, 3, 3)),
+    "node affinity ignored": Case({**even(nodeAffinityPolicy="Ignore"), **only_in(A, B)}, (0, 1, 1)),
+    "fewer clusters than minDomains": Case(even(minDomains=4), (1, 1, 1)),
+    "as many clusters as minDomains": Case(even(minDomains=3), (2, 2, 2)),
     "required anti-affinity": Case(near("podAntiAffinity"), (1, 1, 1), replicas=5),
     "required affinity": Case(near("podAffinity"), (0, 0, 6)),
-    "by clusters, and by hosts below": Case(
+    "by clusters and by lower hosts": Case(
         {"topologySpreadConstraints": [*even()["topologySpreadConstraints"], *even(HOST)["topologySpreadConstraints"]]},
         (2, 2, 2),
     ),
@@ -140,7 +141,7 @@ CASES = {
 
 
 async def deployed(ground: Wide, case: Case, app: str = "web") -> None:
-    """Make a Deployment of a case, and wait until as many of its pods run and wait as are to."""
+    """Create a Deployment of a case, and wait until the expected numbers of its pods run and wait."""
     labels = {"app": app, **OPTED}
     template = ground.template(labels, {"terminationGracePeriodSeconds": 1, **case.spec})
     body = {"replicas": case.replicas, "selector": {"matchLabels": labels}, "template": template}
@@ -160,7 +161,7 @@ def is_refused(pod: Manifest) -> bool:
 
 
 async def removed(ground: Wide, *apps: str) -> None:
-    """Take Deployments away, and wait until nothing is left of them."""
+    """Delete Deployments, and wait until no pod of them is left."""
     for app in apps:
         await ground.upper.delete(f"{ground.path('deployments', app, api=DEPLOYMENTS)}?propagationPolicy=Background")
     for name in ("upper", *ground.lowers):
@@ -174,7 +175,7 @@ async def pods_below(ground: Wide, app: str = "web") -> dict[str, list[Manifest]
 
 
 async def explained(ground: Wide) -> set[str]:
-    """Return the sentences of `tensile explain` about the pods that wait above."""
+    """Return the sentences of `tensile explain` about the upper pods that wait."""
     pods = (await ground.upper.read(ground.path("pods")))["items"]
     topology, ways = ground.topology(ground.hooked()), ClusterAccess(ground.sandbox.directory)
     told = [
@@ -186,8 +187,8 @@ async def explained(ground: Wide) -> set[str]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_pods_spread_over_clusters_as_kubernetes_says(ground: Wide, case: Case) -> None:
-    """So many in each, the rest Pending above; below each runs, and is asked for no domain of the upper cluster."""
+async def test_pods_spread_over_clusters_as_constraints_and_affinity_require(ground: Wide, case: Case) -> None:
+    """The other pods stay Pending; lower pods run, and their specs have no constraint by `clusterID`."""
     await ground.reload(ground.hooked(), *case.edits)
     await all_open(ground, *([C] if case.edits else []))
     await deployed(ground, case)
@@ -200,8 +201,8 @@ async def test_pods_spread_over_clusters_as_kubernetes_says(ground: Wide, case: 
     await all_open(ground)
 
 
-async def test_who_waits_is_told_why(ground: Wide) -> None:
-    """The constraint that keeps it, in the upper scheduler's words, and the cluster that is too full."""
+async def test_explain_names_the_constraint_that_keeps_a_pod_pending(ground: Wide) -> None:
+    """It uses the upper scheduler's words, and lists the numbers of matching pods for each cluster."""
     await deployed(ground, Case(near("podAntiAffinity"), (1, 1, 1), replicas=4))
     (why,) = await explained(ground)
     assert why.startswith("no virtual node accepts it: node(s) didn't match pod anti-affinity rules"), why
@@ -214,8 +215,8 @@ async def test_who_waits_is_told_why(ground: Wide) -> None:
     await removed(ground, "web")
 
 
-async def test_what_is_only_preferred_keeps_nobody_waiting(ground: Wide) -> None:
-    """More replicas than clusters: each has one before any has two, and with one closed the rest go on."""
+async def test_preferred_anti_affinity_and_soft_spread_keep_no_pod_pending(ground: Wide) -> None:
+    """Each cluster gets one pod before any gets two; with one cluster cordoned, the pods spread over the others."""
     await deployed(ground, Case(near("podAntiAffinity", preferred=True), (1, 1, 2), replicas=4))
     assert sorted(map(len, (await pods_below(ground)).values())) == [1, 1, 2]
     await removed(ground, "web")
@@ -228,8 +229,8 @@ async def test_what_is_only_preferred_keeps_nobody_waiting(ground: Wide) -> None
     await all_open(ground)
 
 
-async def test_others_are_kept_away_and_followed_by_clusters(ground: Wide) -> None:
-    """One app is where another is, a third is where neither is; also the other way about."""
+async def test_pods_follow_or_avoid_the_clusters_of_other_apps(ground: Wide) -> None:
+    """One app runs where another one is, and a third one where neither is."""
     await deployed(ground, Case({**only_in(B)}, (0, 0, 1), replicas=1))
     await deployed(ground, Case(near("podAffinity"), (0, 0, 2), replicas=2), "friend")
     alone = {"affinity": {**near("podAntiAffinity")["affinity"], **only_in(A, B)["affinity"]}}
@@ -241,13 +242,15 @@ async def test_others_are_kept_away_and_followed_by_clusters(ground: Wide) -> No
 
 
 def counts(below: dict[str, list[Manifest]]) -> dict[str, int]:
-    """Count the pods of lowers that have any."""
+    """Return the number of pods of each lower that has any."""
     return {lower: len(pods) for lower, pods in below.items() if pods}
 
 
 @pytest.mark.parametrize("key", ["example.com/region", "topology.kubernetes.io/region"])
-async def test_a_domain_that_somebody_else_labelled_stays_above(ground: Wide, key: str) -> None:
-    """No lower node has the label, so below the constraint could never be met."""
+async def test_a_constraint_by_a_label_that_another_client_set_on_virtual_nodes_is_not_copied(
+    ground: Wide, key: str
+) -> None:
+    """No lower node has the label, so a lower scheduler could never satisfy the constraint."""
     for lower, region in zip(ground.lowers, ("east", "east", "west"), strict=True):
         await ground.upper.patch(f"/api/v1/nodes/{ground.nodes[lower]}", {"metadata": {"labels": {key: region}}})
     await ground.calm()
@@ -259,8 +262,8 @@ async def test_a_domain_that_somebody_else_labelled_stays_above(ground: Wide, ke
         await ground.upper.patch(f"/api/v1/nodes/{ground.nodes[lower]}", {"metadata": {"labels": {key: None}}})
 
 
-async def test_the_documents_example_does_what_it_says(ground: Wide) -> None:
-    """The Deployment of docs/placement.md: two in each cluster, on real nodes of their own."""
+async def test_the_documented_deployment_spreads_as_documented(ground: Wide) -> None:
+    """The Deployment of docs/placement.md runs two pods in each cluster, on different lower nodes."""
     section = DOCUMENT.read_text().partition("## Spread across clusters")[2]
     (text,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
     await ground.upper.create(ground.path("deployments", api=DEPLOYMENTS), yaml.safe_load(text))

@@ -1,4 +1,4 @@
-"""Storage: claims of the upper cluster whose volumes are made, kept, grown and given up in lower clusters."""
+"""Tests of storage: volumes of upper claims are provisioned, kept, expanded and deleted in lower clusters."""
 
 import pytest
 from enginekit import A, B, Ground
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 def set_of(ground: Ground, name: str, word: str) -> Manifest:
-    """Make a StatefulSet of three with a claim each, spread over the lowers."""
+    """Return a StatefulSet of three pods with a claim each, spread over the lowers."""
     spread = {
         "maxSkew": 1,
         "topologyKey": "clusterID",
@@ -33,7 +33,7 @@ def set_of(ground: Ground, name: str, word: str) -> Manifest:
 
 
 async def test_a_stateful_set_gets_its_volumes_where_its_pods_run(ground: Ground, store: Store) -> None:
-    """Three pods by the stock scheduler over two lowers: bound and running, each by its own claim."""
+    """The default scheduler binds three pods to two lowers, and each has a bound claim there."""
     await ground.upper.create(ground.path("statefulsets", api=APPS), set_of(ground, "db", "goes"))
     pods = await ground.upper.until_all(
         f"{ground.path('pods')}?labelSelector=app%3Ddb",
@@ -56,8 +56,8 @@ async def test_a_stateful_set_gets_its_volumes_where_its_pods_run(ground: Ground
         assert notes[LOWER_VOLUME_SOURCE] == "local"
 
 
-async def test_a_pod_of_the_set_comes_back_to_its_data(ground: Ground, store: Store) -> None:
-    """Deleted, it is bound to the same lower again and finds the same claim; nothing is made or destroyed."""
+async def test_a_recreated_pod_of_a_stateful_set_gets_the_same_volume(ground: Ground, store: Store) -> None:
+    """It is bound to the same lower again, and no volume is deleted."""
     before = await ground.upper.read(ground.pod_path("db-0"))
     await ground.upper.delete(ground.pod_path("db-0"))
     after = await ground.upper.until(
@@ -68,8 +68,8 @@ async def test_a_pod_of_the_set_comes_back_to_its_data(ground: Ground, store: St
     assert [provisioner.destroyed for provisioner in store.values()] == [[], []]
 
 
-async def test_a_claim_that_grows_above_grows_below(ground: Ground, store: Store) -> None:
-    """The lower's resizer does it, and size and conditions come up."""
+async def test_a_claim_that_is_expanded_is_expanded_in_the_lower_cluster(ground: Ground, store: Store) -> None:
+    """The lower cluster's resizer expands the volume, and size and conditions are mirrored back."""
     path = claims(ground, "data-db-0")
     await ground.upper.patch(path, {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     grown = await ground.upper.until(path, lambda one: one["status"]["capacity"]["storage"] == "2Gi")
@@ -82,8 +82,8 @@ async def test_a_claim_that_grows_above_grows_below(ground: Ground, store: Store
     assert store[lower_of(volume)].destroyed == []
 
 
-async def test_a_deleted_claim_takes_its_data_with_it_where_the_policy_is_delete(ground: Ground, store: Store) -> None:
-    """Of the set's three claims one is deleted: its lower volume goes, those of the others stay."""
+async def test_a_deleted_claim_with_policy_delete_loses_its_lower_volume(ground: Ground, store: Store) -> None:
+    """The volumes of the other two claims of the set are kept."""
     await ground.upper.delete(ground.path("statefulsets", "db", api=APPS) + "?propagationPolicy=Foreground")
     await ground.upper.until_all(f"{ground.path('pods')}?labelSelector=app%3Ddb", lambda found: not found)
     volume = await volume_of(ground, "data-db-1")
@@ -97,8 +97,8 @@ async def test_a_deleted_claim_takes_its_data_with_it_where_the_policy_is_delete
         assert is_bound(await ground.sites[lower_of(kept)].read(claims(ground, name)))
 
 
-async def test_a_deleted_claim_leaves_its_data_where_the_policy_is_retain(ground: Ground, store: Store) -> None:
-    """Its volume above is released and stays, and so do claim and volume below; a policy changed later is followed."""
+async def test_a_deleted_claim_with_policy_retain_keeps_its_lower_volume(ground: Ground, store: Store) -> None:
+    """The upper volume is Released, and lower claim and volume are kept; a later change of the policy is applied."""
     await ground.upper.create(claims(ground), claim(ground, "kept", "stays"))
     await scheduled(ground, "keeper", using("kept"), A)
     await ground.upper.until(ground.pod_path("keeper"), is_ready)
@@ -118,8 +118,8 @@ async def test_a_deleted_claim_leaves_its_data_where_the_policy_is_retain(ground
     assert below["spec"]["volumeName"] in store[A].destroyed
 
 
-async def test_an_ephemeral_volume_is_the_lowers_own(ground: Ground, store: Store) -> None:
-    """Above a placeholder, below a claim that the lower makes of the template; both go with the pod."""
+async def test_an_ephemeral_volume_is_created_by_the_lower_cluster(ground: Ground, store: Store) -> None:
+    """It has an upper placeholder and a lower claim from the template, and both are deleted with the pod."""
     template = {"spec": claim(ground, "any")["spec"]}
     volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
     mounts = [{"name": "scratch", "mountPath": "/scratch"}]
@@ -135,8 +135,11 @@ async def test_an_ephemeral_volume_is_the_lowers_own(ground: Ground, store: Stor
     await ground.sites[B].gone(claims(ground, "brief-scratch"))
 
 
-async def test_a_claim_that_a_lower_refuses_is_given_back_to_the_scheduler(ground: Ground, store: Store) -> None:
-    """A quota below is the reason in an event; no volume is made above, and the pod runs once the quota is lifted."""
+async def test_a_claim_that_a_lower_refuses_is_returned_to_the_scheduler(ground: Ground, store: Store) -> None:
+    """An Event names the lower quota, and no placeholder is created.
+
+    The pod runs once the quota is deleted.
+    """
     assert store
     full = {"metadata": {"name": "full"}, "spec": {"hard": {"persistentvolumeclaims": "0"}}}
     await ground.sites[A].create(ground.path("resourcequotas"), full)

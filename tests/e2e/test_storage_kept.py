@@ -1,4 +1,4 @@
-"""Data are where they were: through a restart, a plan, a hand in the lower cluster, and a claim that is made anew."""
+"""Tests that data are kept through a restart, a plan, a deletion in the lower cluster, and a recreated claim."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def used(ground: Ground, name: str, word: str = "goes") -> Manifest:
-    """Run a pod with a claim, both of that name, in lower-a, and give the volume above."""
+    """Run a pod with a claim of the same name in lower-a, and return the upper volume."""
     await ground.upper.create(claims(ground), claim(ground, name, word))
     await scheduled(ground, name, using(name), A)
     await ground.upper.until(ground.pod_path(name), is_ready)
@@ -27,9 +27,9 @@ async def used(ground: Ground, name: str, word: str = "goes") -> Manifest:
 
 
 async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
-    """Return what `tensile plan` says: cluster, action, kind and name.
+    """Return the changes of `tensile plan`: cluster, action, kind and name.
 
-    Without the capacity of nodes, which follows the nodes that other tests add.
+    The capacity of nodes is left out, because it depends on the nodes that other tests add.
     """
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
@@ -38,8 +38,10 @@ async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
     return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes}
 
 
-async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store) -> None:
-    """Of the same name on both sides, so that nothing maps it: above it waits, below a volume is made at once."""
+async def test_a_lower_class_with_immediate_binding_works_with_an_upper_class_that_waits(
+    ground: Ground, store: Store
+) -> None:
+    """Both classes have the same name, so no mapping is needed; the lower volume is provisioned at once."""
     assert store
     name = mark(ground, "now")
     await ground.upper.create(CLASSES, shipped(name))
@@ -55,8 +57,10 @@ async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store)
     await ground.upper.delete(f"{CLASSES}/{name}")
 
 
-async def test_an_engine_that_was_down_does_what_was_asked_meanwhile(ground: Ground, store: Store) -> None:
-    """The plan says beforehand which data go; those of the other claim are not in it, and stay."""
+async def test_a_restarted_engine_deletes_only_the_data_of_a_claim_that_was_deleted_meanwhile(
+    ground: Ground, store: Store
+) -> None:
+    """The plan lists these data before; those of the other claim are not in it, and are kept."""
     going, staying = await used(ground, "going"), await used(ground, "staying")
     await ground.end_pods("going")
     await ground.calm()
@@ -80,8 +84,11 @@ async def test_an_engine_that_was_down_does_what_was_asked_meanwhile(ground: Gro
     await ground.end_pods("staying")
 
 
-async def test_a_claim_deleted_below_is_not_made_again(ground: Ground, store: Store) -> None:
-    """The data went with it: its next pod waits, and claim and pod say why; deleted above, it may begin anew."""
+async def test_a_claim_that_is_deleted_in_the_lower_cluster_is_not_recreated(ground: Ground, store: Store) -> None:
+    """Its data are lost, so its next pod waits, and claim and pod report LowerClaimLost.
+
+    Deleting the upper claim also deletes the placeholder volume.
+    """
     assert store
     volume = await used(ground, "robbed")
     await ground.end_pods("robbed")
@@ -99,8 +106,10 @@ async def test_a_claim_deleted_below_is_not_made_again(ground: Ground, store: St
     await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
 
 
-async def test_retained_data_are_given_to_the_claim_that_asks_for_them(ground: Ground, store: Store) -> None:
-    """A new claim of the old name is told what is in its way; bound to the old volume, it has the old data."""
+async def test_retained_data_are_used_by_a_new_claim_that_is_bound_to_their_volume(
+    ground: Ground, store: Store
+) -> None:
+    """A new claim without the volume's name gets an Event that the earlier data are in the way."""
     volume = await used(ground, "archive", "stays")
     path = f"{VOLUMES}/{volume['metadata']['name']}"
     below = await ground.sites[A].read(claims(ground, "archive"))

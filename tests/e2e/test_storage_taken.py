@@ -1,4 +1,4 @@
-"""Names that a claim's objects need and somebody else has: it is said, nothing of theirs is touched, and it goes on."""
+"""Tests of occupied names of storage objects: they are reported, not touched, and used once they are free."""
 
 import pytest
 from enginekit import A, Ground
@@ -10,13 +10,13 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def freed(ground: Ground, name: str) -> None:
-    """Run a pod now that the name is free, and end it."""
+    """Wait until the pod runs with the name that is now free, and delete it."""
     await ground.upper.until(ground.pod_path(name), is_ready)
     await ground.end_pods(name)
 
 
 def of_a_stranger(name: str, claim_name: str) -> Manifest:
-    """Make a volume that somebody made by hand for another claim."""
+    """Return a volume that a user created for another claim."""
     return {
         "metadata": {"name": name},
         "spec": {
@@ -29,8 +29,8 @@ def of_a_stranger(name: str, claim_name: str) -> Manifest:
     }
 
 
-async def test_a_strangers_claim_below_keeps_its_name(ground: Ground, store: Store) -> None:
-    """It is not followed, so only a read can tell whose it is."""
+async def test_a_lower_claim_of_another_owner_keeps_its_name_until_it_is_deleted(ground: Ground, store: Store) -> None:
+    """The engine does not cache such claims, so only a read finds the owner."""
     assert store
     await ground.run_pod("first")
     theirs = await ground.sites[A].create(claims(ground), claim(ground, "taken"))
@@ -43,8 +43,10 @@ async def test_a_strangers_claim_below_keeps_its_name(ground: Ground, store: Sto
     await freed(ground, "taken")
 
 
-async def test_a_strangers_volume_above_keeps_its_name(ground: Ground, store: Store) -> None:
-    """As the claim below: volumes of others are not followed either."""
+async def test_an_upper_volume_of_another_owner_keeps_its_name_until_it_is_deleted(
+    ground: Ground, store: Store
+) -> None:
+    """The engine does not cache volumes of other owners either."""
     assert store
     made = await ground.upper.create(claims(ground), claim(ground, "named"))
     name = f"pvc-{made['metadata']['uid']}"

@@ -1,4 +1,7 @@
-"""Interactive streams through the upper cluster are those of the lower, on nodes in name only and on a real node."""
+"""Tests of interactive streams through the upper cluster against the same streams in the lower cluster.
+
+They run on simulated nodes and on a real node.
+"""
 
 import asyncio
 import hashlib
@@ -30,7 +33,7 @@ REFUSED = {
     ("exec", "half", "-c", "gone", "--", "true"): 'container not found ("gone")',
     ("attach", "half", "-c", "gone"): "container gone not found in pod half",
 }
-"""What a kubelet refuses, and what kubectl's last line says of it then."""
+"""Commands that a kubelet refuses, and kubectl's last line for them."""
 BIG = 100 * 1000 * 1000
 WAYS = pytest.mark.parametrize("websocket", [True, False], ids=["websocket", "spdy"])
 CLUSTERS = pytest.mark.parametrize("cluster", [UPPER, A], ids=["through", "direct"])
@@ -38,7 +41,7 @@ CLUSTERS = pytest.mark.parametrize("cluster", [UPPER, A], ids=["through", "direc
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["in name only", "real node"])
 async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """An engine on either kind of node, with a pod `plain` that does nothing."""
+    """Start an engine on either kind of node, with a pod `plain` that only sleeps."""
     is_real = request.param == "real node"
     directory = tmp_path_factory.mktemp("streams")
     async with AsyncExitStack() as stack:
@@ -53,7 +56,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def _real_sandbox(directory: Path) -> Sandbox:
-    """Start a sandbox whose first lower has a real node, or skip for the reason that there can be none."""
+    """Start a sandbox whose first lower has a real node, or skip with the reason why it cannot have one."""
     why = real_node.obstacle((directory, cache_directory(os.environ)), os.environ)
     if why:
         pytest.skip(f"this machine cannot run a real node: {why}")
@@ -61,25 +64,25 @@ def _real_sandbox(directory: Path) -> Sandbox:
 
 
 @WAYS
-async def test_output_errors_and_exit_code_are_apart(stage: Stage, *, websocket: bool) -> None:
-    """Standard output, standard error and the exit code come as from the lower itself."""
+async def test_exec_separates_output_errors_and_exit_code(stage: Stage, *, websocket: bool) -> None:
+    """Standard output, standard error and the exit code are the same as in the lower cluster."""
     done = await stage.both("exec", "plain", "--", "sh", "-c", "echo out; echo err >&2; exit 3", websocket=websocket)
     assert (done.code, done.out) == (3, b"out\n")
     assert done.err.startswith("err\n")
 
 
 @WAYS
-async def test_input_goes_through(stage: Stage, *, websocket: bool) -> None:
-    """A command gets its input byte for byte, and its end."""
+async def test_exec_transfers_input_byte_for_byte(stage: Stage, *, websocket: bool) -> None:
+    """The command gets five megabytes and then the end of the input."""
     content = os.urandom(5_000_000)
     done = await stage.both("exec", "-i", "plain", "--", "cat", stdin=content, websocket=websocket)
     assert done == (0, content, "")
 
 
-async def test_a_command_that_ends_before_its_input(stage: Stage) -> None:
-    """The exit code comes though there is more input than anybody reads; kubectl may complain in a line of its own."""
+async def test_exec_returns_the_exit_code_of_a_command_that_ends_before_its_input(stage: Stage) -> None:
+    """The command reads only three bytes; kubectl may print an error about the rest."""
     if stage.is_real:
-        pytest.skip("containerd 1.6 waits for such input for ever, also without us")
+        pytest.skip("containerd 1.6 waits for such input indefinitely, also without tensile")
     for cluster in (UPPER, A):
         done = await stage.run(
             "exec", "-i", "plain", "--", "sh", "-c", "head -c 3; exit 5", cluster=cluster, stdin=b"abc" * 100_000
@@ -88,8 +91,8 @@ async def test_a_command_that_ends_before_its_input(stage: Stage) -> None:
 
 
 @CLUSTERS
-async def test_a_terminal_has_its_size(stage: Stage, cluster: str) -> None:
-    """`exec -it` gives a terminal of the caller's size, changes with it, and ends with the command's code."""
+async def test_exec_opens_a_terminal_of_the_callers_size(stage: Stage, cluster: str) -> None:
+    """`exec -it` follows changes of the size, and ends with the command's exit code."""
     async with stage.terminal("exec", "-it", "plain", "--", "sh", cluster=cluster) as terminal:
         await terminal.asked("stty size", "30 100")
         terminal.resize(41, 123)
@@ -101,8 +104,8 @@ async def test_a_terminal_has_its_size(stage: Stage, cluster: str) -> None:
 
 
 @CLUSTERS
-async def test_attach_reaches_the_containers_process(stage: Stage, cluster: str) -> None:
-    """What is typed gets there and is answered; the restart shows above, and logs --previous has what was said."""
+async def test_attach_connects_to_the_containers_process(stage: Stage, cluster: str) -> None:
+    """The process answers the input; its restart is mirrored, and `logs --previous` has the earlier output."""
     name = f"asks-{'above' if cluster == UPPER else 'below'}"
     await stage.pod(name, ASK, stdin=True)
     await typed(stage, name, cluster)
@@ -115,7 +118,7 @@ async def test_attach_reaches_the_containers_process(stage: Stage, cluster: str)
 
 
 async def typed(stage: Stage, name: str, cluster: str) -> None:
-    """Attach to a container that asks, answer, read what it makes of it, and let it end."""
+    """Attach to a container, write a line, read its answer, and let the container end."""
     process = await stage.start("attach", "-i", "--quiet", name, cluster=cluster)
     assert process.stdin
     assert process.stdout
@@ -127,8 +130,8 @@ async def typed(stage: Stage, name: str, cluster: str) -> None:
 
 
 @CLUSTERS
-async def test_attach_with_a_terminal(stage: Stage, cluster: str) -> None:
-    """`attach -it` is the container's own terminal, of the caller's size."""
+async def test_attach_opens_the_containers_terminal_with_the_callers_size(stage: Stage, cluster: str) -> None:
+    """`attach -it` follows changes of the size."""
     name = f"shell-{'above' if cluster == UPPER else 'below'}"
     await stage.pod(name, "exec sh", stdin=True, tty=True)
     async with stage.terminal("attach", "-it", name, cluster=cluster) as terminal:
@@ -138,7 +141,7 @@ async def test_attach_with_a_terminal(stage: Stage, cluster: str) -> None:
 
 
 async def test_three_ports_are_forwarded_at_once(stage: Stage) -> None:
-    """One port-forward serves three ports, side by side, each with its own megabyte."""
+    """One port-forward serves three ports in parallel, each with its own page."""
     async with stage.pages("serves") as ports:
         for cluster in (UPPER, A):
             async with stage.forwarded("serves", ports, cluster) as near:
@@ -148,14 +151,17 @@ async def test_three_ports_are_forwarded_at_once(stage: Stage) -> None:
 
 
 async def _is_page(near: int, port: int) -> None:
-    """Wait until the server behind a port has started."""
+    """Wait until the server at a port has started."""
     async with asyncio.timeout(PATIENCE):
-        while await fetched(near) != page(port):  # noqa: ASYNC110 - nobody tells when a server listens
+        while await fetched(near) != page(port):  # noqa: ASYNC110 - no event reports that a server listens
             await asyncio.sleep(0.05)
 
 
-async def test_files_are_copied_both_ways(stage: Stage, tmp_path: Path) -> None:
-    """`kubectl cp` carries 100 MB, on a real node 20, in and out: what one way brought, the other finds the same."""
+async def test_files_are_copied_in_both_directions(stage: Stage, tmp_path: Path) -> None:
+    """`kubectl cp` copies 100 MB, on a real node 20 MB.
+
+    A file that is copied in through one cluster is the same when it is copied out through the other.
+    """
     sent = tmp_path / "sent"
     sent.write_bytes(os.urandom(BIG // 5 if stage.is_real else BIG))
     for there, back in ((UPPER, A), (A, UPPER)):
@@ -167,8 +173,8 @@ async def test_files_are_copied_both_ways(stage: Stage, tmp_path: Path) -> None:
         assert _digest(got) == _digest(sent)
 
 
-async def test_logs_are_the_lowers(stage: Stage) -> None:
-    """Every flag gives through the upper what it returns directly."""
+async def test_logs_are_the_same_through_the_upper_cluster_as_directly(stage: Stage) -> None:
+    """This holds without flags and for --tail, --limit-bytes and --timestamps."""
     await stage.pod("counts", "seq 1 2000; sleep 100000")
     async with asyncio.timeout(PATIENCE):
         while (await stage.run("logs", "--tail=1", "counts", cluster=A)).out != b"2000\n":  # noqa: ASYNC110 - as above
@@ -179,8 +185,8 @@ async def test_logs_are_the_lowers(stage: Stage) -> None:
     assert (await stage.both("logs", "counts", "--timestamps", "--tail=1")).out.endswith(b"Z 2000\n")
 
 
-async def test_a_log_is_followed_to_the_containers_end(stage: Stage) -> None:
-    """`logs -f` shows each line when it is written, and ends with the container's run."""
+async def test_a_log_is_followed_until_the_container_ends(stage: Stage) -> None:
+    """`logs -f` prints each line when it is written, and exits with the container."""
     await stage.pod("followed", ASK, stdin=True)
     follower = await stage.start("logs", "-f", "followed")
     assert follower.stdout
@@ -191,7 +197,7 @@ async def test_a_log_is_followed_to_the_containers_end(stage: Stage) -> None:
 
 
 async def test_debug_opens_a_shell_in_the_pod(stage: Stage) -> None:
-    """`kubectl debug` adds a container that shares the pod's network, connects to it, and its end shows above."""
+    """`kubectl debug` adds a container with the pod's network, attaches to it, and its exit code is mirrored."""
     if not stage.is_real:
         pytest.skip("on a node in name only, an added container runs nothing")
     await stage.pod("debugged", "echo page > /tmp/index.html; httpd -f -p 80 -h /tmp")
@@ -206,10 +212,11 @@ async def test_debug_opens_a_shell_in_the_pod(stage: Stage) -> None:
     await stage.ground.upper.until(stage.ground.pod_path("debugged"), lambda one: _probe_code(one) == 6)
 
 
-async def test_debug_shares_the_processes_of_its_target(stage: Stage) -> None:
-    """With --target the added container sees the target's processes, as in a pod that is no mirrored one.
+async def test_debug_with_a_target_sees_the_targets_processes(stage: Stage) -> None:
+    """The output is the same as for a pod of the lower cluster.
 
-    It lives on for a moment after its last word, which a container's end can take along, at the lower directly too.
+    The container sleeps for a second after its output, because a container's end can truncate it, also directly in the
+    lower cluster.
     """
     if not stage.is_real:
         pytest.skip("on a node in name only, an added container runs nothing")
@@ -223,10 +230,10 @@ async def test_debug_shares_the_processes_of_its_target(stage: Stage) -> None:
     assert (above.code, above.out) == (0, b"sleep\n1\n")
 
 
-async def test_a_real_kubelets_refusals_are_told_in_its_words(stage: Stage) -> None:
-    """What cannot be had of a container is said as on a real node, to the letter."""
+async def test_refusals_of_a_real_kubelet_are_returned_unchanged(stage: Stage) -> None:
+    """The messages are the same as directly in the lower cluster."""
     if not stage.is_real:
-        pytest.skip("there is no real kubelet to hear")
+        pytest.skip("there is no real kubelet")
     ended = stage.container("gone", "exit 0")
     await stage.bound("half", [stage.container("main", SLEEP), ended], restartPolicy="Never")
     await stage.bound("pulls", [stage.container("main", SLEEP, image="nowhere:1", imagePullPolicy="Never")])
@@ -240,8 +247,8 @@ async def test_a_real_kubelets_refusals_are_told_in_its_words(stage: Stage) -> N
             assert words in done.err.splitlines()[-1]
 
 
-async def test_failing_probes_show_above(stage: Stage) -> None:
-    """A liveness probe that fails has the container started again, which shows above with why, as below."""
+async def test_a_failing_liveness_probe_is_mirrored_with_the_restart(stage: Stage) -> None:
+    """The upper pod has the restart count, exit code and reason of the lower one, and an Event of the probe."""
     if not stage.is_real:
         pytest.skip("on a node in name only, nothing is probed")
     probe = {"exec": {"command": ["sh", "-c", "echo sick; false"]}, "periodSeconds": 1, "failureThreshold": 1}
@@ -256,8 +263,8 @@ async def test_failing_probes_show_above(stage: Stage) -> None:
     assert {one["message"] for one in told.values()} == {"Liveness probe failed: sick\n"}
 
 
-async def test_readiness_follows_its_probe(stage: Stage) -> None:
-    """A pod above is ready when its probe below passes, and not when it fails again."""
+async def test_the_readiness_of_a_pod_follows_its_probe(stage: Stage) -> None:
+    """The upper pod is ready when the lower probe passes, and not ready when it fails again."""
     if not stage.is_real:
         pytest.skip("on a node in name only, nothing is probed")
     probe = {"exec": {"command": ["test", "-f", "/tmp/good"]}, "periodSeconds": 1, "failureThreshold": 1}
@@ -269,13 +276,13 @@ async def test_readiness_follows_its_probe(stage: Stage) -> None:
         await stage.ground.upper.until(path, lambda pod, ready=ready: is_ready(pod) is ready)
 
 
-async def test_nothing_is_open_any_more(stage: Stage) -> None:
-    """Every stream of the tests before has ended in the engine too."""
+async def test_no_stream_is_left_open_in_the_engine(stage: Stage) -> None:
+    """Every stream of the tests before has been closed."""
     await polled(lambda: not any(stage.ground.engine.ports._server.streams().values()))
 
 
 def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
-    """Return the status of a container, an empty one while it has none."""
+    """Return the status of a container, an empty one if it has none."""
     (status,) = (
         one for one in pod["status"].get("containerStatuses", [{"name": container}]) if one["name"] == container
     )
@@ -288,21 +295,21 @@ def _state(pod: dict[str, Any], container: str) -> dict[str, Any]:
 
 
 def _fate(pod: dict[str, Any]) -> tuple[int, int, str]:
-    """Return how often the first container was started again, and how it ended last."""
+    """Return how often the first container was restarted, and how it last ended."""
     status = _status(pod, "main")
     ended = status["lastState"]["terminated"]
     return status["restartCount"], ended["exitCode"], ended["reason"]
 
 
 def _probe_code(pod: dict[str, Any]) -> int | None:
-    """Return the exit code of a pod's first added container, None while it has not ended."""
+    """Return the exit code of a pod's first debug container, None if it has not ended."""
     (status,) = pod["status"].get("ephemeralContainerStatuses") or ({},)
     code: int | None = status.get("state", {}).get("terminated", {}).get("exitCode")
     return code
 
 
 def _place(stage: Stage) -> str:
-    """Return a folder of the pod's own; where commands start is one in a pod of a node in name only."""
+    """Return a directory of the pod's own; on a simulated node, this is the working directory of commands."""
     return "/tmp/" if stage.is_real else ""
 
 

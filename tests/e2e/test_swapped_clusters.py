@@ -1,4 +1,4 @@
-"""A lower that comes to lead to another cluster while the engine was away, or by an edit of the topology."""
+"""Tests of a kubeconfig that leads to another cluster, by a change of the file or by an edit of the topology."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 
 @asynccontextmanager
 async def swapped(ground: Ground) -> AsyncIterator[None]:
-    """Put the second lower's kubeconfig in place of the first one's for a while, each time with the engine stopped."""
+    """Replace the first lower's kubeconfig with the second one's, restart the engine, and restore the file."""
     path = ground.directory / f"{A}.kubeconfig"
     own = path.read_text()
     await ground.stop()
@@ -29,29 +29,29 @@ async def swapped(ground: Ground) -> AsyncIterator[None]:
 
 
 def is_wrong(node: Manifest) -> bool:
-    """Report whether a node tells of another cluster in its lower's place."""
+    """Report whether a node reports another cluster in place of its lower."""
     told = condition_of(node, "LowerReachable")
     return told.get("reason") == "WrongCluster" and told["status"] == "False"
 
 
 def is_shared(node: Manifest) -> bool:
-    """Report whether a node tells that its lower's cluster is another lower's."""
+    """Report whether a node reports that its lower's cluster is that of another lower."""
     return condition_of(node, "LowerReachable").get("reason") == "DuplicateCluster"
 
 
 async def node(ground: Ground, holds: object = bool) -> Manifest:
-    """Wait until something holds for the first lower's node, and give it."""
+    """Wait until a condition holds for the first lower's node, and return it."""
     return await ground.upper.until(f"/api/v1/nodes/{ground.nodes[A]}", holds)  # type: ignore[arg-type]
 
 
 async def identity(ground: Ground, name: str) -> str:
-    """Return the UID of a cluster's kube-system."""
+    """Return the UID of a cluster's kube-system namespace."""
     found = await ground.sites[name].read("/api/v1/namespaces/kube-system")
     return str(found["metadata"]["uid"])
 
 
 async def below(ground: Ground) -> list[tuple[str, str]]:
-    """Return cluster and UID of every pod of the namespace below."""
+    """Return the cluster and the UID of every lower pod of the namespace."""
     found = []
     for name in (A, B):
         listed = await ground.sites[name].read(ground.path("pods"))
@@ -59,10 +59,8 @@ async def below(ground: Ground) -> list[tuple[str, str]]:
     return found
 
 
-async def test_a_cluster_that_was_swapped_while_the_engine_was_away_is_refused(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """While a pod is bound nothing is written below, the node says what to do, and the right cluster is taken back."""
+async def test_a_cluster_that_was_swapped_while_no_engine_ran_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Nothing is written to a lower cluster, the node has advice, and the right cluster is used again."""
     async with standing(sandbox, tmp_path) as ground:
         before = await ground.run_pod("web")
         pods = await below(ground)
@@ -78,8 +76,10 @@ async def test_a_cluster_that_was_swapped_while_the_engine_was_away_is_refused(
         assert await below(ground) == pods
 
 
-async def test_an_edit_of_the_topology_does_not_lead_pods_to_another_cluster(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A lower that is given the kubeconfig of another one is refused, and goes on when the edit is taken back."""
+async def test_a_lower_with_pods_is_not_connected_to_another_cluster_by_an_edit(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """The node reports the wrong cluster, no lower is written to, and reverting the edit restores the lower."""
     async with standing(sandbox, tmp_path) as ground:
         await ground.run_pod("web")
         pods = await below(ground)
@@ -95,10 +95,12 @@ async def test_an_edit_of_the_topology_does_not_lead_pods_to_another_cluster(san
         assert await below(ground) == pods
 
 
-async def test_another_cluster_may_take_the_place_of_an_empty_one(sandbox: Sandbox, tmp_path: Path) -> None:
-    """With no pod bound to its node a lower can be exchanged; the node then tells of the new one.
+async def test_an_empty_lower_may_be_replaced_with_a_cluster_that_is_no_other_lower(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """The node then records the new cluster.
 
-    Not for a cluster that is a lower already: two nodes would run the same pods.
+    A cluster that is a lower already is refused, because two nodes would run the same pods.
     """
     async with standing(sandbox, tmp_path) as ground:
         first, second = await identity(ground, A), await identity(ground, B)

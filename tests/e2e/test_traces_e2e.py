@@ -1,4 +1,4 @@
-"""Traces of pods by `tensile run`, with real control planes and a collector on loopback; and their timelines."""
+"""Tests of traces of pods by `tensile run`, with a collector on loopback, and of their timelines."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ class Traced(Program):
     receiver: Collector
 
     async def spans(self, uid: str, count: int) -> dict[str, Any]:
-        """Wait for so many spans of the pod of a UID, and return them by name."""
+        """Wait for this many spans of the pod with a UID, and return them by name."""
 
         def found() -> list[Any]:
             ours = {"key": "k8s.pod.uid", "value": uid}
@@ -52,14 +52,14 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 async def explained(program: Traced, name: str) -> Manifest:
-    """Ask for the timeline of a pod, with an administrator's kubeconfigs."""
+    """Return the timeline of a pod, read with an administrator's kubeconfigs."""
     topology, ways = program.topology(), ClusterAccess(program.sandbox.directory)
     text = await asyncio.to_thread(commands.explain_timeline, topology, ways, name, program.namespace, "json")
     return dict(orjson.loads(text))
 
 
-async def test_a_pod_that_starts_is_one_trace_and_one_timeline(program: Traced) -> None:
-    """Both tell the same pod: its steps in their order, in both clusters."""
+async def test_a_started_pod_has_one_trace_and_one_matching_timeline(program: Traced) -> None:
+    """Both contain the steps of the pod in both clusters, in order."""
     pod = await program.run_pod("traced")
     spans = await program.spans(pod["metadata"]["uid"], len(STEPS) + 1)
     ends = [spans[name].end_time_unix_nano for name in STEPS]
@@ -81,8 +81,11 @@ async def test_a_pod_that_starts_is_one_trace_and_one_timeline(program: Traced) 
     assert found["notes"][0].startswith("Times have a resolution of 1 second")
 
 
-async def test_a_pod_that_never_runs_shows_where_it_waited(program: Traced) -> None:
-    """No node of the lower cluster is large enough; its trace ends with it."""
+async def test_the_timeline_of_a_pod_that_never_runs_ends_with_the_step_that_it_waits_for(program: Traced) -> None:
+    """No node of the lower cluster is large enough.
+
+    Its trace ends with the deletion of the pod.
+    """
     large = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "4000"}}}
     pod = await program.bind("large", {"containers": [large]}, B)
     await program.sites[B].until(program.pod_path("large"), bool)
@@ -95,8 +98,8 @@ async def test_a_pod_that_never_runs_shows_where_it_waited(program: Traced) -> N
     assert spans["start lower pod"].status.message == spans[START].status.message
 
 
-async def test_a_collector_that_stops_costs_pods_nothing(program: Traced) -> None:
-    """They start as before, and the log has one warning."""
+async def test_a_collector_that_stops_does_not_affect_pods(program: Traced) -> None:
+    """Pods start as before, and the log has one warning."""
     program.receiver.shutdown()
     program.receiver.server_close()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""An edit that enables a controller whose rights nobody has applied: the engine that comes next works all the same."""
+"""Tests of an edit that enables a controller without its rights: the next engine works except for that controller."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -27,38 +27,38 @@ def as_it_was(file: Manifest) -> None:
 
 
 class Edited(MapProgram):
-    """A program that starts on the edit, with the roles of the topology before it."""
+    """A program that starts with the edit, but with the roles of the former topology."""
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Return the roles of the topology before the edit."""
         return roles_of(self.topology(as_it_was), self.home, self.configmap)
 
     def file(self, *edits: object) -> Manifest:
-        """Return the topology with the edit in it."""
+        """Return the topology with the edit."""
         return super().file(with_fields(controllers=WITH_RIGHTS), *edits)  # type: ignore[arg-type]
 
     def warnings(self) -> list[tuple[str, str]]:
-        """Return cluster and kind of each denial that the log tells."""
+        """Return cluster and kind of each denial in the log."""
         lines = (orjson.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [(one["cluster"], one["kind"]) for one in lines if one["event"] == "permission denied"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edited]:
-    """The program, whose lowers have their kubeconfigs in Secrets: it is there once their nodes take pods."""
+    """Start the program, whose lowers have their kubeconfigs in Secrets, and wait until their nodes accept pods."""
     async with served(sandbox, tmp_path_factory.mktemp("edited"), Edited) as made:
         yield made
 
 
-async def test_every_lower_is_driven_without_the_rights_of_one_controller(program: Edited) -> None:
-    """Their Secrets are read, their nodes say that they are reached, and pods run."""
+async def test_every_lower_is_connected_without_the_rights_of_one_controller(program: Edited) -> None:
+    """The kubeconfigs are read from Secrets, the nodes are LowerReachable, and pods run."""
     for node in program.nodes.values():
         assert is_true(await program.upper.read(f"/api/v1/nodes/{node}"), "LowerReachable")
     await program.run_pod("web")
 
 
-async def test_the_log_names_each_kind_that_is_denied_and_what_to_do_once(program: Edited) -> None:
-    """Above and below; each is tried again every few seconds, and said no more."""
+async def test_the_log_names_each_denied_kind_once(program: Edited) -> None:
+    """Each cluster's kinds are logged with the advice to run doctor, and retries are not logged again."""
     await program.logged("tensile doctor")
     await program.run_pod("later")
     told = program.warnings()
@@ -66,8 +66,8 @@ async def test_the_log_names_each_kind_that_is_denied_and_what_to_do_once(progra
     assert sorted(told) == sorted(set(told))
 
 
-async def test_a_plan_names_what_it_is_not_allowed_to_look_at(program: Edited) -> None:
-    """Half a picture would be a wrong plan; the cluster is not called out of reach for it."""
+async def test_a_plan_fails_and_names_the_kinds_that_it_may_not_list(program: Edited) -> None:
+    """A plan from incomplete data would be wrong; the cluster is not reported as out of reach."""
     path = program.directory / "by-secret.yaml"
     path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
     done = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
@@ -76,8 +76,8 @@ async def test_a_plan_names_what_it_is_not_allowed_to_look_at(program: Edited) -
     assert "`tensile doctor` lists the missing permissions" in done.err
 
 
-async def test_it_is_ready_all_the_same(program: Edited) -> None:
-    """One controller is no reason to take the webhook and everything else away from every replica at once."""
+async def test_the_engine_is_ready_without_the_rights_of_one_controller(program: Edited) -> None:
+    """Otherwise one controller would take the webhook and everything else out of service in every replica."""
     url = f"http://127.0.0.1:{program.file()['telemetry']['port']}/readyz"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert (answer.status, await answer.text()) == (200, "ok\n")

@@ -1,4 +1,4 @@
-"""`tensile uninstall` after an engine: nothing of the topology is left in any cluster, and nothing else is touched."""
+"""Tests of `tensile uninstall`: no object of the topology is left in any cluster, and no other object is touched."""
 
 import sys
 
@@ -19,14 +19,14 @@ async def uninstalled(ground: Ground, *arguments: str) -> Done:
 
 
 async def expire(ground: Ground) -> None:
-    """Let the leases of the nodes look as 40 seconds after the engine has stopped."""
+    """Set the renew times of the nodes' leases as if the engine had stopped long ago."""
     for node in ground.nodes.values():
         path = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{node}"
         await ground.upper.patch(path, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
 
 
 async def owned(ground: Ground, cluster: str, plural: str) -> list[str]:
-    """Return the names of the objects with the mark of the topology; a terminating one is about to go."""
+    """Return the names of the objects with the owner's mark, without terminating ones."""
     found = await ground.sites[cluster].read(f"/api/v1/{plural}?labelSelector={OWNER}={ground.owner.mark}")
     return sorted(_name(one) for one in found["items"] if "deletionTimestamp" not in one["metadata"])
 
@@ -36,7 +36,7 @@ def _name(found: Manifest) -> str:
 
 
 def other_of(ground: Ground) -> str:
-    """Return the namespace that holds an object of another owner in the first lower."""
+    """Return the namespace that contains an object of another owner in the first lower."""
     return f"{ground.namespace}-other"
 
 
@@ -45,8 +45,8 @@ def theirs_of(ground: Ground) -> str:
     return ground.path("configmaps", "theirs", namespace=other_of(ground))
 
 
-async def test_it_refuses_while_pods_are_bound_and_the_engine_runs(ground: Ground) -> None:
-    """Both are told, and nothing is deleted."""
+async def test_uninstall_is_refused_while_pods_are_bound_and_the_engine_runs(ground: Ground) -> None:
+    """Both obstacles are printed, and nothing is deleted."""
     other = other_of(ground)
     await ground.make_namespace(UPPER, other)
     await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "value"}})
@@ -64,8 +64,8 @@ async def test_it_refuses_while_pods_are_bound_and_the_engine_runs(ground: Groun
     assert await owned(ground, UPPER, "nodes") == sorted(ground.nodes.values())
 
 
-async def test_the_plan_shows_deletions_alone(ground: Ground) -> None:
-    """Of nodes and empty namespaces; one that holds an object of another owner stays."""
+async def test_the_plan_of_an_uninstall_contains_only_deletions(ground: Ground) -> None:
+    """Nodes and empty namespaces are deleted; a namespace with an object of another owner is kept."""
     other = other_of(ground)
     await ground.end_pods("web")
     await ground.upper.delete(ground.path("pods", "guest", namespace=other))
@@ -85,8 +85,8 @@ async def test_the_plan_shows_deletions_alone(ground: Ground) -> None:
     assert [one["name"] for one in document["stays"]] == [other]
 
 
-async def test_all_that_is_ours_goes_and_nothing_else(ground: Ground) -> None:
-    """In every cluster; the object of another owner is not even written to."""
+async def test_uninstall_deletes_all_objects_of_the_topology_and_no_others(ground: Ground) -> None:
+    """This holds for every cluster, and the object of another owner is not even written to."""
     other, theirs = other_of(ground), await ground.sites[A].read(theirs_of(ground))
     done = await uninstalled(ground, "--yes")
     assert done.code == 0, done.err
@@ -101,8 +101,8 @@ async def test_all_that_is_ours_goes_and_nothing_else(ground: Ground) -> None:
     assert await ground.sites[A].read(theirs_of(ground)) == theirs
 
 
-async def test_a_second_call_finds_nothing(ground: Ground) -> None:
-    """Until the other object is gone: then its namespace goes too."""
+async def test_a_second_uninstall_deletes_nothing_until_the_object_of_another_owner_is_deleted(ground: Ground) -> None:
+    """After that, its namespace is deleted too."""
     again = await uninstalled(ground, "--yes")
     assert again.code == 0, again.err
     assert again.out.startswith(f"Nothing of topology {ground.namespace} can be deleted.\n")

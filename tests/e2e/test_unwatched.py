@@ -1,4 +1,4 @@
-"""Services and rights on real clusters: what goes while no engine looks, what changes later, names that are taken."""
+"""Tests of Services and rights: deletions while no engine runs, later changes, and names of other owners."""
 
 from collections.abc import AsyncIterator
 
@@ -21,7 +21,7 @@ EVERYTHING: Edit = with_fields(controllers=["PV", "Service", "RBAC", "ServiceAcc
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine with all controllers, and a pod of an account that runs below."""
+    """Start an engine with all controllers, and two pods with accounts that run in lower-a."""
     async with standing(sandbox, tmp_path_factory.mktemp("unwatched"), EVERYTHING) as made:
         for name in ("robot", "helper"):
             await made.upper.create(made.path("serviceaccounts"), {"metadata": {"name": name}})
@@ -30,7 +30,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def subject(ground: Ground, name: str) -> Manifest:
-    """Name an account of the namespace in a binding."""
+    """Return an account of the namespace as the subject of a binding."""
     return {"kind": "ServiceAccount", "namespace": ground.namespace, "name": name}
 
 
@@ -53,12 +53,12 @@ async def published(ground: Ground, name: str) -> str:
 
 
 def slices(ground: Ground, name: str) -> str:
-    """Return the slices of a Service."""
+    """Return the query for the slices of a Service."""
     return f"{ground.path('endpointslices', api=DISCOVERY)}?labelSelector=kubernetes.io/service-name={name}"
 
 
-async def test_another_subject_above_is_one_below(ground: Ground) -> None:
-    """A binding that is given to another account there is so here, while the role stays."""
+async def test_a_subject_that_is_added_to_a_binding_is_added_to_its_copy(ground: Ground) -> None:
+    """The copy of the role stays unchanged."""
     role, binding = await granted(ground, "changing", "robot")
     site = ground.sites[A]
     await site.until(binding, lambda one: one["subjects"] == [subject(ground, "robot")])
@@ -68,8 +68,8 @@ async def test_another_subject_above_is_one_below(ground: Ground) -> None:
     assert (await site.read(role))["rules"] == READS
 
 
-async def test_a_grant_that_is_taken_away_below_is_given_again(ground: Ground) -> None:
-    """Its pods would be refused from then on; it is seen as soon as somebody deletes it."""
+async def test_a_deleted_copy_of_a_binding_is_recreated(ground: Ground) -> None:
+    """Otherwise its pods would be refused from then on; the engine sees the deletion at once."""
     role, binding = await granted(ground, "held", "robot")
     site = ground.sites[A]
     before = await site.until(binding, bool)
@@ -81,8 +81,8 @@ async def test_a_grant_that_is_taken_away_below_is_given_again(ground: Ground) -
     await site.gone(role, binding)
 
 
-async def test_a_grant_waits_for_its_cluster_role_below(ground: Ground) -> None:
-    """Who runs the lower makes those; the pod is told which one is missing, and the grant is there with it."""
+async def test_a_binding_is_mirrored_once_its_lower_cluster_role_exists(ground: Ground) -> None:
+    """The lower cluster's administrator creates ClusterRoles; until then, an Event of the pod names the missing one."""
     name, site = f"late-{ground.mark}", ground.sites[A]
     path, cluster_role = ground.path("rolebindings", name, api=RBAC), f"/{RBAC}/clusterroles"
     ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
@@ -99,8 +99,10 @@ async def test_a_grant_waits_for_its_cluster_role_below(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize(("plural", "account"), [("roles", "robot"), ("rolebindings", "helper")])
-async def test_a_role_whose_name_is_taken_below_is_left_alone(ground: Ground, plural: str, account: str) -> None:
-    """The pod whose account should have it is told; it comes when the name is free."""
+async def test_a_lower_role_or_binding_of_another_owner_is_reported_and_not_touched(
+    ground: Ground, plural: str, account: str
+) -> None:
+    """The pod with the account gets the Event, and the copy is created once the name is free."""
     name, site = f"taken-{plural}", ground.sites[A]
     ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "view"}
     body: Manifest = {"rules": []} if plural == "roles" else {"roleRef": ref}
@@ -116,8 +118,8 @@ async def test_a_role_whose_name_is_taken_below_is_left_alone(ground: Ground, pl
     await site.gone(role, binding)
 
 
-async def test_a_slice_whose_name_is_taken_below_is_left_alone(ground: Ground) -> None:
-    """Which is told as such; ours comes when the name is free."""
+async def test_a_lower_slice_of_another_owner_is_reported_and_not_touched(ground: Ground) -> None:
+    """The copy is created once the name is free."""
     site, path = ground.sites[A], ground.path("endpointslices", "fixed", api=DISCOVERY)
     body = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": [{"port": 80}]}
     theirs = await site.create(path.rpartition("/")[0], {"metadata": {"name": "fixed"}, **body})
@@ -136,10 +138,11 @@ async def test_a_slice_whose_name_is_taken_below_is_left_alone(ground: Ground) -
     await site.gone(path)
 
 
-async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
-    """Each is looked for once more, and gone: a role that was revoked gives nothing, a Service leads nowhere.
+async def test_copies_of_objects_that_were_deleted_while_no_engine_ran_are_deleted(ground: Ground) -> None:
+    """A restarted engine deletes the copies of a deleted binding, role and Service.
 
-    So is a role alone, and with it the copy of its binding: whoever made a role of that name would give its rights.
+    If a role alone was deleted, the copy of its binding is deleted too, because any client could create a role of that
+    name with other rights.
     """
     role, binding = await granted(ground, "revoked", "robot")
     hollow, empty = await granted(ground, "hollow", "robot")
@@ -157,8 +160,8 @@ async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) ->
     assert is_ready(await ground.upper.read(ground.pod_path("robot")))
 
 
-async def test_a_claim_that_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
-    """It never had a volume, as nobody below provides any, and what stood for one above went, too."""
+async def test_the_copy_of_a_claim_that_was_deleted_while_no_engine_ran_is_deleted(ground: Ground) -> None:
+    """The claim never had a volume, because no lower provisioner exists, and its placeholder is deleted too."""
     name, site = f"nowhere-{ground.mark}", ground.sites[A]
     await site.create(CLASSES, {"metadata": {"name": name}, "provisioner": "example.com/nobody"})
     await ground.upper.create(CLASSES, shipped(name))

@@ -1,4 +1,4 @@
-"""What a virtual node uses, asked of the running engine, where the lower clusters have no metrics API."""
+"""Tests of resource metrics that the engine serves for a virtual node whose lower cluster has no metrics API."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ PATIENCE = 30.0
 
 
 async def asked(ground: Ground, directory: Path, path: str) -> str:
-    """Ask lower-a's node for a page as an administrator of the upper cluster, and return the whole answer."""
+    """Request a page of lower-a's node as an administrator of the upper cluster, and return the whole response."""
     pki = ground.sandbox.clusters[UPPER].audit_log.parent / "pki"
     pair = signer_of(pki).issue(ground.user, (ADMINISTRATORS,))
     files = directory / "user.crt", directory / "user.key"
@@ -34,8 +34,10 @@ async def asked(ground: Ground, directory: Path, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["/metrics/resource", "/stats/summary"])
-async def test_a_cluster_without_a_metrics_api_says_so(ground: Ground, tmp_path: Path, path: str) -> None:
-    """As the real apiserver below answers for a group that it does not have."""
+async def test_a_lower_without_a_metrics_api_is_answered_with_404_and_advice(
+    ground: Ground, tmp_path: Path, path: str
+) -> None:
+    """The lower apiserver responds for a group that it does not have."""
     await ground.run_pod("used")
     answer = await asked(ground, tmp_path, path)
     assert answer.startswith(f"HTTP/1.1 404 {A} has no metrics API (metrics.k8s.io): ")
@@ -44,8 +46,8 @@ async def test_a_cluster_without_a_metrics_api_says_so(ground: Ground, tmp_path:
     await ground.upper.gone(ground.pod_path("used"))
 
 
-async def test_a_reload_keeps_the_counters(ground: Ground) -> None:
-    """A lower that stays in the topology is measured on, or `kubectl top` would say nothing after each edit."""
+async def test_a_reload_keeps_the_usage_counters(ground: Ground) -> None:
+    """A lower that stays in the topology is still measured; otherwise `kubectl top` would be empty after each edit."""
     before = ground.engine.clusters.joined[A].meter
     await ground.reload(edit_lower(A, node={"labels": {"edited": "yes"}}))
     assert ground.engine.clusters.joined[A].meter is before

@@ -1,4 +1,7 @@
-"""Namespaces below after the one above has gone: ours go when they are empty, everything else stays and is told of."""
+"""Tests of lower namespaces after the deletion of the upper one.
+
+Empty namespaces of the topology are deleted, and all others are kept and reported.
+"""
 
 import pytest
 from enginekit import A, Ground, polled
@@ -34,12 +37,12 @@ def path(name: str) -> str:
 
 
 def goes(found: Manifest) -> bool:
-    """Report whether a namespace has gone, or is about to: Kubernetes takes some seconds over it."""
+    """Report whether a namespace is deleted or terminating, because Kubernetes needs some seconds to delete one."""
     return not found or "deletionTimestamp" in found["metadata"]
 
 
 async def lived_in(ground: Ground, *names: str) -> None:
-    """Make namespaces above, and have a pod run and end in each, so that there is one of ours below."""
+    """Create upper namespaces, and run and delete a pod in each, so that the engine creates a lower namespace."""
     for name in names:
         await ground.make_namespace("upper", name)
         await ground.upper.create(ground.path("pods", namespace=name), ground.pod("guest"))
@@ -51,19 +54,19 @@ async def lived_in(ground: Ground, *names: str) -> None:
 
 
 async def left(ground: Ground, *names: str) -> None:
-    """Delete namespaces above, and see them gone."""
+    """Delete upper namespaces, and wait until they are deleted."""
     for name in names:
         await ground.upper.delete(path(name))
     await ground.upper.gone(*map(path, names))
 
 
 def told(ground: Ground) -> list[Problem]:
-    """Return the problems that namespaces have."""
+    """Return the problems of namespaces."""
     return [problem for key, problem in ground.engine.clusters.world.problems.items() if key.rule == "vacancy"]
 
 
-async def test_only_what_is_ours_and_empty_goes(ground: Ground) -> None:
-    """A stranger's Service, or an object of an extension, keeps its namespace; freed of it, the namespace goes."""
+async def test_only_empty_namespaces_of_the_topology_are_deleted(ground: Ground) -> None:
+    """A Service or a custom resource of another client keeps its namespace until it is deleted."""
     site, base = ground.sites[A], ground.namespace
     await site.create(CRDS, WIDGETS)
     await site.until(f"{CRDS}/widgets.e2e.example.com", _is_served)
@@ -92,8 +95,8 @@ async def test_only_what_is_ours_and_empty_goes(ground: Ground) -> None:
     await site.delete(f"{CRDS}/widgets.e2e.example.com")
 
 
-async def test_a_namespace_deleted_while_the_engine_was_down_goes_too(ground: Ground) -> None:
-    """It is looked up above first; then it counts as a deletion that nobody asked for, of which one may be made."""
+async def test_a_namespace_that_was_deleted_while_no_engine_ran_is_deleted_too(ground: Ground) -> None:
+    """The engine first reads the upper namespace; the unrequested deletion is within the guard's limit."""
     name = f"{ground.namespace}-meanwhile"
     await lived_in(ground, name)
     await ground.stop()
@@ -102,8 +105,8 @@ async def test_a_namespace_deleted_while_the_engine_was_down_goes_too(ground: Gr
     await ground.sites[A].until(path(name), goes)
 
 
-async def test_a_namespace_that_is_made_anew_above_keeps_its_own_below(ground: Ground) -> None:
-    """Whether it was gone for long or for a moment: the next pod runs in a namespace of ours."""
+async def test_a_namespace_that_is_created_again_has_a_lower_namespace(ground: Ground) -> None:
+    """The next pod runs, and the lower namespace is kept until the upper one is deleted again."""
     name = f"{ground.namespace}-anew"
     await lived_in(ground, name)
     await left(ground, name)

@@ -1,4 +1,4 @@
-"""Pods that ask for a virtual node while no webhook is served: they come to run, or it is said why they do not."""
+"""Tests of pods for virtual nodes while no webhook is served: they run, or an Event has the reason why not."""
 
 import pytest
 from enginekit import Ground
@@ -11,21 +11,21 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def asked(ground: Ground, name: str, selector: dict[str, str]) -> Manifest:
-    """Create a pod that the scheduler finds no node for, as it tolerates no virtual node."""
+    """Create a pod that no node accepts, because it tolerates no virtual node."""
     spec = {"nodeSelector": selector, "containers": [{"name": "main", "image": "app:1"}]}
     body = {"metadata": {"name": name, "labels": {VIRTUAL_POD: "true"}}, "spec": spec}
     return await ground.upper.create(ground.path("pods"), body)
 
 
-async def test_a_pod_without_tolerations_comes_to_run(ground: Ground) -> None:
-    """The engine adds what it lacks, and the scheduler takes it up."""
+async def test_a_labelled_pod_without_tolerations_gets_them_from_the_engine(ground: Ground) -> None:
+    """The scheduler then binds it to a virtual node."""
     await asked(ground, "plain", {"e2e": ground.mark})
     pod = await ground.upper.until(ground.pod_path("plain"), is_ready)
     assert pod["spec"]["nodeName"] in ground.nodes.values()
 
 
-async def test_a_pod_that_asks_for_lower_nodes_is_told_why_it_waits(ground: Ground) -> None:
-    """What it asks for cannot be changed any more."""
+async def test_a_pod_with_requirements_for_lower_nodes_gets_an_event_with_the_reason(ground: Ground) -> None:
+    """Its nodeSelector cannot be changed after its creation, so only the webhook could have moved it."""
     pod = await asked(ground, "picky", {"e2e": ground.mark, "gpu": "a100"})
     assert "webhook.enabled" in await ground.told(pod, MISSED)
     found = await ground.upper.read(ground.pod_path("picky"))

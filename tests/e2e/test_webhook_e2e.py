@@ -1,4 +1,4 @@
-"""The webhook behind a real apiserver, in a sandbox of its own: it hears of every opted-in pod of the upper cluster."""
+"""Tests of the webhook with a real apiserver, in a sandbox of its own because it receives every opted-in pod."""
 
 import asyncio
 import random
@@ -35,26 +35,26 @@ PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Equal", "value": 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
-    """Clusters whose pods no other test makes."""
+    """Start clusters in which no other test creates pods."""
     with Sandbox.start(tmp_path_factory.mktemp("hooks") / "sandbox", progress=print) as started:
         yield started
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(own: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
-    """An engine, and its webhook, which is registered."""
+    """Start an engine with its webhook, which is registered."""
     async with hooking(own, tmp_path_factory.mktemp("ground")) as made:
         yield made
 
 
 def noted(pod: Manifest) -> Any:
-    """Return what is in a pod's annotation."""
+    """Return the content of a pod's clusterSelector annotation."""
     text = pod["metadata"].get("annotations", {}).get("clusterSelector")
     return None if text is None else orjson.loads(text)
 
 
-async def test_a_pod_that_opted_in_runs_on_the_lower_node_that_it_asked_for(ground: Hooked) -> None:
-    """The whole way: moved above, scheduled to the virtual node, asked for below again."""
+async def test_an_opted_in_pod_runs_on_the_lower_node_that_it_selects(ground: Hooked) -> None:
+    """The webhook moves the selector into the annotation, and the lower pod has the selector again."""
     (real, *_) = sorted(one["metadata"]["name"] for one in (await ground.sites[A].read("/api/v1/nodes"))["items"])
     asked = {"e2e": ground.mark, "clusterID": A, "kubernetes.io/hostname": real}
     made = await ground.asked("whole", {"nodeSelector": asked})
@@ -68,8 +68,8 @@ async def test_a_pod_that_opted_in_runs_on_the_lower_node_that_it_asked_for(grou
     assert "clusterSelector" not in below["metadata"]["annotations"]
 
 
-async def test_a_pod_that_did_not_opt_in_is_none_of_its_business(ground: Hooked) -> None:
-    """Nor one in kube-system, whatever it is labelled."""
+async def test_a_pod_that_is_not_opted_in_or_in_kube_system_is_not_changed(ground: Hooked) -> None:
+    """In kube-system, the label of opted-in pods has no effect."""
     spec = {"nodeSelector": {"disk": "ssd"}}
     plain = await ground.asked("plain", spec, "?dryRun=All", labels={"app": "x"})
     system = {"metadata": {"name": "system", "labels": OPTED}, "spec": {**plain["spec"], "nodeSelector": {"a": "b"}}}
@@ -82,8 +82,8 @@ async def test_a_pod_that_did_not_opt_in_is_none_of_its_business(ground: Hooked)
         assert found["spec"]["nodeSelector"] == selector
 
 
-async def test_a_claim_with_a_chosen_node_pins_its_pod(ground: Hooked) -> None:
-    """By required affinity on the virtual node's hostname."""
+async def test_a_claim_with_a_selected_node_pins_its_pod_to_the_node(ground: Hooked) -> None:
+    """The pod gets a required affinity to the virtual node's hostname."""
     node = ground.nodes[A]
     claim = {
         "metadata": {"name": "data", "annotations": {"volume.kubernetes.io/selected-node": node}},
@@ -105,8 +105,11 @@ async def test_a_claim_with_a_chosen_node_pins_its_pod(ground: Hooked) -> None:
     await ground.upper.delete(ground.path("persistentvolumeclaims", "data"))
 
 
-async def test_while_nobody_answers_pods_are_created_all_the_same(ground: Hooked) -> None:
-    """What is registered stays while the engine is away; when it is back, what was missed is made good or said."""
+async def test_pods_are_created_while_no_webhook_answers_and_are_completed_later(ground: Hooked) -> None:
+    """The registration stays while no engine runs.
+
+    A new engine adds missing tolerations, or emits an Event if it cannot change the pod.
+    """
     await ground.stop()
     try:
         assert await ground.upper.read(ground.hook)
@@ -126,8 +129,8 @@ async def test_while_nobody_answers_pods_are_created_all_the_same(ground: Hooked
             later = await ground.asked("later", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
 
 
-async def test_fields_are_reloaded_and_switched_off_it_is_taken_back(ground: Hooked) -> None:
-    """Other keys from the next pod on; then no registration, and afterwards one again."""
+async def test_edited_webhook_fields_are_applied_and_a_disabled_webhook_is_unregistered(ground: Hooked) -> None:
+    """New keys apply to the next pod, and the webhook is registered again when it is enabled."""
     spec = {"nodeSelector": {"e2e": ground.mark, "region": "north"}}
     before = await ground.asked("before", spec, "?dryRun=All")
     assert noted(before)["nodeSelector"] == {"region": "north"}
@@ -145,8 +148,8 @@ async def test_fields_are_reloaded_and_switched_off_it_is_taken_back(ground: Hoo
     await ground.registered()
 
 
-async def test_an_engine_that_starts_again_is_heard_again(ground: Hooked) -> None:
-    """It shows another certificate then, which the one configuration that there was comes to trust."""
+async def test_a_restarted_engine_is_called_with_its_new_certificate(ground: Hooked) -> None:
+    """The existing configuration is updated with it."""
     before = await ground.registered()
     await ground.stop()
     await ground.start(ground.hooked())
@@ -154,7 +157,7 @@ async def test_an_engine_that_starts_again_is_heard_again(ground: Hooked) -> Non
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     spec = {"nodeSelector": {"e2e": ground.mark, "region": "north"}}
     async with asyncio.timeout(LIMIT):
-        while noted(made := await ground.asked("again", spec, "?dryRun=All")) is None:  # noqa: ASYNC110 - nothing tells
+        while noted(made := await ground.asked("again", spec, "?dryRun=All")) is None:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.1)
     assert noted(made)["nodeSelector"] == {"region": "north"}
 
@@ -164,7 +167,7 @@ def _trusted(hook: Manifest) -> str:
 
 
 def elsewhere(**webhook: Any) -> Edit:
-    """Make an edit by which a second engine has other ports, and `webhook` other fields."""
+    """Return an edit by which a second engine has other ports, and `webhook` other fields."""
     ports = spare_ports(len(LOWERS) + 2)
 
     def edit(file: Manifest) -> None:
@@ -188,8 +191,8 @@ async def standing_by(ground: Hooked, *edits: Edit) -> AsyncIterator[Engine]:
         await other.stop()
 
 
-async def test_an_engine_that_stands_by_leaves_the_address_to_the_one_that_drives(ground: Hooked) -> None:
-    """One of the same name that was set up elsewhere changes nothing, and is asked when it drives itself."""
+async def test_an_engine_that_stands_by_does_not_change_the_registered_address(ground: Hooked) -> None:
+    """An engine of the same topology that was set up elsewhere registers its address only once it leads."""
     before, (port,) = await ground.registered(), spare_ports(1)
     url = f"https://127.0.0.1:{port}/mutate"
     async with standing_by(ground, ground.hooked(), elsewhere(port=port, url=url)) as other:
@@ -210,13 +213,13 @@ TAINT = {"key": "e2e-inside", "value": "", "effect": "NoSchedule"}
 
 
 class Inside(Hooked):
-    """An engine that finds itself in a pod of namespace `home`."""
+    """An engine that behaves as in a pod of namespace `home`."""
 
     home = "kube-public"
 
     @property
     def ways(self) -> ClusterAccess:
-        """The access of a process that has an account mounted."""
+        """The access of a process that has a mounted account."""
         account = self.directory / "account"
         account.mkdir(exist_ok=True)
         (account / "namespace").write_text(self.home)
@@ -228,20 +231,20 @@ class Inside(Hooked):
         return self.path("secrets", f"tensile-webhook-{self.namespace}", namespace=self.home)
 
     async def asks(self) -> None:
-        """Wait until a pod that is created is prepared by this engine: no other one has its taint."""
+        """Wait until this engine prepares a new pod; no other engine has its taint."""
         async with asyncio.timeout(LIMIT):
-            while not await self.is_prepared("asked"):  # noqa: ASYNC110 - nothing tells
+            while not await self.is_prepared("asked"):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.1)
 
     async def is_prepared(self, name: str) -> bool:
-        """Report whether a pod that is created now is prepared by this engine."""
+        """Report whether this engine prepares a new pod."""
         made = await self.asked(name, None, "?dryRun=All")
         return TAINT["key"] in {one.get("key") for one in made["spec"]["tolerations"]}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def inside(own: Sandbox, tmp_path: Path) -> AsyncIterator[Inside]:
-    """An engine in a cluster, which is asked about pods; at its end nothing of it may be left."""
+    """Start an engine that is called for pods, and assert that its end leaves nothing behind."""
     made = Inside(own, tmp_path)
     (made.hook_port,) = spare_ports(1)
     await made.open()
@@ -255,8 +258,8 @@ async def inside(own: Sandbox, tmp_path: Path) -> AsyncIterator[Inside]:
         await made.close()
 
 
-async def test_replicas_in_a_cluster_share_the_certificate_in_a_secret(inside: Inside) -> None:
-    """The one that leads makes it and keeps it, also when a person deletes or spoils it; no pod goes by meanwhile."""
+async def test_replicas_share_the_webhook_certificate_in_a_secret(inside: Inside) -> None:
+    """The leader creates it, and replaces it when a user deletes or damages it; pods are prepared meanwhile."""
     upper = inside.upper
     hook, secret = await inside.registered(), await upper.read(inside.secret)
     first = secret["data"]["ca.crt"]
@@ -286,14 +289,14 @@ async def served(own: Sandbox, directory: Path) -> AsyncIterator[Served]:
 
 
 def alternatives(count: int) -> Manifest:
-    """Make the constraints of a pod with so many alternatives."""
+    """Return the constraints of a pod with this many alternatives."""
     every = [{"matchExpressions": [{"key": f"k{one}", "operator": "In", "values": ["a"]}]} for one in range(count)]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": every}}
     return {"affinity": {"nodeAffinity": required}}
 
 
 def crossing(name: str, count: int) -> str:
-    """Write a pod that looks as if it was prepared with so many alternatives, and was given as many more."""
+    """Return a pod with this many alternatives in its annotation, and as many in its spec."""
     meta = {
         "name": name,
         "labels": OPTED,
@@ -303,8 +306,10 @@ def crossing(name: str, count: int) -> str:
     return orjson.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}).decode()
 
 
-async def test_a_pod_with_very_many_alternatives_holds_nobody_up(own: Sandbox, tmp_path: Path) -> None:
-    """It is created as it is, with a warning, and takes the engine, on whose event loop that is, a moment of CPU."""
+async def test_a_pod_with_very_many_alternatives_is_not_mutated_and_costs_little_cpu(
+    own: Sandbox, tmp_path: Path
+) -> None:
+    """It is created with a warning, and needs less than a second of the engine's CPU time."""
     body = crossing("heavy", 700)
     assert len(body) > 80_000
     async with served(own, tmp_path) as there:
@@ -322,6 +327,6 @@ async def test_a_pod_with_very_many_alternatives_holds_nobody_up(own: Sandbox, t
 
 
 def _cpu_seconds(program: Program) -> float:
-    """Return the CPU seconds that an engine has taken."""
+    """Return the CPU seconds that an engine has used."""
     times = psutil.Process(program.process.pid).cpu_times()
     return times.user + times.system

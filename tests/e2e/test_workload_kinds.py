@@ -1,4 +1,4 @@
-"""Workloads that end, that land on every node, or whose pods somebody takes away: above they fare as on a real node."""
+"""Tests of Jobs, DaemonSets and lost lower pods: in the upper cluster they behave as on a real node."""
 
 import pytest
 from enginekit import LOWERS, UPPER, A, B, Ground, without_lower
@@ -13,7 +13,7 @@ OUTCOME = "sandbox.tensile-kube.io/outcome"
 
 
 async def make_job(ground: Ground, name: str, outcome: str, **spec: Manifest | int | str) -> str:
-    """Create a Job of one pod that ends as `outcome` says ("run" for never), and give its path."""
+    """Create a Job of one pod that ends with `outcome` ("run" for never), and return its path."""
     template = ground.template({"job": name}, {"restartPolicy": "Never"}, annotations={OUTCOME: outcome})
     body = {"backoffLimit": 0, "template": template, **spec}
     await ground.upper.create(ground.path("jobs", api=BATCH), {"metadata": {"name": name}, "spec": body})
@@ -21,7 +21,7 @@ async def make_job(ground: Ground, name: str, outcome: str, **spec: Manifest | i
 
 
 async def pods_of(ground: Ground, label: str, count: int, cluster: str = UPPER) -> dict[str, Manifest]:
-    """Wait until so many pods carry a label ("job=web"), all of them ready, and give them."""
+    """Wait until this many pods have a label ("job=web"), all of them ready, and return them."""
     collection = f"{ground.path('pods')}?labelSelector={label.replace('=', '%3D')}"
     return await ground.sites[cluster].until_all(
         collection, lambda pods: len(pods) == count and all(map(is_ready, pods.values()))
@@ -29,7 +29,7 @@ async def pods_of(ground: Ground, label: str, count: int, cluster: str = UPPER) 
 
 
 async def nowhere(ground: Ground, label: str) -> None:
-    """Wait until no pod carries a label, in any cluster."""
+    """Wait until no pod has a label, in any cluster."""
     for cluster in (UPPER, *LOWERS):
         await pods_of(ground, label, 0, cluster)
 
@@ -39,8 +39,8 @@ async def drop(ground: Ground, path: str) -> None:
     await ground.upper.delete(f"{path}?propagationPolicy=Background")
 
 
-async def test_a_job_that_completes(ground: Ground) -> None:
-    """It is complete above, its pod Succeeded with the exit code, and clearing it away clears the lower."""
+async def test_a_job_completes_when_its_lower_pod_succeeds(ground: Ground) -> None:
+    """The upper pod is Succeeded with the exit code, and deleting the Job deletes its pods in all clusters."""
     job = await make_job(ground, "fine", "succeed")
     done = await ground.upper.until(job, lambda one: is_true(one, "Complete"))
     assert done["status"]["succeeded"] == 1
@@ -52,8 +52,8 @@ async def test_a_job_that_completes(ground: Ground) -> None:
     await nowhere(ground, "job=fine")
 
 
-async def test_a_job_that_waits_for_its_pods_to_end_goes_on(ground: Ground) -> None:
-    """With podReplacementPolicy Failed, a deleted pod ends in a terminal phase, so that the Job counts and goes on."""
+async def test_a_job_with_replacement_policy_failed_continues_after_a_deleted_pod(ground: Ground) -> None:
+    """The deleted pod ends in a terminal phase, so the Job counts it as failed."""
     job = await make_job(ground, "patient", "run", podReplacementPolicy="Failed", backoffLimit=3)
     (name,) = await pods_of(ground, "job=patient", 1)
     await ground.end_pods(name)
@@ -62,8 +62,8 @@ async def test_a_job_that_waits_for_its_pods_to_end_goes_on(ground: Ground) -> N
     await nowhere(ground, "job=patient")
 
 
-async def test_a_daemon_set_does_not_keep_a_lower_that_leaves(ground: Ground) -> None:
-    """Its pod stands there because the node does: the node goes all the same, and Kubernetes takes the pod."""
+async def test_a_daemon_set_does_not_keep_the_node_of_a_removed_lower(ground: Ground) -> None:
+    """Its pod exists only because of the node, so the node is deleted, and Kubernetes deletes the pod."""
     path, node = ground.path("daemonsets", api=APPS), f"/api/v1/nodes/{ground.nodes[B]}"
     spec = {"selector": {"matchLabels": {"daemon": "agent"}}, "template": ground.template({"daemon": "agent"})}
     await ground.upper.create(path, {"metadata": {"name": "agent"}, "spec": spec})
@@ -79,8 +79,8 @@ async def test_a_daemon_set_does_not_keep_a_lower_that_leaves(ground: Ground) ->
     await ground.upper.until_all(collection, lambda found: not found, limit=60)
 
 
-async def test_a_daemon_set_that_asks_runs_once_in_every_lower(ground: Ground) -> None:
-    """With the label there is one pod on each virtual node, and one in each lower."""
+async def test_a_daemon_set_with_the_label_runs_once_in_every_lower(ground: Ground) -> None:
+    """With the label `virtual-pod`, it has one pod on each virtual node, and one in each lower."""
     path = ground.path("daemonsets", api=APPS)
     template = ground.template({"daemon": "asking", VIRTUAL_POD: "true"})
     selector = {"matchLabels": {"daemon": "asking"}}
@@ -95,8 +95,8 @@ async def test_a_daemon_set_that_asks_runs_once_in_every_lower(ground: Ground) -
     await nowhere(ground, "daemon=asking")
 
 
-async def test_a_pod_made_anew_after_a_forced_deletion(ground: Ground) -> None:
-    """The new pod of that name waits until the old one's lower pod is gone, however long that takes."""
+async def test_a_pod_that_is_recreated_after_a_forced_deletion_waits_for_the_old_lower_pod(ground: Ground) -> None:
+    """It stays Pending while a finalizer holds the old lower pod."""
     site, path = ground.sites[A], ground.pod_path("again")
     await ground.bind("again")
     await ground.upper.until(path, is_ready)
@@ -115,8 +115,11 @@ async def test_a_pod_made_anew_after_a_forced_deletion(ground: Ground) -> None:
     await ground.upper.gone(path)
 
 
-async def test_a_lower_pod_that_somebody_deletes(ground: Ground) -> None:
-    """While it ends its pod is not ready and marked as disrupted, then Failed; a Deployment replaces it."""
+async def test_an_upper_pod_whose_lower_pod_is_deleted_fails_and_is_replaced(ground: Ground) -> None:
+    """While the lower pod terminates, the upper one is not ready and has a DisruptionTarget condition.
+
+    A Deployment replaces the failed pod.
+    """
     site = ground.sites[A]
     template = ground.template({"app": "lost"}, {"nodeSelector": {"e2e": ground.mark, "clusterID": A}})
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": "lost"}}, "template": template}
@@ -138,8 +141,8 @@ async def test_a_lower_pod_that_somebody_deletes(ground: Ground) -> None:
     await nowhere(ground, "app=lost")
 
 
-async def test_a_copy_of_a_lower_pod_is_its_makers(ground: Ground) -> None:
-    """A lower pod's manifest created again under another name carries our marks and is not ours: it stays."""
+async def test_a_lower_pod_that_was_copied_under_another_name_is_kept(ground: Ground) -> None:
+    """It carries the marks, but no upper pod has that name, so it belongs to its creator."""
     site = ground.sites[A]
     await ground.run_pod("original")
     below = await site.read(ground.pod_path("original"))

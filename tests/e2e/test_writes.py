@@ -1,4 +1,4 @@
-"""How often the engine writes in a pod's life: counted by what the clusters' audit logs say of its user."""
+"""Tests of how many writes the engine makes in a pod's life, counted in the clusters' audit logs."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def lifetime(ground: Ground, name: str, spec: dict[str, Any], **meta: Any) -> tuple[list[Write], int]:
-    """Run a pod through three changes of its status below and delete it.
+    """Run a pod through three changes of its lower status and delete it.
 
-    Gives what the engine wrote meanwhile, and how often the status did change below: a slow node starts in two steps.
+    Returns the engine's writes, and how often the lower status changed: a slow node starts a pod in two steps.
     """
     await ground.calm()
     await ground.note()
@@ -45,10 +45,10 @@ async def lifetime(ground: Ground, name: str, spec: dict[str, Any], **meta: Any)
         ("held", {"restartPolicy": "Never"}, {"finalizers": ["e2e.example.com/hold"]}, 7),
     ],
 )
-async def test_a_pods_life_takes_few_writes(
+async def test_a_pods_life_needs_few_writes(
     ground: Ground, name: str, spec: dict[str, Any], meta: dict[str, Any], most: int
 ) -> None:
-    """Six, refused ones counted, and one more where somebody waits for its phase."""
+    """Six writes suffice, including refused ones, and seven if another client waits for the pod's final phase."""
     written, changes = await lifetime(ground, name, spec, **meta)
     kinds = [(one.cluster, one.verb, one.resource, one.subresource) for one in written]
     assert (A, "create", "pods", "") in kinds

@@ -1,4 +1,4 @@
-"""Edits that affect many running pods wait: how they are counted, approved, and what an engine starts with."""
+"""Tests of edits that wait for an approval: which pods they affect, how they are approved, and how an engine starts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -62,7 +62,7 @@ DRAIN = "maintenance: drain"
 
 
 def text(limit: int | None = 1, *, a: str = "", b: str = "", more: str = "", name: str = "demo") -> str:
-    """Write a topology of two lowers; `a` and `b` are further fields of them, `more` is further text."""
+    """Return a topology of two lowers; `a` and `b` are further fields of them, `more` is further text."""
     guard = "" if limit is None else f"guard: {{approveOver: {limit}}}\n"
     lowers = "".join(
         f"- {{kubeconfig: k/{place}, name: {lower}{f', {fields}' if fields else ''}}}\n"
@@ -77,7 +77,7 @@ def digest(content: str) -> str:
 
 
 def reading(content: str, version: str = "7") -> TopologyUpdate:
-    """Return the result of a good text."""
+    """Return the result of a valid text."""
     data = content.encode()
     return TopologyUpdate(TopologyText(len(data), digest(content), version, "map-1"), parse(content), data=data)
 
@@ -104,8 +104,8 @@ async def affected(here: World, after: str, limit: int = 0) -> list[str]:
     return sorted(name for _, _, name in found)
 
 
-async def test_the_pods_of_a_lower_that_is_drained_count() -> None:
-    """They are evicted; those of another lower stay."""
+async def test_the_pods_of_a_drained_lower_are_affected() -> None:
+    """They are evicted; pods of another lower stay."""
     assert await affected(populated(text()), text(a=DRAIN)) == list(PODS)
     assert await affected(populated(text()), text(b=DRAIN)) == []
 
@@ -113,15 +113,15 @@ async def test_the_pods_of_a_lower_that_is_drained_count() -> None:
 REPAIR = "node: {taints: [{key: repair, effect: NoExecute}]}"
 
 
-async def test_pods_that_a_new_taint_ends_count() -> None:
-    """Kubernetes deletes them as soon as the node has it; a taint that the node has already ends nothing."""
+async def test_pods_that_do_not_tolerate_a_new_no_execute_taint_are_affected() -> None:
+    """Kubernetes deletes them as soon as the node has the taint; a taint that the node already has deletes none."""
     assert await affected(populated(text()), text(a=REPAIR)) == list(PODS)
     assert await affected(populated(text()), text(b=REPAIR)) == []
     assert await affected(populated(text(a=REPAIR)), text(a=f"{REPAIR}, maintenance: cordon")) == []
 
 
-async def test_a_plan_of_many_pods_lets_others_run() -> None:
-    """The engine keeps its Lease meanwhile: few pods are planned in one turn of the event loop."""
+async def test_planning_many_pods_does_not_block_the_event_loop() -> None:
+    """Few pods are planned in one turn of the event loop, so that the engine can renew its lease."""
     turns = 0
 
     async def count() -> None:
@@ -137,8 +137,8 @@ async def test_a_plan_of_many_pods_lets_others_run() -> None:
     assert turns > len(many)
 
 
-async def test_an_edit_that_moves_nothing_counts_nothing() -> None:
-    """A label of a node, a reserve, and a lower that is removed: its pods stay where they are."""
+async def test_an_edit_that_moves_no_pod_affects_none() -> None:
+    """Node labels, reserves, a cordon and the removal of a lower leave its pods in place."""
     for edit in (
         text(a="node: {labels: {x: y}}"),
         text(a="capacity: {reserve: {cpu: '1'}}"),
@@ -148,36 +148,36 @@ async def test_an_edit_that_moves_nothing_counts_nothing() -> None:
     assert await affected(populated(text()), text().replace(f"- {{kubeconfig: k/0, name: {A}}}\n", "")) == []
 
 
-async def test_all_pods_count_however_few_leave_at_once() -> None:
-    """A disruption budget, or a descheduler that moves ten in a pass, only delays."""
+async def test_all_pods_of_a_drain_are_affected_if_few_leave_at_a_time() -> None:
+    """A descheduler that moves few pods in each pass only delays the drain."""
     many = tuple(f"web-{number:02}" for number in range(30))
     assert await affected(populated(text(), many), text(a=DRAIN)) == list(many)
     more = "descheduler: {enabled: true, maxEvictionsPerNode: 1}\n"
     assert await affected(populated(text(), many), text(a=DRAIN, more=more)) == list(many)
 
 
-async def test_pods_that_leave_anyway_do_not_count() -> None:
-    """A drain that is in progress is no reason to hold another edit; one that has no pod is not either."""
+async def test_pods_of_a_drain_in_progress_are_not_affected_by_another_edit() -> None:
+    """The drain moves them without the edit too."""
     here = populated(text(a=DRAIN))
     assert await affected(here, text(a=f"{DRAIN}, node: {{labels: {{x: y}}}}")) == []
 
 
-async def test_a_maintenance_window_only_delays() -> None:
-    """The edit would move the pods when it opens, unattended."""
+async def test_pods_are_affected_although_a_maintenance_window_is_closed() -> None:
+    """The edit would move the pods unattended as soon as the window opens."""
     windows = 'windows: [{schedule: "0 2 1 1 *", duration: 1h}]\n'
     assert await affected(populated(text(more=windows)), text(a=DRAIN, more=windows)) == list(PODS)
 
 
-async def test_pods_without_a_controller_count_where_they_are_made_again() -> None:
-    """Where they fit is not known yet; without that setting a drain leaves them where they are."""
+async def test_bare_pods_of_a_drained_lower_are_affected_if_they_are_recreated() -> None:
+    """Without recreateBarePods, a drain leaves them in place."""
     more = "descheduler: {recreateBarePods: true}\n"
     bare = {"ownerReferences": []}
     assert await affected(populated(text(more=more), **bare), text(a=DRAIN, more=more)) == list(PODS)
     assert await affected(populated(text(), **bare), text(a=DRAIN)) == []
 
 
-async def test_pods_without_a_controller_count_once_they_are_made_again() -> None:
-    """Whether the drain is new or the setting: a drain without it has left them where they are."""
+async def test_bare_pods_are_affected_once_by_the_edit_that_recreates_them() -> None:
+    """An earlier drain without recreateBarePods left them in place; a drain with it already moves them."""
     more = "descheduler: {recreateBarePods: true}\n"
     bare = {"ownerReferences": []}
     assert await affected(populated(text(a=DRAIN), **bare), text(a=DRAIN, more=more)) == list(PODS)
@@ -185,8 +185,8 @@ async def test_pods_without_a_controller_count_once_they_are_made_again() -> Non
     assert await affected(populated(text(a=DRAIN, more=more), **bare), text(a=label, more=more)) == []
 
 
-async def test_a_lower_that_is_renamed_and_drained_counts() -> None:
-    """It continues on its node, under its new name."""
+async def test_the_pods_of_a_lower_that_is_renamed_and_drained_are_affected() -> None:
+    """The lower keeps its virtual node under its new name."""
     renamed = text(a=f"{DRAIN}, node: {{name: {A}}}", more="descheduler: {recreateBarePods: true}\n")
     renamed = renamed.replace(f"name: {A}, {DRAIN}", f"name: other, {DRAIN}")
     for meta in (OWNED, {"ownerReferences": []}):
@@ -203,8 +203,8 @@ async def test_a_lower_that_is_renamed_and_drained_counts() -> None:
         {"refusal": "credential rejected"},
     ],
 )
-async def test_a_changed_lower_that_is_out_of_reach_counts_with_all_its_pods(trouble: dict[str, Any]) -> None:
-    """What was listed before it went away may be outdated; with evictAfter, all pods may be evicted."""
+async def test_all_pods_of_a_changed_lower_that_is_unreachable_are_affected(trouble: dict[str, Any]) -> None:
+    """Its lists may be outdated, and with evictAfter all its pods may be evicted."""
     here = populated(text())
     for field, value in trouble.items():
         setattr(here.lowers[A], field, value)
@@ -212,14 +212,14 @@ async def test_a_changed_lower_that_is_out_of_reach_counts_with_all_its_pods(tro
     assert await affected(here, text(b="unreachable: {evictAfter: 10m}")) == []
 
 
-async def test_new_credentials_of_a_lower_that_evicts_count_with_all_its_pods() -> None:
-    """If no cluster answers there, the pods are evicted; without evictAfter they stay."""
+async def test_all_pods_of_a_lower_with_evict_after_are_affected_by_new_credentials() -> None:
+    """They are evicted if no cluster responds there; without evictAfter they stay."""
     assert await affected(populated(text()), text(a="context: other, unreachable: {evictAfter: 10m}")) == list(PODS)
     assert await affected(populated(text()), text(a="context: other")) == []
 
 
-async def test_a_changed_lower_that_nobody_knows_counts_with_all_its_pods() -> None:
-    """Nothing can be planned in it; a change of another lower costs it nothing."""
+async def test_all_pods_of_a_changed_lower_that_is_not_listed_are_affected() -> None:
+    """No plan can be made for that lower; an edit of another lower does not affect its pods."""
     here = populated(text())
     here.lowers[A].pods.synced = False
     assert await affected(here, text(a="node: {labels: {x: y}}")) == list(PODS)
@@ -227,20 +227,20 @@ async def test_a_changed_lower_that_nobody_knows_counts_with_all_its_pods() -> N
 
 
 @pytest.mark.parametrize("after", [text(name="other"), text(more="upper: {kubeconfig: other}\n")])
-async def test_another_name_or_upper_cluster_counts_with_all_pods(after: str) -> None:
-    """Nothing would be ours any more."""
+async def test_all_pods_are_affected_by_another_topology_name_or_upper_cluster(after: str) -> None:
+    """The topology would no longer own any of its objects."""
     assert await affected(populated(text()), after) == list(PODS)
 
 
-async def test_pods_that_have_not_run_or_have_ended_have_nothing_to_lose() -> None:
-    """As in a plan."""
+async def test_pods_that_have_not_started_or_have_ended_are_not_affected() -> None:
+    """A plan does not count them either."""
     here = populated(text(), ())
     put(here.lowers[A].upper_pods, upper_pod("new", **OWNED), upper_pod("done", status={"phase": "Succeeded"}, **OWNED))
     assert await affected(here, text(a=DRAIN)) == []
 
 
-def test_twelve_digits_approve_and_fewer_do_not() -> None:
-    """Nor do those of another text."""
+def test_an_approval_needs_at_least_twelve_digits_of_the_texts_hash() -> None:
+    """Digits of another text do not approve it, and case and white space are ignored."""
     whole = digest("a")
     assert [is_approval(whole[:count], whole) for count in (0, 11, 12, 63, 64)] == [False, False, True, True, True]
     assert not is_approval(digest("b")[:12], whole)
@@ -249,17 +249,17 @@ def test_twelve_digits_approve_and_fewer_do_not() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "abc", "0123456789a", "0123456789ag", "0" * 65])
-def test_what_is_no_hash_is_refused(given: str) -> None:
-    """With what is expected."""
+def test_a_value_that_is_no_hash_is_refused(given: str) -> None:
+    """The error states that at least 12 hex digits of a SHA-256 are required."""
     with pytest.raises(TensileError, match=r"is not a SHA-256: give at least its first 12 hex digits"):
         check_digits(given)
 
 
-# What an engine starts with.
+# Tests of the text on which an engine starts.
 
 
 def records(*accepted: str, status: str = "", month: int = 12) -> TopologyRecords:
-    """Return a history of texts, one a month, and a status of a month that says which was accepted ("": none)."""
+    """Return a history of texts, one a month, and a status of a month with the accepted one ("": no status)."""
     history = tuple(AcceptedText(digest(one), _of(number), one) for number, one in enumerate(accepted, 1))
     data = {"accepted": orjson.dumps({"sha256": status, "resourceVersion": "5", "time": _of(month)}).decode()}
     found = written(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if status else None
@@ -281,8 +281,8 @@ def started(present: str, found: TopologyRecords) -> tuple[str, str]:
     return start.accepted.text.sha256, start.warning
 
 
-def test_an_engine_starts_on_what_was_accepted() -> None:
-    """The present text, if it was the last one; with an edit that is not decided, the one before."""
+def test_an_engine_starts_on_the_last_accepted_text() -> None:
+    """An edit that was not accepted yet is not active, so the engine starts on the text before it."""
     before, edit = text(), text(a=DRAIN)
     assert started(before, records(before, status=digest(before))) == (digest(before), "")
     assert started(edit, records(before, status=digest(before))) == (digest(before), "")
@@ -291,8 +291,8 @@ def test_an_engine_starts_on_what_was_accepted() -> None:
     assert start_of(reading(edit), records(before, status=digest(before)), parsed).accepted.text.version == "5"
 
 
-def test_an_engine_starts_with_what_waits() -> None:
-    """The edit is not planned again; another engine may have taken it out of the status when the edit is read again."""
+def test_an_engine_starts_with_the_pending_approval_in_the_status() -> None:
+    """The edit is not planned again, although another engine may have removed it from the status by then."""
     before, edit = text(), text(a=DRAIN)
     found = records(before, status=digest(before))
     assert start_of(reading(edit), found, parsed).noted == {}
@@ -301,8 +301,8 @@ def test_an_engine_starts_with_what_waits() -> None:
     assert start_of(reading(edit), found, parsed).noted == {"sha256": digest(edit), "pods": 3}
 
 
-def test_the_status_counts_where_the_history_lags_behind() -> None:
-    """And the history where the status does: the newer one, as a leader may end between the two writes."""
+def test_the_newer_one_of_status_and_history_has_the_accepted_text() -> None:
+    """A leader may end between the writes of the two."""
     first, second, edit = text(), text(b="maintenance: cordon"), text(a=DRAIN)
     assert started(second, records(first, status=digest(second))) == (digest(second), "")
     assert started(second, records(first, second, status=digest(first), month=1)) == (digest(second), "")
@@ -310,8 +310,8 @@ def test_the_status_counts_where_the_history_lags_behind() -> None:
     assert started(edit, records(edit, first, status=digest(edit), month=1)) == (digest(first), "")
 
 
-def test_without_a_limit_an_engine_starts_on_the_present_text() -> None:
-    """As without any history; then it is said, if the text asks for approvals."""
+def test_an_engine_starts_on_the_present_text_without_a_limit_or_a_history() -> None:
+    """It warns if no history exists although the text requires approvals."""
     before, edit = text(None), text(1, a=DRAIN)
     assert started(edit, records(before, status=digest(before))) == (digest(edit), "")
     assert started(before, records()) == (digest(before), "")
@@ -326,16 +326,18 @@ def test_without_a_limit_an_engine_starts_on_the_present_text() -> None:
         (records("lowers: 1\n"), "is not valid for this version: "),
     ],
 )
-def test_a_text_that_is_not_available_is_told(found: TopologyRecords, words: str) -> None:
-    """The engine starts on the present one, since it has to start."""
+def test_an_engine_starts_on_the_present_text_with_a_warning_if_the_accepted_one_is_lost(
+    found: TopologyRecords, words: str
+) -> None:
+    """The accepted text can be missing in the history, too large to be kept, or invalid for this version."""
     edit = text(a=DRAIN)
     accepted, warning = started(edit, found)
     assert accepted == digest(edit)
     assert words in warning
 
 
-def test_what_affects_no_pod_is_that_of_the_present_text() -> None:
-    """Ports and the way to the upper cluster need a restart, and this is one; in a ConfigMap the name has to wait."""
+def test_settings_that_need_a_restart_are_those_of_the_present_text() -> None:
+    """Ports and the upper kubeconfig become active by a restart; the name of a topology in a ConfigMap does not."""
     before = text(more="telemetry: {port: 9095}\n")
     edit = text(a=DRAIN, more="telemetry: {port: 9999}\nupper: {kubeconfig: other}\n", name="other")
     found = start_of(reading(edit), records(before), parsed).topology
@@ -343,18 +345,18 @@ def test_what_affects_no_pod_is_that_of_the_present_text() -> None:
     assert found.lowers[0].maintenance == "none"
 
 
-def test_a_node_of_another_topology_is_named() -> None:
-    """A topology file that was renamed has no history yet, so what it was before is seen by its nodes only."""
+def test_a_virtual_node_of_another_topology_is_found() -> None:
+    """A renamed topology file has no history yet, so that only the nodes show its former name."""
     here = populated(text())
     put(here.upper.nodes, marked(thing("Node", B, ""), OWNER_HERE.upper, SIBLING))
     assert list(nodes_of_others(parse(text()), here)) == [(B, "second")]
 
 
-# An engine that runs.
+# Tests of a running engine.
 
 
 class Running:
-    """An engine in memory: it has clusters, and topologies become active in it. What it tells is written for real."""
+    """An engine in memory with clusters, in which topologies become active; it writes its results to them."""
 
     def __init__(
         self,
@@ -389,7 +391,7 @@ class Running:
         self.gate = EditGate(self, self, self.standing, self.metrics, begun, first=first, now=lambda: NOW)  # type: ignore[arg-type]
 
     async def reload(self, topology: Topology) -> None:
-        """Make a topology active."""
+        """Activate a topology."""
         self.topology = topology
         self.reloads.append(topology)
 
@@ -398,11 +400,11 @@ class Running:
         return parsed(data)
 
     def tell(self, update: TopologyUpdate) -> None:
-        """Have the result written."""
+        """Report a result to the status writer."""
         self.keeper.tell(update)
 
     def say(self, reason: EventReason, message: str) -> None:
-        """Have an Event written."""
+        """Emit an Event by the status writer."""
         self.keeper.say(reason, message)
 
     def lead(self) -> None:
@@ -411,43 +413,43 @@ class Running:
         self.gate.lead()
 
     async def edit(self, content: str, version: str = "8") -> None:
-        """Decide about a text, and write what came of it."""
+        """Decide about a text, and write the result."""
         await self.gate.decide(reading(content, version))
         await self.told()
 
     async def told(self) -> None:
-        """Let everything be written and heard."""
+        """Wait until everything is written and observed."""
         for _ in range(3):
             await asyncio.sleep(0.1)
             assert await self.keeper.write()
 
     async def annotate(self, value: str | None) -> None:
-        """Approve, as `kubectl annotate` does."""
+        """Approve an edit, as `kubectl annotate` does."""
         meta = {"uid": self.status["metadata"]["uid"], "annotations": {APPROVED: value}}
         await self.upper.patch(status_ref(PLACE), Patch("merge-patch", {"metadata": meta}))
         await self.told()
 
     @property
     def status(self) -> Manifest:
-        """The status ConfigMap."""
+        """Return the status ConfigMap."""
         return self.upper.find(CONFIG_MAP, PLACE.namespace, status_ref(PLACE).name) or {}
 
     @property
     def state(self) -> tuple[str, str, str]:
-        """The state in one word, and the first digits of the accepted text, and of the one that waits."""
+        """Return the state in one word, and the SHA-256 of the accepted text and of the one that waits."""
         data = self.status["data"]
         parts = [orjson.loads(data[part])["sha256"] if part in data else "" for part in ("accepted", "pendingApproval")]
         return data["state"], parts[0], parts[1]
 
     @property
     def history(self) -> list[str]:
-        """The SHA-256 of the texts in the history."""
+        """Return the SHA-256 of the texts in the history."""
         found = self.upper.find(CONFIG_MAP, PLACE.namespace, history_ref(PLACE).name) or {"data": {"index": "[]"}}
         return [one["sha256"] for one in orjson.loads(found["data"]["index"])]
 
     @property
     def events(self) -> list[str]:
-        """The reasons of the Events that there are."""
+        """Return the reasons of the Events in the cluster."""
         return sorted((self.upper.find(EVENT, *name) or {})["reason"] for name in self.upper._held[EVENT])
 
 
@@ -455,7 +457,7 @@ BEFORE, LARGE = text(), text(a=DRAIN)
 
 
 def anothers(ref: Ref, **meta: Any) -> Manifest:
-    """Return a ConfigMap of another owner, without our marks."""
+    """Return a ConfigMap of another owner, without the owner marks."""
     return {"metadata": {"name": ref.name, "namespace": ref.namespace, **meta}, "data": {"theirs": "x"}}
 
 
@@ -469,14 +471,14 @@ def clusters_with(*config_maps: Manifest) -> MemoryClusters:
 
 
 def end_pods(here: World) -> None:
-    """Let the pods in lower-a go."""
+    """Remove the pods in lower-a."""
     for entry in here.lowers[A].upper_pods:
         here.lowers[A].upper_pods.remove(entry.raw)
 
 
 @contextmanager
 def listed_late(memory: MemoryClusters) -> Iterator[Callable[[], None]]:
-    """Let the engines of the block know no ConfigMap, until what is yielded is called."""
+    """Replace the list of ConfigMaps by an unsynced one, until the yielded function is called."""
     known, late = memory.world.upper.config_maps, Cache()
     memory.world.upper.config_maps = late
 
@@ -490,7 +492,7 @@ def listed_late(memory: MemoryClusters) -> Iterator[Callable[[], None]]:
 
 @asynccontextmanager
 async def running(content: str = BEFORE, *, leads: bool = True, **given: Any) -> AsyncIterator[Running]:
-    """Run an engine on a text, as `tensile run` does: the first text that its source has is that one."""
+    """Run an engine with a text that is also the first one of its source, as `tensile run` does."""
     made = Running(content, **given)
     is_known = bool(made.status)
     async with background(made.gate.run()):
@@ -506,7 +508,7 @@ async def running(content: str = BEFORE, *, leads: bool = True, **given: Any) ->
 
 @in_virtual_time
 async def test_an_edit_over_the_limit_waits_until_it_is_approved() -> None:
-    """Meanwhile nothing changes; the status and an Event say what waits, and by which command it is approved."""
+    """Until then nothing changes; the status and an Event have the pending edit and the command to approve it."""
     with capture_logs() as logs:
         async with running() as engine:
             await engine.edit(LARGE)
@@ -532,7 +534,7 @@ async def test_an_edit_over_the_limit_waits_until_it_is_approved() -> None:
 
 @in_virtual_time
 async def test_an_edit_within_the_limit_is_active_at_once() -> None:
-    """And is in the history."""
+    """It is added to the history too."""
     async with running() as engine:
         small = text(a="node: {labels: {x: y}}")
         await engine.edit(small)
@@ -541,8 +543,8 @@ async def test_an_edit_within_the_limit_is_active_at_once() -> None:
 
 
 @in_virtual_time
-async def test_the_limit_in_force_counts_and_not_that_of_the_edit() -> None:
-    """An edit cannot lift its own limit, and one that sets a lower limit is not held by it."""
+async def test_the_active_limit_applies_and_not_the_limit_of_the_edit() -> None:
+    """An edit cannot lift its own limit, and one that sets a lower limit does not wait because of it."""
     async with running() as engine:
         await engine.edit(text(None, a=DRAIN))
         assert engine.state[0] == "Pending"
@@ -552,8 +554,8 @@ async def test_the_limit_in_force_counts_and_not_that_of_the_edit() -> None:
 
 
 @in_virtual_time
-async def test_an_approval_is_for_one_text() -> None:
-    """Another edit waits for its own; so does the same one, once it was undone."""
+async def test_an_approval_is_valid_for_one_text_and_one_time() -> None:
+    """Another edit needs its own approval, and so does the same edit after it was undone."""
     async with running() as engine:
         other = text(a=f"{DRAIN}, node: {{labels: {{x: y}}}}")
         await engine.edit(LARGE)
@@ -573,8 +575,8 @@ async def test_an_approval_is_for_one_text() -> None:
 
 
 @in_virtual_time
-async def test_an_approval_while_nothing_waits_is_removed() -> None:
-    """It would approve an edit that was never shown."""
+async def test_an_approval_is_removed_if_no_edit_waits() -> None:
+    """It would otherwise approve a later edit that was never shown."""
     async with running() as engine:
         await engine.annotate(digest(LARGE))
         assert APPROVED not in engine.status["metadata"]["annotations"]
@@ -585,7 +587,7 @@ async def test_an_approval_while_nothing_waits_is_removed() -> None:
 @in_virtual_time
 @pytest.mark.parametrize("later", [BEFORE, f"{BEFORE}# a comment\n"])
 async def test_an_edit_that_is_undone_no_longer_waits(later: str) -> None:
-    """By the same text, or by one that means the same."""
+    """It can be undone by the accepted text, or by one with the same meaning."""
     async with running() as engine:
         await engine.edit(LARGE)
         await engine.edit(later)
@@ -593,8 +595,8 @@ async def test_an_edit_that_is_undone_no_longer_waits(later: str) -> None:
 
 
 @in_virtual_time
-async def test_a_bad_text_takes_the_place_of_one_that_waits() -> None:
-    """What waited is no longer there, so it cannot be approved."""
+async def test_an_invalid_text_replaces_an_edit_that_waits() -> None:
+    """The earlier edit is no longer in the source, so it cannot be approved."""
     async with running() as engine:
         await engine.edit(LARGE)
         error = TensileError("topo:1:1: wrong")
@@ -606,8 +608,8 @@ async def test_a_bad_text_takes_the_place_of_one_that_waits() -> None:
 
 
 @in_virtual_time
-async def test_an_edit_goes_on_waiting_although_its_pods_have_gone() -> None:
-    """Over a restart too: nothing becomes active unattended."""
+async def test_an_edit_still_waits_after_a_restart_although_its_pods_have_ended() -> None:
+    """An edit never becomes active unattended."""
     async with running() as engine:
         await engine.edit(LARGE)
         end_pods(engine.world)
@@ -619,8 +621,8 @@ async def test_an_edit_goes_on_waiting_although_its_pods_have_gone() -> None:
 
 
 @in_virtual_time
-async def test_an_edit_goes_on_waiting_although_the_status_is_written_before_it_is_read() -> None:
-    """The status of a topology file is written as soon as the engine leads, and keeps what waits until that moment."""
+async def test_an_edit_still_waits_although_the_status_is_written_before_the_edit_is_read() -> None:
+    """The status of a topology file is written as soon as the engine leads, and keeps the pending edit until then."""
     async with running(of_file=True) as engine:
         await engine.edit(LARGE)
         end_pods(engine.world)
@@ -636,8 +638,8 @@ async def test_an_edit_goes_on_waiting_although_the_status_is_written_before_it_
 
 
 @in_virtual_time
-async def test_an_edit_goes_on_waiting_although_the_status_is_listed_late() -> None:
-    """The leader decides once it knows the status; before that, it would plan the edit again."""
+async def test_an_edit_still_waits_although_the_status_is_listed_late() -> None:
+    """The leader does not decide before it knows the status, because it would plan the edit again."""
     async with running() as engine:
         await engine.edit(LARGE)
         end_pods(engine.world)
@@ -653,8 +655,8 @@ async def test_an_edit_goes_on_waiting_although_the_status_is_listed_late() -> N
 
 
 @in_virtual_time
-async def test_a_list_that_is_denied_delays_edits_for_a_while_only() -> None:
-    """What was read at the start tells which edit waits; others are decided without a status and a history."""
+async def test_a_denied_list_of_config_maps_only_delays_edits() -> None:
+    """The edit that waits is known from the start; other edits are decided without a status and a history."""
     async with running() as engine:
         await engine.edit(LARGE)
         end_pods(engine.world)
@@ -670,8 +672,8 @@ async def test_a_list_that_is_denied_delays_edits_for_a_while_only() -> None:
 
 
 @in_virtual_time
-async def test_an_approval_that_was_given_while_no_engine_ran_counts() -> None:
-    """The engine that starts reads it before it has read the edit."""
+async def test_an_approval_that_was_given_while_no_engine_ran_is_valid() -> None:
+    """The next engine reads the approval before it has read the edit."""
     async with running() as engine:
         await engine.edit(LARGE)
         memory = engine.memory
@@ -690,8 +692,8 @@ async def test_an_approval_that_was_given_while_no_engine_ran_counts() -> None:
 
 
 @in_virtual_time
-async def test_an_approval_in_a_config_map_of_another_owner_counts_for_nothing() -> None:
-    """Whoever may create a ConfigMap of that name may not have the right to approve by the engine's."""
+async def test_an_approval_in_a_config_map_of_another_owner_is_ignored() -> None:
+    """A client that may create a ConfigMap of that name may lack the permission to annotate the engine's."""
     memory = clusters_with(anothers(status_ref(PLACE), annotations={APPROVED: digest(LARGE)}))
     async with running(clusters=memory) as engine:
         await engine.edit(BEFORE, "7")
@@ -707,8 +709,8 @@ async def test_an_approval_in_a_config_map_of_another_owner_counts_for_nothing()
 @pytest.mark.parametrize(
     "wrong", [{"pods": 1e30}, {"pods": "9" * 400}, {"approveOver": None}, {"affected": "abc"}, {"affected": None}]
 )
-async def test_a_note_that_no_engine_wrote_is_not_believed(wrong: dict[str, Any]) -> None:
-    """The edit is planned again: a number of that size could be written neither to the status nor to a metric."""
+async def test_an_invalid_pending_approval_in_the_status_is_ignored(wrong: dict[str, Any]) -> None:
+    """The edit is planned again, because such values fit neither into the status nor into a metric."""
     async with running() as engine:
         await engine.edit(LARGE)
         memory = engine.memory
@@ -727,8 +729,8 @@ async def test_a_note_that_no_engine_wrote_is_not_believed(wrong: dict[str, Any]
 
 
 @in_virtual_time
-async def test_a_standby_follows_what_the_leader_accepts() -> None:
-    """It decides nothing itself; what it waits for is told."""
+async def test_a_standby_activates_what_the_leader_accepts() -> None:
+    """It decides nothing itself, and reports that its edit waits for the leader."""
     async with running() as leader, running(leads=False, clusters=leader.memory) as standby:
         await standby.gate.decide(reading(LARGE))
         assert standby.reloads == []
@@ -740,8 +742,8 @@ async def test_a_standby_follows_what_the_leader_accepts() -> None:
 
 
 @in_virtual_time
-async def test_an_engine_that_takes_over_keeps_what_was_accepted() -> None:
-    """Also a text that it never saw itself; the next edit is compared with that, and waits."""
+async def test_a_new_leader_keeps_the_accepted_text_that_it_has_not_read() -> None:
+    """Its own next edit is compared with that text, and waits."""
     async with running() as leader, running(leads=False, clusters=leader.memory) as standby:
         seen = text(b="node: {labels: {x: y}}")
         unseen = text(b="node: {labels: {x: z}}")
@@ -755,8 +757,8 @@ async def test_an_engine_that_takes_over_keeps_what_was_accepted() -> None:
 
 
 @in_virtual_time
-async def test_an_engine_that_takes_over_compares_its_text_with_what_was_accepted() -> None:
-    """Its own text was accepted once, and another one since: that is an edit, which has to be decided."""
+async def test_a_new_leader_compares_its_own_text_with_the_last_accepted_one() -> None:
+    """Its text was accepted before, but another one since, so it is an edit that has to be decided again."""
     here = populated(BEFORE)
     async with running(LARGE, here=here) as leader, running(LARGE, leads=False, clusters=leader.memory) as standby:
         await standby.gate.decide(reading(LARGE))
@@ -771,8 +773,8 @@ async def test_an_engine_that_takes_over_compares_its_text_with_what_was_accepte
 
 @in_virtual_time
 @pytest.mark.parametrize("own", [LARGE, f"{LARGE}# never accepted\n"])
-async def test_an_engine_that_takes_over_does_not_write_before_it_knows_the_history(own: str) -> None:
-    """It would put its own text behind the one that is in force."""
+async def test_a_new_leader_does_not_write_the_history_before_it_is_listed(own: str) -> None:
+    """It would otherwise add its own text after the active one."""
     async with running(LARGE, here=populated(BEFORE)) as leader:
         await leader.edit(BEFORE)
         memory = leader.memory
@@ -788,8 +790,8 @@ async def test_an_engine_that_takes_over_does_not_write_before_it_knows_the_hist
 
 @in_virtual_time
 @pytest.mark.parametrize("reads", ["first", "last"])
-async def test_a_standby_learns_of_a_limit_that_it_has_not_read(reads: str) -> None:
-    """Its own text has none, and the one with a limit passed by: the next edit waits, whoever reads it first."""
+async def test_a_new_leader_applies_the_limit_of_an_accepted_text_that_it_has_not_read(reads: str) -> None:
+    """The next edit waits, whether the standby or the leader reads it first."""
     limited, drained = text(0), text(0, a=DRAIN)
     async with (
         running(text(None), here=populated(BEFORE)) as leader,
@@ -808,8 +810,8 @@ async def test_a_standby_learns_of_a_limit_that_it_has_not_read(reads: str) -> N
 
 
 @in_virtual_time
-async def test_a_text_that_changed_while_no_engine_ran_is_not_taken_back() -> None:
-    """The one before has no limit, so the engine starts on the present one."""
+async def test_a_text_that_changed_while_no_engine_ran_is_active_if_the_former_has_no_limit() -> None:
+    """The engine starts on the present text and adds it to the history."""
     async with running(text(None), here=populated(BEFORE)) as engine:
         memory = engine.memory
     async with running(LARGE, clusters=memory) as again:
@@ -818,8 +820,8 @@ async def test_a_text_that_changed_while_no_engine_ran_is_not_taken_back() -> No
 
 
 @in_virtual_time
-async def test_a_standby_with_a_bad_text_follows_too() -> None:
-    """It goes on reporting what is wrong with its own."""
+async def test_a_standby_with_an_invalid_text_activates_what_the_leader_accepts() -> None:
+    """It still reports the error of its own text."""
     async with running() as leader, running(leads=False, clusters=leader.memory) as standby:
         error = TensileError("topo:1:1: wrong")
         await standby.gate.reject(TopologyUpdate(TopologyText(1, "bb", "9", "map-1"), error=error))
@@ -830,8 +832,8 @@ async def test_a_standby_with_a_bad_text_follows_too() -> None:
 
 
 @in_virtual_time
-async def test_a_standby_follows_although_no_history_can_be_kept() -> None:
-    """It would go back to the topology before when it takes over, and restart or move pods without an approval."""
+async def test_a_standby_activates_what_the_leader_accepts_without_a_history() -> None:
+    """It would otherwise return to the former topology as leader, and restart or move pods without an approval."""
     memory = clusters_with(anothers(history_ref(PLACE)))
     async with running(clusters=memory) as leader, running(leads=False, clusters=memory) as standby:
         await leader.edit(BEFORE, "7")
@@ -847,8 +849,8 @@ async def test_a_standby_follows_although_no_history_can_be_kept() -> None:
 
 
 @in_virtual_time
-async def test_a_standby_does_not_follow_a_status_that_is_older_than_the_history() -> None:
-    """The leader ended between the two writes; the text in the status is the one before, and not in force again."""
+async def test_a_standby_ignores_a_status_that_is_older_than_the_history() -> None:
+    """A leader ended between the two writes, so the text in the status is the former one."""
     memory = clusters_with()
     accepted = {"sha256": digest(LARGE), "time": "2025-01-01T00:00:00Z"}
     status = marked_manifest({"accepted": orjson.dumps(accepted).decode()}, status_ref(PLACE), OWNER, "map-1")
@@ -862,8 +864,8 @@ async def test_a_standby_does_not_follow_a_status_that_is_older_than_the_history
 
 
 @in_virtual_time
-async def test_a_rollback_is_not_undone_by_the_history() -> None:
-    """The text that is accepted again is older in the history than the one after it."""
+async def test_an_earlier_text_can_be_accepted_again() -> None:
+    """The history then has that text twice, and its last entry is the active one."""
     async with running() as engine:
         small = text(b="node: {labels: {x: y}}")
         for content in (small, BEFORE, small):
@@ -873,8 +875,8 @@ async def test_a_rollback_is_not_undone_by_the_history() -> None:
 
 
 @in_virtual_time
-async def test_a_history_that_is_deleted_or_edited_is_written_again() -> None:
-    """At once, with what is in force: an engine that starts without it runs an edit without an approval."""
+async def test_a_history_that_is_deleted_or_edited_is_restored() -> None:
+    """It is written at once with the active text, because an engine that starts without it needs no approval."""
     async with running() as engine:
         engine.upper.vanish(history_ref(PLACE))
         await engine.told()
@@ -889,8 +891,8 @@ async def test_a_history_that_is_deleted_or_edited_is_written_again() -> None:
 
 
 @in_virtual_time
-async def test_a_history_that_was_deleted_while_no_engine_ran_is_written_again() -> None:
-    """With what is in force, although another text waits."""
+async def test_a_history_that_was_deleted_while_no_engine_ran_is_restored() -> None:
+    """It has the active text, although another text waits."""
     async with running() as engine:
         await engine.edit(LARGE)
         memory = engine.memory

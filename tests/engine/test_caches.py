@@ -1,4 +1,4 @@
-"""What is followed of each cluster: everything that decisions need, each object once, and strangers' only as facts."""
+"""Tests of the caches and feeds of each cluster: every required object once, and only facts of foreign objects."""
 
 import orjson
 import pytest
@@ -30,17 +30,17 @@ LOWER_KINDS = ["Pod", "Pod", "Namespace", "ServiceAccount", "ConfigMap", "Secret
 
 
 def lower() -> LowerWorld:
-    """Make the caches of lower-a, without controllers."""
+    """Return the caches of lower-a, without controllers."""
     return lower_world(topology("name: lower-a, controllers: []").lowers[0])
 
 
 def takers(feeds: list[InformerSpec], kind: str, manifest: Manifest) -> list[InformerSpec]:
-    """Return the feeds that pick an object."""
+    """Return the feeds whose selection includes an object."""
     return [feed for feed in feeds if feed.kind.name == kind and is_selected(manifest, feed.selection)]
 
 
-def test_every_cache_is_fed_once() -> None:
-    """A cache without a feed would never be complete, and nothing would be decided."""
+def test_every_cache_has_exactly_one_feed() -> None:
+    """A cache without a feed would never be complete, and no decision would be made."""
     here, upper = lower_world(topology("name: lower-a, controllers: []").lowers[0]), upper_world()
     feeds = [bound_feed(here), *lower_feeds(here, OWNER_HERE)]
     assert {id(feed.cache) for feed in feeds} == {id(cache) for cache in here.caches()}
@@ -51,8 +51,8 @@ def test_every_cache_is_fed_once() -> None:
     assert [feed.kind.name for feed in lower_feeds(here, OWNER_HERE)] == LOWER_KINDS
 
 
-def test_what_placement_needs_is_followed_where_it_is_asked_for() -> None:
-    """A second look at nodes and at pods that are not ours; who has it off does not pay for it."""
+def test_the_caches_for_placement_are_only_fed_if_placement_is_enabled() -> None:
+    """They are a second view of the nodes and of the foreign pods, which costs nothing while it is disabled."""
     here = lower()
     before, feeds = lower_feeds(here, OWNER_HERE), lower_feeds(here, OWNER_HERE, places=True)
     more = feeds[len(before) :]
@@ -60,15 +60,15 @@ def test_what_placement_needs_is_followed_where_it_is_asked_for() -> None:
     assert more[1].selection == next(feed.selection for feed in feeds if feed.cache is here.foreign_pods)
 
 
-def test_feeds_say_whose_they_are() -> None:
-    """The pods that are bound come from the upper cluster, though they belong to the lower."""
+def test_each_feed_names_its_cluster() -> None:
+    """Bound pods come from the upper cluster, although their cache belongs to the lower."""
     assert bound_feed(lower()).cluster == UPPER
     assert {feed.cluster for feed in lower_feeds(lower(), OWNER_HERE)} == {A}
     assert {feed.cluster for feed in upper_feeds(upper_world(), OWNER_HERE, ())} == {UPPER}
 
 
-def test_of_the_upper_clusters_pods_only_those_bound_to_the_node_are_followed() -> None:
-    """By the node's name, which need not be the lower's."""
+def test_only_upper_pods_that_are_bound_to_the_virtual_node_are_watched() -> None:
+    """The name of the node counts, which can differ from that of the lower."""
     spec = topology("name: lower-a, node: {name: edge-1}").lowers[0]
     selection = bound_feed(lower_world(spec)).selection
     assert is_selected(upper_pod(spec={"nodeName": "edge-1"}), selection)
@@ -78,10 +78,10 @@ def test_of_the_upper_clusters_pods_only_those_bound_to_the_node_are_followed() 
 @pytest.mark.parametrize(
     "pod",
     [upper_pod(), twin(upper_pod()), marked(upper_pod(), "one", STRANGER), upper_pod(labels={"owner": "x"})],
-    ids=["unmarked", "ours", "another owner's", "another label"],
+    ids=["unmarked", "this owner's", "another owner's", "another label"],
 )
-def test_each_pod_below_is_followed_by_exactly_one_feed(pod: Manifest) -> None:
-    """Else its requests were counted twice, or its name taken for free."""
+def test_each_lower_pod_is_watched_by_exactly_one_feed(pod: Manifest) -> None:
+    """Otherwise its requests would be counted twice, or its name would be considered unused."""
     here = lower()
     (feed,) = takers(lower_feeds(here, OWNER_HERE), "Pod", pod)
     ours = pod["metadata"].get("labels", {}).get("tensile-kube.io/owner") == OWNER_HERE.mark
@@ -89,8 +89,8 @@ def test_each_pod_below_is_followed_by_exactly_one_feed(pod: Manifest) -> None:
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET])
-def test_of_config_maps_and_secrets_below_only_ours_are_followed(kind: object) -> None:
-    """The engine has no business with the content of others."""
+def test_only_own_config_maps_and_secrets_of_a_lower_are_watched(kind: object) -> None:
+    """The engine must not read the content of foreign ones."""
     made = config_map() if kind == CONFIG_MAP else secret()
     feeds = lower_feeds(lower(), OWNER_HERE)
     assert takers(feeds, made["kind"], made) == []
@@ -98,22 +98,22 @@ def test_of_config_maps_and_secrets_below_only_ours_are_followed(kind: object) -
     assert len(takers(feeds, made["kind"], marked(made, "one"))) == 1
 
 
-def test_of_the_upper_clusters_nodes_only_virtual_ones_are_followed() -> None:
-    """Ours, and those of others, which tell whether their engines live; real nodes beat every ten seconds, each."""
+def test_only_virtual_nodes_of_the_upper_cluster_are_watched() -> None:
+    """Those of other engines show whether these run; each real node is updated every ten seconds."""
     feeds = upper_feeds(upper_world(), OWNER_HERE, ())
     assert takers(feeds, "Node", lower_node()) == []
     assert len(takers(feeds, "Node", marked(lower_node(), "one", labels={"type": "virtual-kubelet"}))) == 1
 
 
-def test_releases_of_helm_are_not_followed() -> None:
+def test_helm_release_secrets_are_not_watched() -> None:
     """They are large, and no pod refers to them."""
     feeds = upper_feeds(upper_world(), OWNER_HERE, ())
     assert takers(feeds, "Secret", secret(kind="helm.sh/release.v1")) == []
     assert len(takers(feeds, "Secret", secret())) == 1
 
 
-def test_pods_that_a_descheduler_made_are_known_by_whose_place_they_have() -> None:
-    """Whoever made them, and whether they have a node yet or not; nothing else is kept of them."""
+def test_only_the_replaced_pod_is_kept_of_a_pod_that_a_descheduler_created() -> None:
+    """Such a pod is watched whether it has a node or not, and its content is not stored."""
     upper = upper_world()
     feeds = upper_feeds(upper, OWNER_HERE, ())
     assert takers(feeds, "Pod", upper_pod()) == []
@@ -123,15 +123,15 @@ def test_pods_that_a_descheduler_made_are_known_by_whose_place_they_have() -> No
     assert [(entry.raw, entry.facts) for entry in upper.remade] == [(b"", "old")]
 
 
-def test_of_accounts_only_the_default_one_is_followed() -> None:
-    """It shows that a namespace is ready for pods."""
+def test_only_the_default_service_account_is_watched() -> None:
+    """Its existence shows that a namespace is ready for pods."""
     feeds = lower_feeds(lower(), OWNER_HERE)
     assert len(takers(feeds, "ServiceAccount", account())) == 1
     assert takers(feeds, "ServiceAccount", account(name="builder")) == []
 
 
-def test_strangers_are_kept_as_facts_and_what_is_ours_whole() -> None:
-    """Of accounts only that they are there."""
+def test_foreign_objects_are_stored_as_facts_and_own_objects_completely() -> None:
+    """Of a ServiceAccount, only its existence is stored."""
     here = lower()
     here.pods.put(stored(twin(upper_pod())))
     here.foreign_pods.put(stored(upper_pod()))
@@ -149,8 +149,8 @@ def test_strangers_are_kept_as_facts_and_what_is_ours_whole() -> None:
     assert [entry.facts for entry in here.namespaces] == [NamespaceFacts()]
 
 
-def test_the_last_words_of_a_lower_pod_are_kept() -> None:
-    """Until they have been said above; strangers' never are."""
+def test_the_last_state_of_a_deleted_own_lower_pod_is_kept() -> None:
+    """Its last status still has to be mirrored; the last state of foreign and upper pods is not kept."""
     here = lower()
     for cache in (here.pods, here.foreign_pods, here.upper_pods):
         cache.put(stored(upper_pod(), 5))
@@ -164,8 +164,8 @@ def stored(manifest: Manifest, version: int = 5) -> bytes:
     return orjson.dumps({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}})
 
 
-def test_without_a_controller_its_kinds_are_not_followed() -> None:
-    """They cost nothing and need no rights; with it, they are followed on their side."""
+def test_the_kinds_of_a_controller_are_only_watched_if_it_is_enabled() -> None:
+    """A disabled controller needs no memory and no permissions."""
     for controller in mirrored_kinds.FOLLOWS:
         above, below = (set(mirrored_kinds.watched_kinds((controller,), above=side)) for side in (True, False))
         spec = topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
@@ -176,8 +176,8 @@ def test_without_a_controller_its_kinds_are_not_followed() -> None:
         assert fed - {id(cache) for cache in here.caches()} == {id(here.more[kind]) for kind in below}
 
 
-def test_what_a_controller_follows_has_a_cache_of_its_own() -> None:
-    """One for each kind and side, out of sync until it is fed."""
+def test_each_kind_of_a_controller_has_its_own_cache_on_each_side() -> None:
+    """A cache is not synced until it is fed."""
     here, upper = lower(), upper_world()
     assert set(here.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=False))
     assert set(upper.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=True))

@@ -1,4 +1,4 @@
-"""What a candidate would change: the world just after it came into force, and its plan as data of a ConfigMap."""
+"""Tests of the preview of a candidate topology: the world after its activation, and its plan as ConfigMap data."""
 
 from typing import Any
 
@@ -46,12 +46,12 @@ SERVER = ("10.0.0.9", 6443)
 
 
 def foreseen(here: World, *lowers: str, more: str = "", **troubles: str) -> Foreseen:
-    """Return what would be with a topology of these lowers, written as for `world`."""
+    """Return the preview of a topology with these lowers, written as for `world`."""
     found = {name.replace("_", "-"): words for name, words in troubles.items()}
     return foresee(here, edit(here.topology, topology(*lowers, more=more)), SERVER, found)
 
 
-def test_other_fields_of_a_lower_are_in_the_copy_only() -> None:
+def test_changed_fields_of_a_lower_are_only_set_in_the_copy_of_the_world() -> None:
     """The engine's own world stays as it is."""
     here = world(*TWO)
     found = foreseen(here, f"name: {A}, maintenance: drain", f"name: {B}")
@@ -61,29 +61,29 @@ def test_other_fields_of_a_lower_are_in_the_copy_only() -> None:
     assert (found.unreached, found.problems, found.waits, found.refused) == ({}, {}, (), ())
 
 
-def test_a_new_lower_is_named_and_the_others_are_planned() -> None:
-    """The engine has no connection to it, and reads no Secret that only a candidate names."""
+def test_a_new_lower_is_reported_as_unreached_and_the_others_are_planned() -> None:
+    """The engine has no connection to it, and does not read a Secret that only a candidate names."""
     found = foreseen(world(*TWO), *TWO, "name: lower-c")
     assert list(found.unreached) == ["lower-c"]
     assert found.unreached["lower-c"].startswith("not connected yet: the engine connects to it when the topology is in")
     assert list(found.world.lowers) == [A, B]
 
 
-def test_a_lower_with_another_kubeconfig_is_named() -> None:
-    """What is behind that is not known, and nothing is planned for its Node either."""
+def test_a_lower_with_a_changed_kubeconfig_is_reported_as_unreached() -> None:
+    """The cluster behind the new kubeconfig is not known, so nothing is planned for its Node either."""
     found = foreseen(world(*TWO), f"name: {A}, context: other", f"name: {B}")
     assert found.unreached[A].startswith("the candidate changes its kubeconfigSecret or context")
     assert list(found.world.lowers) == [B]
 
 
-def test_other_limits_of_requests_need_no_other_connection() -> None:
-    """A reload opens the lower again, and finds the same objects."""
+def test_a_lower_with_changed_request_limits_is_planned() -> None:
+    """A reload connects to the same cluster again, and finds the same objects."""
     found = foreseen(world(*TWO), f"name: {A}, qps: 7", f"name: {B}")
     assert (found.unreached, found.world.lowers[A].spec.qps) == ({}, 7)
 
 
-def test_a_removed_lower_has_left_and_stays_connected() -> None:
-    """So that the plan has what becomes of its Node and its objects."""
+def test_a_removed_lower_stays_connected_and_is_marked_as_not_in_the_topology() -> None:
+    """The plan thus has the changes of its Node and its objects."""
     here = world(*TWO)
     found = foreseen(here, f"name: {A}")
     assert [lower.in_topology for lower in found.world.lowers.values()] == [True, False]
@@ -91,16 +91,16 @@ def test_a_removed_lower_has_left_and_stays_connected() -> None:
     assert found.unreached == {}
 
 
-def test_a_lower_under_another_name_keeps_its_connection() -> None:
-    """It is the same cluster with the same node."""
+def test_a_renamed_lower_keeps_its_connection() -> None:
+    """It is the same cluster with the same virtual node."""
     found = foreseen(world(*TWO), f"name: other, node: {{name: {A}}}", f"name: {B}")
     assert found.connections == {"other": A}
     assert sorted(found.world.lowers) == [B, "other"]
     assert found.world.lowers["other"].name == "other"
 
 
-def test_a_lower_that_has_to_wait_for_a_node_is_named() -> None:
-    """In the words of a reload."""
+def test_a_lower_that_waits_for_the_node_of_another_lower_is_reported_as_unreached() -> None:
+    """The message is the same as for a reload."""
     here = world(*TWO)
     put(here.lowers[A].upper_pods, upper_pod())
     found = foreseen(here, f"name: {B}", f"name: other, context: x, node: {{name: {A}}}")
@@ -109,8 +109,8 @@ def test_a_lower_that_has_to_wait_for_a_node_is_named() -> None:
     assert any(one.startswith(words) for one in found.waits)
 
 
-def test_a_node_name_that_has_to_wait_stays() -> None:
-    """As the engine would keep it while pods are bound."""
+def test_a_node_name_stays_while_pods_are_bound_to_the_node() -> None:
+    """The engine keeps it too, and the preview reports that the change waits."""
     here = world(*TWO)
     put(here.lowers[A].upper_pods, upper_pod())
     found = foreseen(here, f"name: {A}, node: {{name: other}}", f"name: {B}")
@@ -119,8 +119,8 @@ def test_a_node_name_that_has_to_wait_stays() -> None:
     assert told.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
 
 
-def test_a_free_lower_is_mapped_otherwise_at_once() -> None:
-    """Nothing is left that would be looked up under the wrong name."""
+def test_another_namespace_mapping_is_used_at_once_if_no_pods_are_bound() -> None:
+    """No object remains that would be looked up under a wrong namespace."""
     here = world(*TWO)
     found = foreseen(here, f"name: {A}, namespaces: {{mapping: prefix}}", f"name: {B}")
     assert found.world.lowers[A].naming == NamespaceNaming("demo", here.owner.mark)
@@ -137,8 +137,8 @@ def test_a_free_lower_is_mapped_otherwise_at_once() -> None:
         ({"refusal": "kubeconfig: no user"}, "", "kubeconfig: no user"),
     ],
 )
-def test_a_lower_out_of_reach_is_named_with_its_cause(fields: dict[str, Any], trouble: str, words: str) -> None:
-    """What is cached of it may be old."""
+def test_an_unreachable_lower_is_reported_with_its_cause(fields: dict[str, Any], trouble: str, words: str) -> None:
+    """Its cached objects may be outdated, so it is not planned."""
     here = world(*TWO)
     for field, value in fields.items():
         setattr(here.lowers[A], field, value)
@@ -147,8 +147,8 @@ def test_a_lower_out_of_reach_is_named_with_its_cause(fields: dict[str, Any], tr
     assert list(found.world.lowers) == [B]
 
 
-def test_a_lower_that_is_not_listed_yet_is_named() -> None:
-    """Its plan would lack what is not known."""
+def test_a_lower_that_is_not_listed_yet_is_reported_as_unreached() -> None:
+    """A plan for it would be incomplete."""
     here = world(*TWO)
     here.lowers[A].pods.mark_stale()
     assert foreseen(here, *TWO).unreached == {A: "its objects are not all listed yet"}
@@ -156,8 +156,8 @@ def test_a_lower_that_is_not_listed_yet_is_named() -> None:
     assert foreseen(here, *TWO).unreached == {A: "not allowed: list pods"}
 
 
-def test_kinds_that_nobody_watches_yet_are_named() -> None:
-    """A controller that only the candidate enables, of the lowers that it is enabled for."""
+def test_kinds_that_the_engine_does_not_watch_yet_are_reported_as_a_problem() -> None:
+    """They are kinds of a controller that only the candidate enables, and only its lowers have the problem."""
     here = world(*TWO, more="controllers: []\n")
     here.upper.more[CLAIM].mark_stale()
     assert foreseen(here, *TWO, more="controllers: []\n").problems == {}
@@ -167,8 +167,8 @@ def test_kinds_that_nobody_watches_yet_are_named() -> None:
     assert "does not watch persistentvolumeclaims yet" in problem.message
 
 
-def test_placement_that_nobody_watches_yet_is_named() -> None:
-    """Without the real nodes it is not known where pods have room."""
+def test_a_lower_without_a_list_of_nodes_for_placement_is_reported_as_a_problem() -> None:
+    """Without its real nodes, the engine cannot know whether pods fit there."""
     here = world(*TWO)
     here.lowers[B].place_nodes.mark_stale()
     assert foreseen(here, *TWO).problems == {}
@@ -176,22 +176,22 @@ def test_placement_that_nobody_watches_yet_is_named() -> None:
     assert [(key.rule, key.lower) for key in found] == [("placement", B)]
 
 
-def test_what_needs_a_restart_is_told_and_not_planned() -> None:
-    """The topology that is planned has the present values."""
+def test_changes_that_need_a_restart_are_reported_and_not_planned() -> None:
+    """The planned topology has the present values."""
     here = world(*TWO)
     found = foreseen(here, *TWO, more="telemetry: {port: 9999}\n")
     assert found.refused == ("telemetry.port: 9095 -> 9999: this change requires a restart of the engine",)
     assert found.world.topology == here.topology
 
 
-def test_an_address_of_the_nodes_is_planned() -> None:
-    """It is on each Node."""
+def test_a_changed_node_address_is_planned() -> None:
+    """Each virtual Node has that address."""
     found = foreseen(world(*TWO), *TWO, more="kubelet: {nodeAddress: 10.1.2.3}\n")
     assert found.world.node_address == "10.1.2.3"
 
 
-def test_the_data_is_what_the_commands_print() -> None:
-    """Of the same preview, with what comes later; keys that say nothing are missing."""
+def test_the_plan_data_equals_the_output_of_the_commands() -> None:
+    """Changes that wait or need a restart are added, and keys without content are left out."""
     here = world(*TWO)
     raised(here)
     quiet = foreseen(here, *TWO)
@@ -205,8 +205,8 @@ def test_the_data_is_what_the_commands_print() -> None:
     assert "\nNeeds a restart of the engine:\n  never\n\nTakes effect later:\n  later\n" in data[MARKDOWN]
 
 
-def test_a_long_plan_is_cut_to_what_a_config_map_holds() -> None:
-    """Both forms say so; the summary counts everything, and what it costs stays."""
+def test_a_long_plan_is_cut_to_the_size_of_a_config_map() -> None:
+    """Both forms state that; the summary counts all changes, and the cost to running pods stays."""
     quiet = foreseen(world(*TWO), *TWO)
     steps = [
         create(pod(f"web-{number}"), {"spec": {"containers": [{"image": f"app:{number}"}]}}) for number in range(4000)
@@ -227,8 +227,8 @@ def test_a_long_plan_is_cut_to_what_a_config_map_holds() -> None:
     assert {len(one["operations"]) for one in document["changes"]} == {0}
 
 
-def test_a_plan_that_fits_is_whole() -> None:
-    """Byte for byte; JSON that only fits without line breaks loses these alone."""
+def test_a_plan_that_fits_is_not_cut() -> None:
+    """If JSON only fits without line breaks, only these are removed."""
     found = previewed(create(pod()))
     document = as_json(found)
     assert cut_json(document, len(document)) == document
@@ -239,8 +239,8 @@ def test_a_plan_that_fits_is_whole() -> None:
 
 
 @pytest.mark.parametrize(("most", "left"), [(7000, 30), (1500, 0)])
-def test_the_first_changes_are_left_of_an_endless_plan(most: int, left: int) -> None:
-    """Each limit holds, whatever the plan has; the counts stay."""
+def test_a_very_long_plan_keeps_its_first_changes_and_the_counts(most: int, left: int) -> None:
+    """The result never exceeds the limit."""
     found = previewed(*(create(pod(f"web-{number}")) for number in range(50)))
     made = cut_json(as_json(found), most)
     document = orjson.loads(made)
@@ -249,14 +249,14 @@ def test_the_first_changes_are_left_of_an_endless_plan(most: int, left: int) -> 
     assert f"({left} of 50 changes)" in document["truncated"]
 
 
-def test_an_error_is_cut_too() -> None:
-    """A ConfigMap has room for what a person reads."""
+def test_a_long_error_is_cut() -> None:
+    """It has to fit into a ConfigMap."""
     assert error_data("short") == {ERROR: "short"}
     assert len(error_data("x" * 100_000)[ERROR]) == 16 * 1024
 
 
 def seen(data: dict[str, str], uid: str = "candidate-1", **meta: Any) -> Manifest:
-    """Return NAME-plan as the API does, written by us; `meta` is laid over its metadata."""
+    """Return NAME-plan as the API returns it if the engine wrote it, with `meta` laid over its metadata."""
     fields = {"f:metadata": {"f:annotations": {f"f:{UPPER_UID}": {}, f"f:{OWNER_NAME}": {}}}}
     whole = {
         "name": REF.name,
@@ -270,14 +270,14 @@ def seen(data: dict[str, str], uid: str = "candidate-1", **meta: Any) -> Manifes
     return {"metadata": {**whole, **meta}, "data": data}
 
 
-def test_both_config_maps_stand_beside_the_topologys() -> None:
-    """Under the same key."""
+def test_candidate_and_plan_have_the_namespace_and_the_name_of_the_topology_config_map() -> None:
+    """Their names are those of the ConfigMap with a suffix, and the key of the candidate is the same."""
     assert candidate_key(PLACE) == PLACE._replace(name="topo-candidate")
     assert REF.namespaced_name == "ops/topo-plan"
 
 
-def test_a_plan_is_made_with_our_marks() -> None:
-    """They name the candidate."""
+def test_a_plan_is_created_with_the_owner_marks() -> None:
+    """They include the UID of the candidate."""
     made = plan_write(None, {ERROR: "no"}, REF, OWNER, "candidate-1").create
     assert made is not None
     assert made["metadata"]["labels"] == {OWNER_LABEL: OWNER.mark}
@@ -285,8 +285,8 @@ def test_a_plan_is_made_with_our_marks() -> None:
     assert made["data"] == {ERROR: "no"}
 
 
-def test_a_plan_replaces_all_of_our_keys_of_the_object_that_was_read() -> None:
-    """An error of the last candidate goes; keys of others stay."""
+def test_a_plan_patch_replaces_all_keys_of_the_engine_with_preconditions() -> None:
+    """An error of the former candidate is removed, and keys of other clients stay."""
     before = seen({ERROR: "no", "note": "theirs"}, uid="candidate-0")
     patch = plan_write(before, {MARKDOWN: "plan"}, REF, OWNER, "candidate-1").patch
     assert patch is not None
@@ -296,13 +296,13 @@ def test_a_plan_replaces_all_of_our_keys_of_the_object_that_was_read() -> None:
     }
 
 
-def test_a_config_map_of_another_is_refused() -> None:
-    """Whatever is in it."""
+def test_a_plan_config_map_of_another_owner_is_not_written() -> None:
+    """Its content does not matter."""
     with pytest.raises(NameTaken, match="ConfigMap ops/topo-plan belongs to another owner"):
         plan_write(seen({}, labels={}), {}, REF, OWNER, "candidate-1")
 
 
-def test_what_is_planned_is_known_by_hashes_and_candidate() -> None:
+def test_a_plan_is_current_if_hashes_and_candidate_uid_match() -> None:
     """A new candidate with the same text is planned again."""
     data = {CANDIDATE_HASH: "aa"}
     assert is_planned(seen(data), "candidate-1", data)

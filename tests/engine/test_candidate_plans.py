@@ -1,4 +1,4 @@
-"""The plans of candidates beside an engine, on clusters in memory: what is written when, and that nothing else is."""
+"""Tests of the plans of candidates beside an engine in memory: when they are written, and that nothing else is."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,17 +39,17 @@ LOWER = "- {{name: {}, kubeconfigSecret: {{namespace: ops, name: {}}}{}}}\n"
 
 
 def lower(name: str = A, more: str = "") -> str:
-    """Write a lower cluster of a topology in a ConfigMap."""
+    """Return a lower cluster of a topology in a ConfigMap, as text."""
     return LOWER.format(name, name, f", {more}" if more else "")
 
 
 def text(*lowers: str, more: str = "") -> str:
-    """Write a topology in a ConfigMap."""
+    """Return a topology in a ConfigMap, as text."""
     return HEAD + "".join(lowers or (lower(),)) + more
 
 
 def digest(content: str) -> str:
-    """Return the hash of a text."""
+    """Return the SHA-256 of a text."""
     return sha256(content.encode()).hexdigest()
 
 
@@ -77,16 +77,16 @@ class Beside:
         self.plans = self.leader()
 
     def leader(self) -> CandidatePlans:
-        """Return what plans in another engine that leads now."""
+        """Return the planner of an engine that has just become leader."""
         return CandidatePlans(PLACE, self.around())
 
     def around(self) -> Surroundings:
-        """Return what planning needs of the engine."""
+        """Return the parts of the engine that planning requires."""
         where = ("10.0.0.9", 6443)
         return Surroundings(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
 
     async def calm(self) -> None:
-        """Do what a test wants to happen while a plan is made."""
+        """Run the action that a test sets for the time of planning."""
         self.meanwhile()
 
     def propose(self, content: str, key: str = "topology.yaml") -> None:
@@ -101,22 +101,22 @@ class Beside:
 
     @property
     def found(self) -> Manifest:
-        """NAME-plan, {} for none."""
+        """Return NAME-plan, {} if it does not exist."""
         return self.upper.find(CONFIG_MAP, "ops", "topo-plan") or {}
 
     @property
     def data(self) -> dict[str, str]:
-        """What NAME-plan says."""
+        """Return the data of NAME-plan."""
         return dict(self.found.get("data") or {})
 
     @property
     def document(self) -> dict[str, Any]:
-        """The plan as programs read it."""
+        """Return the JSON document of the plan."""
         found: dict[str, Any] = orjson.loads(self.data[DOCUMENT])
         return found
 
     def enforce(self, content: str) -> None:
-        """Put a topology in force, as a reload does."""
+        """Activate a topology, as a reload does."""
         world = self.clusters.world
         world.topology, self.in_force = read(content), digest(content)
         for spec in world.topology.lowers:
@@ -124,8 +124,8 @@ class Beside:
 
 
 @in_virtual_time
-async def test_a_candidate_is_planned() -> None:
-    """In both forms, with the hashes of what it is about; no other object of any cluster is written."""
+async def test_a_candidate_is_planned_in_both_forms_with_hashes() -> None:
+    """No object other than the plan is written in any cluster."""
     beside = Beside()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
@@ -142,8 +142,8 @@ async def test_a_candidate_is_planned() -> None:
 
 
 @in_virtual_time
-async def test_the_plan_is_that_of_tensile_plan() -> None:
-    """The candidate in force, and planned by the command's pipeline on the same clusters."""
+async def test_the_plan_of_a_candidate_equals_that_of_tensile_plan() -> None:
+    """The command's pipeline has the same changes for the same clusters once the candidate is active."""
     beside = Beside()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
@@ -158,14 +158,14 @@ async def test_the_plan_is_that_of_tensile_plan() -> None:
 
 
 def _told(document: dict[str, Any]) -> list[list[Any]]:
-    """Return what is equal in two plans of one state: all but times."""
+    """Return the parts of a plan that are equal in two plans of one state, which excludes times."""
     fields = ("cluster", "action", "kind", "namespace", "name", "reason", "fields")
     return [[one[field] for field in fields] for one in document["changes"]]
 
 
 @in_virtual_time
-async def test_no_value_of_a_secret_is_in_a_plan() -> None:
-    """The Secret is copied with the pod that needs it; the plan has the name of its key."""
+async def test_a_plan_has_no_value_of_a_secret() -> None:
+    """The Secret is planned for the pod that needs it, without its values."""
     beside = Beside()
     beside.propose(text(lower(more="maintenance: cordon")))
     await beside.plans.look()
@@ -174,8 +174,8 @@ async def test_no_value_of_a_secret_is_in_a_plan() -> None:
 
 
 @in_virtual_time
-async def test_it_is_planned_again_only_when_a_text_changes() -> None:
-    """Neither at the next look, nor by the next leader; a change of the clusters alone is no reason."""
+async def test_a_candidate_is_only_planned_again_if_a_text_changes() -> None:
+    """Neither a further check nor a new leader nor a change of the clusters causes another plan."""
     beside = Beside()
     beside.propose(text(lower(more="maintenance: cordon")))
     await beside.plans.look()
@@ -190,8 +190,8 @@ async def test_it_is_planned_again_only_when_a_text_changes() -> None:
 
 
 @in_virtual_time
-async def test_another_topology_in_force_is_another_plan() -> None:
-    """What was merged is not planned any more."""
+async def test_a_candidate_is_planned_again_if_another_topology_becomes_active() -> None:
+    """After the candidate itself was activated, its changes are no longer in the plan."""
     beside = Beside()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
@@ -204,8 +204,8 @@ async def test_another_topology_in_force_is_another_plan() -> None:
 
 
 @in_virtual_time
-async def test_a_bad_candidate_is_answered_with_all_its_errors() -> None:
-    """With the place of each; the plan of the last one goes."""
+async def test_the_plan_of_an_invalid_candidate_has_all_its_errors() -> None:
+    """Each error has its place, and the plan of the former candidate is removed."""
     beside = Beside()
     beside.propose(text())
     await beside.plans.look()
@@ -222,8 +222,8 @@ async def test_a_bad_candidate_is_answered_with_all_its_errors() -> None:
 
 
 @in_virtual_time
-async def test_a_candidate_under_another_key_is_answered() -> None:
-    """The keys that it has are named; the answer is given once."""
+async def test_a_candidate_under_a_wrong_key_gets_an_error_with_the_present_keys() -> None:
+    """The error is written once."""
     beside = Beside()
     beside.propose(text(), key="other.yaml")
     for _ in range(2):
@@ -234,7 +234,7 @@ async def test_a_candidate_under_another_key_is_answered() -> None:
 
 @in_virtual_time
 async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
-    """Its author may be any client, and parsing takes long."""
+    """Any client may have written it, and parsing is slow."""
     beside = Beside()
     beside.propose("# {}\n" * (MOST_TEXT // 5 + 1))
     await beside.plans.look()
@@ -243,8 +243,8 @@ async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
 
 
 @in_virtual_time
-async def test_an_edit_is_planned_as_text_for_the_page() -> None:
-    """As a candidate is; nothing is written, and an engine that does not lead says so."""
+async def test_an_edit_on_the_status_page_is_planned_as_text_without_any_write() -> None:
+    """An engine that does not lead returns a message instead."""
     beside = Beside()
     world = beside.clusters.world
     change = edit(world.topology, read(text(lower(more="maintenance: cordon"))))
@@ -258,8 +258,8 @@ async def test_an_edit_is_planned_as_text_for_the_page() -> None:
 
 
 @in_virtual_time
-async def test_the_page_has_no_value_that_may_be_secret() -> None:
-    """The names of the fields are there; the plan of the candidate, which RBAC guards, has the values."""
+async def test_the_plan_on_the_status_page_has_no_values_that_may_be_secret() -> None:
+    """It has the names of the fields; the plan of a candidate, which RBAC protects, has the values."""
     beside, value, spec = Beside(), "hunter2-do-not-show", referring(config_maps=["settings"])
     settings, lower_a = config_map(data={"key": value}), beside.clusters.world.lowers[A]
     put(beside.clusters.world.upper.config_maps, settings)
@@ -279,14 +279,14 @@ async def test_the_page_has_no_value_that_may_be_secret() -> None:
 
 
 @in_virtual_time
-async def test_edits_are_planned_one_after_the_other_with_rests() -> None:
-    """So that whoever sends many costs the engine a part of its time only."""
+async def test_edits_on_the_status_page_are_planned_one_at_a_time() -> None:
+    """Many requests thus use only a part of the engine's time."""
     beside = Beside()
     change = edit(beside.clusters.world.topology, read(text(lower(more="maintenance: cordon"))))
     plans, busy, most = EditPlans(beside.around), 0, 0
 
     async def calm() -> None:
-        """Take a second."""
+        """Count the plans in progress for one second."""
         nonlocal busy, most
         busy += 1
         most = max(most, busy)
@@ -299,8 +299,8 @@ async def test_edits_are_planned_one_after_the_other_with_rests() -> None:
 
 
 @in_virtual_time
-async def test_a_new_lower_is_left_out_and_named() -> None:
-    """A partial plan says so in each form."""
+async def test_a_new_lower_is_reported_as_not_planned() -> None:
+    """Both forms of the plan state that it is incomplete."""
     beside = Beside()
     beside.propose(text(lower(more="maintenance: cordon"), lower("lower-b")))
     await beside.plans.look()
@@ -311,8 +311,8 @@ async def test_a_new_lower_is_left_out_and_named() -> None:
 
 
 @in_virtual_time
-async def test_what_has_to_wait_is_said() -> None:
-    """As a reload would say it."""
+async def test_a_plan_lists_the_changes_that_take_effect_later() -> None:
+    """The messages are the same as those of a reload."""
     beside = Beside()
     beside.propose(text(lower(more="node: {name: other}")))
     await beside.plans.look()
@@ -322,8 +322,8 @@ async def test_what_has_to_wait_is_said() -> None:
 
 
 @in_virtual_time
-async def test_the_plan_goes_with_its_candidate() -> None:
-    """Exactly the object that was read; a second look has nothing to do."""
+async def test_the_plan_is_deleted_with_its_candidate() -> None:
+    """It is deleted once, and a further check writes nothing."""
     beside = Beside()
     beside.propose(text())
     await beside.plans.look()
@@ -335,8 +335,8 @@ async def test_the_plan_goes_with_its_candidate() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_plan_is_made_again() -> None:
-    """From the clusters as they are then."""
+async def test_a_deleted_plan_is_created_again() -> None:
+    """It shows the state of the clusters at that time."""
     beside = Beside()
     beside.propose(text())
     await beside.plans.look()
@@ -347,8 +347,8 @@ async def test_a_deleted_plan_is_made_again() -> None:
 
 
 @in_virtual_time
-async def test_a_config_map_of_another_is_told_and_left_alone() -> None:
-    """Once, on the candidate; it stays also when the candidate goes. When it is gone, the plan is written."""
+async def test_a_plan_config_map_of_another_owner_is_reported_and_not_changed() -> None:
+    """An Event on the candidate is emitted once, and the plan is written after that ConfigMap was deleted."""
     beside = Beside()
     theirs = {"metadata": {"name": "topo-plan", "namespace": "ops"}, "data": {"mine": "yes"}}
     beside.upper.place(CONFIG_MAP, theirs)
@@ -372,8 +372,8 @@ async def test_a_config_map_of_another_is_told_and_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_a_plan_that_is_overtaken_is_not_written() -> None:
-    """By another candidate, or another topology in force: the next look plans that."""
+async def test_a_plan_is_not_written_if_the_candidate_changes_while_it_is_computed() -> None:
+    """The next check plans the newer candidate."""
     beside = Beside()
     later = text(lower(more="maintenance: cordon"))
     beside.propose(text())
@@ -386,8 +386,8 @@ async def test_a_plan_that_is_overtaken_is_not_written() -> None:
 
 
 @in_virtual_time
-async def test_a_candidate_that_goes_meanwhile_leaves_nothing() -> None:
-    """No plan is written for it."""
+async def test_no_plan_is_written_if_the_candidate_is_deleted_while_it_is_planned() -> None:
+    """Nothing is written at all."""
     beside = Beside()
     beside.propose(text())
     beside.meanwhile = beside.withdraw
@@ -396,7 +396,7 @@ async def test_a_candidate_that_goes_meanwhile_leaves_nothing() -> None:
 
 
 class Refusing:
-    """The upper cluster of an engine, in which the first writes of ConfigMaps fail."""
+    """The upper cluster of an engine, in which the first creations of ConfigMaps fail."""
 
     def __init__(self, behind: Any, times: int, error: type[ClusterError] = Unreachable) -> None:
         self.behind, self.left, self.error = behind, times, error
@@ -414,7 +414,7 @@ class Refusing:
 
 
 @in_virtual_time
-async def test_a_write_that_fails_is_tried_again_without_another_plan() -> None:
+async def test_a_failed_write_of_a_plan_is_retried_without_planning_again() -> None:
     """The failure is logged once."""
     beside = Beside()
     beside.clusters.connections[UPPER] = Refusing(beside.upper, 2)  # type: ignore[assignment]
@@ -430,8 +430,8 @@ async def test_a_write_that_fails_is_tried_again_without_another_plan() -> None:
 
 
 @in_virtual_time
-async def test_a_refusal_is_told_on_the_candidate() -> None:
-    """Once, whoever waits for the plan has no access to the log; the plan is written when it may be."""
+async def test_a_denied_write_of_a_plan_is_reported_by_an_event_on_the_candidate() -> None:
+    """The author of the candidate may have no access to the log; the plan is written once it is permitted."""
     beside = Beside()
     beside.clusters.connections[UPPER] = Refusing(beside.upper, 3, Denied)  # type: ignore[assignment]
     beside.propose(text())
@@ -445,15 +445,15 @@ async def test_a_refusal_is_told_on_the_candidate() -> None:
 
 
 def _counted(beside: Beside) -> list[None]:
-    """Count the plans that are made."""
+    """Return a list that grows with each plan that is computed."""
     calls: list[None] = []
     beside.meanwhile = lambda: calls.append(None)
     return calls
 
 
 @in_virtual_time
-async def test_it_follows_candidates_and_the_topology_in_force() -> None:
-    """By events, and now and then for what no event tells; when it has ended, it writes nothing more."""
+async def test_the_planner_follows_the_candidates_and_the_active_topology() -> None:
+    """Events of the watch and periodic checks start it, and nothing is written after it was stopped."""
     beside = Beside()
     candidates = [text(lower(more=f"qps: {number}")) for number in range(3)]
     async with background(beside.plans.run()):
@@ -477,8 +477,8 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 
 @in_virtual_time
-async def test_a_bug_is_answered_and_logged() -> None:
-    """The author of the candidate has to know that there will be no plan; the engine goes on."""
+async def test_a_bug_in_planning_is_reported_in_the_plan_and_logged() -> None:
+    """The author of the candidate learns that no plan will follow, and the engine continues."""
     beside = Beside()
 
     def broken() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Reading credentials that may be had or not, quickly or slowly, while nobody waits."""
+"""Tests of the checks of credentials, which may fail or be slow, without blocking their callers."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ READING = "the new credentials are still being read"
 
 
 class CredentialReader:
-    """Where credentials are read: what is wrong with which, and how long it takes to find out."""
+    """A reader of credentials with configurable errors and a configurable duration."""
 
     def __init__(self) -> None:
         self.wrong: dict[str, str] = {}
@@ -28,7 +28,7 @@ class CredentialReader:
         self.given_up: list[str] = []
 
     async def read(self, spec: Lower) -> str:
-        """Read those of a lower."""
+        """Read the credentials of a lower."""
         self.asked.append(spec.kubeconfig or "")
         try:
             await asyncio.sleep(self.seconds)
@@ -41,8 +41,8 @@ class CredentialReader:
 
 
 @in_virtual_time
-async def test_what_can_be_read_is_not_objected_to() -> None:
-    """And is read anew the next time: files change."""
+async def test_readable_credentials_have_no_error() -> None:
+    """They are read again for the next call, because files can change."""
     desk = CredentialReader()
     trials = CredentialChecks(desk.read, FileWatcher())
     assert [await trials.error(FIRST), await trials.error(FIRST)] == ["", ""]
@@ -50,8 +50,8 @@ async def test_what_can_be_read_is_not_objected_to() -> None:
 
 
 @in_virtual_time
-async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
-    """However often somebody asks in between; once it can be read that is known."""
+async def test_unreadable_credentials_are_an_error_until_the_next_attempt() -> None:
+    """They are read again after an interval, however often the error is requested in between."""
     desk = CredentialReader()
     desk.wrong[A] = "k/0: no such file"
     trials = CredentialChecks(desk.read, FileWatcher())
@@ -67,8 +67,8 @@ async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
 
 
 @in_virtual_time
-async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
-    """Only the first question waits for it at all, and a later one is told how it ended."""
+async def test_a_slow_check_blocks_only_its_first_caller_for_a_limited_time() -> None:
+    """A later call returns its result."""
     desk = CredentialReader()
     desk.seconds = 25.0
     trials, clock = CredentialChecks(desk.read, FileWatcher()), asyncio.get_running_loop().time
@@ -80,8 +80,8 @@ async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
 
 
 @in_virtual_time
-async def test_a_slow_reading_that_fails_is_told_before_there_is_another() -> None:
-    """It rests for as long as a quick one does."""
+async def test_the_error_of_a_slow_check_is_returned_before_the_next_attempt() -> None:
+    """The interval until the next attempt is as long as after a fast check."""
     desk = CredentialReader()
     desk.seconds, desk.wrong[A] = 25.0, "the exec plugin failed"
     trials = CredentialChecks(desk.read, FileWatcher())
@@ -96,12 +96,12 @@ async def test_a_slow_reading_that_fails_is_told_before_there_is_another() -> No
 
 
 @in_virtual_time
-async def test_a_reading_for_which_descriptors_are_short_is_repeated() -> None:
-    """It ends nothing: it is told like any other that fails, and nobody is stuck with it."""
+async def test_a_check_that_fails_for_lack_of_file_descriptors_is_repeated() -> None:
+    """It is an error like any other, and does not end the checks."""
     shortages = ["[Errno 24] Too many open files"]
 
     async def read(_spec: Lower) -> None:
-        """Fail once."""
+        """Raise OSError once."""
         if shortages:
             raise OSError(24, "Too many open files")
 
@@ -114,8 +114,8 @@ async def test_a_reading_for_which_descriptors_are_short_is_repeated() -> None:
 
 
 @in_virtual_time
-async def test_other_credentials_are_another_reading() -> None:
-    """What was read of those before does not count any more, and a reading of them that is under way is given up."""
+async def test_changed_credentials_are_checked_again() -> None:
+    """The result for the former ones is ignored, and a check of them that is in progress is canceled."""
     desk = CredentialReader()
     desk.wrong[A] = "wrong"
     trials = CredentialChecks(desk.read, FileWatcher())
@@ -130,8 +130,8 @@ async def test_other_credentials_are_another_reading() -> None:
 
 
 @in_virtual_time
-async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
-    """An edit beside it does not begin anew what takes long."""
+async def test_an_edit_that_does_not_concern_the_credentials_starts_no_new_check() -> None:
+    """A slow check is not started again by such an edit."""
     desk = CredentialReader()
     desk.seconds = 25.0
     trials = CredentialChecks(desk.read, FileWatcher())
@@ -141,8 +141,8 @@ async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
 
 
 @in_virtual_time
-async def test_lowers_are_read_beside_each_other() -> None:
-    """One that hangs says nothing of another."""
+async def test_the_credentials_of_each_lower_are_checked_independently() -> None:
+    """A slow check of one lower does not delay that of another."""
     desk = CredentialReader()
     desk.seconds = 25.0
     trials = CredentialChecks(desk.read, FileWatcher())
@@ -151,8 +151,8 @@ async def test_lowers_are_read_beside_each_other() -> None:
     assert await trials.error(SECOND) == ""
 
 
-async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_path: Path) -> None:
-    """Not before, and at once then: a kubeconfig that is not there yet, and after it the token that it names."""
+async def test_unusable_credential_files_are_read_again_as_soon_as_they_change(tmp_path: Path) -> None:
+    """They are not read before; the case is a missing kubeconfig, and then the missing token file that it names."""
     read: list[str] = []
     spec = FIRST.model_copy(update={"kubeconfig": "later"})
     text = kubeconfig({"tokenFile": "token"})
@@ -179,8 +179,8 @@ async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_pat
 
 
 @in_virtual_time
-async def test_at_the_end_nothing_is_read_any_more() -> None:
-    """What is under way is given up."""
+async def test_closing_cancels_the_checks_in_progress() -> None:
+    """No credentials are read afterwards."""
     desk = CredentialReader()
     desk.seconds = 25.0
     trials = CredentialChecks(desk.read, FileWatcher())

@@ -1,4 +1,4 @@
-"""Where the virtual nodes are, for a program that serves none of them: `apply` beside an engine moves nothing."""
+"""Tests of the node address in a program that serves no nodes: `apply` must not change an engine's address."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from tensile.reconcile.world import World
 
 
 def told(node: dict[str, Any], *addresses: tuple[str, str]) -> dict[str, Any]:
-    """Write a node's address into its status."""
+    """Return a Node whose status has these addresses."""
     return {**node, "status": {"addresses": [{"type": kind, "address": address} for kind, address in addresses]}}
 
 
 @pytest.fixture
 def here() -> World:
-    """A world whose node says the address of an engine, found from another machine."""
+    """Return a world whose node has the address of an engine, and that was opened from another machine."""
     made = world()
     node = raised(made).manifest()
     put(made.upper.nodes, told(node, ("Hostname", A), ("InternalIP", "192.0.2.7")))
@@ -24,20 +24,20 @@ def here() -> World:
     return made
 
 
-def test_what_the_engine_has_published_stays(here: World) -> None:
-    """Else logs and exec would be sent to whoever converged last."""
+def test_the_address_that_the_engine_published_is_kept(here: World) -> None:
+    """Otherwise logs and exec would be sent to the program that wrote the address last."""
     assert address_in_use(here) == "192.0.2.7"
 
 
-def test_what_the_topology_says_comes_first(here: World) -> None:
-    """It is the same wherever it is read."""
+def test_the_node_address_of_the_topology_takes_precedence(here: World) -> None:
+    """It is the same on every machine."""
     kubelet = here.topology.kubelet.model_copy(update={"node_address": "203.0.113.5"})
     here.topology = here.topology.model_copy(update={"kubelet": kubelet})
     assert address_in_use(here) == "203.0.113.5"
 
 
-def test_nobody_elses_node_counts() -> None:
-    """It is the address of another machine; then what was found has to do, as for a node that says none."""
+def test_the_address_of_a_foreign_node_is_ignored() -> None:
+    """It is the address of another machine, so the address that this program found is used."""
     here = world()
     here.node_address = "198.51.100.1"
     assert address_in_use(here) == "198.51.100.1"
@@ -46,8 +46,8 @@ def test_nobody_elses_node_counts() -> None:
     assert address_in_use(here) == "198.51.100.1"
 
 
-def test_a_node_that_says_no_address_tells_nothing(here: World) -> None:
-    """As one that was just made."""
+def test_the_found_address_is_used_if_the_node_has_no_internal_ip(here: World) -> None:
+    """A node that was just created has none."""
     (entry,) = here.upper.nodes
     put(here.upper.nodes, told(entry.manifest(), ("Hostname", A)))
     assert address_in_use(here) == "198.51.100.1"

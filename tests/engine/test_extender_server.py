@@ -1,4 +1,4 @@
-"""The extender as the engine holds it: where and for whom it is served, and what is known while it is."""
+"""Tests of the scheduler extender in the engine: when and for which clients it is served, and its state."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ FILES = "tlsCertFile: server.crt, tlsKeyFile: server.key, clientCAFile: callers.
 
 
 class Scene:
-    """A world of two lowers of 4 cpu, an extender for it, and the files that it shows."""
+    """A world of two lowers of 4 cpu, an extender for it, and its certificate files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -52,14 +52,14 @@ class Scene:
         self.made = ExtenderServer(self.world, self.upper, directory, self.watcher, now=lambda: now)
 
     def write(self, serving: Authority, callers: Authority) -> None:
-        """Write the certificate that is shown, and the authority of those who are heard."""
+        """Write the serving certificate, and the CA of the permitted callers."""
         pair = serving.issue("extender", addresses=[HOST])
         (self.directory / "server.crt").write_bytes(pair.certificate)
         (self.directory / "server.key").write_bytes(pair.key)
         (self.directory / "callers.crt").write_bytes(callers.pair.certificate)
 
     def topology(self, *, enabled: bool = True, kubelet: str = FILES, more: str = "") -> Topology:
-        """Put a topology in force, and give it."""
+        """Activate a topology, and return it."""
         where = f"enabled: {str(enabled).lower()}, bind: {HOST}, port: {self.port}{more}"
         reload(self.world, more=f"extender: {{{where}}}\nkubelet: {{{kubelet}}}\n")
         return self.world.topology
@@ -67,7 +67,7 @@ class Scene:
     async def ask(
         self, pod: dict[str, Any] | None = None, *, verb: str = "filter", serving: Any = None, callers: Any = None
     ) -> Any:
-        """Ask where a pod may go, by a certificate of the callers' authority."""
+        """Send a request for a pod with a client certificate of the callers' CA, and return the response."""
         tls = ssl.create_default_context(cadata=(serving or self.serving).pair.certificate.decode())
         pair = (callers or self.callers).issue(SCHEDULER)
         for name, content in (("client.crt", pair.certificate), ("client.key", pair.key)):
@@ -79,14 +79,14 @@ class Scene:
             return await answer.json()
 
     async def names(self, pod: dict[str, Any] | None = None, **by: Any) -> list[str]:
-        """Return the nodes that a pod may go to."""
+        """Return the nodes on which the extender accepts a pod."""
         found: list[str] = (await self.ask(pod, **by))["NodeNames"]
         return found
 
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Scene]:
-    """A scene; at its end nothing is served any more."""
+    """Return a scene, and check at its end that nothing is served."""
     scene = Scene(tmp_path)
     yield scene
     await scene.made.close()
@@ -94,20 +94,20 @@ async def here(tmp_path: Path) -> AsyncIterator[Scene]:
     assert scene.made.port == 0
 
 
-async def test_it_answers_for_the_lowers_that_there_are(here: Scene) -> None:
-    """One that came since, and none that left; what is known of those that stay is kept."""
+async def test_the_extender_filters_the_nodes_of_the_present_lowers(here: Scene) -> None:
+    """A node without a present lower is not refused, and the state of a lower that stays is kept."""
     await here.made.open(here.topology())
     assert await here.names(asking("one")) == [A, B]
     left = here.world.lowers.pop(B)
     here.made.follow()
-    assert await here.names(asking("two")) == [B]  # a node that is nobody's is none of ours to refuse
+    assert await here.names(asking("two")) == [B]  # a node without a lower is not refused
     here.world.lowers[B] = left
     here.made.follow()
     assert await here.names(asking("three")) == [B]
 
 
-async def test_nothing_is_known_while_it_is_off(here: Scene) -> None:
-    """Neither before nor afterwards: nobody listens, and no cache has a listener of ours."""
+async def test_a_disabled_extender_keeps_no_state_and_no_port(here: Scene) -> None:
+    """Caches have no listener of it after it was disabled, and connections are refused."""
     caches = [cache for lower in here.world.lowers.values() for cache in (lower.pods, lower.upper_pods)]
     await here.made.open(here.topology(enabled=False))
     assert here.made.port == 0
@@ -119,8 +119,8 @@ async def test_nothing_is_known_while_it_is_off(here: Scene) -> None:
         await here.ask()
 
 
-async def test_a_pod_that_is_bound_frees_the_other_lower(here: Scene) -> None:
-    """As soon as the watch tells of it."""
+async def test_a_bound_pod_releases_its_reservation_in_the_other_lower(here: Scene) -> None:
+    """The room is available as soon as the watch reports the binding."""
     await here.made.open(here.topology())
     pod = asking("one")
     assert await here.names(pod) == [A, B]
@@ -129,14 +129,14 @@ async def test_a_pod_that_is_bound_frees_the_other_lower(here: Scene) -> None:
 
 
 def bound(name: str, since: str) -> dict[str, Any]:
-    """Make a pod that a scheduler has bound to the node of the first lower at a time of day."""
+    """Return a pod that a scheduler bound to the node of the first lower at a time of day."""
     pod = asking(name)
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": f"2031-05-06T{since}Z"}
     return {**pod, "spec": {**pod["spec"], "nodeName": A}, "status": {"conditions": [scheduled]}}
 
 
-async def test_a_scheduler_that_never_calls_is_reported(here: Scene) -> None:
-    """By a pod that it bound since the port is open; one call is enough to know that it is configured."""
+async def test_a_scheduler_that_binds_pods_without_calling_the_extender_is_reported(here: Scene) -> None:
+    """Only pods that it bound after the port was opened count, and one call ends the report."""
     await here.made.open(here.topology())
     pods = here.world.lowers[A].upper_pods
     put(pods, bound("before", "07:08:09"))
@@ -154,8 +154,8 @@ async def test_a_scheduler_that_never_calls_is_reported(here: Scene) -> None:
     assert here.made.pending == ()
 
 
-async def test_room_that_came_is_noted_on_the_lower(here: Scene) -> None:
-    """By name, with the time of day: its virtual node is to tell the upper scheduler."""
+async def test_room_for_a_refused_pod_is_recorded_on_its_lower(here: Scene) -> None:
+    """The time is recorded once, so that the virtual node changes and the upper scheduler retries the pod."""
     await here.made.open(here.topology())
     assert await here.names(asking("one", "8")) == []
     assert here.made.relieved() == []
@@ -165,8 +165,8 @@ async def test_room_that_came_is_noted_on_the_lower(here: Scene) -> None:
     assert here.made.relieved() == []
 
 
-async def test_another_strategy_keeps_port_and_promises(here: Scene) -> None:
-    """What was promised before the reload is still promised."""
+async def test_another_strategy_keeps_the_port_and_the_reservations(here: Scene) -> None:
+    """A reservation from before the reload affects the scores after it."""
     await here.made.open(here.topology())
     assert await here.names(asking("one", "1")) == [A, B]
     assert [one["Score"] for one in await here.ask(asking("two", "1"), verb="prioritize")] == [8, 8]
@@ -174,8 +174,8 @@ async def test_another_strategy_keeps_port_and_promises(here: Scene) -> None:
     assert [one["Score"] for one in await here.ask(asking("two", "1"), verb="prioritize")] == [2, 2]
 
 
-async def test_a_port_that_is_taken_is_an_error_and_had_once_it_is_free(here: Scene) -> None:
-    """The program ends at the start, with what to change; an edit that enables it is pending."""
+async def test_a_port_in_use_is_an_error_and_is_opened_once_it_is_free(here: Scene) -> None:
+    """The error at the start states what to change; later it is logged once and reported as pending."""
     with socket.create_server((HOST, here.port)):
         with pytest.raises(TensileError, match=r"set extender\.port"):
             await here.made.open(here.topology())
@@ -190,16 +190,16 @@ async def test_a_port_that_is_taken_is_an_error_and_had_once_it_is_free(here: Sc
     assert await here.names(asking("one")) == [A, B]
 
 
-async def test_what_is_pending_is_forgotten_when_it_is_switched_off(here: Scene) -> None:
-    """Nobody waits for its port any more."""
+async def test_disabling_the_extender_clears_its_pending_problem(here: Scene) -> None:
+    """The port is no longer needed."""
     with socket.create_server((HOST, here.port)), pytest.raises(TensileError):
         await here.made.open(here.topology())
     await here.made.open(here.topology(enabled=False))
     assert (here.made.port, here.made.pending) == (0, ())
 
 
-async def test_what_is_renewed_counts_without_a_restart(here: Scene) -> None:
-    """Another certificate and another authority of callers, when a change of their files is heard of."""
+async def test_renewed_certificates_are_used_without_a_restart(here: Scene) -> None:
+    """A change of the files replaces the serving certificate and the CA of the callers."""
     await here.made.open(here.topology())
     serving, callers = authority("serving-2", NOW), authority("callers-2", NOW)
     assert await here.names(asking("one")) == [A, B]
@@ -212,8 +212,8 @@ async def test_what_is_renewed_counts_without_a_restart(here: Scene) -> None:
             await here.ask(asking("three"), **old)
 
 
-async def test_files_that_are_not_good_any_more_change_nothing(here: Scene) -> None:
-    """The last good ones stay, and it is said."""
+async def test_files_that_become_invalid_are_ignored_with_a_warning(here: Scene) -> None:
+    """The last valid ones stay in use."""
     await here.made.open(here.topology())
     with capture_logs() as said:
         async with heard(here.watcher, *here.files):
@@ -226,7 +226,7 @@ async def test_files_that_are_not_good_any_more_change_nothing(here: Scene) -> N
 
 
 async def test_a_certificate_that_cannot_be_read_is_an_error_at_the_start(here: Scene) -> None:
-    """The file is named, and the port is free again."""
+    """The error names the file, and the port stays free."""
     (here.directory / "server.key").unlink()
     with pytest.raises(TensileError, match=r"kubelet\.tlsKeyFile: .*server\.key"):
         await here.made.open(here.topology())
@@ -234,10 +234,10 @@ async def test_a_certificate_that_cannot_be_read_is_an_error_at_the_start(here: 
     socket.create_server((HOST, here.port)).close()
 
 
-async def test_without_files_it_shows_a_certificate_of_its_own_and_asks_the_upper_for_the_authority(
+async def test_without_files_the_certificate_is_self_signed_and_the_ca_is_read_from_the_upper(
     here: Scene,
 ) -> None:
-    """Which is said, with what the scheduler's configuration then needs."""
+    """The warning states what the scheduler's configuration then needs."""
     published = orjson.dumps({"data": {"client-ca-file": here.callers.pair.certificate.decode()}})
     here.upper.answer("read", published)
     with capture_logs() as said:
@@ -252,7 +252,7 @@ async def test_without_files_it_shows_a_certificate_of_its_own_and_asks_the_uppe
 
 
 def _trusting(here: Scene) -> ssl.SSLContext:
-    """Make the TLS of a scheduler that verifies nobody."""
+    """Return the TLS context of a scheduler that does not verify the server."""
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     pair = here.callers.issue(SCHEDULER)
@@ -261,8 +261,8 @@ def _trusting(here: Scene) -> ssl.SSLContext:
     return tls
 
 
-async def test_nobody_is_heard_before_the_authority_is_known(here: Scene) -> None:
-    """The upper does not answer: every request is rejected, and that is said."""
+async def test_every_request_is_rejected_while_the_client_ca_is_unknown(here: Scene) -> None:
+    """The upper cluster does not respond, which is logged."""
     here.upper.answer("read", TensileError("no"))
     with capture_logs() as said:
         await here.made.open(here.topology(kubelet="tlsCertFile: server.crt, tlsKeyFile: server.key"))
@@ -271,8 +271,8 @@ async def test_nobody_is_heard_before_the_authority_is_known(here: Scene) -> Non
         await here.ask()
 
 
-async def test_others_are_preempted_while_it_is_served(here: Scene) -> None:
-    """For a pod that it refused, once the scheduler has had its turn; what is wanted is forgotten when it is closed."""
+async def test_the_preemption_loop_runs_while_the_extender_is_served(here: Scene) -> None:
+    """It handles a refused pod after the scheduler's next request, and closing the extender clears all refused pods."""
     await here.made.open(here.topology())
     for name, lower in here.world.lowers.items():
         changed(here.world.upper.nodes, name, ShownLowers.shown, "")

@@ -1,4 +1,4 @@
-"""The telemetry server as Prometheus and a health check see it."""
+"""Tests of the telemetry server and the probe server as Prometheus and health checks use them."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ from tensile.errors import TensileError
 
 
 class Engine:
-    """What the server asks: whether the engine is ready, and its metrics."""
+    """An engine with the state that the servers need: its readiness, its status and its metrics."""
 
     def __init__(self) -> None:
         self.missing = ""
@@ -32,11 +32,11 @@ class Engine:
         return self.missing
 
     def status(self) -> dict[str, str]:
-        """Return how everything is."""
+        """Return the status."""
         return {"state": "Accepted"}
 
     def site(self) -> StatusSite:
-        """Return its status page: a topology's name and what the engine waits for."""
+        """Return its status page with a topology's name and the reason why the engine is not ready."""
         return site_of(PageView(StatusReport("demo", TopologyStatus(), None, self.missing), leads=True))
 
 
@@ -62,14 +62,14 @@ async def ask(server: ProbeServer, path: str, method: str = "GET") -> tuple[int,
         return answer.status, answer.headers["Content-Type"], await answer.text()
 
 
-async def test_health_is_that_it_answers(server: TelemetryServer, engine: Engine) -> None:
-    """Whether or not the engine is ready: a restart would not bring a cluster back."""
+async def test_healthz_succeeds_although_the_engine_is_not_ready(server: TelemetryServer, engine: Engine) -> None:
+    """A restart would not make an unreachable cluster available again."""
     engine.missing = "the upper cluster does not answer"
     assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
 
 
-async def test_readiness_says_what_is_missing(server: TelemetryServer, engine: Engine) -> None:
-    """Asked anew each time."""
+async def test_readyz_returns_what_is_missing(server: TelemetryServer, engine: Engine) -> None:
+    """The readiness is determined again for each request."""
     assert (await ask(server, "/readyz"))[::2] == (200, "ok\n")
     engine.missing = "the upper cluster does not answer"
     assert (await ask(server, "/readyz"))[::2] == (503, "the upper cluster does not answer\n")
@@ -77,8 +77,8 @@ async def test_readiness_says_what_is_missing(server: TelemetryServer, engine: E
     assert (await ask(server, "/readyz"))[0] == 200
 
 
-async def test_metrics_are_served_as_prometheus_reads_them(server: TelemetryServer, engine: Engine) -> None:
-    """As they are at that moment, with the media type of the format."""
+async def test_metrics_are_served_in_the_prometheus_format(server: TelemetryServer, engine: Engine) -> None:
+    """The response has the present values and the media type of the format."""
     engine.metrics.step("lower-a", "create", "Pod", "ok")
     status, media, body = await ask(server, "/metrics")
     assert (status, media) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -86,7 +86,7 @@ async def test_metrics_are_served_as_prometheus_reads_them(server: TelemetryServ
 
 
 async def test_the_status_is_served_as_json(server: TelemetryServer) -> None:
-    """As the engine tells it at that moment."""
+    """The body is the engine's status at that moment."""
     assert await ask(server, "/status") == (200, "application/json", '{"state":"Accepted"}')
 
 
@@ -99,15 +99,15 @@ async def test_the_status_is_served_as_json(server: TelemetryServer) -> None:
         ("/healthz", "HEAD", 200),
     ],
 )
-async def test_nothing_else_is_there(server: TelemetryServer, path: str, method: str, status: int) -> None:
-    """Only these paths and those of the status page, and only to be read."""
+async def test_only_known_paths_and_read_methods_are_served(
+    server: TelemetryServer, path: str, method: str, status: int
+) -> None:
+    """Other paths return 404, and other methods 405."""
     assert (await ask(server, path, method))[0] == status
 
 
-async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
-    server: TelemetryServer, engine: Engine
-) -> None:
-    """Without a traceback, and the first server goes on."""
+async def test_a_port_in_use_is_an_error_with_the_setting_to_change(server: TelemetryServer, engine: Engine) -> None:
+    """The error is a TensileError, and the first server continues."""
     second = TelemetryServer("127.0.0.1", server.port, engine.metrics, engine.ready, engine.status, site=engine.site())
     with pytest.raises(TensileError) as refusal:
         await second.start()
@@ -121,14 +121,14 @@ async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
 
 @pytest.mark.parametrize(("bind", "shown"), [("192.0.2.1", "192.0.2.1"), ("2001:db8::1", "[2001:db8::1]")])
 async def test_an_address_that_the_machine_does_not_have_is_an_error(bind: str, shown: str, engine: Engine) -> None:
-    """It names the key of the file."""
+    """The message names telemetry.bind."""
     with pytest.raises(TensileError, match=r"telemetry\.bind") as refusal:
         await TelemetryServer(bind, 0, engine.metrics, engine.ready, engine.status, site=engine.site()).start()
     assert str(refusal.value).startswith(f"telemetry cannot listen on {shown}:0: ")
 
 
-async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
-    """Closing again, or without having started, is no error; and it can be started again."""
+async def test_closing_the_server_releases_its_port(engine: Engine) -> None:
+    """Closing it twice or before its start is no error, and it can be started again."""
     server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site())
     await server.close()
     await server.start()
@@ -142,7 +142,7 @@ async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
     await server.close()
 
 
-async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> None:
+async def test_closing_the_server_does_not_wait_for_idle_connections(engine: Engine) -> None:
     """Prometheus keeps its connection open between two scrapes."""
     server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site())
     await server.start()
@@ -156,9 +156,9 @@ async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> 
         await writer.wait_closed()
 
 
-async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine: Engine) -> None:
-    """On every address, as a kubelet asks at the pod's; metrics and status stay where the topology has them."""
-    server = ProbeServer(None, spare_port(), engine.ready)  # with none named, each address has a port of its own
+async def test_the_probe_server_only_serves_probes_on_every_address(engine: Engine) -> None:
+    """The kubelet probes the pod's address, while metrics and status are served on the address of the topology."""
+    server = ProbeServer(None, spare_port(), engine.ready)  # with port 0, each address would have a different port
     await server.start()
     assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
     engine.missing = "no topology is loaded yet"
@@ -176,7 +176,7 @@ async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine:
 
 @asynccontextmanager
 async def idle(port: int, count: int, host: str) -> AsyncIterator[list[socket.socket]]:
-    """Open so many silent connections from an address."""
+    """Open a number of silent connections from an address."""
     loop, made = asyncio.get_running_loop(), []
     try:
         for _ in range(count):
@@ -201,16 +201,16 @@ def is_open(one: socket.socket) -> bool:
         return False
 
 
-async def test_idle_connections_are_few_and_keep_nobody_out(server: TelemetryServer) -> None:
-    """Of hundreds most are closed at once; who asks from another address is answered, again and again."""
+async def test_idle_connections_are_limited_and_do_not_block_other_clients(server: TelemetryServer) -> None:
+    """Most of hundreds are closed at once, and a client with another address gets responses repeatedly."""
     async with idle(server.port, 300, "127.0.0.2") as crowd, asyncio.timeout(20):
         for _ in range(3):
             assert (await ask(server, "/healthz"))[0] == 200
         assert sum(map(is_open, crowd)) <= ROOM
 
 
-async def test_a_connection_that_is_kept_is_answered_beside_a_crowd(server: TelemetryServer) -> None:
-    """As Prometheus keeps one: it makes room for nobody while others have more."""
+async def test_a_kept_connection_is_served_although_another_client_opens_hundreds(server: TelemetryServer) -> None:
+    """Prometheus keeps one: it is not closed while another address has more connections."""
     asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -224,8 +224,8 @@ async def test_a_connection_that_is_kept_is_answered_beside_a_crowd(server: Tele
         await writer.wait_closed()
 
 
-async def test_a_head_has_a_bound_and_a_time(engine: Engine) -> None:
-    """On both kinds of port. A browser sends the cookies of other programs too, and an idle connection stays."""
+async def test_the_head_of_a_request_has_a_size_limit_and_a_timeout(engine: Engine) -> None:
+    """Both servers accept the large cookies that browsers send, and idle connections stay open."""
     for server in (
         TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site()),
         ProbeServer("127.0.0.1", 0, engine.ready),
@@ -248,19 +248,19 @@ async def test_a_head_has_a_bound_and_a_time(engine: Engine) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Read until the connection ends, in whichever way."""
+    """Read until the connection ends, by a close or by an error."""
     with suppress(ConnectionError):
         return await reader.read()
     return b""
 
 
-async def test_requests_that_are_wrong_are_nobodys_news_and_our_defects_are_told_seldom(
+async def test_invalid_requests_are_not_logged_and_internal_errors_are_logged_rarely(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anybody could fill a log with the former; the latter are a bug, and who asked gets a response."""
+    """Any client could fill the log with invalid requests; an internal error is a bug, and its client gets a 500."""
 
     def broken() -> dict[str, int]:
-        """Fail."""
+        """Raise ZeroDivisionError."""
         raise ZeroDivisionError
 
     engine = Engine()
@@ -280,12 +280,12 @@ async def test_requests_that_are_wrong_are_nobodys_news_and_our_defects_are_told
     await server.close()
 
 
-async def test_what_costs_long_is_made_seldom() -> None:
-    """Hundreds who ask at once get what the first was told: making it takes a tenth of the time at most."""
+async def test_a_slow_response_is_cached_for_further_requests() -> None:
+    """Its computation uses a tenth of the time at most, however many clients send requests."""
     made = []
 
     def slow() -> dict[str, int]:
-        """Take long."""
+        """Return the number of calls after 50 milliseconds."""
         made.append(time.sleep(0.05))
         return {"count": len(made)}
 

@@ -1,4 +1,4 @@
-"""The history of accepted topologies: what is kept, how large it may be, and whose ConfigMap it is."""
+"""Tests of the history of accepted topologies: what is kept, its size limit, and the owner of its ConfigMap."""
 
 import asyncio
 from hashlib import sha256
@@ -36,45 +36,45 @@ REF = history_ref(PLACE)
 
 
 def entry(content: str, time: str = "2026-03-01T12:00:00Z") -> AcceptedText:
-    """Make an entry of a text."""
+    """Return an entry of a text."""
     return AcceptedText(sha256(content.encode()).hexdigest(), time, content)
 
 
 def stored(*history: AcceptedText, owner: Owner = OWNER) -> Manifest:
-    """Make the ConfigMap with a history, as an apiserver has it."""
+    """Return the ConfigMap with a history, as an apiserver has it."""
     made = written(marked_manifest(data_of(history), REF, owner, owner.upper))
     return {**made, "metadata": {**made["metadata"], "uid": "map-2", "resourceVersion": "5"}}
 
 
 def reading(content: str) -> TopologyUpdate:
-    """Make the result of a good text; what its topology is does not matter here."""
+    """Return the result of a valid text; the topology in it does not matter here."""
     data = content.encode()
     return TopologyUpdate(TopologyText(len(data), sha256(data).hexdigest()), data=data)
 
 
-def test_what_is_written_is_read_again() -> None:
-    """In order, with the time of each; one text that was accepted twice is stored once."""
+def test_a_written_history_is_read_back_in_order() -> None:
+    """Each entry keeps its time, and a text that was accepted twice is stored once."""
     history = (entry("a: 1\n"), entry("b: \u00fc\r\n"), entry("a: 1\n", "2026-03-02T12:00:00Z"))
     assert entries(stored(*history), OWNER) == history
     assert len(data_of(history)) == 3
 
 
-def test_only_the_last_ten_are_kept() -> None:
-    """The oldest goes first."""
+def test_only_the_last_ten_texts_are_kept() -> None:
+    """The oldest one is removed first."""
     history: tuple[AcceptedText, ...] = ()
     for number in range(MOST + 5):
         history = added(history, entry(f"n: {number}\n"))
     assert [one.content for one in history] == [f"n: {number}\n" for number in range(5, MOST + 5)]
 
 
-def test_the_same_text_again_adds_nothing() -> None:
-    """An engine that starts again has nothing to tell."""
+def test_the_last_accepted_text_is_not_added_again() -> None:
+    """An engine that restarts with it has nothing to record."""
     history = added((), entry("a: 1\n"))
     assert added(history, entry("a: 1\n", "2027-01-01T00:00:00Z")) == history
 
 
-def test_the_whole_fits_into_a_config_map() -> None:
-    """With large texts fewer are kept, the newest ones; one that fits nowhere is noted without its text."""
+def test_the_history_fits_into_a_config_map() -> None:
+    """Of large texts only the newest are kept, and one that is too large itself is recorded without its content."""
     large = [entry(f"# {number}" + "x" * (MOST_BYTES // 3 - 8)) for number in range(6)]
     history: tuple[AcceptedText, ...] = ()
     for one in large:
@@ -85,46 +85,46 @@ def test_the_whole_fits_into_a_config_map() -> None:
     assert (history[-1].content, history[:-1]) == ("", tuple(large[3:]))
 
 
-def test_characters_of_several_bytes_count_as_such() -> None:
-    """The limit of the apiserver is one of bytes."""
+def test_the_size_limit_counts_bytes_and_not_characters() -> None:
+    """The apiserver limits bytes."""
     history = added((entry("a: 1\n"),), entry("\u20ac" * (MOST_BYTES // 2)))
     assert [one.content for one in history] == ["a: 1\n", ""]
 
 
 @pytest.mark.parametrize("index", [None, "", "[", "{}", "[1]", '[{"sha256": "x"}]'])
-def test_what_somebody_else_wrote_into_it_is_no_history(index: str | None) -> None:
-    """It is read by an engine that has to start."""
+def test_an_invalid_index_is_read_as_an_empty_history(index: str | None) -> None:
+    """An engine reads it at its start, which must not fail."""
     found = stored(entry("a: 1\n"))
     found["data"]["index"] = index
     assert entries(found, OWNER) == ()
     assert entries({**found, "data": None}, OWNER) == ()
 
 
-def test_an_index_that_somebody_filled_costs_no_more_than_ten_texts() -> None:
+def test_only_the_last_ten_entries_of_a_long_index_are_read() -> None:
     """It may name one large text thousands of times, and 5,000 digests of 500 KB take 1.5 seconds."""
     large = entry("x" * (MOST_BYTES // 2))
     found = stored(*[entry("a: 1\n")] * 3000, large)
     assert entries(found, OWNER) == (*[entry("a: 1\n")] * (MOST - 1), large)
 
 
-def test_a_text_that_was_changed_is_left_out() -> None:
-    """Its SHA-256 is what a user approved."""
+def test_a_text_that_does_not_match_its_hash_is_left_out() -> None:
+    """The SHA-256 is what a user approved."""
     kept, changed = entry("a: 1\n"), entry("b: 1\n")
     found = stored(kept, changed)
     found["data"][f"{changed.sha256}.yaml"] = "b: 2\n"
     assert entries(found, OWNER) == (kept,)
 
 
-def test_the_history_of_another_owner_is_none() -> None:
-    """It is not read, and not written to."""
+def test_a_history_of_another_owner_is_neither_read_nor_written() -> None:
+    """A write raises NameTaken."""
     theirs = stored(entry("a: 1\n"), owner=STRANGER)
     assert entries(theirs, OWNER) == ()
     with pytest.raises(NameTaken, match="ConfigMap ops/topo-history belongs to another owner"):
         write(theirs, entry("b: 1\n"), REF, OWNER)
 
 
-def test_a_write_removes_what_is_no_longer_kept() -> None:
-    """And says which version it has read."""
+def test_a_write_removes_texts_that_are_no_longer_kept() -> None:
+    """It has the resourceVersion that was read as its precondition, and an unchanged history is not written."""
     history = tuple(entry(f"n: {number}\n") for number in range(MOST))
     found = write(stored(*history), entry("new: 1\n"), REF, OWNER)
     assert found is not None
@@ -136,13 +136,13 @@ def test_a_write_removes_what_is_no_longer_kept() -> None:
     assert write(stored(*history), history[-1], REF, OWNER) is None
 
 
-def test_a_file_has_its_history_beside_its_lease() -> None:
-    """By the name of its topology, wherever the engine runs."""
+def test_the_history_of_a_topology_file_is_in_kube_system_under_the_topologys_name() -> None:
+    """It is in the namespace of the lease, and does not depend on the machine of the engine."""
     assert history_ref(file_place("demo")).path() == "/api/v1/namespaces/kube-system/configmaps/tensile-demo-history"
 
 
 class Upper(DryRunCluster):
-    """An upper cluster that counts writes, and may refuse them."""
+    """An upper cluster that counts writes, and can refuse them."""
 
     def __init__(self) -> None:
         super().__init__(UPPER, now=lambda: NOW)
@@ -151,18 +151,18 @@ class Upper(DryRunCluster):
         self.tried = 0
 
     async def read(self, ref: Ref) -> bytes:
-        """Read, unless it is away."""
+        """Read an object, unless the cluster is unreachable."""
         if self.failures and isinstance(self.failures[0], Unreachable):
             raise self.failures.pop(0)
         return await super().read(ref)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Create, unless refused."""
+        """Create an object, unless it is refused."""
         self._try()
         return await super().create(ref, body)
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Patch, unless refused."""
+        """Patch an object, unless it is refused."""
         self._try()
         return await super().patch(ref, patch, subresource)
 
@@ -172,20 +172,20 @@ class Upper(DryRunCluster):
             raise self.failures.pop(0)
 
     async def kept(self) -> list[str]:
-        """Return the texts that it has."""
+        """Return the texts in the stored history."""
         return [one.content for one in (await read_records(self, OWNER.upper, PLACE)).history]
 
 
 def writer(upper: Upper, told: list[tuple[str, str]] | None = None) -> HistoryWriter:
-    """Make a writer; Events are added to `told`."""
+    """Return a history writer that adds its Events to the given list."""
     heard = [] if told is None else told
     return HistoryWriter(
         upper, PLACE, OWNER.upper, tell=lambda reason, words: heard.append((reason, words)), now=lambda: NOW
     )
 
 
-async def test_each_topology_in_force_is_written_once() -> None:
-    """However often it is told of, and by a second engine too."""
+async def test_each_active_topology_is_written_once() -> None:
+    """Repeated reports and a second engine cause no further write."""
     upper = Upper()
     for content in ("a: 1\n", "a: 1\n", "b: 1\n"):
         for _ in range(2):
@@ -196,8 +196,8 @@ async def test_each_topology_in_force_is_written_once() -> None:
 
 
 @in_virtual_time
-async def test_a_write_that_fails_is_tried_again() -> None:
-    """After a lost race at once, and after an outage as well; a failure is logged once."""
+async def test_a_failed_write_is_retried() -> None:
+    """A conflict is retried at once and an outage after a delay, and the outage is logged once."""
     upper = Upper()
     upper.failures = [Conflict("other"), Unreachable("away"), Unreachable("away")]
     one = writer(upper)
@@ -209,8 +209,8 @@ async def test_a_write_that_fails_is_tried_again() -> None:
 
 
 @in_virtual_time
-async def test_without_the_permission_it_is_tried_now_and_then() -> None:
-    """Somebody may grant it."""
+async def test_a_denied_write_is_retried_periodically() -> None:
+    """The permission may be granted later; the denial is logged once."""
     upper = Upper()
     upper.failures = [Denied("configmaps is forbidden") for _ in range(3)]
     one = writer(upper)
@@ -221,8 +221,8 @@ async def test_without_the_permission_it_is_tried_now_and_then() -> None:
     assert (await upper.kept(), upper.tried, len(logs)) == (["a: 1\n"], 4, 1)
 
 
-async def test_a_name_that_is_taken_is_told() -> None:
-    """Once, in the log and as an Event; the ConfigMap stays as it is."""
+async def test_a_history_config_map_of_another_owner_is_reported_and_not_changed() -> None:
+    """It is logged once, and one Event is emitted."""
     upper, told = Upper(), list[tuple[str, str]]()
     upper.place(CONFIG_MAP, {"metadata": {"name": REF.name, "namespace": REF.namespace}, "data": {"x": "y"}})
     one = writer(upper, told)

@@ -1,4 +1,4 @@
-"""How long pods take, measured at the caches."""
+"""Tests of the latency metrics of pods, which are measured at the caches."""
 
 from worldkit import A, changed, drop, put, twin, upper_pod, world
 
@@ -8,7 +8,7 @@ from tensile.objects import Manifest
 
 
 class Watch:
-    """A lower that is measured, whose upper pods are listed or not, and a clock that the test sets."""
+    """A lower whose latencies are measured, with or without a list of upper pods, and a clock that the test sets."""
 
     def __init__(self, *, listed: bool = True) -> None:
         self.now = 100.0
@@ -19,37 +19,37 @@ class Watch:
 
     @property
     def created(self) -> Histogram:
-        """How long it took until lower pods existed."""
+        """Return the durations until lower pods existed."""
         return self.latency.created[A]
 
     @property
     def reported(self) -> Histogram:
-        """How long it took until statuses were reported."""
+        """Return the durations until statuses were reported."""
         return self.latency.reported[A]
 
 
 def count(histogram: Histogram) -> int:
-    """Return how many durations a histogram has."""
+    """Return the number of durations in a histogram."""
     return sum(histogram.counts)
 
 
 def run(pod: Manifest) -> None:
-    """Let a pod run."""
+    """Set the phase of a pod to Running."""
     pod["status"] = {"phase": "Running"}
 
 
 def end(pod: Manifest) -> None:
-    """Let a pod end."""
+    """Set the phase of a pod to Succeeded."""
     pod["status"] = {"phase": "Succeeded"}
 
 
 def relabel(pod: Manifest) -> None:
-    """Change what is no status."""
+    """Change a label of a pod, and no status."""
     pod["metadata"].setdefault("labels", {})["tier"] = "gold"
 
 
-def test_a_pod_is_timed_from_its_binding_to_its_copy() -> None:
-    """Whatever else happens to the upper pod meanwhile, and once."""
+def test_the_creation_latency_lasts_from_the_binding_to_the_lower_pod() -> None:
+    """It is measured once, and other changes of the upper pod do not affect it."""
     watch, pod = Watch(), upper_pod()
     put(watch.lower.upper_pods, pod)
     watch.now += 0.5
@@ -60,8 +60,8 @@ def test_a_pod_is_timed_from_its_binding_to_its_copy() -> None:
     assert (count(watch.created), watch.created.total) == (1, 1.0)
 
 
-def test_what_was_bound_before_the_engine_listed_it_is_not_timed() -> None:
-    """It is not known for how long it has waited; only what comes after the first list was bound a moment ago."""
+def test_pods_that_were_bound_before_the_first_list_are_not_measured() -> None:
+    """The time of their binding is not known; pods that appear after the first list have just been bound."""
     watch, earlier, later = Watch(listed=False), upper_pod("earlier"), upper_pod("later")
     put(watch.lower.upper_pods, earlier)
     watch.lower.upper_pods.take_over(tuple(watch.lower.upper_pods), watch.lower.upper_pods.version)
@@ -72,16 +72,16 @@ def test_what_was_bound_before_the_engine_listed_it_is_not_timed() -> None:
     assert (count(watch.created), watch.created.total) == (1, 1.0)
 
 
-def test_the_copy_of_another_pod_of_that_name_does_not_count() -> None:
-    """The new pod waits until that one is gone."""
+def test_a_lower_pod_of_another_uid_does_not_end_the_creation_latency() -> None:
+    """The new upper pod waits until the old lower pod is removed."""
     watch = Watch()
     put(watch.lower.upper_pods, upper_pod(uid="new"))
     put(watch.lower.pods, twin(upper_pod(uid="old")))
     assert count(watch.created) == 0
 
 
-def test_a_status_is_timed_until_the_upper_pod_has_it() -> None:
-    """From the first change that it does not have."""
+def test_the_status_latency_lasts_until_the_upper_pod_has_the_status() -> None:
+    """It starts with the first lower status that the upper pod does not have."""
     watch, pod = Watch(), upper_pod()
     put(watch.lower.upper_pods, pod)
     put(watch.lower.pods, twin(pod))
@@ -96,8 +96,8 @@ def test_a_status_is_timed_until_the_upper_pod_has_it() -> None:
     assert (count(watch.reported), watch.reported.total) == (1, 3.0)
 
 
-def test_a_readiness_gate_that_is_closed_does_not_count() -> None:
-    """The time until a readiness gate opens is not counted as a delay. Without a gate, readiness counts."""
+def test_the_time_until_a_readiness_gate_opens_is_not_measured() -> None:
+    """Without a gate, the time until the upper pod is Ready counts."""
     watch = Watch()
     for name, gates in (("gated", [{"conditionType": "example.com/open"}]), ("plain", [])):
         pod = upper_pod(name, {"readinessGates": gates})
@@ -115,12 +115,12 @@ def test_a_readiness_gate_that_is_closed_does_not_count() -> None:
 
 
 def be_ready(pod: Manifest) -> None:
-    """Let a pod run and be ready."""
+    """Set the status of a pod that runs and is Ready."""
     pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
 
-def test_a_change_that_was_taken_back_is_forgotten() -> None:
-    """Else the next one would seem to have taken since then."""
+def test_a_status_change_that_was_reverted_is_not_measured() -> None:
+    """Otherwise the next change would seem to have started at that time."""
     watch, pod = Watch(), upper_pod(status={"phase": "Running"})
     put(watch.lower.upper_pods, pod)
     put(watch.lower.pods, twin(pod, {"phase": "Running"}))
@@ -133,8 +133,8 @@ def test_a_change_that_was_taken_back_is_forgotten() -> None:
     assert (count(watch.reported), watch.reported.total) == (1, 1.0)
 
 
-def test_a_deleted_pod_is_forgotten() -> None:
-    """A new one of its name waits from its own binding on."""
+def test_a_deleted_pod_is_not_measured() -> None:
+    """A new pod of the same name is measured from its own binding."""
     watch, pod, successor = Watch(), upper_pod(uid="old"), upper_pod(uid="new")
     put(watch.lower.upper_pods, pod)
     drop(watch.lower.upper_pods, "web")

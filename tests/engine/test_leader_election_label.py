@@ -1,4 +1,4 @@
-"""The mark of the pod whose engine drives: one pod of a topology has it, and it follows the engine that leads."""
+"""Tests of the leader label: one pod of a topology has it, and it follows the engine that leads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,9 +21,10 @@ APP = {"app.kubernetes.io/name": "tensile"}
 
 
 class Upper(FaultyCluster):
-    """An upper cluster that can stop answering writes.
+    """An upper cluster that can stop responding to writes.
 
-    Pods there can be `replaced` as soon as they were read, or `touched`: written by others as soon as they were listed.
+    Pods can be `replaced` as soon as they were read, or `touched`: another client writes to them as soon as they were
+    listed.
     """
 
     hangs = False
@@ -34,7 +35,7 @@ class Upper(FaultyCluster):
         self.touched: list[str] = []
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """List, and write what is to be touched."""
+        """List objects, and then write to those that are to be touched."""
         found = await super().list(kind, selection, read)
         while self.touched:
             seen = self.find(POD, NAMESPACE_OF_ALL, name := self.touched.pop())
@@ -44,7 +45,7 @@ class Upper(FaultyCluster):
         return found
 
     async def read(self, ref: Ref) -> bytes:
-        """Read, and put another pod of that name in its place if it is to be replaced."""
+        """Read an object, and then replace a pod by another one of the same name if that is configured."""
         found = await super().read(ref)
         if ref.name in self.replaced:
             self.replaced.remove(ref.name)
@@ -52,26 +53,26 @@ class Upper(FaultyCluster):
         return found
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Patch, or wait for ever."""
+        """Patch an object, or wait indefinitely."""
         if self.hangs:
             await asyncio.Event().wait()
         return await super().patch(ref, patch, subresource)
 
 
 def ref(name: str) -> Ref:
-    """Name a pod."""
+    """Return the ref of a pod."""
     return Ref(UPPER, POD, NAMESPACE_OF_ALL, name)
 
 
 def pod(name: str, leads: str = "", number: str = "1") -> Manifest:
-    """Make a pod, with the mark of a topology if one is named."""
+    """Return a pod, with the leader label of a topology if one is given."""
     marks = {LEADS: leads} if leads else {}
     meta = {"name": name, "namespace": NAMESPACE_OF_ALL, "uid": f"uid-{name}-{number}", "labels": {**APP, **marks}}
     return {"metadata": meta, "spec": {"containers": [{"name": "engine", "image": "tensile"}]}}
 
 
 def ground(*pods: Manifest) -> Upper:
-    """Make an upper cluster with such pods."""
+    """Return an upper cluster with these pods."""
     upper = Upper()
     upper.place(NAMESPACE, {"metadata": {"name": NAMESPACE_OF_ALL}})
     for one in pods:
@@ -80,12 +81,12 @@ def ground(*pods: Manifest) -> Upper:
 
 
 def leaders(upper: FaultyCluster, topology: str = "demo") -> list[str]:
-    """Return the pods that have the mark of a topology."""
+    """Return the pods that have the leader label of a topology."""
     return sorted(name for name in ("a", "b", "c") if mark_of(upper, name) == topology)
 
 
 def mark_of(upper: FaultyCluster, name: str) -> str | None:
-    """Return the mark of a pod; whatever it is, the pod's other labels are there."""
+    """Return the leader label of a pod, and check that its other labels are kept."""
     found = upper.find(POD, NAMESPACE_OF_ALL, name)
     if found is None:
         return None
@@ -95,7 +96,7 @@ def mark_of(upper: FaultyCluster, name: str) -> str | None:
 
 @asynccontextmanager
 async def opened(upper: FaultyCluster, name: str = "a") -> AsyncIterator[LeaderLabel]:
-    """Keep the label of a pod's engine, and wait until nothing is left to do."""
+    """Maintain the label of an engine's pod, and wait until nothing is left to do."""
     mark = LeaderLabel(upper, ref(name), "demo")
     mark.open()
     await asyncio.sleep(0.1)
@@ -115,14 +116,14 @@ async def opened(upper: FaultyCluster, name: str = "a") -> AsyncIterator[LeaderL
         ({}, None),
     ],
 )
-def test_which_pod_this_is(environment: dict[str, str], wanted: Ref | None) -> None:
-    """It takes both; a program that was not started by a Deployment of ours has neither."""
+def test_own_pod_is_named_by_two_environment_variables(environment: dict[str, str], wanted: Ref | None) -> None:
+    """Both are required; a program that no Deployment of tensile started has neither."""
     assert own_pod(environment) == wanted
 
 
 @in_virtual_time
-async def test_the_pod_has_the_mark_while_its_engine_leads() -> None:
-    """From when it leads, at once, to its end; before and after it has none."""
+async def test_a_pod_has_the_leader_label_while_its_engine_leads() -> None:
+    """It is set at once when the engine begins to lead, and removed when it ends."""
     upper = ground(pod("a"), pod("b"))
     async with opened(upper) as mark:
         assert leaders(upper) == []
@@ -133,16 +134,16 @@ async def test_the_pod_has_the_mark_while_its_engine_leads() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_whose_container_is_started_again_loses_the_mark_that_was_left() -> None:
-    """Its engine was killed, and stands by now."""
+async def test_a_stale_leader_label_is_removed_if_the_engine_starts_as_a_standby() -> None:
+    """The former engine of the pod was killed, and its container restarted."""
     upper = ground(pod("a", leads="demo"))
     async with opened(upper):
         assert leaders(upper) == []
 
 
 @in_virtual_time
-async def test_who_leads_takes_the_mark_off_others() -> None:
-    """A pod of a machine that is gone keeps its labels for minutes, and the Service would lead there as well."""
+async def test_a_leader_removes_the_label_of_other_pods() -> None:
+    """The pod of a dead machine keeps its labels for minutes, and the Service would select it too."""
     upper = ground(pod("a"), pod("b", leads="demo"))
     async with opened(upper) as mark:
         assert leaders(upper) == ["b"]
@@ -152,8 +153,8 @@ async def test_who_leads_takes_the_mark_off_others() -> None:
 
 
 @in_virtual_time
-async def test_who_stands_by_leaves_others_alone() -> None:
-    """Also at its end: another one leads by then."""
+async def test_a_standby_does_not_change_the_labels_of_other_pods() -> None:
+    """It does not do so when it ends either, because another engine leads."""
     upper = ground(pod("a"), pod("b", leads="demo"))
     async with opened(upper):
         await asyncio.sleep(2 * LOOK)
@@ -162,8 +163,8 @@ async def test_who_stands_by_leaves_others_alone() -> None:
 
 
 @in_virtual_time
-async def test_other_topologies_have_marks_of_their_own() -> None:
-    """Engines of several topologies run in one namespace."""
+async def test_the_labels_of_other_topologies_are_not_changed() -> None:
+    """Engines of several topologies can run in one namespace."""
     upper = ground(pod("a"), pod("b", leads="other"))
     async with opened(upper) as mark:
         mark.lead()
@@ -173,8 +174,8 @@ async def test_other_topologies_have_marks_of_their_own() -> None:
 
 
 @in_virtual_time
-async def test_a_mark_that_somebody_takes_off_comes_back() -> None:
-    """At the next look; nothing is written while all is as it should be."""
+async def test_a_removed_leader_label_is_restored_at_the_next_check() -> None:
+    """Nothing is written while the labels are correct."""
     upper = ground(pod("a"))
     async with opened(upper) as mark:
         mark.lead()
@@ -186,8 +187,8 @@ async def test_a_mark_that_somebody_takes_off_comes_back() -> None:
 
 
 @in_virtual_time
-async def test_who_may_not_is_told_so_and_asks_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """At each look; what is in the way is said once, and with it what is lost."""
+async def test_a_denied_label_is_logged_once_and_retried(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log line has the reason and the consequence."""
     upper = ground(pod("a"))
     async with opened(upper) as mark:
         upper.denied[("patch", "Pod")] = "pods is forbidden"
@@ -207,8 +208,8 @@ async def test_who_may_not_is_told_so_and_asks_again(capsys: pytest.CaptureFixtu
 
 
 @in_virtual_time
-async def test_another_pod_of_that_name_is_not_taken_for_the_one_that_was_read() -> None:
-    """The write says which it means, and fails; at the next look it is done for the pod that is there."""
+async def test_a_pod_that_was_replaced_after_the_read_is_not_labeled() -> None:
+    """The patch has the UID as its precondition and fails; the next check labels the new pod."""
     upper = ground(pod("a"))
     upper.replaced.append("a")
     async with opened(upper) as mark:
@@ -220,8 +221,8 @@ async def test_another_pod_of_that_name_is_not_taken_for_the_one_that_was_read()
 
 
 @in_virtual_time
-async def test_a_mark_that_was_given_meanwhile_stays() -> None:
-    """An engine that was paused between its look and its write leads no more by then, and the other one does."""
+async def test_a_label_that_changed_after_the_list_is_not_removed() -> None:
+    """An engine that was paused between its list and its write may have lost the leadership to that pod's engine."""
     upper = ground(pod("a"), pod("b", leads="demo"))
     upper.touched.append("b")
     mark = LeaderLabel(upper, ref("a"), "demo")
@@ -232,8 +233,8 @@ async def test_a_mark_that_was_given_meanwhile_stays() -> None:
 
 
 @in_virtual_time
-async def test_who_leads_no_more_leaves_the_mark_to_the_one_that_does() -> None:
-    """Its engine has to stop at once, so nothing is asked of a cluster that may hang."""
+async def test_an_engine_that_lost_the_leadership_keeps_its_label_and_stops_at_once() -> None:
+    """The new leader removes the label; a request to a cluster that hangs would delay the stop."""
     upper = ground(pod("a"))
     async with opened(upper) as mark:
         mark.lead()
@@ -246,8 +247,8 @@ async def test_who_leads_no_more_leaves_the_mark_to_the_one_that_does() -> None:
 
 
 @in_virtual_time
-async def test_an_end_waits_a_second_at_the_most() -> None:
-    """What comes after it returns the lease back, for which there is little time when the cluster hangs."""
+async def test_the_removal_of_the_label_takes_one_second_at_most() -> None:
+    """The lease is released after it, and little time remains for that if the cluster hangs."""
     upper = ground(pod("a"))
     async with opened(upper) as mark:
         mark.lead()
@@ -258,8 +259,8 @@ async def test_an_end_waits_a_second_at_the_most() -> None:
 
 
 @in_virtual_time
-async def test_without_a_pod_nothing_is_done() -> None:
-    """On a machine of its own an engine has none."""
+async def test_an_engine_without_a_pod_writes_no_label() -> None:
+    """An engine that runs directly on a machine has no pod."""
     upper = ground(pod("a"))
     mark = LeaderLabel(upper, None, "demo")
     mark.open()

@@ -1,6 +1,6 @@
-"""On which addresses the engine's servers answer, and what is said where a port cannot be had.
+"""Tests of the listen addresses of the engine's servers, and of the errors if a port cannot be opened.
 
-Clusters give an engine addresses of IPv4, of IPv6, or of both: what is written for one of them is to hold there.
+Clusters assign IPv4 addresses, IPv6 addresses, or both to an engine: a configured address must work with each.
 """
 
 import errno
@@ -26,12 +26,12 @@ from tensile.policy.webhook.server import WebhookListener
 
 V4, V6 = "127.0.0.1", "::1"
 LATER = 65_000
-"""A port that is only written."""
+"""A port that is never opened."""
 Serve = Callable[[str, int], AbstractAsyncContextManager[int]]
 
 
 def has_ipv6() -> bool:
-    """Report whether this machine has an IPv6 loopback."""
+    """Report whether this machine has an IPv6 loopback address."""
     try:
         with socket.create_server((V6, 0), family=socket.AF_INET6):
             return True
@@ -56,7 +56,7 @@ def reached(port: int) -> list[str]:
 
 @asynccontextmanager
 async def kubelet(bind: str, port: int) -> AsyncIterator[int]:
-    """Listen as a virtual node does, and return the port."""
+    """Listen as a virtual node does, and yield the port."""
     with open_port("node", bind, port) as opened:
         yield opened.getsockname()[1]
 
@@ -98,18 +98,18 @@ BINDS = [
 
 @pytest.mark.parametrize("serve", SERVERS)
 @pytest.mark.parametrize(("bind", "wanted"), BINDS)
-async def test_each_server_answers_at_the_addresses_that_it_is_given(
+async def test_each_server_listens_on_the_addresses_of_its_bind_setting(
     serve: Serve, bind: str, wanted: list[str]
 ) -> None:
-    """:: is every address of either family: a Service may lead to the pod's IPv4 one."""
+    """The address :: stands for all addresses of both families, because a Service may use the pod's IPv4 address."""
     async with serve(bind, spare_port()) as port:
         assert reached(port) == wanted
 
 
 @IPV6
 @pytest.mark.parametrize("serve", SERVERS)
-async def test_every_address_of_both_families_is_not_had_where_one_of_them_is_taken(serve: Serve) -> None:
-    """Half of them would be an engine that is reached by some; it is said by the topology's words, not as a defect."""
+async def test_listening_on_all_addresses_fails_if_the_ipv4_port_is_in_use(serve: Serve) -> None:
+    """An engine that listens on half of them would be reachable for some clients only; the error is a TensileError."""
     taken = spare_port()
     says = pytest.raises(TensileError, match=rf"{taken}.*another program (uses|listens)")
     with socket.create_server(("0.0.0.0", taken)), says:
@@ -117,8 +117,8 @@ async def test_every_address_of_both_families_is_not_had_where_one_of_them_is_ta
             pass
 
 
-async def test_probes_are_answered_on_every_address_of_the_machine() -> None:
-    """One port for all of them, also where any free one is asked for."""
+async def test_probes_are_served_on_every_address_of_the_machine() -> None:
+    """All addresses have the same port, even if any free one is requested."""
     served = ProbeServer(None, 0, str)
     await served.start()
     assert reached(served.port) == ([V4, V6] if has_ipv6() else [V4])
@@ -126,15 +126,15 @@ async def test_probes_are_answered_on_every_address_of_the_machine() -> None:
 
 
 @pytest.mark.parametrize(("bind", "port"), [("192.0.2.1", 0), pytest.param("2001:db8::1", 0, marks=IPV6)])
-def test_why_a_port_cannot_be_had_is_in_the_systems_own_words(bind: str, port: int) -> None:
-    """By its number, by which each server has its advice."""
+def test_a_failure_to_listen_has_the_errno_and_message_of_the_system(bind: str, port: int) -> None:
+    """Each server selects its advice by the errno."""
     with pytest.raises(OSError, match="requested address") as refusal:
         listening(bind, port)
     assert (refusal.value.errno, refusal.value.strerror) == (errno.EADDRNOTAVAIL, "Cannot assign requested address")
 
 
-def test_a_port_is_taken_by_one_at_a_time_and_free_when_it_is_closed() -> None:
-    """At once, though connections to it are not forgotten yet."""
+def test_a_port_has_one_listener_and_is_free_as_soon_as_it_is_closed() -> None:
+    """It can be opened again although the system still remembers connections to it."""
     port = spare_port()
     with listening(V4, port) as first:
         assert not first.getblocking()
@@ -148,6 +148,6 @@ def test_a_port_is_taken_by_one_at_a_time_and_free_when_it_is_closed() -> None:
     ("bind", "wanted"),
     [("::", "[::]:65000"), ("fd00::5", "[fd00::5]:65000"), (V4, "127.0.0.1:65000"), (None, "*:65000")],
 )
-def test_a_place_is_written_as_in_a_url(bind: str | None, wanted: str) -> None:
-    """So that an IPv6 address is told from its port."""
+def test_an_address_with_port_is_formatted_as_in_a_url(bind: str | None, wanted: str) -> None:
+    """Brackets separate an IPv6 address from its port."""
     assert place(bind, LATER) == wanted

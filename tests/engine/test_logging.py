@@ -1,4 +1,4 @@
-"""Log lines: their form, their levels, and what happens when they cannot be written."""
+"""Tests of log lines: their format, their levels, and lines that cannot be written."""
 
 import io
 import json
@@ -24,13 +24,13 @@ class Terminal(io.StringIO):
     """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Describe so."""
+        """Return True."""
         return True
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """Leave logging as it was found."""
+    """Restore the logging configuration after each test."""
     with logging_kept():
         yield
 
@@ -42,12 +42,12 @@ def stream() -> io.StringIO:
 
 
 def logged(stream: io.StringIO) -> list[dict[str, Any]]:
-    """Read JSON lines."""
+    """Return the parsed JSON lines of a stream."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def fail() -> None:
-    """Fail on a line of this file."""
+    """Raise ValueError on the line after this one."""
     raise ValueError("no such thing")
 
 
@@ -60,8 +60,8 @@ def caught() -> ValueError:
     raise AssertionError
 
 
-def test_a_json_line_has_time_level_logger_and_event_first(stream: io.StringIO) -> None:
-    """Then the fields, in the order in which they were told."""
+def test_a_json_line_starts_with_time_level_logger_and_event(stream: io.StringIO) -> None:
+    """The other fields follow in the order in which they were given."""
     configure("info", "json", stream)
     structlog.get_logger("tensile.x").warning("gone", zone="b", cluster="lower-a", count=3)
     (entry,) = logged(stream)
@@ -70,8 +70,8 @@ def test_a_json_line_has_time_level_logger_and_event_first(stream: io.StringIO) 
     assert list(entry.values()) == ["warning", "tensile.x", "gone", "b", "lower-a", 3]
 
 
-def test_a_text_line_reads_from_left_to_right(stream: io.StringIO) -> None:
-    """A value is quoted where its end could not be seen; without a terminal there is no colour."""
+def test_a_text_line_has_time_level_logger_event_and_fields(stream: io.StringIO) -> None:
+    """Values with spaces or quotes and empty ones are quoted; without a terminal, the line has no colors."""
     configure("info", "text", stream)
     structlog.get_logger("tensile.x").info("Pod created", cluster="lower-a", because='is "bound"', n=3, empty="")
     line = stream.getvalue()
@@ -79,8 +79,8 @@ def test_a_text_line_reads_from_left_to_right(stream: io.StringIO) -> None:
     assert line[27:] == (' info    tensile.x: Pod created cluster=lower-a because="is \\"bound\\"" n=3 empty=""\n')
 
 
-def test_on_a_terminal_a_warning_has_a_colour() -> None:
-    """And what is ordinary has none."""
+def test_the_level_of_an_error_is_colored_on_a_terminal() -> None:
+    """A line of level info has no color."""
     terminal = Terminal()
     configure("info", "text", terminal)
     structlog.get_logger("tensile.x").info("one")
@@ -90,7 +90,7 @@ def test_on_a_terminal_a_warning_has_a_colour() -> None:
     assert "\x1b[31merror  \x1b[0m tensile.x: two" in second
 
 
-def test_json_has_no_colour_on_a_terminal() -> None:
+def test_json_has_no_color_on_a_terminal() -> None:
     """A program may read it there too."""
     terminal = Terminal()
     configure("info", "json", terminal)
@@ -107,8 +107,8 @@ def test_json_has_no_colour_on_a_terminal() -> None:
         ("error", ["error"]),
     ],
 )
-def test_a_level_lets_through_what_is_as_grave(level: str, told: list[str], stream: io.StringIO) -> None:
-    """By the names that the command line has."""
+def test_a_level_only_logs_lines_of_at_least_its_severity(level: str, told: list[str], stream: io.StringIO) -> None:
+    """The names of the levels are those of the command line."""
     configure(level, "json", stream)
     log = structlog.get_logger("tensile.x")
     for tell in (log.debug, log.info, log.warning, log.error):
@@ -117,15 +117,15 @@ def test_a_level_lets_through_what_is_as_grave(level: str, told: list[str], stre
 
 
 @pytest.mark.parametrize(("level", "form"), [("loud", "json"), ("info", "xml")])
-def test_another_level_or_form_is_refused(level: str, form: str, stream: io.StringIO) -> None:
-    """With those that there are."""
+def test_an_unknown_level_or_format_is_refused(level: str, form: str, stream: io.StringIO) -> None:
+    """The error lists the valid values."""
     with pytest.raises(TensileError, match="debug, info, warn, error and text or json"):
         configure(level, form, stream)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_no_secret_and_no_line_break_gets_into_a_line(form: str, stream: io.StringIO) -> None:
-    """Under the key of a secret, deeper down, in a text; and a name cannot forge a line."""
+def test_a_line_has_no_secret_and_no_line_break(form: str, stream: io.StringIO) -> None:
+    """Secrets are hidden under their key, in nested values and in text, and a name cannot forge a line."""
     configure("debug", form, stream)
     structlog.get_logger("tensile.x").info(
         "pod \n2026 forged", token="hunter2", body={"data": {"p": "hunter2"}}, sent="Bearer hunter2hunter2"
@@ -136,8 +136,8 @@ def test_no_secret_and_no_line_break_gets_into_a_line(form: str, stream: io.Stri
     assert written.count(HIDDEN) == 3
 
 
-def test_a_library_s_warning_is_a_line_like_ours(stream: io.StringIO) -> None:
-    """With its own name; what it says below a warning is not told, even when we say everything."""
+def test_a_warning_of_a_library_is_logged_in_the_same_format(stream: io.StringIO) -> None:
+    """Its logger name is kept, and lines of libraries below a warning are dropped at every level."""
     configure("debug", "json", stream)
     logging.getLogger("aiohttp.server").info("request came")
     logging.getLogger("asyncio").warning("took %d s", 3)
@@ -146,8 +146,8 @@ def test_a_library_s_warning_is_a_line_like_ours(stream: io.StringIO) -> None:
     assert entries == [("asyncio", "warning", "took 3 s"), ("aiohttp.server", "error", "lost")]
 
 
-def test_a_library_s_mistake_in_a_message_is_told_as_it_is(stream: io.StringIO) -> None:
-    """It costs neither the line nor the engine."""
+def test_a_library_message_with_wrong_arguments_is_logged_unformatted(stream: io.StringIO) -> None:
+    """The line is not lost, and no exception is raised."""
     configure("info", "json", stream)
     record = logging.LogRecord("lib", logging.WARNING, "lib.py", 1, "took %d s", ("three",), None)
     logging.getLogger().handlers[-1].handle(record)
@@ -155,8 +155,8 @@ def test_a_library_s_mistake_in_a_message_is_told_as_it_is(stream: io.StringIO) 
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_an_exception_is_one_line(form: str, stream: io.StringIO) -> None:
-    """Its type, its words and where it was raised; from a library as well; and no traceback."""
+def test_an_exception_is_logged_as_one_line_without_a_traceback(form: str, stream: io.StringIO) -> None:
+    """It has type, message and source line, for exceptions of libraries too."""
     configure("info", form, stream)
     structlog.get_logger("tensile.x").error("failed", exc_info=caught())
     logging.getLogger("lib").error("failed", exc_info=caught())
@@ -167,8 +167,8 @@ def test_an_exception_is_one_line(form: str, stream: io.StringIO) -> None:
         assert "Traceback" not in line
 
 
-def test_the_exception_at_hand_is_told(stream: io.StringIO) -> None:
-    """As libraries tell it; without one nothing is told of it."""
+def test_exc_info_logs_the_exception_that_is_being_handled(stream: io.StringIO) -> None:
+    """Without such an exception, the line has no error."""
     configure("info", "json", stream)
     try:
         fail()
@@ -180,15 +180,15 @@ def test_the_exception_at_hand_is_told(stream: io.StringIO) -> None:
     assert "error" not in second
 
 
-def test_words_of_one_s_own_go_before_those_of_the_exception(stream: io.StringIO) -> None:
-    """Who tells an error knows it better."""
+def test_an_explicit_error_field_takes_precedence_over_the_exception(stream: io.StringIO) -> None:
+    """The caller knows the error better."""
     configure("info", "json", stream)
     structlog.get_logger("tensile.x").error("failed", error="the pod is gone", exc_info=caught())
     assert logged(stream)[0]["error"] == "the pod is gone"
 
 
-def test_a_traceback_is_for_debugging(stream: io.StringIO) -> None:
-    """Below its line in a text, within it in JSON."""
+def test_a_traceback_is_only_logged_at_level_debug(stream: io.StringIO) -> None:
+    """It follows the line in text, and is a field in JSON."""
     configure("debug", "text", stream)
     structlog.get_logger("tensile.x").error("failed", exc_info=caught())
     first, second, *_, last = stream.getvalue().splitlines()
@@ -201,8 +201,8 @@ def test_a_traceback_is_for_debugging(stream: io.StringIO) -> None:
     assert logged(other)[0]["traceback"].splitlines()[-1] == "ValueError: no such thing"
 
 
-def test_no_control_character_comes_through_a_traceback(stream: io.StringIO) -> None:
-    """Its lines hold words that others chose."""
+def test_a_traceback_has_no_control_characters_and_no_secrets(stream: io.StringIO) -> None:
+    """Its lines contain text that other clients chose."""
     configure("debug", "text", stream)
     structlog.get_logger("tensile.x").error("failed", exc_info=ValueError("\x1b[2J Bearer hunter2hunter2"))
     assert "\x1b" not in stream.getvalue()
@@ -210,8 +210,8 @@ def test_no_control_character_comes_through_a_traceback(stream: io.StringIO) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_costs_the_line_alone() -> None:
-    """Whoever logs goes on, for as long as it lasts."""
+def test_a_full_disk_loses_only_the_lines() -> None:
+    """The caller continues for as long as the disk is full."""
     full = Path("/dev/full").open("w")  # noqa: SIM115 - closing it has to fail
     configure("info", "json", full)
     for _ in range(1000):
@@ -221,15 +221,15 @@ def test_a_full_disk_costs_the_line_alone() -> None:
         full.close()
 
 
-def test_a_stream_that_was_closed_costs_the_line_alone(stream: io.StringIO) -> None:
-    """As when the program ends while something still tells of it."""
+def test_a_closed_stream_loses_only_the_line(stream: io.StringIO) -> None:
+    """This happens if the program ends while a task still logs."""
     configure("info", "text", stream)
     stream.close()
     structlog.get_logger("tensile.x").info("lost")
 
 
-def test_configured_again_everything_goes_to_the_new_stream(stream: io.StringIO) -> None:
-    """Loggers that exist included, and each line once."""
+def test_a_new_configuration_logs_everything_to_the_new_stream(stream: io.StringIO) -> None:
+    """Existing loggers use it too, and each line is written once."""
     log = structlog.get_logger("tensile.x")
     configure("info", "json", io.StringIO())
     log.info("old")
@@ -239,8 +239,8 @@ def test_configured_again_everything_goes_to_the_new_stream(stream: io.StringIO)
     assert [entry["event"] for entry in logged(stream)] == ["new", "theirs"]
 
 
-def test_values_that_json_does_not_know_are_told_as_text(stream: io.StringIO) -> None:
-    """A path, a set, a number without end: a line is never lost for its form."""
+def test_values_without_a_json_form_are_logged_as_text(stream: io.StringIO) -> None:
+    """No line is lost because of the type of a value; paths and sets, for example, are converted."""
     configure("info", "json", stream)
     structlog.get_logger("tensile.x").info("so", path=Path("/x"), names={"a"}, big=10**40, pair=("a", 1), kind=int)
     (entry,) = logged(stream)
@@ -248,8 +248,8 @@ def test_values_that_json_does_not_know_are_told_as_text(stream: io.StringIO) ->
     assert (entry["pair"], entry["kind"]) == (["a", 1], "<class 'int'>")
 
 
-def test_an_error_is_described_by_type_words_and_line() -> None:
-    """One that was never raised has no line."""
+def test_an_error_is_described_by_type_message_and_line() -> None:
+    """An error that was never raised has no line."""
     error = caught()
     line = fail.__code__.co_firstlineno + 2
     assert raised_at(error) == f"test_logging.py:{line}"

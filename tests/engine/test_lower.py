@@ -1,4 +1,4 @@
-"""A lower of which only its Node is left: enough of it to keep that Node."""
+"""Tests of a lower of which only the Node is left, and of how the upper cluster is accessed."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from tensile.topology import Upper
 
 
 def node(name: str = "edge-1", **annotations: str) -> Manifest:
-    """Make a Node of ours that no topology declares."""
+    """Return a Node of this topology that no entry of the topology declares."""
     return thing("Node", name, "", annotations=annotations)
 
 
-def test_a_node_that_was_left_behind_gives_a_lower_of_its_own() -> None:
-    """Its name cannot be one of the file's, so nothing of the topology is mistaken for it."""
+def test_a_left_behind_node_gets_a_lower_with_a_name_that_no_file_can_have() -> None:
+    """The name in parentheses is not valid in a topology, so no declared lower is mistaken for it."""
     lower = left_behind(node())
     assert (lower.name, lower.node.name) == ("(edge-1)", "edge-1")
 
@@ -27,16 +27,16 @@ def test_a_node_that_was_left_behind_gives_a_lower_of_its_own() -> None:
     ("written", "given", "inside"),
     [(None, None, True), ("kubeconfigs/upper", None, False), (None, "kubeconfig", False)],
 )
-def test_without_a_kubeconfig_the_upper_cluster_is_the_one_around_us(
+def test_the_upper_cluster_is_the_surrounding_one_if_no_kubeconfig_is_given(
     written: str | None, given: str | None, *, inside: bool
 ) -> None:
-    """Whether the file names one or the command line."""
+    """Both a kubeconfig in the topology file and one on the command line name another cluster."""
     upper = Upper() if written is None else Upper(kubeconfig=written)
     assert ClusterAccess(Path(), upper_kubeconfig=given).is_inside(upper) == inside
 
 
-def test_the_default_namespace_is_that_of_the_context_in_use(tmp_path: Path) -> None:
-    """As for kubectl; in a cluster there is no context."""
+def test_the_default_namespace_is_that_of_the_kubeconfig_context_in_use(tmp_path: Path) -> None:
+    """This is as in kubectl. In a cluster there is no context, and an unreadable kubeconfig is an error."""
     contexts = [
         {"name": name, "context": {"cluster": "there", "user": "me", "namespace": name}} for name in ("here", "far")
     ]

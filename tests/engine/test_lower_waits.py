@@ -1,4 +1,4 @@
-"""What a lower whose kubeconfig is in a Secret needs of the upper cluster before it is opened, and what it does not."""
+"""Tests of what a lower with its kubeconfig in a Secret requires of the upper cluster before it is connected."""
 
 import asyncio
 from base64 import b64encode
@@ -45,12 +45,12 @@ lowers:
 """)
 HERE = Path()
 NOBODY = "https://127.0.0.1:1"
-"""Where nobody listens."""
+"""An address on which no program listens."""
 QUICK = InformerTimings(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0)
 
 
 class Upper(Apiserver):
-    """An upper apiserver that has the Secret, and answers nothing about the kinds in `closed`."""
+    """An upper apiserver that has the Secret, and denies lists of the kinds in `closed`."""
 
     def __init__(self, closed: Iterable[str]) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ class Upper(Apiserver):
 
 
 def secret() -> Manifest:
-    """Make the Secret with a kubeconfig of a cluster that is away."""
+    """Return the Secret with the kubeconfig of an unreachable cluster."""
     text = kubeconfig({"token": "t"}, server=NOBODY)
     meta = {"namespace": "ops", "name": A, "uid": "s", "resourceVersion": "5"}
     return {"metadata": meta, "data": {"kubeconfig": b64encode(text.encode()).decode()}}
 
 
 class OpeningLower:
-    """A lower that is joined to such an upper cluster; `ahead` is how far its clock is ahead, in seconds."""
+    """A lower that joins an upper cluster; `ahead` is the number of seconds by which its clock is ahead."""
 
     def __init__(self, *closed: str, topology: Topology = TOPOLOGY, directory: Path = HERE) -> None:
         self.topology = topology
@@ -85,7 +85,7 @@ class OpeningLower:
         self.joined: LowerConnection
 
     async def join(self) -> None:
-        """Open the upper cluster and begin with the lower."""
+        """Connect to the upper cluster, and begin with the lower."""
         self.fleet.open(UPPER, access_to(self.server.port))
         owner = owner_of(await self.fleet[UPPER].identified(), self.topology.name)
         world = World(self.topology, owner, upper_world(), datetime.now(UTC))
@@ -98,11 +98,11 @@ class OpeningLower:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a way to the lower cluster."""
+        """Report whether a connection to the lower cluster exists."""
         return A in self.fleet
 
     def look(self, ahead: float = 0.0) -> tuple[bool, bool]:
-        """Look at the lower after some time; says whether it was tried, and has been silent for evictAfter."""
+        """Check the lower after some time, and report whether it was attempted and unreachable for evictAfter."""
         self.ahead += ahead
         self.joined.look()
         lower = self.joined.lower
@@ -113,7 +113,7 @@ class OpeningLower:
 
 @asynccontextmanager
 async def ground(*closed: str, **options: Any) -> AsyncIterator[OpeningLower]:
-    """Join a lower to an upper cluster that denies some kinds; every try of a list is news."""
+    """Join a lower to an upper cluster that denies some kinds; every attempt of a list wakes the test."""
     made = OpeningLower(*closed, **options)
     async with running(made.server), asyncio.timeout(2 * WAIT):
         await made.join()
@@ -125,8 +125,8 @@ async def ground(*closed: str, **options: Any) -> AsyncIterator[OpeningLower]:
 
 
 @pytest.mark.parametrize("plural", ["roles", "rolebindings", "serviceaccounts", "configmaps", "namespaces"])
-async def test_a_list_above_that_it_does_not_need_does_not_keep_it_from_being_opened(plural: str) -> None:
-    """One right that is missing costs what needs it, and not every lower."""
+async def test_a_lower_is_connected_although_a_list_that_it_does_not_need_is_denied(plural: str) -> None:
+    """A missing permission only affects what needs it, and not every lower."""
     async with ground(plural) as here:
         await here.news.until(lambda: here.is_open)
         await here.news.until(lambda: here.fleet[UPPER].denied)
@@ -135,8 +135,8 @@ async def test_a_list_above_that_it_does_not_need_does_not_keep_it_from_being_op
 
 
 @pytest.mark.parametrize(("plural", "kind"), [("secrets", "Secret"), ("nodes", "Node")])
-async def test_a_list_above_that_it_needs_is_named_where_it_is_denied(plural: str, kind: str) -> None:
-    """As what is wrong with the lower, which its node says; granted, the lower is opened."""
+async def test_a_lower_is_not_connected_while_a_list_that_it_needs_is_denied(plural: str, kind: str) -> None:
+    """The denial is the lower's refusal, which its node shows; once permitted, the lower is connected."""
     async with ground(plural) as here:
         words = f"upper: list {kind}: denied: words about Forbidden: {ADVICE}"
         await here.news.until(lambda: here.joined.lower.refusal == words)
@@ -147,8 +147,8 @@ async def test_a_list_above_that_it_needs_is_named_where_it_is_denied(plural: st
         await here.news.until(lambda: here.joined.lower.refusal == "")
 
 
-async def test_silence_of_a_cluster_counts_from_when_it_was_first_tried() -> None:
-    """Before there is a way to it nobody has asked; one that is away for good from the start counts all the same."""
+async def test_a_cluster_counts_as_unreachable_from_the_first_attempt_to_connect() -> None:
+    """No request is sent before its credentials are known; a cluster that never responds counts too."""
     async with ground("secrets") as here:
         await here.news.until(lambda: here.joined.lower.refusal)
         assert here.look(3600.0)[0] is False
@@ -159,8 +159,8 @@ async def test_silence_of_a_cluster_counts_from_when_it_was_first_tried() -> Non
         assert here.look(560.0) == (True, True)
 
 
-async def test_files_that_it_lacks_are_waited_for(tmp_path: Path) -> None:
-    """First the kubeconfig, then the token that it names: each is read when it comes, and nothing before."""
+async def test_a_lower_is_connected_once_its_credential_files_exist(tmp_path: Path) -> None:
+    """First the kubeconfig appears, then the token file that it names, and each is read then."""
     async with ground(topology=BY_FILE, directory=tmp_path) as here:
         await here.news.until(lambda: "later: cannot be read" in here.joined.lower.refusal)
         (tmp_path / "later").write_text(kubeconfig({"tokenFile": "token"}, server=NOBODY))
@@ -170,14 +170,14 @@ async def test_files_that_it_lacks_are_waited_for(tmp_path: Path) -> None:
         assert here.joined.lower.refusal == ""
 
 
-async def test_a_secret_that_comes_later_and_changes_is_followed() -> None:
-    """As the watch tells of it; a bad one is said, and the way that there is stays."""
+async def test_a_changed_kubeconfig_secret_is_used() -> None:
+    """An invalid kubeconfig is reported as a warning, and the last good connection is kept."""
     async with ground() as here:
         secrets = here.joined._world.upper.secrets
         await here.news.until(lambda: here.is_open)
 
         def become(text: str, version: int) -> None:
-            """Let the watch tell of the Secret."""
+            """Deliver another version of the Secret by the watch."""
             found = secret()
             found["metadata"]["resourceVersion"] = str(version)
             found["data"]["kubeconfig"] = b64encode(text.encode()).decode()
@@ -191,8 +191,8 @@ async def test_a_secret_that_comes_later_and_changes_is_followed() -> None:
     assert not secrets._waiting or here.joined._secret_changed.set not in secrets._waiting
 
 
-async def test_a_lower_of_which_only_the_node_is_left_is_not_silent() -> None:
-    """Nobody asks its cluster, so how long that has not answered means nothing; an alert would fire."""
+async def test_a_lower_of_which_only_the_node_is_left_does_not_count_as_unreachable() -> None:
+    """No request is sent to its cluster, so an alert about missing responses would be wrong."""
     async with ground() as here:
         world = here.joined._world
         stray = LowerConnection(world, here.fleet, ClusterAccess(HERE), lambda: datetime.now(UTC), lambda _name: None)

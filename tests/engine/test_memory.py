@@ -1,4 +1,4 @@
-"""What the engine does about its memory once the first lists are in."""
+"""Tests of how the engine reduces its memory after the first lists."""
 
 import gc
 import subprocess
@@ -11,15 +11,15 @@ from tensile.engine import run as memory
 from tensile.kube.store import decoded, forget_decoded
 
 
-def test_what_stays_is_out_of_the_collectors_sight() -> None:
-    """A collection goes through what came since only; what is garbage already is not kept."""
+def test_set_apart_excludes_the_present_objects_from_garbage_collection() -> None:
+    """Later collections only go through newer objects; garbage is collected before the others are frozen."""
     before, stays = gc.get_freeze_count(), [[] for _ in range(100_000)]
     memory.set_apart()
     assert gc.get_freeze_count() > before + len(stays) // 2
 
 
-def test_what_was_freed_goes_back_to_the_system() -> None:
-    """Pages that lie between what is kept cannot go back by themselves."""
+def test_give_back_returns_freed_memory_to_the_system() -> None:
+    """Pages between blocks that are still in use are not returned by themselves."""
     kept, freed = [], []
     for number in range(2000):
         freed.append(bytes([number % 256]) * 20_000)
@@ -46,10 +46,10 @@ print(resident() - before)
 
 
 @pytest.mark.process
-def test_what_is_large_does_not_lie_between_what_stays() -> None:
-    """Pages of lists go back as soon as they were read: a fresh process holds not much more than what was kept of them.
+def test_large_blocks_are_kept_apart_from_lasting_ones() -> None:
+    """The pages of lists are returned as soon as they are read: little more than what was kept remains.
 
-    Left to itself the C library keeps four times as much.
+    Without this setting, the C library keeps four times as much.
     """
     run = subprocess.run(
         [sys.executable, "-c", _READING], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
@@ -57,8 +57,8 @@ def test_what_is_large_does_not_lie_between_what_stays() -> None:
     assert int(run.stdout) < 5_000_000
 
 
-def test_what_was_decoded_is_dropped_on_demand() -> None:
-    """It is decoded anew for who asks then."""
+def test_forget_decoded_drops_the_decoded_objects() -> None:
+    """The next caller decodes the same bytes again and gets a new object."""
     raw = b'{"kind":"Pod"}'
     first = decoded(raw)
     assert decoded(raw) is first
@@ -69,6 +69,6 @@ def test_what_was_decoded_is_dropped_on_demand() -> None:
 
 
 def resident() -> int:
-    """Return the bytes of this process that are in memory."""
+    """Return the resident memory of this process in bytes."""
     with open("/proc/self/statm") as file:  # noqa: PTH123 - a file of the kernel
         return int(file.read().split()[1]) * 4096

@@ -1,4 +1,4 @@
-"""When a program that runs puts its memory in order: not before the first lists, and not never."""
+"""Tests of when a running program compacts its memory: after the first lists, or after a limit of time."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ Wait = Callable[[], Awaitable[object]]
 
 
 async def settled(synced: Wait) -> float:
-    """Settle where lists come when `synced` returns; give the seconds that it took."""
+    """Settle an engine whose lists are complete when `synced` returns, and return the seconds that it took."""
 
     async def quiet() -> None:
         """Return at once."""
@@ -30,12 +30,12 @@ async def settled(synced: Wait) -> float:
 
 @pytest.mark.parametrize("seconds", [0.0, 20.0])
 @in_virtual_time
-async def test_it_waits_for_the_lists_that_come(seconds: float) -> None:
-    """What they bring is to be set apart with the rest."""
+async def test_the_engine_waits_for_the_first_lists_before_it_settles(seconds: float) -> None:
+    """The listed objects are frozen together with the others."""
     assert await settled(lambda: asyncio.sleep(seconds)) == seconds + _SETTLING
 
 
 @in_virtual_time
-async def test_a_list_that_never_comes_is_not_waited_for_for_ever() -> None:
-    """A lower that is away, or a right that is missing, would keep everything where the collector goes through it."""
+async def test_the_wait_for_the_first_lists_is_limited() -> None:
+    """An unreachable lower or a missing permission would otherwise keep all objects subject to garbage collection."""
     assert await settled(asyncio.Event().wait) == _LISTING + _SETTLING

@@ -1,4 +1,4 @@
-"""What is counted, what is asked at each scrape, and that Prometheus can read it."""
+"""Tests of the metrics: what is counted, what is read at each scrape, and that Prometheus can parse them."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ def metrics() -> Metrics:
 
 
 def scraped(metrics: Metrics) -> dict[Series, float]:
-    """Read every sample as Prometheus does, by name and labels."""
+    """Return every sample as Prometheus parses it, by name and labels."""
     families = text_string_to_metric_families(metrics.text().decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value for one in families for sample in one.samples
@@ -31,12 +31,12 @@ def scraped(metrics: Metrics) -> dict[Series, float]:
 
 
 def series(name: str, /, **labels: str) -> Series:
-    """Name a series."""
+    """Return the key of a series."""
     return name, tuple(sorted(labels.items()))
 
 
 def timed(*seconds: float) -> Histogram:
-    """Make a histogram of some durations."""
+    """Return a histogram of some durations."""
     found = Histogram()
     for one in seconds:
         found.observe(one)
@@ -44,12 +44,12 @@ def timed(*seconds: float) -> Histogram:
 
 
 def queue(depth: int = 0, **more: float) -> QueueReading:
-    """Make the state of a work queue."""
+    """Return the reading of a work queue."""
     return QueueReading(depth, 0, 0, timed(), timed(), 0.0, 0.0)._replace(**more)
 
 
-def test_steps_are_counted_by_what_came_of_them(metrics: Metrics) -> None:
-    """And the upper cluster, which has no name, is called so."""
+def test_steps_are_counted_by_result(metrics: Metrics) -> None:
+    """The upper cluster, which has no name, has the label upper."""
     for _ in range(3):
         metrics.step("lower-a", "create", "Pod", "ok")
     metrics.step("lower-a", "create", "Pod", "Denied")
@@ -63,8 +63,8 @@ def test_steps_are_counted_by_what_came_of_them(metrics: Metrics) -> None:
     }
 
 
-def test_events_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
-    """As the mirror of each lower has counted them, at the moment of the scrape."""
+def test_mirrored_events_are_counted_by_result(metrics: Metrics) -> None:
+    """The counts of each lower's mirror are read at the time of the scrape."""
     counts = {("lower-a", "copied"): 3, ("lower-a", "dropped"): 0}
     metrics.readings = MetricReadings(events=lambda: counts)
     counts["lower-a", "dropped"] = 2
@@ -73,8 +73,8 @@ def test_events_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
     assert found[series("tensile_events_total", lower="lower-a", result="dropped")] == 2
 
 
-def test_each_cluster_s_writes_are_counted_apart(metrics: Metrics) -> None:
-    """Who hears of a cluster's writes is made once and need not say which cluster it is."""
+def test_writes_are_counted_for_each_cluster(metrics: Metrics) -> None:
+    """An observer is created once for each cluster, and adds the name of the cluster itself."""
     upper, lower = metrics.observe(""), metrics.observe("lower-a")
     upper("patch", "Lease", "ok")
     lower("create", "Pod", "ok")
@@ -89,8 +89,8 @@ def test_each_cluster_s_writes_are_counted_apart(metrics: Metrics) -> None:
     )
 
 
-def test_reloads_are_there_before_the_first(metrics: Metrics) -> None:
-    """So that the first refusal is a rise that an alert can see."""
+def test_the_reload_series_exist_before_the_first_reload(metrics: Metrics) -> None:
+    """The first rejection is thus an increase that an alert can detect."""
     accepted, refused = (series("tensile_topology_reloads_total", result=result) for result in ("accepted", "rejected"))
     found = scraped(metrics)
     assert (found[accepted], found[refused]) == (0, 0)
@@ -101,8 +101,8 @@ def test_reloads_are_there_before_the_first(metrics: Metrics) -> None:
     assert (found[accepted], found[refused]) == (1, 2)
 
 
-def test_defects_are_counted_by_rule(metrics: Metrics) -> None:
-    """A rule without one is not listed."""
+def test_rule_errors_are_counted_by_rule(metrics: Metrics) -> None:
+    """A rule without an error has no series."""
     metrics.defect("pod")
     metrics.defect("pod")
     found = scraped(metrics)
@@ -111,8 +111,8 @@ def test_defects_are_counted_by_rule(metrics: Metrics) -> None:
     }
 
 
-def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
-    """A lower that is gone has no series any more, and a problem that was settled neither."""
+def test_readings_are_taken_at_each_scrape(metrics: Metrics) -> None:
+    """A removed lower and a resolved problem no longer have a series."""
     queues, silent = {"a": queue(3), "b": queue()}, {"a": 0.0, "b": 41.5}
     problems = [("a", "Denied"), ("a", "Denied"), ("b", "x")]
     strays = {"a": 2}
@@ -133,47 +133,47 @@ def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
     assert not [key for key in found if key[0] == "tensile_blocked_objects"]
 
 
-def test_without_readings_there_is_still_a_scrape(metrics: Metrics) -> None:
-    """The server answers before the engine is there; the version and the process are told then."""
+def test_a_scrape_succeeds_without_readings(metrics: Metrics) -> None:
+    """The server responds before the engine exists; version and process metrics are present then."""
     found = scraped(metrics)
     assert found[series("tensile_build_info", version=tensile.__version__)] == 1
     assert found[series("process_resident_memory_bytes")] > 1_000_000
     assert any(name == "python_gc_collections_total" for name, _ in found)
 
 
-def test_blocked_keys_are_counted_under_few_reasons() -> None:
-    """A webhook of a lower cluster can answer with any, and Prometheus would keep a series for each."""
+def test_blocked_objects_with_foreign_reasons_are_counted_as_other() -> None:
+    """A webhook of a lower cluster can return any reason, and Prometheus would keep a series for each."""
     here = world()
     here.problems = {Key("pod", A, "shop", f"web-{n}"): ForeignProblem(f"Policy{n}", "no") for n in range(3)}
     here.problems[Key("pod", A, "shop", "web")] = Problem("Forbidden", "no")
     assert Counter(blocked(here)) == {(A, "Other"): 3, (A, "Forbidden"): 1}
 
 
-def test_labels_are_escaped(metrics: Metrics) -> None:
-    """A reason comes from a cluster and may hold anything."""
+def test_label_values_are_escaped(metrics: Metrics) -> None:
+    """A reason comes from a cluster and can contain any character."""
     reason = 'a"b\\c\nd'
     metrics.readings = MetricReadings(problems=lambda: [("a", reason)])
     assert scraped(metrics)[series("tensile_blocked_objects", lower="a", reason=reason)] == 1
 
 
-def test_two_engines_in_one_process_count_apart(metrics: Metrics) -> None:
-    """And neither appears in the registry that all libraries share."""
+def test_two_engines_in_one_process_have_separate_metrics(metrics: Metrics) -> None:
+    """Neither uses the registry that all libraries share."""
     other = Metrics()
     metrics.defect("pod")
     assert series("tensile_reconcile_panics_total", rule="pod") not in scraped(other)
     assert not [family.name for family in REGISTRY.collect() if family.name.startswith("tensile")]
 
 
-def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
-    """It is the only manual that whoever reads a dashboard has."""
+def test_every_metric_has_a_help_text(metrics: Metrics) -> None:
+    """It is the only documentation that the reader of a dashboard has."""
     metrics.readings = MetricReadings(silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if not one.name.startswith(("process", "python"))]
     assert len(families) == 29
     assert all(len(family.documentation) > 20 for family in families)
 
 
-def test_a_histogram_is_cumulative(metrics: Metrics) -> None:
-    """As Prometheus wants it: each bucket has what the shorter ones have, and its bound belongs to it."""
+def test_histogram_buckets_are_cumulative(metrics: Metrics) -> None:
+    """Each bucket includes the shorter ones and its own bound, as Prometheus requires."""
     metrics.readings = MetricReadings(created=lambda: {"a": timed(0.001, 0.002, 0.005, 61.0)})
     found = scraped(metrics)
     name = "tensile_pod_creation_duration_seconds"
@@ -183,8 +183,8 @@ def test_a_histogram_is_cumulative(metrics: Metrics) -> None:
     assert found[series(f"{name}_sum", lower="a")] == pytest.approx(61.008)
 
 
-def test_queues_are_told_as_client_go_does(metrics: Metrics) -> None:
-    """Under its names, by the name of the queue."""
+def test_work_queues_have_the_metrics_of_client_go(metrics: Metrics) -> None:
+    """They have the same names, and the queue as label."""
     told = queue(2, adds=7, retries=3, queued=timed(0.2), worked=timed(0.3, 0.4), unfinished=1.5, longest=1.0)
     metrics.readings = MetricReadings(queues=lambda: {"a": told}, reconciled=lambda: {"pod": timed(0.3)})
     found = scraped(metrics)
@@ -201,8 +201,8 @@ def test_queues_are_told_as_client_go_does(metrics: Metrics) -> None:
     assert found[series("controller_runtime_reconcile_time_seconds_count", controller="pod")] == 1
 
 
-def test_requests_are_told_as_client_go_does(metrics: Metrics) -> None:
-    """By code, method and host; one without a response has a code of its own."""
+def test_requests_have_the_metrics_of_client_go(metrics: Metrics) -> None:
+    """The labels are code, method and host; a request without a response has the code <error>."""
     metrics.requests.observe("10.0.0.1", 6443, "GET", 200, 0.02)
     metrics.requests.observe("10.0.0.1", 6443, "GET", 200, 0.03)
     metrics.requests.observe("fd00::1", 6443, "PATCH", 0, 30.0)
@@ -215,8 +215,8 @@ def test_requests_are_told_as_client_go_does(metrics: Metrics) -> None:
     assert found[series(durations, verb="PATCH", host="[fd00::1]:6443")] == 30.0
 
 
-def test_evictions_are_told_by_reason(metrics: Metrics) -> None:
-    """Those of the loop, and those of the extender, which counts its own."""
+def test_evictions_are_counted_by_reason(metrics: Metrics) -> None:
+    """Both evictions of the loop and preemptions of the extender, which has its own counter, are included."""
     metrics.eviction("a", "drained")
     metrics.eviction("a", "drained")
     metrics.readings = MetricReadings(preempted=lambda: {"a": 3, "b": 0})
@@ -227,14 +227,14 @@ def test_evictions_are_told_by_reason(metrics: Metrics) -> None:
     }
 
 
-def test_what_others_changed_is_told_by_kind(metrics: Metrics) -> None:
-    """As the loop has counted it, by lower."""
+def test_drift_is_counted_by_lower_and_kind(metrics: Metrics) -> None:
+    """The counter of the loop is read at each scrape."""
     metrics.readings = MetricReadings(drift=lambda: {("a", "Secret"): 2})
     assert scraped(metrics)[series("tensile_drift_total", lower="a", kind="Secret")] == 2
 
 
-def test_the_leader_is_told_by_its_lease(metrics: Metrics) -> None:
-    """As client-go does, so that several controllers can be told apart."""
+def test_the_leader_metric_has_the_name_of_the_lease(metrics: Metrics) -> None:
+    """It is the metric of client-go, which distinguishes several controllers by that name."""
     for leads in (True, False):
         metrics.readings = MetricReadings(leads=lambda leads=leads: {"tensile-demo": leads})
         assert scraped(metrics)[series("leader_election_master_status", name="tensile-demo")] == leads

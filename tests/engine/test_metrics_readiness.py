@@ -1,4 +1,4 @@
-"""When an engine is ready, and what it says while it is not."""
+"""Tests of the readiness of an engine, and of the reason that it reports while it is not ready."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from tensile.reconcile.world import World
 
 
 def said(here: World, *, denied: str = "", waits: str = "", is_running: bool = True) -> str:
-    """Ask what an engine misses that knows this world."""
+    """Return what is missing for the readiness of an engine with this world."""
     joined = {name: SimpleNamespace(lower=lower) for name, lower in here.lowers.items()}
     fleet = {UPPER: SimpleNamespace(denied=denied)}
     engine = SimpleNamespace(
@@ -23,16 +23,16 @@ def said(here: World, *, denied: str = "", waits: str = "", is_running: bool = T
     return missing(engine)  # type: ignore[arg-type]
 
 
-def test_it_is_ready_when_what_every_lower_needs_is_listed() -> None:
-    """And the webhook is trusted; before the upper cluster answers it is not."""
+def test_an_engine_is_ready_if_the_required_lists_are_complete() -> None:
+    """Its webhook must be trusted too, and the upper cluster must have responded."""
     assert said(world()) == ""
     assert said(world(), waits="its certificate is not trusted yet") == "its certificate is not trusted yet"
     assert said(world(), is_running=False) == "the upper cluster has not responded yet"
 
 
 @pytest.mark.parametrize("name", ["nodes", "namespaces", "config_maps", "secrets", "waiting", "remade"])
-def test_a_list_that_every_lower_needs_is_waited_for(name: str) -> None:
-    """What the cluster does not allow is told with it."""
+def test_an_engine_is_not_ready_if_a_list_that_every_lower_needs_is_missing(name: str) -> None:
+    """The reason includes the permission that the upper cluster denies."""
     here = world()
     setattr(here.upper, name, Cache())
     words = "not all objects of the upper cluster are listed yet"
@@ -40,16 +40,16 @@ def test_a_list_that_every_lower_needs_is_waited_for(name: str) -> None:
     assert said(here, denied="upper: list Node: denied: no") == f"{words}: upper: list Node: denied: no"
 
 
-def test_the_pods_of_every_node_are_waited_for() -> None:
-    """Of each of them."""
+def test_an_engine_is_not_ready_until_the_pods_of_every_virtual_node_are_listed() -> None:
+    """A single virtual node without a list of its pods is enough to make the engine unready."""
     for name in (A, B):
         here = world()
         here.lowers[name].upper_pods = Cache()
         assert said(here) != ""
 
 
-def test_what_a_controller_follows_is_not_waited_for() -> None:
-    """A right that is missing for it would call all replicas unready at once, and take the webhook with them."""
+def test_a_missing_list_of_a_controller_does_not_make_an_engine_unready() -> None:
+    """A missing permission of a controller would make all replicas unready at once, and their webhook with them."""
     here = world(more="controllers: [RBAC]\n")
     here.upper.more[ROLE] = Cache()
     assert said(here, denied="upper: list Role: denied: no") == ""

@@ -1,4 +1,4 @@
-"""What `tensile run --observe` reports: each line once, again when it differs, and when it no longer holds."""
+"""Tests of the log of `tensile run --observe`: each change once, again if it differs, and when it no longer applies."""
 
 from copy import deepcopy
 
@@ -32,8 +32,8 @@ def changed(ref: Ref, *fields: str) -> Change:
     return Change(ref, "update", "it differs", (), tuple(Difference((name,), "old", "s3cret") for name in fields))
 
 
-def test_the_first_report_has_everything_and_a_summary() -> None:
-    """Also one without changes has its summary, so that the log shows that the clusters were read."""
+def test_the_first_report_has_all_changes_and_a_summary() -> None:
+    """A report without changes has a summary too, so that the log shows that the clusters were read."""
     report = report_of(preview(created(WEB), NameConflict="in use"))
     place = {"cluster": A, "object": "shop/web"}
     assert news(report, None, "Plan: 1 to add") == [
@@ -48,8 +48,8 @@ def test_the_first_report_has_everything_and_a_summary() -> None:
     assert news(report_of(preview()), None, "Plan: 0 to add") == [LogLine("info", "Plan: 0 to add", {})]
 
 
-def test_a_later_report_has_what_differs() -> None:
-    """An object whose planned content alone differs is the same: the content can have the time of the plan in it."""
+def test_a_later_report_only_has_the_differences() -> None:
+    """An object with only other planned content is the same, because that can include the time of the plan."""
     last = report_of(preview(created(WEB, "1"), created(SETTINGS)))
     report = report_of(preview(created(WEB, "2"), changed(SETTINGS, "data")))
     lines = [(line.event, line.fields.get("object")) for line in news(report, last, "Plan: …")]
@@ -57,8 +57,8 @@ def test_a_later_report_has_what_differs() -> None:
     assert news(report, report, "Plan: …") == []
 
 
-def test_what_is_no_longer_planned_is_reported() -> None:
-    """Somebody else did it, or the pod was deleted; a problem that is gone is not a warning any more."""
+def test_a_change_that_is_no_longer_planned_is_reported() -> None:
+    """Another client may have made it, or the pod was deleted; the line for a resolved problem is no warning."""
     last = report_of(preview(created(WEB), Denied="a quota"))
     lines = [(line.level, line.event) for line in news(report_of(preview()), last, "Plan: …")]
     assert lines == [
@@ -68,8 +68,8 @@ def test_what_is_no_longer_planned_is_reported() -> None:
     ]
 
 
-def test_a_line_names_fields_and_not_their_values() -> None:
-    """Many fields are cut."""
+def test_a_line_has_the_changed_fields_without_their_values() -> None:
+    """A long list of fields is cut."""
     (line, _) = news(report_of(preview(changed(SETTINGS, *"abcdefghij"))), None, "Plan: …")
     assert line.fields["fields"] == [*"abcdefgh", "..."]
     assert "s3cret" not in str(line)
@@ -82,8 +82,8 @@ def node_of(found: World) -> Manifest:
     return deepcopy(entry.manifest())
 
 
-def test_nodes_of_other_engines_count_as_stopped() -> None:
-    """In the copy only; a node of this topology is as it is."""
+def test_virtual_nodes_of_other_owners_are_not_ready_in_the_copied_world() -> None:
+    """Nodes of this topology are unchanged, and so is the original world."""
     here = world()
     raised(here)
     assert is_kept_alive(node_of(stopped(here)))

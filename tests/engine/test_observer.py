@@ -1,4 +1,4 @@
-"""What people and metrics are told of the loop's doings."""
+"""Tests of the log lines and metrics for the actions of the reconcile loop."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +32,7 @@ CREATE = Step("create", Ref("lower-a", POD, "default", "web"), "is bound to lowe
 
 
 class Reader:
-    """Who reads the log, and sets the clock."""
+    """An observer with a captured log and a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -44,64 +44,64 @@ class Reader:
         self.narration = LoggingObserver(self.metrics, lambda: self.now, log)
 
     def read(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the level, the words and the fields of everything told since the last time."""
+        """Return level, event and fields of every line that was logged since the last call."""
         calls, self._sink.calls = self._sink.calls, []
         return [(call.method_name, call.kwargs.pop("event"), call.kwargs) for call in calls]
 
     def levels(self) -> list[str]:
-        """Return the levels of everything told since the last time."""
+        """Return the levels of the lines that were logged since the last call."""
         return [level for level, _, _ in self.read()]
 
     def counted(self, name: str) -> float:
-        """Return the value of a series such as `tensile_reconcile_panics_total{rule="pod"}`, 0 when there is none."""
+        """Return the value of a series such as `tensile_reconcile_panics_total{rule="pod"}`, 0 if it does not exist."""
         found = [line for line in self.metrics.text().decode().splitlines() if line.startswith(name + " ")]
         return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
 
 @pytest.fixture
 def reader() -> Reader:
-    """Return a narration's reader."""
+    """Return an observer whose log can be read."""
     return Reader()
 
 
 def decide(message: str) -> None:
-    """Fail, as a rule should not."""
+    """Raise an error, as a rule should not."""
     raise ValueError(message)
 
 
 def defect(message: str = "no such thing") -> ValueError:
-    """Return an error as it comes out of a rule."""
+    """Return an error as a rule raises it."""
     with pytest.raises(ValueError, match=message) as caught:
         decide(message)
     return caught.value
 
 
-def test_a_decision_is_one_line(reader: Reader) -> None:
-    """What was done, where, to what, and why."""
+def test_a_step_is_logged_as_one_line(reader: Reader) -> None:
+    """The line has the action, the cluster, the object and the reason."""
     reader.narration.on_step(KEY, CREATE, None)
     fields = {"cluster": "lower-a", "object": "default/web", "because": "is bound to lower-a"}
     assert reader.read() == [("info", "Pod created", fields)]
 
 
 @pytest.mark.parametrize(("error", "count"), [(None, 1), (Throttled("a budget forbids it"), 0)])
-def test_an_eviction_is_counted_when_it_succeeds(reader: Reader, error: ClusterError | None, count: int) -> None:
-    """By the lower that the pod leaves, and the cause."""
+def test_an_eviction_is_only_counted_if_it_succeeds(reader: Reader, error: ClusterError | None, count: int) -> None:
+    """The labels are the lower that the pod leaves, and the cause."""
     step = Step("delete", Ref("", POD, "default", "web"), "is drained", subresource="eviction", cause="drained")
     reader.narration.on_step(KEY, step, error)
     reader.narration.on_step(KEY, Step("delete", CREATE.ref, "the upper pod was deleted"), None)
     assert reader.counted('tensile_evictions_total{lower="lower-a",reason="drained"}') == count
 
 
-def test_an_object_without_a_namespace_has_none(reader: Reader) -> None:
-    """And the upper cluster, which has no name, is called so."""
+def test_an_object_without_a_namespace_is_logged_by_its_name_alone(reader: Reader) -> None:
+    """The upper cluster, which has no name, is logged as upper."""
     reader.narration.on_step(NODE_KEY, Step("create", Ref("", NODE, "", "lower-a"), "is in the topology"), None)
     assert reader.read() == [
         ("info", "Node created", {"cluster": "upper", "object": "lower-a", "because": "is in the topology"})
     ]
 
 
-def test_a_change_is_told_by_its_fields_and_never_by_what_is_in_them(reader: Reader) -> None:
-    """A Secret's values least of all."""
+def test_a_change_is_logged_with_its_fields_and_without_values(reader: Reader) -> None:
+    """A Secret for example must not be readable in the log."""
     operations = ({"op": "replace", "path": "/data/password", "value": "aHVudGVyMg=="},)
     ref = Ref("lower-a", SECRET, "default", "db")
     step = Step("patch", ref, "differs", patch=Patch("json-patch", list(operations)), operations=operations)
@@ -112,8 +112,8 @@ def test_a_change_is_told_by_its_fields_and_never_by_what_is_in_them(reader: Rea
     assert "aHVudGVyMg" not in repr(fields)
 
 
-def test_a_change_of_many_fields_is_cut(reader: Reader) -> None:
-    """Eight tell what it is about."""
+def test_a_change_of_many_fields_is_logged_with_the_first_eight(reader: Reader) -> None:
+    """Eight fields are enough to recognize the change."""
     operations = tuple({"op": "add", "path": f"/data/k{number}", "value": "v"} for number in range(9))
     step = Step("patch", Ref("lower-a", CONFIG_MAP, "default", "c"), "differs", operations=operations)
     reader.narration.on_step(KEY, step, None)
@@ -122,8 +122,8 @@ def test_a_change_of_many_fields_is_cut(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_deletion_that_nobody_asked_for_says_so(reader: Reader, *, asked: bool) -> None:
-    """It is what the guard counts."""
+def test_a_deletion_that_was_not_requested_is_marked_in_the_log(reader: Reader, *, asked: bool) -> None:
+    """The guard limits such deletions."""
     reader.narration.on_step(KEY, Step("delete", CREATE.ref, "has no upper pod", uid="u", requested=asked), None)
     ((level, words, fields),) = reader.read()
     assert (level, words) == ("info", "Pod deleted")
@@ -137,22 +137,24 @@ def test_a_deletion_that_nobody_asked_for_says_so(reader: Reader, *, asked: bool
         Step("confirm", Ref("lower-a", POD, "default", "web"), "may be gone"),
     ],
 )
-def test_what_nobody_decides_about_is_for_debugging(reader: Reader, step: Step) -> None:
-    """Status and second looks."""
+def test_steps_that_no_plan_contains_are_logged_at_level_debug(reader: Reader, step: Step) -> None:
+    """These are status updates and confirming reads."""
     reader.narration.on_step(KEY, step, None)
     assert reader.levels() == ["debug"]
 
 
 @pytest.mark.parametrize("error", [Conflict("x"), AlreadyExists("x"), NotFound("x"), Throttled("x"), Denied("x")])
-def test_what_the_loop_settles_or_tells_elsewhere_is_for_debugging(reader: Reader, error: ClusterError) -> None:
-    """A denial is told with its key, the others are how the loop learns that it must look again."""
+def test_errors_that_the_loop_handles_are_logged_at_level_debug(reader: Reader, error: ClusterError) -> None:
+    """A denial is logged with its key, and the others only cause another reconciliation."""
     reader.narration.on_step(KEY, CREATE, error)
     assert reader.levels() == ["debug"]
 
 
 @pytest.mark.parametrize("kind", [Unreachable, Unauthorized, Expired, ClusterError])
-def test_an_error_that_nobody_else_tells_is_a_warning(reader: Reader, kind: type[ClusterError]) -> None:
-    """With the cluster, what was tried, and what it said."""
+def test_an_error_that_is_not_reported_elsewhere_is_logged_as_a_warning(
+    reader: Reader, kind: type[ClusterError]
+) -> None:
+    """It has the cluster, the attempted action and the message."""
     error = kind("boom", cluster="lower-a", doing="create Pod default/web")
     reader.narration.on_step(KEY, CREATE, error)
     ((level, words, fields),) = reader.read()
@@ -160,8 +162,8 @@ def test_an_error_that_nobody_else_tells_is_a_warning(reader: Reader, kind: type
     assert fields == {"rule": "pod", "error": f"lower-a: create Pod default/web: {kind.title}: boom"}
 
 
-def test_a_cluster_that_fails_a_thousand_times_is_told_once_in_a_while(reader: Reader) -> None:
-    """The next warning says how many there were; another cluster, and another sort of error, has its own."""
+def test_repeated_errors_of_a_cluster_are_logged_once_per_interval(reader: Reader) -> None:
+    """The next warning has their number; another cluster and another type of error are logged separately."""
     for _ in range(1000):
         reader.narration.on_step(KEY, CREATE, Unreachable("boom"))
     assert reader.levels() == ["warning", *["debug"] * 999]
@@ -178,8 +180,8 @@ def test_a_cluster_that_fails_a_thousand_times_is_told_once_in_a_while(reader: R
     assert (level, fields["more_since"]) == ("warning", 1000)
 
 
-def test_a_reason_in_ever_other_words_is_told_once_in_a_while(reader: Reader) -> None:
-    """A cluster may word its refusal anew each time; another reason, and another key, are told at once."""
+def test_a_blocked_key_is_logged_once_per_interval_and_reason(reader: Reader) -> None:
+    """The message can vary each time; another reason and another key are logged at once."""
     for number in range(100):
         reader.narration.on_blocked(KEY, Problem("Forbidden", f"no {number}"))
     assert reader.levels() == ["warning", *["debug"] * 99]
@@ -188,8 +190,8 @@ def test_a_reason_in_ever_other_words_is_told_once_in_a_while(reader: Reader) ->
     assert reader.levels() == ["warning", "warning"]
 
 
-def test_a_key_that_cannot_go_on_is_a_warning(reader: Reader) -> None:
-    """With the reason and the sentence that people see on the pod."""
+def test_a_blocked_key_is_logged_as_a_warning(reader: Reader) -> None:
+    """It has the reason and the message that users see on the pod."""
     reader.narration.on_blocked(KEY, Problem("Forbidden", 'pods "web" is forbidden: exceeded quota'))
     assert reader.read() == [
         (
@@ -206,8 +208,8 @@ def test_a_key_that_cannot_go_on_is_a_warning(reader: Reader) -> None:
     ]
 
 
-def test_a_defect_is_an_error_with_its_key(reader: Reader) -> None:
-    """The error goes along, so that the log can say its type, its words and its line."""
+def test_an_exception_in_a_rule_is_logged_as_an_error_with_its_key(reader: Reader) -> None:
+    """The exception is passed on, so that the log can add its type, its message and its source line."""
     error = defect()
     reader.narration.on_rule_error(NODE_KEY, error)
     ((level, words, fields),) = reader.read()
@@ -215,8 +217,8 @@ def test_a_defect_is_an_error_with_its_key(reader: Reader) -> None:
     assert fields == {"lower": "lower-a", "rule": "node", "object": "lower-a", "exc_info": error}
 
 
-def test_a_defect_that_meets_every_key_is_told_once_in_a_while(reader: Reader) -> None:
-    """Whatever its words are; one raised elsewhere is another one."""
+def test_an_exception_that_affects_many_keys_is_logged_once_per_interval(reader: Reader) -> None:
+    """Its message does not matter; an exception of another source line is logged separately."""
     for number in range(50):
         reader.narration.on_rule_error(KEY._replace(name=f"web-{number}"), defect(f"no pod {number}"))
     reader.narration.on_rule_error(KEY, ValueError("never raised"))
@@ -225,12 +227,12 @@ def test_a_defect_that_meets_every_key_is_told_once_in_a_while(reader: Reader) -
 
 
 def results() -> Iterator[ClusterError | None]:
-    """Yield what may come of a step."""
+    """Yield the possible results of a step."""
     yield from (None, None, Denied("x"), Unreachable("x"))
 
 
-def test_every_step_is_counted(reader: Reader) -> None:
-    """Whether it is told or not, by cluster, verb, kind and what came of it."""
+def test_every_step_is_counted_whether_it_is_logged_or_not(reader: Reader) -> None:
+    """The labels are cluster, verb, kind and result."""
     for error in results():
         reader.narration.on_step(KEY, CREATE, error)
     reader.narration.on_step(KEY, Step("patch", Ref("", POD, "default", "web"), "status", in_plan=False), None)
@@ -244,8 +246,8 @@ def test_every_step_is_counted(reader: Reader) -> None:
     assert counted == [2, 1, 1, 1]
 
 
-def test_without_a_log_of_its_own_it_tells_the_engine_s() -> None:
-    """Which is where `configure` sends everything."""
+def test_the_observer_uses_the_engines_log_by_default() -> None:
+    """That is the log that `configure` sets up."""
     with capture_logs() as logs:
         LoggingObserver(Metrics(), lambda: 0.0).on_blocked(KEY, Problem("Denied", "no"))
     assert [(entry["event"], entry["reason"]) for entry in logs] == [("reconcile blocked", "Denied")]

@@ -1,4 +1,4 @@
-"""The list of rights: what follows from a topology, and that it holds no more than the security model allows."""
+"""Tests of the permissions that follow from a topology, and that they do not exceed the security model."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ EVERYTHING = {
 
 
 def topology(**fields: Any) -> Topology:
-    """Make a topology of one lower; `lower` holds fields of that."""
+    """Return a topology of one lower; `lower` has fields of that lower."""
     lower = {"name": "a", "kubeconfig": "a", **fields.pop("lower", {})}
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": [lower], **fields}
     return parse(orjson.dumps(file).decode(), name="topology.yaml")
@@ -34,20 +34,20 @@ def verbs(rights: list[Permission], resource: str, group: str = "") -> set[str]:
 
 
 def above(**fields: Any) -> list[Permission]:
-    """Return the rights in the upper cluster."""
+    """Return the permissions in the upper cluster."""
     return upper_rights(topology(**fields))
 
 
 def below(**fields: Any) -> list[Permission]:
-    """Return the rights in the lower cluster."""
+    """Return the permissions in the lower cluster."""
     return lower_rights(topology(**fields).lowers[0])
 
 
 BARE: dict[str, Any] = {"controllers": [], "kubelet": {"tlsCertFile": "c", "tlsKeyFile": "k"}}
 
 
-def test_each_resource_stands_once() -> None:
-    """So that a role made of the list has one rule for each."""
+def test_each_resource_is_listed_once() -> None:
+    """A role that is generated from the list thus has one rule for each resource."""
     for rights in (above(**EVERYTHING), below(**EVERYTHING)):
         keys = [(one.group, one.resource, one.namespace, one.name) for one in rights]
         assert len(keys) == len(set(keys))
@@ -73,14 +73,16 @@ def test_each_resource_stands_once() -> None:
         ({"webhook": {"enabled": True}}, "persistentvolumeclaims", "", {"list", "watch"}),
     ],
 )
-def test_what_a_feature_needs_above(fields: dict[str, Any], resource: str, group: str, wanted: set[str]) -> None:
-    """It is in the list with the feature, and not without."""
+def test_a_feature_adds_its_permissions_in_the_upper_cluster(
+    fields: dict[str, Any], resource: str, group: str, wanted: set[str]
+) -> None:
+    """They are only listed if the feature is enabled."""
     assert verbs(above(**{**BARE, **fields}), resource, group) == wanted
     assert not verbs(above(**BARE), resource, group)
 
 
-def test_what_a_webhook_registered_can_always_be_taken_back() -> None:
-    """Roles and topology are applied together: where the feature has gone, the right to see it off is left."""
+def test_the_permissions_to_delete_the_webhook_are_always_listed() -> None:
+    """Roles and topology are applied together, so a disabled webhook's objects must still be deletable."""
     hook = ("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
     assert verbs(above(**{**BARE, "webhook": {"enabled": True}}), *hook) == {"get", *WRITTEN}
     (left,) = (one for one in above(**BARE) if (one.resource, one.group) == hook)
@@ -99,8 +101,8 @@ def test_what_a_webhook_registered_can_always_be_taken_back() -> None:
         ({"tlsCertFile": "c", "tlsKeyFile": "k"}, ""),
     ],
 )
-def test_the_webhooks_certificate_is_in_one_secret(webhook: dict[str, Any], namespace: str) -> None:
-    """In the namespace of its Service, else in that of the engine; with files, or outside a cluster, in none."""
+def test_the_webhook_certificate_needs_permissions_for_one_secret(webhook: dict[str, Any], namespace: str) -> None:
+    """Its namespace is that of the Service, else of the engine; with files or outside a cluster, none is needed."""
     spec = topology(webhook={"enabled": True, **webhook})
     rights = [one for one in upper_rights(spec, namespace="inside") if one.purpose.startswith("CA and certificate")]
     assert [(one.namespace, one.name, one.verbs) for one in rights] == (
@@ -113,15 +115,15 @@ def test_the_webhooks_certificate_is_in_one_secret(webhook: dict[str, Any], name
 
 
 @pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}, {}])
-def test_pods_may_always_be_evicted(moving: dict[str, Any]) -> None:
-    """An edit alone drains a lower cluster; where none is asked for, lacking it costs just that."""
+def test_the_permission_to_evict_pods_is_always_listed(moving: dict[str, Any]) -> None:
+    """An edit is enough to drain a lower; while nothing evicts pods, a missing permission has only that consequence."""
     (right,) = (one for one in above(**{**BARE, **moving}) if one.resource == "pods/eviction")
     assert (right.verbs, bool(right.lost)) == (("create",), not moving)
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_disruption_budgets_may_always_be_listed(enabled: bool) -> None:  # noqa: FBT001
-    """Plans tell of those that an edit meets, and preemption respects them; the engine works without both."""
+def test_the_permission_to_list_disruption_budgets_is_always_listed(enabled: bool) -> None:  # noqa: FBT001
+    """Plans report budgets that an edit affects, and preemption respects them; the engine works without both."""
     rights = above(**{**BARE, "extender": {"enabled": enabled}})
     (right,) = (one for one in rights if one.resource == "poddisruptionbudgets")
     assert (right.verbs, right.namespace, "preemption" in right.lost) == (("list",), "", enabled)
@@ -130,8 +132,8 @@ def test_disruption_budgets_may_always_be_listed(enabled: bool) -> None:  # noqa
 
 
 @pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}])
-def test_pods_and_secrets_are_written_above_only_to_recreate_bare_pods(moving: dict[str, Any]) -> None:
-    """Whoever may create pods in every namespace has any account of the cluster: it is asked for by name only."""
+def test_write_access_to_upper_pods_and_secrets_requires_recreate_bare_pods(moving: dict[str, Any]) -> None:
+    """A client that may create pods in every namespace can use any ServiceAccount, so it has a separate setting."""
     asked = {"descheduler": {**moving.get("descheduler", {}), "recreateBarePods": True}}
     for fields, is_asked in ((moving, False), (asked, True)):
         rights = above(**{**BARE, **moving, **fields})
@@ -150,29 +152,31 @@ def test_pods_and_secrets_are_written_above_only_to_recreate_bare_pods(moving: d
         ("RBAC", "clusterroles", "rbac.authorization.k8s.io", {"list", "watch"}),
     ],
 )
-def test_what_a_controller_needs_below(controller: str, resource: str, group: str, wanted: set[str]) -> None:
-    """Objects of our own are written, others only looked at."""
+def test_a_controller_adds_its_permissions_in_the_lower_cluster(
+    controller: str, resource: str, group: str, wanted: set[str]
+) -> None:
+    """The kinds that the engine creates are writable, and others are only readable."""
     controllers = ["ServiceAccount", controller] if controller == "RBAC" else [controller]
     assert verbs(below(controllers=controllers), resource, group) == wanted
     assert not verbs(below(controllers=[]), resource, group)
 
 
-def test_accounts_below_are_written_only_with_their_controller() -> None:
-    """The account `default` is looked at in any case, by `plan` one by one."""
+def test_lower_service_accounts_are_only_written_with_their_controller() -> None:
+    """The ServiceAccount `default` is read in any case, by `plan` individually."""
     assert verbs(below(controllers=[]), "serviceaccounts") == set(READ)
     assert verbs(below(controllers=["ServiceAccount"]), "serviceaccounts") == {*READ, *WRITTEN}
 
 
-def test_a_lower_needs_what_its_own_controllers_need() -> None:
-    """Above, those of any lower count."""
+def test_a_lower_only_needs_the_permissions_of_its_own_controllers() -> None:
+    """In the upper cluster, only controllers that some lower uses add permissions."""
     one = topology(controllers=["PV"], lower={"controllers": ["Service"]})
     assert verbs(lower_rights(one.lowers[0]), "services")
     assert not verbs(lower_rights(one.lowers[0]), "persistentvolumeclaims")
     assert not verbs(upper_rights(one), "persistentvolumeclaims")
 
 
-def test_every_kind_that_a_controller_follows_is_in_the_list() -> None:
-    """A kind that comes into FOLLOWS needs no word here."""
+def test_every_kind_that_a_controller_watches_is_listed() -> None:
+    """A kind that is added to FOLLOWS needs no change of the list."""
     rights = {True: above(**EVERYTHING), False: below(**EVERYTHING)}
     for follows in FOLLOWS.values():
         for follow in follows:
@@ -181,8 +185,8 @@ def test_every_kind_that_a_controller_follows_is_in_the_list() -> None:
             assert not follow.ours or found >= {*READ, *WRITTEN}
 
 
-def test_nobody_may_do_everything() -> None:
-    """No verb is a wildcard, and none of those by which one comes to other rights is there."""
+def test_no_permission_has_a_wildcard_verb_or_permits_escalation() -> None:
+    """Only the list of all kinds has a wildcard resource, and the engine works without it."""
     for rights in (above(**EVERYTHING), below(**EVERYTHING)):
         found = {verb for one in rights for verb in one.verbs}
         assert found <= {*READ, *WRITTEN}
@@ -190,8 +194,8 @@ def test_nobody_may_do_everything() -> None:
         assert all(one.verbs == ("list",) and one.lost for one in rights if one.kind == ALL_KINDS)
 
 
-def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
-    """Leases of nodes, and the status and a plan beside the topology's ConfigMap."""
+def test_permissions_are_limited_to_the_namespaces_that_need_them() -> None:
+    """This concerns leases, and the status, history and plan beside the topology's ConfigMap."""
     rights = upper_rights(topology(), place=ConfigMapKey("ops", "mine"))
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
@@ -208,8 +212,8 @@ def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
     assert {one.name for one in rights if one.kind == CONFIG_MAP and one.lost} == {"mine-plan"}
 
 
-def test_a_topology_file_is_told_of_in_kube_system() -> None:
-    """By its name. The engine works without that, and says so."""
+def test_the_status_and_history_of_a_topology_file_are_in_kube_system() -> None:
+    """Their names contain that of the topology, and the engine works without these permissions."""
     rights = [one for one in upper_rights(topology()) if one.resource == "configmaps" and one.namespace]
     assert {(one.namespace, one.name): one.verbs for one in rights} == {
         ("kube-system", ""): ("create",),
@@ -219,8 +223,8 @@ def test_a_topology_file_is_told_of_in_kube_system() -> None:
     assert all("tensile rollback" in one.lost for one in rights)
 
 
-def test_what_is_for_one_object_is_for_no_other() -> None:
-    """Neither another's webhook nor another's turn is the engine's to change; at `create` no role can tell names."""
+def test_permissions_for_single_objects_have_their_name() -> None:
+    """The engine must not change other webhooks and leases; a role cannot limit the verb `create` to a name."""
     rights = upper_rights(topology(webhook={"enabled": True}), takes_turns=True, namespace="tensile")
     named = {(one.resource, one.name): one.verbs for one in rights if one.name}
     assert named == {
@@ -236,8 +240,8 @@ def test_what_is_for_one_object_is_for_no_other() -> None:
     assert unnamed["mutatingwebhookconfigurations"] == unnamed["leases"] == ("create",)
 
 
-def test_how_a_right_is_written_in_a_role() -> None:
-    """By group and resource, with the subresource behind it."""
+def test_a_permission_has_group_and_resource_as_in_a_role() -> None:
+    """A subresource follows the resource."""
     assert (Permission(POD, ("get",), "", "log").group, Permission(POD, ("get",), "", "log").resource) == (
         "",
         "pods/log",
@@ -247,8 +251,8 @@ def test_how_a_right_is_written_in_a_role() -> None:
     assert Permission(Kind("a.example/v1", "X", "xs", namespaced=True), (), "").group == "a.example"
 
 
-def test_the_documentation_lists_just_these() -> None:
-    """It is written from the list (tests/kit/rightstable.py), so a change of a right is a change there."""
+def test_the_documentation_lists_exactly_these_permissions() -> None:
+    """It is generated from the list (tests/kit/rightstable.py), so a changed permission changes it too."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
     above_all = upper_rights(whole(), place=ConfigMapKey("x", "y"), takes_turns=True, namespace="z")
     assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

@@ -1,4 +1,4 @@
-"""What would be done is found out in memory: by the whole loop, on copies, without a request to any cluster."""
+"""Tests of the rehearsal of a plan: the whole loop runs in memory on copies, without any write to a cluster."""
 
 import asyncio
 from functools import partial
@@ -22,47 +22,47 @@ from tensile.reconcile.world import Problem, World
 
 
 class Standing(NamedTuple):
-    """Clusters that are open: what is known of them, and the connections."""
+    """Open clusters: their world, and their connections."""
 
     world: World
     connections: dict[str, Cluster]
 
 
 class ReadOnly:
-    """A real lower-a that has nothing but its account and an object or two, and that nobody may write to."""
+    """A real lower-a that has only its ServiceAccount and the given objects, and that permits no write."""
 
     def __init__(self, *found: Ref) -> None:
         self.found = (Ref(A, SERVICE_ACCOUNT, "default", "default"), *found)
 
     async def read(self, ref: Ref) -> bytes:
-        """Return a stranger's object of that name, if there is one."""
+        """Return an object of another owner if it exists."""
         if ref not in self.found:
             raise NotFound("nothing there", status=404)
         return b'{"metadata":{"name":"settings","namespace":"default","uid":"theirs","resourceVersion":"9"}}'
 
 
 async def rehearsed(here: World, **connections: Any) -> tuple[Script, dict[str, str]]:
-    """Rehearse, and give what was done and the reasons of the problems by the keys' names."""
+    """Rehearse, and return the script, and the reasons of the problems by the names of their keys."""
     script = Script()
     problems = await rehearse(Standing(here, connections), script)
     return script, {key.name: problem.reason for key, problem in problems.items()}
 
 
 def done(script: Script) -> list[str]:
-    """Return what was done to clusters below."""
+    """Return the steps in lower-a."""
     steps = [said.step for said in script.lines if said.step is not None]
     return sorted(f"{step.verb} {step.ref.kind.name} {step.ref.name}" for step in steps if step.ref.cluster == A)
 
 
-async def test_the_whole_way_is_gone() -> None:
-    """A step shows what the next decision makes of it: what is confirmed first is then deleted."""
+async def test_a_rehearsal_runs_until_no_step_is_left() -> None:
+    """Each step affects the next decision: an orphan is first confirmed and then deleted."""
     script, problems = await rehearsed(busy_world(f"name: {A}", f"name: {B}"), **{A: ReadOnly()})
     assert done(script) == ["create Pod new", "delete Pod orphan"]
     assert problems == {}
 
 
 async def test_a_pod_that_its_lower_cluster_refused_is_a_problem_of_the_plan() -> None:
-    """A dry run does not ask a lower cluster; what held a pod back before and does not now is no problem any more."""
+    """A dry run sends no request to a lower cluster; a reason that no longer applies is not a problem."""
     here = busy_world()
     for name, reason in (("new", "Forbidden"), ("free", "ConfigMapNotFound")):
         told = {"type": MIRRORED, "status": "False", "reason": reason, "message": "exceeded quota"}
@@ -76,8 +76,8 @@ async def test_a_pod_that_its_lower_cluster_refused_is_a_problem_of_the_plan() -
     assert preview.problems == ((pod_key(A, "default", "new"), Problem("Denied", words)),)
 
 
-async def test_what_is_known_stays_as_it_was() -> None:
-    """The world that was rehearsed on is a copy."""
+async def test_a_rehearsal_does_not_change_the_given_world() -> None:
+    """It works on a copy."""
     here = busy_world(f"name: {A}", f"name: {B}")
     before = [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
     await rehearsed(here)
@@ -86,8 +86,8 @@ async def test_what_is_known_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_the_real_clusters_are_read_for_what_is_not_followed(*, taken: bool) -> None:
-    """A stranger's ConfigMap in the way shows before anything is tried."""
+async def test_objects_that_are_not_watched_are_read_from_the_real_cluster(*, taken: bool) -> None:
+    """A conflicting ConfigMap of another owner is thus reported before any write."""
     here = busy_world(f"name: {A}", f"name: {B}")
     volumes = [{"name": "c", "configMap": {"name": "settings"}}]
     put(here.lowers[A].upper_pods, upper_pod("reader", spec={"volumes": volumes}))
@@ -99,8 +99,8 @@ async def test_the_real_clusters_are_read_for_what_is_not_followed(*, taken: boo
     assert problems == ({"ConfigMap/settings": "NameConflict", "reader": "NameConflict"} if taken else {})
 
 
-async def test_a_world_at_rest_has_nothing_to_rehearse() -> None:
-    """Rehearsed a second time on what the first one led to, the loop asks for nothing."""
+async def test_a_settled_world_has_no_steps() -> None:
+    """A rehearsal of a world that needs no change finds neither steps nor problems."""
     here = world()
     home(here)
     raised(here)
@@ -108,14 +108,14 @@ async def test_a_world_at_rest_has_nothing_to_rehearse() -> None:
     assert (done(script), problems) == ([], {})
 
 
-async def test_others_run_while_a_plan_is_made_at_a_slow_pace() -> None:
-    """A plan of fifty pods takes few turns of the event loop as a command, and many beside an engine."""
+async def test_a_slow_pace_gives_other_tasks_more_turns() -> None:
+    """A plan of fifty pods uses few turns of the event loop as a command, and many beside an engine."""
     here = busy_world(f"name: {A}", f"name: {B}")
     put(here.lowers[A].upper_pods, *(upper_pod(f"web-{number}") for number in range(50)))
     below: Any = ReadOnly()
 
     async def turns(pace: Pace) -> int:
-        """Count the turns that others get."""
+        """Return the number of turns that other tasks get."""
         count = 0
         plan = asyncio.ensure_future(rehearse(Standing(here, {A: below}), Script(), pace=pace))
         while not plan.done():
@@ -126,8 +126,8 @@ async def test_others_run_while_a_plan_is_made_at_a_slow_pace() -> None:
     assert await turns(Pace(turn=1, limit=1)) > 50 > await turns(FULL_PACE)
 
 
-async def test_a_rehearsal_that_is_given_up_leaves_no_task() -> None:
-    """A plan beside an engine has a limit, and ends with the engine."""
+async def test_a_canceled_rehearsal_leaves_no_task() -> None:
+    """A plan beside an engine has a time limit, and ends with the engine."""
     here = busy_world(f"name: {A}", f"name: {B}")
     others = asyncio.all_tasks()
     below: Any = Hanging()
@@ -138,13 +138,13 @@ async def test_a_rehearsal_that_is_given_up_leaves_no_task() -> None:
 
 
 class Hanging:
-    """A real lower-a that does not answer when it is asked."""
+    """A real lower-a that does not respond."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
     async def read(self, _ref: Ref) -> bytes:
-        """Wait without end."""
+        """Wait indefinitely."""
         self.asked.set()
         never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         return await never

@@ -1,4 +1,4 @@
-"""What `tensile run` logs when the engine is ready, and its status page before that."""
+"""Tests of what `tensile run` logs when the engine is ready, and of the status page before that."""
 
 import asyncio
 from pathlib import Path
@@ -31,8 +31,8 @@ telemetry: {bind: BIND, port: 9100}
 
 
 @pytest.mark.parametrize(("bind", "host"), [("127.0.0.1", "127.0.0.1"), ('"::1"', "[::1]")])
-def test_the_line_says_where_what_is_served_and_what_is_watched(bind: str, host: str) -> None:
-    """As addresses that can be opened."""
+def test_the_ready_line_has_the_urls_of_the_servers_and_the_watched_file(bind: str, host: str) -> None:
+    """They are addresses that can be opened in a browser."""
     assert ready(parse(TOPOLOGY.replace("BIND", bind)), "/etc/tensile/topology.yaml") == {
         "topology": "demo",
         "watching": "/etc/tensile/topology.yaml",
@@ -42,8 +42,8 @@ def test_the_line_says_where_what_is_served_and_what_is_watched(bind: str, host:
     }
 
 
-async def test_the_status_page_is_there_before_the_engine_runs(tmp_path: Path) -> None:
-    """It says what the engine waits for; there is no world and nothing blocked, and nothing changes by looking."""
+async def test_the_status_page_is_available_before_the_engine_runs(tmp_path: Path) -> None:
+    """It shows the reason why the engine is not ready; no world exists, and viewing the page changes nothing."""
     topology = parse("apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n")
     engine = Engine(topology, ClusterAccess(tmp_path), Recorder(), Fleet(chance=float))
     standing = EngineStatus(utc_now)
@@ -81,8 +81,10 @@ class WebhookOwner(Apiserver):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_nothing_is_done_for_an_edit_that_waits_for_an_approval(tmp_path: Path, *, waits: bool) -> None:
-    """Not even at a restart: a file without the webhook leaves it registered while the accepted one has it."""
+async def test_the_webhook_stays_registered_while_its_removal_waits_for_an_approval(
+    tmp_path: Path, *, waits: bool
+) -> None:
+    """This holds after a restart too, because the engine starts on the accepted topology."""
     webhook, kubelet = spare_ports(2)
     head = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
     ports = f"kubelet: {{bind: 127.0.0.1, port: {kubelet}}}\nwebhook: {{bind: 127.0.0.1, port: {webhook}, "
@@ -91,14 +93,14 @@ async def test_nothing_is_done_for_an_edit_that_waits_for_an_approval(tmp_path: 
     async with running(WebhookOwner()) as server:
 
         class Ways(ClusterAccess):
-            """The way to the scripted apiserver."""
+            """The access to the scripted apiserver."""
 
             async def upper_access(self, _upper: Upper) -> Access:
-                """Return it."""
+                """Return the access."""
                 return access_to(server.port)
 
         async def found(_upper: Cluster, uid: str) -> Topology:
-            """Return what was accepted."""
+            """Return the topology that was accepted."""
             assert uid == server.uid
             return accepted if waits else edit
 

@@ -1,4 +1,4 @@
-"""The topology in a ConfigMap, as the cache of that one object tells of it."""
+"""Tests of reading the topology from a ConfigMap and following it through the cache of that one object."""
 
 import asyncio
 from base64 import b64encode
@@ -30,19 +30,19 @@ NONE = "configmap/ops/topo: the ConfigMap does not exist in the upper cluster: c
 
 
 def text(*lowers: str) -> str:
-    """Write a topology of these lowers, which have their kubeconfigs in Secrets."""
+    """Return a topology of these lowers, which have their kubeconfigs in Secrets."""
     entries = (f"\n- name: {name}\n  kubeconfigSecret: {{namespace: ops, name: {name}}}" for name in lowers)
     return HEAD + ("".join(entries) or " []") + "\n"
 
 
 def config_map(version: int, data: dict[str, str] | None, uid: str = "map-1", **more: Any) -> Manifest:
-    """Make the ConfigMap as the API gives it."""
+    """Return the ConfigMap as the API returns it."""
     meta = {"namespace": "ops", "name": "topo", "uid": uid, "resourceVersion": str(version)}
     return {"metadata": meta, **({} if data is None else {"data": data}), **more}
 
 
 class ObservedConfigMap:
-    """A cache that is told of the ConfigMap, and what comes of it."""
+    """A cache that receives the ConfigMap, and the updates that follow from it."""
 
     def __init__(self) -> None:
         self.cache = Cache()
@@ -53,28 +53,28 @@ class ObservedConfigMap:
         self.readings: AsyncGenerator[TopologyUpdate, None]
 
     def put(self, content: str, **more: Any) -> None:
-        """Let the watch tell of an edit."""
+        """Deliver an edit by the watch."""
         self.version += 1
         self.cache.put(orjson.dumps(config_map(self.version, {"topology.yaml": content}, **more)))
 
     def remove(self) -> None:
-        """Let the watch tell that it is gone."""
+        """Deliver the deletion by the watch."""
         self.version += 1
         self.cache.remove(orjson.dumps(config_map(self.version, {})))
 
     def idle(self) -> bool:
-        """Report whether a follower would have nothing to give now."""
+        """Report whether a follower would have no update now."""
         return not self.changed.is_set()
 
     async def next(self) -> TopologyUpdate:
-        """Return the next state."""
+        """Return the next update."""
         async with asyncio.timeout(60):
             return await anext(self.readings)
 
 
 @asynccontextmanager
 async def told(first: str) -> AsyncGenerator[ObservedConfigMap, None]:
-    """Follow a ConfigMap that holds a topology from the start."""
+    """Follow a ConfigMap that has a topology from the start."""
     made = ObservedConfigMap()
     made.cache.replace([orjson.dumps(config_map(10, {"topology.yaml": first}))], 10)
     made.readings = follow_configmap(made.cache, PLACE, made.changed, parse(first, configmap_mode=True))
@@ -84,21 +84,21 @@ async def told(first: str) -> AsyncGenerator[ObservedConfigMap, None]:
 
 
 async def turns() -> None:
-    """Let everybody who can go on do so."""
+    """Let all tasks run that can continue."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-def test_the_text_of_a_key_is_found_with_what_tells_it_from_another() -> None:
-    """Its hash is that of the bytes, as `sha256sum` of the file gives it."""
+def test_the_text_of_a_key_is_read_with_hash_version_and_uid() -> None:
+    """The hash is that of the bytes, as `sha256sum` of the file prints it."""
     found = document(config_map(5, {"other": "x", "topology.yaml": text("a")}), PLACE)
     content = text("a").encode()
     assert found == ConfigMapText(TopologyText(len(content), sha256(content).hexdigest(), "5", "map-1"), content)
     assert [lower.name for lower in read_configmap(found, PLACE).lowers] == ["a"]
 
 
-def test_another_key_can_be_named() -> None:
-    """And is named in errors."""
+def test_another_key_of_the_config_map_can_be_configured() -> None:
+    """Errors name that key."""
     place = PLACE._replace(key="prod.yaml")
     found = document(config_map(5, {"prod.yaml": "kind: x\n", "topology.yaml": text()}), place)
     with pytest.raises(TensileError) as refusal:
@@ -106,8 +106,8 @@ def test_another_key_can_be_named() -> None:
     assert str(refusal.value).splitlines()[0].startswith("configmap/ops/topo/prod.yaml:1:1: ")
 
 
-def test_what_kubectl_took_for_binary_is_looked_at() -> None:
-    """A byte that is not valid UTF-8 is reported by its position."""
+def test_binary_data_with_invalid_utf8_is_an_error_with_its_position() -> None:
+    """`kubectl` stores a file with such a byte as binaryData."""
     data = text("a").encode() + b"# \xff\n"
     found = document(config_map(5, None, binaryData={"topology.yaml": b64encode(data).decode()}), PLACE)
     with pytest.raises(TensileError, match=r"topology\.yaml:7:3: .*not valid UTF-8"):
@@ -124,8 +124,8 @@ def test_what_kubectl_took_for_binary_is_looked_at() -> None:
     ],
     ids=["no map", "no data", "other keys", "many keys"],
 )
-def test_where_there_is_no_text_that_is_said(manifest: Manifest | None, words: str) -> None:
-    """With what to do about it."""
+def test_a_missing_config_map_or_key_is_an_error(manifest: Manifest | None, words: str) -> None:
+    """The error has the remedy, or the keys that exist."""
     found = document(manifest, PLACE)
     assert words in found.trouble
     assert bool(found.text.uid) is (manifest is not None)
@@ -137,15 +137,15 @@ def test_where_there_is_no_text_that_is_said(manifest: Manifest | None, words: s
     "line",
     ["upper: {kubeconfig: k}", "kubelet: {clientCAFile: ca.crt}", "lowers: [{name: a, kubeconfig: k}]"],
 )
-def test_paths_are_errors(line: str) -> None:
-    """There are no files beside a ConfigMap."""
+def test_file_paths_in_a_config_map_are_errors(line: str) -> None:
+    """No files exist beside a ConfigMap."""
     whole = HEAD.removesuffix("\nlowers:") + "\n" + line + ("" if "lowers" in line else "\nlowers: []") + "\n"
     with pytest.raises(TensileError, match="a topology in a ConfigMap cannot have"):
         read_configmap(document(config_map(5, {"topology.yaml": whole}), PLACE), PLACE)
 
 
-async def test_edits_are_given_as_they_come() -> None:
-    """Each with its version, and with whether it means something else than before."""
+async def test_each_edit_is_yielded_with_its_version() -> None:
+    """It states whether its meaning differs from that of the text before."""
     async with told(text()) as map_:
         map_.put(text("a"))
         found = await map_.next()
@@ -155,8 +155,8 @@ async def test_edits_are_given_as_they_come() -> None:
         assert (found.changed, found.text.version, found.error) == (False, "12", None)
 
 
-async def test_a_bad_edit_is_refused_by_place() -> None:
-    """The next good one is held against the last good one."""
+async def test_an_invalid_edit_is_an_error_with_its_position() -> None:
+    """The next valid edit is compared with the last valid one."""
     async with told(text("a")) as map_:
         map_.put(text("A"))
         found = await map_.next()
@@ -168,8 +168,8 @@ async def test_a_bad_edit_is_refused_by_place() -> None:
         assert (await map_.next()).changed is True
 
 
-async def test_a_deleted_one_is_refused_and_a_new_one_followed() -> None:
-    """The last good topology is what the new one is held against."""
+async def test_a_deleted_config_map_is_an_error_and_a_new_one_is_followed() -> None:
+    """The new one is compared with the last valid topology."""
     async with told(text("a")) as map_:
         map_.remove()
         found = await map_.next()
@@ -179,8 +179,8 @@ async def test_a_deleted_one_is_refused_and_a_new_one_followed() -> None:
         assert (found.changed, found.text.uid) == (False, "map-2")
 
 
-async def test_what_is_missing_from_a_cache_that_is_not_in_sync_may_be_there() -> None:
-    """Nothing is said of it until a list shows that it is gone."""
+async def test_a_missing_config_map_is_not_reported_while_the_cache_is_not_synced() -> None:
+    """A list has to confirm first that it does not exist."""
     async with told(text("a")) as map_:
         pending = asyncio.ensure_future(map_.next())
         await asyncio.sleep(0)
@@ -193,7 +193,7 @@ async def test_what_is_missing_from_a_cache_that_is_not_in_sync_may_be_there() -
         assert str((await pending).error) == NONE
 
 
-async def test_only_the_last_of_several_edits_is_dealt_with() -> None:
+async def test_only_the_last_of_several_edits_is_yielded() -> None:
     """A burst of edits is one change."""
     async with told(text()) as map_:
         for name in ("a", "b", "c"):
@@ -204,8 +204,8 @@ async def test_only_the_last_of_several_edits_is_dealt_with() -> None:
         assert map_.idle()
 
 
-async def test_a_word_of_the_same_state_is_no_reading() -> None:
-    """A list that shows what was known already."""
+async def test_a_notification_without_a_change_yields_nothing() -> None:
+    """A list can deliver a state that is known already."""
     async with told(text("a")) as map_:
         map_.changed.set()
         pending = asyncio.ensure_future(map_.next())
@@ -215,8 +215,8 @@ async def test_a_word_of_the_same_state_is_no_reading() -> None:
         assert (await pending).text.version == "11"
 
 
-async def test_a_large_text_has_a_thread_of_its_own() -> None:
-    """Something else goes on while it is parsed."""
+async def test_a_large_text_is_parsed_in_a_thread() -> None:
+    """Other tasks run while it is parsed."""
     async with told(text()) as map_:
         map_.put("#" * 70_000 + "\n" + text(*(f"lower-{number}" for number in range(200))))
         pending, count = asyncio.ensure_future(map_.next()), 0

@@ -1,4 +1,4 @@
-"""A file that is cut off, swapped or half-written: the last valid topology stays active, never a mixture of two."""
+"""Tests of truncated, swapped and half-written topology files: the last valid topology stays active."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -18,7 +18,7 @@ SWAPS = 60
 
 
 def text(*, qps: int = 500, lowers: int = 6) -> str:
-    """Write a topology in blocks, as people do; many a beginning of it is a valid topology too."""
+    """Return a topology in block style, as users write it; many a prefix of it is a valid topology too."""
     entries = "".join(
         f"- name: lower-{number}\n  kubeconfig: kubeconfigs/lower-{number}\n  node:\n    labels: {{tier: gold}}\n"
         f"  capacity:\n    basis: allocatable\n  qps: {qps}\n"
@@ -28,10 +28,10 @@ def text(*, qps: int = 500, lowers: int = 6) -> str:
 
 
 class Always(FileWatcher):
-    """Tells of changes all the time."""
+    """A file watcher that reports changes all the time."""
 
     def watch(self, seen: FileStates, hear: Callable[[], object]) -> FileWatch:
-        """Begin to tell."""
+        """Begin to report changes."""
         made = FileWatch(seen, hear, self)
         self._watches[made] = None
         self._go_on(made, hear)
@@ -44,19 +44,19 @@ class Always(FileWatcher):
 
 
 class Rests:
-    """Lets no time pass, and keeps how long each rest should have been."""
+    """A sleep that takes no time, and records the requested durations."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     async def sleep(self, seconds: float) -> None:
-        """Rest for no time."""
+        """Record a duration, and return at once."""
         self.seconds.append(seconds)
         await asyncio.sleep(0)
 
 
 class Followed:
-    """A file of a topology that is in force, and what comes of changes of it."""
+    """A file of an active topology, and the updates that follow from its changes."""
 
     def __init__(self, path: Path, readings: AsyncGenerator[TopologyUpdate, None], rests: Rests) -> None:
         self.path = path
@@ -64,12 +64,12 @@ class Followed:
         self._readings = readings
 
     async def after(self, data: bytes) -> TopologyUpdate:
-        """Write the file and give what becomes of it."""
+        """Write the file, and return the next update."""
         self.path.write_bytes(data)
         return await self._next()
 
     async def gone(self) -> TopologyUpdate:
-        """Delete the file and give what becomes of it."""
+        """Delete the file, and return the next update."""
         self.path.unlink()
         return await self._next()
 
@@ -80,7 +80,7 @@ class Followed:
 
 @asynccontextmanager
 async def followed(path: Path, whole: str) -> AsyncGenerator[Followed, None]:
-    """Follow a file that holds `whole`."""
+    """Follow a file that contains `whole`."""
     rests = Rests()
     async with aclosing(follow_file(path, parse(whole), Always(), sleep=rests.sleep)) as readings:
         found = Followed(path, readings, rests)
@@ -92,12 +92,12 @@ async def followed(path: Path, whole: str) -> AsyncGenerator[Followed, None]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where the file is."""
+    """Return the path of the file."""
     return tmp_path / "topology.yaml"
 
 
 def meaning(data: bytes) -> Topology | None:
-    """Return what some bytes mean, None where they are no topology."""
+    """Return the topology that some bytes contain, None if they contain none."""
     try:
         return parse(data.decode())
     except TopologyErrors:
@@ -105,8 +105,8 @@ def meaning(data: bytes) -> Topology | None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_file_cut_off_anywhere_leaves_the_last_good_one_in_force(path: Path, seed: int) -> None:
-    """Only where whole lines are left and mean something is it an edit; in the middle of a line it never is."""
+async def test_a_truncated_file_leaves_the_last_valid_topology_active(path: Path, seed: int) -> None:
+    """It is only an edit if it ends after a whole line and is valid; a cut within a line never is."""
     chance = Random(seed)
     whole = text().encode()
     taken = 0
@@ -127,8 +127,8 @@ async def test_a_file_cut_off_anywhere_leaves_the_last_good_one_in_force(path: P
     assert taken < CUTS // 5 // 10
 
 
-async def test_every_cut_within_a_number_is_refused(path: Path) -> None:
-    """A file that ends with 50 where 500 stood would be another topology."""
+async def test_a_file_that_is_cut_within_a_number_is_rejected(path: Path) -> None:
+    """A file that ends with 50 instead of 500 would be another topology."""
     whole = text().encode()
     async with followed(path, whole.decode()) as file:
         for cut in (whole[:-2], whole[:-3]):
@@ -141,8 +141,8 @@ async def test_every_cut_within_a_number_is_refused(path: Path) -> None:
             )
 
 
-async def test_a_file_that_was_cut_off_while_the_engine_started_is_refused(path: Path) -> None:
-    """It was whole when it was read first, and is not when it is looked at again."""
+async def test_a_file_that_is_truncated_while_the_engine_starts_is_rejected(path: Path) -> None:
+    """It was complete at the first read, and is truncated at the next one."""
     whole = text().encode()
     await asyncio.to_thread(path.write_bytes, whole[:-2])
     rests = Rests()
@@ -152,15 +152,15 @@ async def test_a_file_that_was_cut_off_while_the_engine_started_is_refused(path:
     assert rests.seconds == [SHRUNK]
 
 
-async def test_a_newline_that_is_missing_at_the_end_is_no_cut(path: Path) -> None:
-    """It means the same."""
+async def test_a_missing_newline_at_the_end_is_no_truncation(path: Path) -> None:
+    """The file has the same meaning without it."""
     async with followed(path, text()) as file:
         reading = await file.after(text().rstrip("\n").encode())
         assert (reading.changed, reading.error) == (False, None)
 
 
-async def test_a_file_that_shrinks_has_longer_to_become_whole(path: Path) -> None:
-    """Any other change is taken up as soon as two looks find the same."""
+async def test_a_file_that_shrinks_has_more_time_to_settle(path: Path) -> None:
+    """Any other change is used as soon as two reads return the same."""
     fewer = text(lowers=3).encode()
     async with followed(path, text()) as file:
         assert (await file.after(fewer)).changed
@@ -172,7 +172,7 @@ async def test_a_file_that_shrinks_has_longer_to_become_whole(path: Path) -> Non
 
 
 def swapped(folder: Path, content: str, number: int) -> None:
-    """Swap a mounted ConfigMap's content as the kubelet does: a fresh folder, and a symlink that is renamed over."""
+    """Replace the content of a mounted ConfigMap as the kubelet does: a new folder, and a symlink that is renamed."""
     fresh = folder / f"..2026_{number}"
     fresh.mkdir()
     (fresh / "topology.yaml").write_text(content)
@@ -190,14 +190,14 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def contents() -> Iterator[str]:
-    """Yield good and bad contents in turns, each different from all before."""
+    """Yield valid and invalid contents, each of them different from all others."""
     for number in range(SWAPS):
         good = text(qps=1000 + number, lowers=1 + number % 5)
         yield good if number % 3 else good.replace("capacity", "kapacity")
 
 
-async def test_swaps_of_a_mounted_config_map_are_each_whole(mounted: Path) -> None:
-    """Each reading is one of the contents to the byte, good ones are in force and bad ones change nothing."""
+async def test_each_swap_of_a_mounted_config_map_is_read_completely(mounted: Path) -> None:
+    """Each update is exactly one of the contents; valid ones become active, and invalid ones are errors."""
     rests = Rests()
     async with aclosing(follow_file(mounted, parse(text()), Always(), sleep=rests.sleep)) as readings:
         assert not (await anext(readings)).changed
@@ -210,14 +210,14 @@ async def test_swaps_of_a_mounted_config_map_are_each_whole(mounted: Path) -> No
             assert (reading.topology, reading.error is None) == (wanted, wanted is not None)
 
 
-async def test_swaps_while_it_is_looked_at_are_never_mixed(mounted: Path) -> None:
-    """Whatever moment a swap comes at, what is read is one content or the other."""
+async def test_swaps_during_a_read_are_never_mixed(mounted: Path) -> None:
+    """Whenever a swap happens, the text that is read is one of the contents."""
     known = [sha256(one.encode()).hexdigest() for one in (text(), *contents())]
     seen: set[str] = set()
     pending = enumerate(contents(), start=1)
 
     async def swap(_seconds: float) -> None:
-        """Swap again whenever the file should rest."""
+        """Swap the content again whenever the reader sleeps."""
         for number, content in pending:
             swapped(mounted.parent, content, number)
             return
@@ -229,8 +229,8 @@ async def test_swaps_while_it_is_looked_at_are_never_mixed(mounted: Path) -> Non
     assert seen <= set(known)
 
 
-async def test_a_file_that_goes_and_comes_back_is_followed(path: Path) -> None:
-    """Deleted, it is refused once by name; the same content again is no change, another one is."""
+async def test_a_file_that_is_deleted_and_created_again_is_followed(path: Path) -> None:
+    """The deletion is an error; the same content is no change afterwards, and other content is one."""
     async with followed(path, text()) as file:
         reading = await file.gone()
         assert "no such file" in str(reading.error)

@@ -1,4 +1,4 @@
-"""Following the topology file: real files, every way in which they change."""
+"""Tests of following the topology file with real files, for every way in which they can change."""
 
 import asyncio
 import os
@@ -25,18 +25,18 @@ PATIENCE = 20.0
 
 
 def text(*lowers: str, qps: int = 1) -> str:
-    """Write a topology of these lowers."""
+    """Return a topology of these lowers."""
     head = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowerDefaults: {{qps: {qps}}}\nlowers:"
     return head + "".join(f"\n- name: {lower}\n  kubeconfig: k" for lower in lowers) + ("\n" if lowers else " []\n")
 
 
 def names(topology: Topology) -> list[str]:
-    """Return the lowers' names."""
+    """Return the names of the lowers."""
     return [lower.name for lower in topology.lowers]
 
 
 class Following:
-    """A followed file: what comes of it, and what is refused."""
+    """A followed file, with its updates and the errors of rejected texts."""
 
     def __init__(self, path: Path, watcher: FileWatcher, **options: Any) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class Following:
         self.topologies = self._changes(follow_file(path, parse(text("first")), watcher, **options))
 
     async def _changes(self, readings: AsyncGenerator[TopologyUpdate, None]) -> AsyncGenerator[Topology, None]:
-        """Yield what is to be put in force; keep what is refused apart, and everything together."""
+        """Yield the topologies to activate; keep errors separately, and all updates together."""
         async with aclosing(readings):
             async for reading in readings:
                 self.readings.append(reading)
@@ -63,7 +63,7 @@ class Following:
 
 @asynccontextmanager
 async def following(path: Path, watcher: FileWatcher | None = None, **options: Any) -> AsyncIterator[Following]:
-    """Follow a file for the length of a test."""
+    """Follow a file for the duration of a test."""
     found = Following(path, watcher or FileWatcher(), **options)
     async with aclosing(found.topologies):
         yield found
@@ -72,10 +72,10 @@ async def following(path: Path, watcher: FileWatcher | None = None, **options: A
 
 @asynccontextmanager
 async def looking(found: Following) -> AsyncIterator[asyncio.Queue[str]]:
-    """Follow in the background: gives the lowers of each topology, or the words of a refusal, as they come."""
+    """Follow in the background, and yield a queue of the lowers of each topology and the message of each rejection."""
 
     async def keep() -> None:
-        """Put what comes beside what is refused."""
+        """Add the topologies to the queue of the errors."""
         async for topology in found.topologies:
             found.refusals.put_nowait(",".join(names(topology)))
 
@@ -85,7 +85,7 @@ async def looking(found: Following) -> AsyncIterator[asyncio.Queue[str]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a topology file with one lower, in a folder of its own."""
+    """Return a topology file with one lower, in its own folder."""
     folder = tmp_path / "etc"
     folder.mkdir()
     file = folder / "topology.yaml"
@@ -94,7 +94,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Notices:
-    """Real notices; what is watched for them is in `begun` from when on a change is certain to be noticed."""
+    """A watcher with real file notifications; `begun` has the paths that are watched from then on."""
 
     def __init__(self) -> None:
         self.begun: asyncio.Queue[frozenset[str]] = asyncio.Queue()
@@ -107,7 +107,7 @@ class Notices:
         return made
 
     async def watched(self, *directories: Path) -> None:
-        """Wait until these are watched."""
+        """Wait until these directories are watched."""
         while not {str(one) for one in directories} <= await self.begun.get():
             pass
 
@@ -123,20 +123,20 @@ def gone(path: Path) -> None:
 
 
 def folder_again(path: Path, content: str) -> None:
-    """Make the folder and the file that were deleted."""
+    """Create the folder and the file that were deleted."""
     path.parent.mkdir()
     path.write_text(content)
 
 
 def renamed_over(path: Path, content: str) -> None:
-    """Write as editors do: a new file takes the old one's name."""
+    """Write as editors do: a new file is renamed to the old name."""
     fresh = path.with_suffix(".swp")
     fresh.write_text(content)
     fresh.replace(path)
 
 
 def made_anew(path: Path, content: str) -> None:
-    """Write as tools do that delete first."""
+    """Write as tools do that delete the file first."""
     path.unlink()
     path.write_text(content)
 
@@ -148,8 +148,10 @@ def kept_as_backup(path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("write", [in_place, renamed_over, made_anew, kept_as_backup])
-async def test_an_edit_is_noticed_however_it_is_written(path: Path, write: Callable[[Path, str], None]) -> None:
-    """Twice in a row, so that the first way of writing does not end the watching."""
+async def test_an_edit_is_noticed_for_every_way_of_writing_the_file(
+    path: Path, write: Callable[[Path, str], None]
+) -> None:
+    """There are two edits, because the first one must not end the watch."""
     notices = Notices()
     async with following(path, notices.watcher) as found, looking(found) as told:
         await notices.watched(path.parent)
@@ -159,7 +161,7 @@ async def test_an_edit_is_noticed_however_it_is_written(path: Path, write: Calla
 
 
 def mounted(folder: Path, content: str, number: int) -> None:
-    """Put content into a folder as the kubelet does with a ConfigMap: a fresh folder, and a symlink that swaps."""
+    """Write content to a folder as the kubelet mounts a ConfigMap: a new folder, and a symlink that is swapped."""
     fresh = folder / f"..2026_{number}"
     fresh.mkdir()
     (fresh / "topology.yaml").write_text(content)
@@ -171,7 +173,7 @@ def mounted(folder: Path, content: str, number: int) -> None:
 
 
 async def test_a_mounted_config_map_is_followed(tmp_path: Path) -> None:
-    """The file itself is a symlink that never changes; the folder that it leads through does."""
+    """The file itself is a symlink that never changes, and the folder that it points to does."""
     mounted(tmp_path, text("first"), 0)
     (tmp_path / "topology.yaml").symlink_to("..data/topology.yaml")
     notices = Notices()
@@ -182,8 +184,8 @@ async def test_a_mounted_config_map_is_followed(tmp_path: Path) -> None:
             assert await told.get() == f"a{number}"
 
 
-async def test_a_symlink_is_followed_to_its_folder(tmp_path: Path, path: Path) -> None:
-    """A write to the target is noticed, and so is a symlink that leads elsewhere."""
+async def test_a_symlink_and_its_target_are_followed(tmp_path: Path, path: Path) -> None:
+    """Both a write to the target and another target of the symlink are noticed."""
     link, other = tmp_path / "link.yaml", tmp_path / "other.yaml"
     link.symlink_to(path)
     other.write_text(text("other"))
@@ -201,19 +203,19 @@ async def test_a_symlink_is_followed_to_its_folder(tmp_path: Path, path: Path) -
 
 @pytest.fixture
 def relative(path: Path) -> Path:
-    """Return the file's path as seen from where the tests run."""
+    """Return the path of the file relative to the working directory."""
     return Path(os.path.relpath(path))
 
 
 async def test_a_relative_path_is_followed(relative: Path, path: Path) -> None:
-    """As it may be given on a command line."""
+    """It can be given like that on the command line."""
     async with following(relative) as found:
         in_place(path, text("a"))
         assert await found.next() == ["a"]
 
 
-async def test_a_folder_that_goes_and_comes_back_is_followed(path: Path) -> None:
-    """The file is missing meanwhile, which is said once; edits in the new folder are noticed."""
+async def test_a_folder_that_is_deleted_and_created_again_is_followed(path: Path) -> None:
+    """The missing file is reported once, and edits in the new folder are noticed."""
     notices = Notices()
     with capture_logs() as logs:
         async with following(path, notices.watcher) as found, looking(found) as told:
@@ -227,8 +229,8 @@ async def test_a_folder_that_goes_and_comes_back_is_followed(path: Path) -> None
     assert [entry["event"] for entry in logs] == ["topology is valid again"]
 
 
-async def test_an_edit_before_the_watching_began_is_seen(path: Path) -> None:
-    """What counts is what differs from the first topology, not what differs from the first look."""
+async def test_an_edit_before_the_start_of_the_watch_is_noticed(path: Path) -> None:
+    """The file is compared with the first topology, and not with the content at the first read."""
     in_place(path, text("a"))
     async with following(path) as found:
         assert await found.next() == ["a"]
@@ -245,10 +247,10 @@ async def test_an_edit_before_the_watching_began_is_seen(path: Path) -> None:
         (b"#" * 2_000_000, "topology.yaml:1:1: (file): the file is larger than"),
     ],
 )
-async def test_a_bad_file_is_refused_once_and_the_next_good_one_accepted(
+async def test_an_invalid_file_is_rejected_once_and_the_next_valid_one_accepted(
     path: Path, content: bytes, words: str
 ) -> None:
-    """With line, column and key; nothing is given for it, and the very next thing given is the mended file."""
+    """The error has line, column and key, and no topology is yielded for the invalid file."""
     async with following(path) as found, looking(found) as told:
         in_place(path, content)
         assert words in await told.get()
@@ -257,8 +259,8 @@ async def test_a_bad_file_is_refused_once_and_the_next_good_one_accepted(
         assert told.empty()
 
 
-async def test_a_file_that_is_gone_is_refused_once(path: Path) -> None:
-    """The last good topology stays in force until there is another one."""
+async def test_a_deleted_file_is_rejected_once(path: Path) -> None:
+    """The last valid topology stays active until another one is written."""
     async with following(path) as found, looking(found) as told:
         gone(path)
         assert "no such file" in await told.get()
@@ -266,8 +268,8 @@ async def test_a_file_that_is_gone_is_refused_once(path: Path) -> None:
         assert await told.get() == "a"
 
 
-async def test_a_bad_file_that_becomes_bad_in_another_way_is_refused_again(path: Path) -> None:
-    """Each state is told once, so that whoever mends it sees what is left."""
+async def test_a_file_with_another_error_is_rejected_again(path: Path) -> None:
+    """Each state is reported once, so that the user who corrects it sees the remaining errors."""
     async with following(path) as found, looking(found) as told:
         in_place(path, text("A"))
         assert "lowers[0].name" in await told.get()
@@ -275,8 +277,8 @@ async def test_a_bad_file_that_becomes_bad_in_another_way_is_refused_again(path:
         assert "lowerDefaults.qps" in await told.get()
 
 
-async def test_what_means_the_same_is_not_given(path: Path) -> None:
-    """A comment, the same written anew: the next thing given is the next change."""
+async def test_an_edit_with_the_same_meaning_is_not_yielded(path: Path) -> None:
+    """These are a new comment and the same content written again."""
     async with following(path) as found, looking(found) as told:
         in_place(path, text())
         assert await told.get() == ""
@@ -286,8 +288,8 @@ async def test_what_means_the_same_is_not_given(path: Path) -> None:
         assert await told.get() == "a"
 
 
-async def test_a_bad_file_that_is_put_back_is_no_change(path: Path) -> None:
-    """What is in force stays so, and a log says that the file is well again."""
+async def test_restoring_the_valid_content_after_an_invalid_edit_is_no_change(path: Path) -> None:
+    """The active topology stays, and the log has that the file is valid again."""
     with capture_logs() as logs:
         async with following(path) as found, looking(found) as told:
             in_place(path, "")
@@ -300,7 +302,7 @@ async def test_a_bad_file_that_is_put_back_is_no_change(path: Path) -> None:
 
 
 class Writer:
-    """Someone who writes on whenever the follower waits for the file to settle."""
+    """A client that writes the next part whenever the follower waits for the file to settle."""
 
     def __init__(self, path: Path, parts: Iterator[str]) -> None:
         self.path = path
@@ -308,7 +310,7 @@ class Writer:
         self.waited: list[float] = []
 
     async def sleep(self, seconds: float) -> None:
-        """Let no time pass but write the next part."""
+        """Write the next part, and return at once."""
         self.waited.append(seconds)
         for part in self.parts:
             with self.path.open("a") as file:
@@ -316,8 +318,8 @@ class Writer:
             return
 
 
-async def test_a_file_that_is_still_being_written_is_not_taken_for_whole(path: Path) -> None:
-    """Each prefix of it here is a valid topology with fewer lowers, which must not lose the others."""
+async def test_a_file_that_is_still_being_written_is_not_used(path: Path) -> None:
+    """Each prefix of it is a valid topology with fewer lowers, and the missing ones must not be removed."""
     whole = text("a", "b", "c", "d")
     start, *rest = whole.split("- name: b")
     writer = Writer(path, iter(["- name: b", *rest]))
@@ -329,18 +331,20 @@ async def test_a_file_that_is_still_being_written_is_not_taken_for_whole(path: P
 
 
 def no_notice(_paths: Sequence[str]) -> Notifier:
-    """Watch as a system does whose watches are all taken."""
+    """Raise the error of a system that has no file watches left."""
     raise OSError("OS file watch limit reached")
 
 
 def broken_notice(_paths: Sequence[str]) -> Notifier:
-    """Watch as watchfiles does when it cannot even begin."""
+    """Raise the error of watchfiles if it cannot start."""
     raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
 
 
 @pytest.mark.parametrize("notify", [no_notice, broken_notice])
-async def test_without_notices_the_file_is_looked_at(path: Path, notify: Callable[[Sequence[str]], Notifier]) -> None:
-    """With one warning that says why, however long it lasts."""
+async def test_the_file_is_polled_if_it_cannot_be_watched(
+    path: Path, notify: Callable[[Sequence[str]], Notifier]
+) -> None:
+    """One warning has the reason, however long it lasts."""
     with capture_logs() as logs:
         async with following(path, FileWatcher(notify, look=0.01)) as found:
             for lower in ("a", "b", "c"):
@@ -353,8 +357,8 @@ async def test_without_notices_the_file_is_looked_at(path: Path, notify: Callabl
 
 
 @pytest.mark.parametrize("content", ["", text("first"), text("a")])
-async def test_a_file_that_stays_as_it_is_is_told_once(path: Path, content: str) -> None:
-    """Bad or good, however often it is written anew."""
+async def test_an_unchanged_file_is_reported_once(path: Path, content: str) -> None:
+    """This holds for valid and invalid content, however often it is written again."""
     async with following(path) as found, looking(found) as told:
         in_place(path, content)
         if content != text("first"):
@@ -366,8 +370,8 @@ async def test_a_file_that_stays_as_it_is_is_told_once(path: Path, content: str)
         assert await told.get() == "b"
 
 
-async def test_who_awaits_can_be_cancelled(path: Path) -> None:
-    """At once, and the iterator is at its end then."""
+async def test_waiting_for_the_next_topology_can_be_canceled(path: Path) -> None:
+    """It ends at once, and the iterator is exhausted then."""
     async with following(path) as found:
         task = asyncio.ensure_future(anext(found.topologies))
         in_place(path, text("a"))
@@ -381,8 +385,8 @@ async def test_who_awaits_can_be_cancelled(path: Path) -> None:
             await anext(found.topologies)
 
 
-async def test_closing_leaves_no_task_behind(path: Path) -> None:
-    """Neither when it was never begun nor after something was given."""
+async def test_closing_the_follower_leaves_no_task_and_no_thread(path: Path) -> None:
+    """It does so before its first update and after one."""
     async with following(path):
         pass
     async with following(path) as found:
@@ -392,8 +396,8 @@ async def test_closing_leaves_no_task_behind(path: Path) -> None:
     assert not any(thread.name == "file watch" for thread in threading.enumerate())
 
 
-async def test_a_file_is_read_once(path: Path) -> None:
-    """As it is."""
+async def test_read_file_returns_topology_text_and_bytes(path: Path) -> None:
+    """The text has the size and the SHA-256 of the bytes."""
     reading, data = await read_file(path)
     assert data == text("first").encode()
     assert reading.topology is not None
@@ -402,8 +406,8 @@ async def test_a_file_is_read_once(path: Path) -> None:
     assert reading.text == TopologyText(len(whole), sha256(whole).hexdigest())
 
 
-async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> None:
-    """Something else goes on while it is parsed."""
+async def test_a_large_file_is_parsed_without_blocking_the_event_loop(path: Path) -> None:
+    """Other tasks run while it is parsed."""
     in_place(path, "#" * 70_000 + "\n" + text(*(f"lower-{number}" for number in range(200))))
     turns = 0
     task = asyncio.create_task(read_file(path))
@@ -416,16 +420,16 @@ async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> N
     assert turns > 10
 
 
-async def test_a_bad_file_is_refused_with_every_error(path: Path) -> None:
-    """Each with its line and column."""
+async def test_an_invalid_file_is_refused_with_every_error(path: Path) -> None:
+    """Each error has its line and column."""
     in_place(path, text("A", "B"))
     with pytest.raises(TopologyErrors) as refusal:
         await read_file(path)
     assert [line.split(": ")[0] for line in str(refusal.value).splitlines()] == [f"{path}:6:9", f"{path}:8:9"]
 
 
-async def test_a_path_without_a_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """Nothing there, a folder, a pipe that would never end, a symlink to itself."""
+async def test_a_path_that_is_no_regular_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    """It can be missing, a folder, a pipe that would block the reader, or a symlink to itself."""
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     expected = {

@@ -1,4 +1,4 @@
-"""Traces of pods that start: their spans, and that they arrive at a collector, or cost a warning."""
+"""Tests of the traces of pod starts: their spans, their export to a collector, and the warnings if that fails."""
 
 import re
 import subprocess
@@ -20,14 +20,14 @@ SECOND = 1_000_000_000
 
 
 class Sink:
-    """Keeps spans; takes traces of pods whose UID is not `unwanted`."""
+    """A sink that keeps the spans, and samples every trace except that of the pod with the UID `unwanted`."""
 
     def __init__(self) -> None:
         self.spans: list[PodSpan] = []
         self.unwanted = trace_id_of("unwanted")
 
     def is_sampled(self, trace_id: int) -> bool:
-        """Report whether it is another trace."""
+        """Report whether the trace is not the unwanted one."""
         return trace_id != self.unwanted
 
     def send(self, span: PodSpan) -> None:
@@ -36,7 +36,7 @@ class Sink:
 
 
 class Watch:
-    """A lower whose pods are traced, listed or not, and a clock in seconds after noon."""
+    """A lower whose pods are traced, with or without a list of upper pods, and a clock in seconds after noon."""
 
     def __init__(self, *, listed: bool = True) -> None:
         self.now = 0.0
@@ -60,40 +60,40 @@ class Watch:
 
     @property
     def told(self) -> list[tuple[str, float, float, str]]:
-        """The spans: name, start and end in seconds after noon, and the error."""
+        """Return the spans: name, start and end in seconds after noon, and the error."""
         return [
             (one.name, (one.start / SECOND) - NOON, (one.end / SECOND) - NOON, one.error) for one in self.sink.spans
         ]
 
 
 def pod(uid: str = "u", **status: Any) -> Manifest:
-    """Make an upper pod that was created at noon and is bound to the lower's node."""
+    """Return an upper pod that was created at noon and is bound to the lower's node."""
     return upper_pod(uid=uid, creationTimestamp=CREATED, status={"phase": "Pending", **status})
 
 
 def ready(one: Manifest) -> None:
-    """Let a pod be Ready."""
+    """Set the status of a pod that is Ready."""
     one["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
 
 def running(one: Manifest) -> None:
-    """Let a container of a pod run, which is not Ready."""
+    """Set the status of a pod with a container that runs and is not ready."""
     state = {"name": "main", "ready": False, "restartCount": 0, "state": {"running": {"startedAt": CREATED}}}
     one["status"] = {"phase": "Running", "containerStatuses": [state]}
 
 
 def failed(one: Manifest) -> None:
-    """Let a pod fail."""
+    """Set the phase of a pod to Failed."""
     one["status"] = {"phase": "Failed"}
 
 
 def succeeded(one: Manifest) -> None:
-    """Let a pod succeed."""
+    """Set the phase of a pod to Succeeded."""
     one["status"] = {"phase": "Succeeded"}
 
 
 def started(watch: Watch) -> None:
-    """Let a pod start: bound after 1.5 s, and 1 s for each further step."""
+    """Start a pod: it is bound after 1.5 s and Ready in the upper cluster after 4.5 s."""
     put(watch.at(1.5).lower.upper_pods, pod())
     put(watch.at(2.5).lower.pods, twin(pod()))
     watch.at(3).below(running)
@@ -101,8 +101,8 @@ def started(watch: Watch) -> None:
     watch.at(4.5).upper(ready)
 
 
-def test_a_pod_has_a_span_for_each_step_and_one_for_all() -> None:
-    """From its creation, as the API has it, until the engine sees it Ready."""
+def test_a_started_pod_has_a_span_for_each_step_and_one_for_the_whole_start() -> None:
+    """The trace lasts from the creation time in the API until the engine sees the upper pod Ready."""
     watch = Watch()
     started(watch)
     assert watch.told == [
@@ -122,8 +122,8 @@ def test_a_pod_has_a_span_for_each_step_and_one_for_all() -> None:
     }
 
 
-def test_the_ids_follow_from_the_pod() -> None:
-    """So two engines write one trace, and its steps are children of the whole."""
+def test_trace_and_span_ids_are_derived_from_the_pod_uid() -> None:
+    """Two engines thus write to one trace, and the spans of the steps are children of the span of the whole start."""
     watch = Watch()
     started(watch)
     assert {one.trace_id for one in watch.sink.spans} == {trace_id_of("u")}
@@ -134,8 +134,8 @@ def test_the_ids_follow_from_the_pod() -> None:
     assert len({span_id_of("u", name) for name in (*STEPS, START)}) == 5
 
 
-def test_a_pod_that_was_ready_is_not_traced_again() -> None:
-    """Its start is over."""
+def test_a_pod_that_was_ready_once_gets_no_further_spans() -> None:
+    """Its start is complete, even if it becomes not Ready and Ready again."""
     watch = Watch()
     started(watch)
     watch.upper(running)
@@ -144,8 +144,8 @@ def test_a_pod_that_was_ready_is_not_traced_again() -> None:
     assert len(watch.told) == 5
 
 
-def test_a_pod_that_is_deleted_before_it_is_ready_shows_where_it_waited() -> None:
-    """The step that it was in ends with the error, and so does the whole."""
+def test_the_current_step_ends_with_an_error_if_the_pod_is_deleted_before_it_is_ready() -> None:
+    """The span of the step in which the pod waited has the error, and so has the span of the whole start."""
     watch = Watch()
     put(watch.at(1).lower.upper_pods, pod())
     drop(watch.at(9).lower.upper_pods, "web")
@@ -154,7 +154,7 @@ def test_a_pod_that_is_deleted_before_it_is_ready_shows_where_it_waited() -> Non
 
 
 def deleted(one: Manifest) -> None:
-    """Let a pod that is deleted have ended, as the engine reports it before the pod goes."""
+    """Set the status of a deleted pod that has ended, as the engine reports it before the pod is removed."""
     one["metadata"] |= {"deletionTimestamp": CREATED, "deletionGracePeriodSeconds": 0}
     failed(one)
 
@@ -167,8 +167,8 @@ def deleted(one: Manifest) -> None:
         (deleted, "the pod was deleted before it was Ready"),
     ],
 )
-def test_a_pod_that_ends_before_it_is_ready(end: Any, error: str) -> None:
-    """To succeed that fast is no error."""
+def test_the_trace_ends_if_the_pod_ends_before_it_is_ready(end: Any, error: str) -> None:
+    """Failure and deletion are errors; a pod that succeeds that fast is none."""
     watch = Watch()
     put(watch.lower.upper_pods, pod())
     put(watch.lower.pods, twin(pod()))
@@ -177,8 +177,8 @@ def test_a_pod_that_ends_before_it_is_ready(end: Any, error: str) -> None:
     assert watch.told[-2][0] == "start lower pod"
 
 
-def test_steps_that_are_seen_at_once_take_no_time() -> None:
-    """As after a gap in the watch."""
+def test_steps_that_are_observed_at_the_same_time_have_no_duration() -> None:
+    """After a gap in the watch, one event can show that several steps are complete."""
     watch = Watch()
     put(watch.at(1).lower.upper_pods, pod())
     watch.at(5).upper(ready)
@@ -187,8 +187,8 @@ def test_steps_that_are_seen_at_once_take_no_time() -> None:
     ]  # fmt: skip
 
 
-def test_an_engine_that_takes_over_goes_on_with_the_step_that_is_not_complete() -> None:
-    """The binding has the time of the API; the engine before has sent that step."""
+def test_a_new_leader_continues_the_trace_with_the_first_incomplete_step() -> None:
+    """The time of the binding comes from the API; the former leader has sent the span of that step."""
     watch = Watch(listed=False)
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-03-01T12:00:02Z"}
     put(watch.at(60).lower.upper_pods, pod(conditions=[bound]))
@@ -201,8 +201,8 @@ def test_an_engine_that_takes_over_goes_on_with_the_step_that_is_not_complete() 
     ]  # fmt: skip
 
 
-def test_a_listed_pod_that_has_run_is_not_traced() -> None:
-    """It may have been Ready before."""
+def test_a_pod_that_already_runs_in_the_first_list_is_not_traced() -> None:
+    """It may have been Ready before the engine started."""
     watch, one = Watch(listed=False), pod()
     running(one)
     put(watch.lower.upper_pods, one)
@@ -210,8 +210,8 @@ def test_a_listed_pod_that_has_run_is_not_traced() -> None:
     assert watch.told == []
 
 
-def test_a_new_pod_of_that_name_has_a_trace_of_its_own() -> None:
-    """And the copy of the old one is not its."""
+def test_a_new_pod_of_the_same_name_has_its_own_trace() -> None:
+    """A lower pod of the old UID does not complete a step of the new pod."""
     watch = Watch()
     put(watch.lower.upper_pods, pod("old"))
     put(watch.lower.upper_pods, pod("new"))
@@ -220,16 +220,16 @@ def test_a_new_pod_of_that_name_has_a_trace_of_its_own() -> None:
     assert traces == [("schedule", False), ("create lower pod", False), (START, False), ("schedule", True)]
 
 
-def test_a_trace_that_is_not_wanted_is_not_followed() -> None:
-    """Sampling decides once for a pod."""
+def test_a_pod_that_is_not_sampled_gets_no_spans() -> None:
+    """The sampling decision holds for the whole trace of a pod."""
     watch = Watch()
     put(watch.lower.upper_pods, pod("unwanted"))
     watch.upper(ready)
     assert watch.told == []
 
 
-def test_a_clock_behind_that_of_the_cluster_makes_no_negative_span() -> None:
-    """A span ends where it begins, at the earliest."""
+def test_no_span_ends_before_it_starts_if_the_engines_clock_is_behind() -> None:
+    """The end of a span is at the earliest its start, even if the pod was created in the future."""
     watch = Watch()
     watch.at(-5)
     started_at_noon = pod()
@@ -262,14 +262,14 @@ asyncio.run(main())
 
 
 def sending(count: int, *, before: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """Send the traces of so many pods from a process of its own, which has these variables."""
+    """Send the traces of `count` pods from a separate process with these environment variables."""
     command = [sys.executable, "-c", before + SENDING, str(count)]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
 
 
 @pytest.mark.process
-def test_spans_arrive_as_the_environment_says() -> None:
-    """With ids, times, parents and errors; under the name of the service, with the headers."""
+def test_spans_are_exported_as_the_otel_variables_configure() -> None:
+    """They have ids, times, parents, errors and attributes, and the configured service name and headers."""
     with collector() as server:
         sending(
             1,
@@ -291,8 +291,8 @@ def test_spans_arrive_as_the_environment_says() -> None:
 
 
 @pytest.mark.process
-def test_a_sampler_takes_its_ratio_of_the_pods() -> None:
-    """All spans of a pod, or none; the signal's own endpoint is used as it is."""
+def test_the_sampler_exports_the_configured_ratio_of_the_traces() -> None:
+    """A trace is exported with all its spans or not at all, and the traces endpoint is used without an added path."""
     with collector() as server:
         sending(
             200,
@@ -307,8 +307,8 @@ def test_a_sampler_takes_its_ratio_of_the_pods() -> None:
 
 
 @pytest.mark.process
-def test_a_collector_that_is_away_costs_one_warning() -> None:
-    """Neither a line for each batch, nor the time of an engine that stops; the reason is named."""
+def test_an_unreachable_collector_causes_one_warning() -> None:
+    """Not each batch is logged, the warning has the reason, and the engine still stops in time."""
     (port,) = spare_ports(1)
     away = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     done = sending(200, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="100", **away)
@@ -323,8 +323,8 @@ def test_a_collector_that_is_away_costs_one_warning() -> None:
 
 
 @pytest.mark.process
-def test_packages_that_are_missing_are_named() -> None:
-    """With what to install; the engine runs without traces."""
+def test_a_missing_opentelemetry_package_is_logged_with_the_install_command() -> None:
+    """The engine runs without traces."""
     absent = "import sys\nsys.modules['opentelemetry'] = None\n"
     done = sending(1, before=absent, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     told = orjson.loads(done.stderr)
@@ -334,8 +334,8 @@ def test_packages_that_are_missing_are_named() -> None:
 
 
 @pytest.mark.process
-def test_nothing_is_imported_without_an_endpoint() -> None:
-    """Neither the SDK nor its threads."""
+def test_no_opentelemetry_module_is_imported_without_an_endpoint() -> None:
+    """Without an endpoint the engine loads neither the SDK nor its threads."""
     code = "import sys, tensile.engine.run as run\nassert run.open_export({}) is None\n"
     code += "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -343,13 +343,13 @@ def test_nothing_is_imported_without_an_endpoint() -> None:
 
 
 class Told:
-    """A logger that keeps warnings."""
+    """A logger that keeps the errors of warnings."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def warning(self, event: str, **fields: str) -> None:
-        """Keep a warning."""
+        """Keep the error of a warning."""
         assert event == "traces are not sent"
         self.lines.append(fields["error"])
 
@@ -362,8 +362,8 @@ class Told:
         ({"OTEL_TRACES_EXPORTER": "none"}, []),
     ],
 )
-def test_an_endpoint_that_is_not_used(more: dict[str, str], words: list[str]) -> None:
-    """What cannot be done is a warning, what is switched off is none."""
+def test_no_export_is_opened_if_it_is_unsupported_or_disabled(more: dict[str, str], words: list[str]) -> None:
+    """An unsupported protocol is logged as a warning; a disabled export is not."""
     told = Told()
     assert open_export({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", **more}, told) is None
     assert told.lines == words

@@ -1,4 +1,4 @@
-"""What becomes of lowers that are joined when the topology says something else: a node is one lower's at any time."""
+"""Tests of the transitions of joined lowers after an edit; a virtual node belongs to one lower at any time."""
 
 import pytest
 from worldkit import OWNER_HERE, A, B, marked, opened, put, raised, thing, twin, upper_pod, world
@@ -12,39 +12,39 @@ from tensile.topology import Topology, parse
 
 FIRST, SECOND = f"name: {A}, kubeconfig: k/0", f"name: {B}, kubeconfig: k/1"
 RENAMED = f"name: lower-z, kubeconfig: k/0, node: {{name: {A}}}"
-"""The first lower, called otherwise."""
+"""The first lower under another name."""
 MIRRORED = f"waits until no pods are mirrored to {A}; `maintenance: drain` lets them leave"
 
 
 def edited(*lowers: str) -> Topology:
-    """Read a topology of lowers in flow style; those of `world` have the kubeconfigs of FIRST and SECOND."""
+    """Parse a topology of lowers in flow style; those of `world` have the kubeconfigs of FIRST and SECOND."""
     items = "".join(f"- {{{lower}}}\n" for lower in lowers) or " []"
     return parse(f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:\n{items}")
 
 
 def said(of: World, *lowers: str) -> list[Transition]:
-    """Return what is to be done about each lower of a topology."""
+    """Return the transition of each lower of a topology."""
     wanted = edited(*lowers)
     return [plan_transition(spec, wanted, of) for spec in wanted.lowers]
 
 
 def deeds(of: World, *lowers: str) -> list[str]:
-    """Return it in a word each, with the node that the lower has then."""
+    """Return the action and the node name of each transition."""
     return [f"{one.action.name} {one.spec.node.name}" for one in said(of, *lowers)]
 
 
 def waits(of: World, *lowers: str) -> list[str]:
-    """Return what has to wait."""
+    """Return the messages about what has to wait."""
     return [words for one in said(of, *lowers) for words in one.waits]
 
 
 def leaving(of: World, *lowers: str) -> list[str]:
-    """Name those that have left."""
+    """Return the names of the lowers that have left."""
     return [lower.name for lower in removed_lowers(edited(*lowers), of)]
 
 
 def busy(of: World, name: str = A) -> World:
-    """Bind a pod to a lower's node, and let it run there."""
+    """Bind a pod to the node of a lower, with its lower pod."""
     lower = of.lowers[name]
     pod = upper_pod(f"web-{name}", {"nodeName": lower.node})
     put(lower.upper_pods, pod)
@@ -53,7 +53,7 @@ def busy(of: World, name: str = A) -> World:
 
 
 def stray(of: World, node: str) -> LowerWorld:
-    """Create a node that an earlier engine left behind."""
+    """Add a node that an earlier engine left behind."""
     found = opened(left_behind(thing("Node", node, "")))
     found.connected = found.in_topology = False
     of.lowers[found.name] = found
@@ -65,15 +65,15 @@ def keep_volume(of: World, lower: str) -> None:
     put(of.upper.more[VOLUME], marked(thing("PersistentVolume", "pvc-1", "", annotations={LOWER: lower}), "claim"))
 
 
-def test_at_the_start_every_lower_joins() -> None:
-    """Nothing is before them, and nothing waits."""
+def test_every_lower_joins_if_none_is_joined_yet() -> None:
+    """No lower is replaced, and nothing waits."""
     here = world()
     here.lowers.clear()
     assert said(here, FIRST, SECOND) == [Transition(Action.JOIN, spec) for spec in edited(FIRST, SECOND).lowers]
 
 
-def test_what_did_not_change_goes_on() -> None:
-    """As it is, whether it has pods or not."""
+def test_an_unchanged_lower_is_kept() -> None:
+    """It does not matter whether it has pods."""
     here = busy(world())
     assert deeds(here, FIRST, SECOND) == [f"KEEP {A}", f"KEEP {B}"]
     assert (waits(here, FIRST, SECOND), leaving(here, FIRST, SECOND)) == ([], [])
@@ -81,8 +81,8 @@ def test_what_did_not_change_goes_on() -> None:
     assert (first.before, first.spec) == (here.lowers[A], here.lowers[A].spec)
 
 
-def test_a_lower_that_is_in_the_file_no_more_has_left() -> None:
-    """Others come and go beside it."""
+def test_a_lower_that_the_topology_no_longer_has_leaves() -> None:
+    """Other lowers join and continue at the same time."""
     here = busy(world())
     assert deeds(here, SECOND, "name: new, kubeconfig: n") == [f"KEEP {B}", "JOIN new"]
     assert leaving(here, SECOND, "name: new, kubeconfig: n") == [A]
@@ -99,26 +99,26 @@ def test_a_lower_that_is_in_the_file_no_more_has_left() -> None:
         ("namespaces: {mapping: prefix}", "JOIN"),
     ],
 )
-def test_a_lower_is_joined_anew_only_for_what_its_connection_is_made_of(fields: str, action: str) -> None:
-    """Everything else changes under it."""
+def test_a_lower_is_only_joined_again_if_a_field_of_its_connection_changes(fields: str, action: str) -> None:
+    """All other fields become active without that."""
     (found, _) = said(here := world(), f"{FIRST}, {fields}", SECOND)
     assert (found.action.name, found.before, found.waits) == (action, here.lowers[A], ())
     assert found.spec == edited(f"{FIRST}, {fields}").lowers[0]
 
 
-# One node, two lowers.
+# Two lowers with one node.
 
 
-def test_a_lower_that_is_renamed_goes_on_under_its_new_name() -> None:
-    """With its node and the pods on it: it is the same cluster."""
+def test_a_renamed_lower_continues_under_its_new_name() -> None:
+    """It is the same cluster, so it keeps its node and the pods on it."""
     here = busy(world())
     (found, _) = said(here, RENAMED, SECOND)
     assert (found.action, found.before, found.spec.name) == (Action.JOIN, here.lowers[A], "lower-z")
     assert (waits(here, RENAMED, SECOND), leaving(here, RENAMED, SECOND)) == ([], [])
 
 
-def test_a_lower_that_never_met_its_cluster_makes_way_for_the_name_that_it_should_have_kept() -> None:
-    """It was renamed without its node's name, and refused: written beside it, the one before goes on."""
+def test_a_lower_that_was_never_connected_is_replaced_by_the_one_whose_node_it_names() -> None:
+    """It was renamed without its node's name, and refused; once the name is added, the former lower continues."""
     here = busy(world())
     here.lowers["lower-z"] = opened(edited("name: lower-z, kubeconfig: k/0").lowers[0])
     here.lowers["lower-z"].met = False
@@ -134,8 +134,8 @@ def test_a_lower_that_never_met_its_cluster_makes_way_for_the_name_that_it_shoul
 
 
 @pytest.mark.parametrize("met", [True, False])
-def test_where_no_cluster_was_met_no_pods_can_be_mirrored(*, met: bool) -> None:
-    """One that has answered once has to be read before its node goes by another name."""
+def test_a_node_rename_waits_for_lists_only_if_the_cluster_has_responded_once(*, met: bool) -> None:
+    """A lower that was never connected has no mirrored pods."""
     here = world()
     here.lowers[A].met = met
     here.lowers[A].pods.mark_stale()
@@ -147,8 +147,8 @@ def test_where_no_cluster_was_met_no_pods_can_be_mirrored(*, met: bool) -> None:
 @pytest.mark.parametrize(
     "way", ["kubeconfig: k/9", "kubeconfig: k/0, context: other", "kubeconfigSecret: {namespace: n, name: s}"]
 )
-def test_another_cluster_does_not_get_a_node_that_has_pods(way: str) -> None:
-    """The one that has it keeps it until it is empty, as any that leaves; the other one waits, and says for what."""
+def test_another_cluster_waits_for_a_node_that_has_pods(way: str) -> None:
+    """The former lower keeps its node until it is empty, and the message of the new one has that reason."""
     here = busy(world())
     wanted = (f"name: lower-z, {way}, node: {{name: {A}}}", SECOND)
     assert deeds(here, *wanted) == [f"WAIT {A}", f"KEEP {B}"]
@@ -159,8 +159,8 @@ def test_another_cluster_does_not_get_a_node_that_has_pods(way: str) -> None:
     assert deeds(here, *wanted) == [f"JOIN {A}", f"KEEP {B}"]
 
 
-def test_a_lower_whose_name_is_on_volumes_keeps_it() -> None:
-    """They are looked for by that name: under another one their pods would find no place."""
+def test_a_lower_cannot_be_renamed_while_volumes_record_its_name() -> None:
+    """Volumes are found by that name, so their pods could not be placed otherwise."""
     here = busy(world())
     keep_volume(here, B)
     assert deeds(here, RENAMED, SECOND) == [f"JOIN {A}", f"KEEP {B}"]
@@ -174,8 +174,8 @@ def test_a_lower_whose_name_is_on_volumes_keeps_it() -> None:
     ]
 
 
-def test_as_long_as_volumes_are_not_known_they_may_be_there() -> None:
-    """Where nobody looks after storage there are none to lose sight of."""
+def test_a_rename_waits_until_volumes_are_listed() -> None:
+    """Without the controller for storage, no volumes exist that could be lost."""
     here = busy(world())
     here.upper.more[VOLUME].mark_stale()
     assert deeds(here, RENAMED, SECOND)[0] == f"WAIT {A}"
@@ -183,7 +183,7 @@ def test_as_long_as_volumes_are_not_known_they_may_be_there() -> None:
     assert deeds(here, f"{RENAMED}, controllers: []", SECOND)[0] == f"JOIN {A}"
 
 
-def test_volumes_of_others_hold_up_nothing() -> None:
+def test_volumes_of_another_owner_do_not_block_a_rename() -> None:
     """Another topology may have a lower of that name."""
     here = busy(world())
     stranger = OWNER_HERE._replace(mark="0" * 16)
@@ -192,8 +192,8 @@ def test_volumes_of_others_hold_up_nothing() -> None:
     assert deeds(here, RENAMED, SECOND)[0] == f"JOIN {A}"
 
 
-def test_a_lower_takes_the_place_of_what_was_left_behind() -> None:
-    """Of that nothing but the node is known: whoever has that node in the file is who it waited for."""
+def test_a_new_lower_takes_over_a_node_that_was_left_behind() -> None:
+    """Only the Node of the former lower is known, so any lower with that node name continues it."""
     here = world()
     found = stray(here, "pool")
     (_, _, pool) = said(here, FIRST, SECOND, "name: pool, kubeconfig: p")
@@ -201,18 +201,18 @@ def test_a_lower_takes_the_place_of_what_was_left_behind() -> None:
     assert leaving(here, FIRST, SECOND) == ["(pool)"]
 
 
-def test_a_lower_may_move_to_a_node_that_was_left_behind() -> None:
-    """It leaves its own first, as it would for any other."""
+def test_an_existing_lower_can_move_to_a_node_that_was_left_behind() -> None:
+    """It first leaves its own node, as for any other new name."""
     here = world()
     stray(here, "pool")
     assert deeds(here, f"{FIRST}, node: {{name: pool}}", SECOND)[0] == "LEAVE pool"
 
 
-# Names of nodes that change.
+# Changes of node names.
 
 
-def test_a_node_is_renamed_by_way_of_its_end() -> None:
-    """That is told as long as it lasts."""
+def test_a_node_is_renamed_after_its_deletion() -> None:
+    """The change is reported as waiting until then."""
     here = world()
     edit = (f"{FIRST}, node: {{name: north}}", SECOND)
     assert deeds(here, *edit) == ["LEAVE north", f"KEEP {B}"]
@@ -220,8 +220,8 @@ def test_a_node_is_renamed_by_way_of_its_end() -> None:
     assert leaving(here, *edit) == []
 
 
-def test_a_node_with_pods_keeps_its_name_and_gets_the_other_fields() -> None:
-    """The refusal of one field is none of the edit."""
+def test_a_node_with_pods_keeps_its_name_while_other_fields_change() -> None:
+    """A field that has to wait does not delay the rest of the edit."""
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north, taints: []}}, maintenance: drain, qps: 7"
     (found, _) = said(here, edit, SECOND)
@@ -230,8 +230,8 @@ def test_a_node_with_pods_keeps_its_name_and_gets_the_other_fields() -> None:
     assert found.waits == (f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",)
 
 
-def test_a_mapping_waits_for_the_last_pod_too() -> None:
-    """Beside it the other fields are in force; both are told."""
+def test_a_namespace_mapping_waits_until_no_pods_are_mirrored() -> None:
+    """Other fields become active, and both waiting changes are reported."""
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north}}, maintenance: cordon, namespaces: {{mapping: prefix}}"
     (found, _) = said(here, edit, SECOND)
@@ -243,8 +243,8 @@ def test_a_mapping_waits_for_the_last_pod_too() -> None:
 
 
 @pytest.mark.parametrize("cache", ["upper_pods", "pods"])
-def test_pods_may_be_where_nobody_has_looked(cache: str) -> None:
-    """An engine that has just started knows of none, and neither does one whose lower is away."""
+def test_a_node_keeps_its_name_while_pods_are_not_listed(cache: str) -> None:
+    """An engine that has just started or whose lower is unreachable does not know whether pods exist."""
     here = world()
     getattr(here.lowers[A], cache).mark_stale()
     edit = (f"{FIRST}, node: {{name: north}}, namespaces: {{mapping: prefix}}", SECOND)
@@ -255,24 +255,24 @@ def test_pods_may_be_where_nobody_has_looked(cache: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["upper_pods", "pods"])
-def test_a_pod_on_either_side_is_mirrored(where: str) -> None:
-    """One that is gone above may be ending below, and one that is new has yet to be made there."""
+def test_a_pod_on_either_side_counts_as_mirrored(where: str) -> None:
+    """A deleted upper pod may still have a terminating lower pod, and a new one may not have a lower pod yet."""
     here = world()
     pod = upper_pod()
     put(getattr(here.lowers[A], where), pod if where == "upper_pods" else twin(pod))
     assert waits(here, f"{FIRST}, node: {{name: north}}", SECOND)[0].endswith(MIRRORED)
 
 
-def test_a_daemon_sets_pod_holds_up_nothing() -> None:
-    """It is there because the node is, and never mirrored."""
+def test_a_daemon_set_pod_does_not_block_a_node_rename() -> None:
+    """It exists because the node does, and is never mirrored."""
     here = world()
     daemon = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "d", "controller": True}
     put(here.lowers[A].upper_pods, upper_pod(ownerReferences=[daemon]))
     assert deeds(here, f"{FIRST}, node: {{name: north}}", SECOND) == ["LEAVE north", f"KEEP {B}"]
 
 
-def test_a_node_that_is_passed_on_waits_for_who_has_it() -> None:
-    """The first one keeps its node as it has pods, so the second one keeps its own, and says whose the other is."""
+def test_a_lower_waits_for_a_node_that_another_lower_has_to_keep() -> None:
+    """The first lower keeps its node because of its pods, so the second one keeps its own and reports the reason."""
     here = busy(world())
     edit = (f"{FIRST}, node: {{name: north}}", f"{SECOND}, node: {{name: {A}}}")
     assert deeds(here, *edit) == [f"KEEP {A}", f"KEEP {B}"]
@@ -282,8 +282,8 @@ def test_a_node_that_is_passed_on_waits_for_who_has_it() -> None:
     ]
 
 
-def test_a_new_lower_waits_for_a_node_that_is_passed_on() -> None:
-    """Until the one before has moved; it is not joined beside it."""
+def test_a_new_lower_waits_for_a_node_that_is_still_in_use() -> None:
+    """It is not joined before the former lower has left that node."""
     here = busy(world())
     edit = (f"{FIRST}, node: {{name: north}}", SECOND, f"name: new, kubeconfig: n, node: {{name: {A}}}")
     assert deeds(here, *edit)[2] == f"WAIT {A}"
@@ -291,13 +291,13 @@ def test_a_new_lower_waits_for_a_node_that_is_passed_on() -> None:
 
 
 def test_two_empty_lowers_can_swap_their_nodes() -> None:
-    """Each gives up what the other waits for."""
+    """Each one leaves the node that the other one waits for."""
     edit = (f"{FIRST}, node: {{name: {B}}}", f"{SECOND}, node: {{name: {A}}}")
     assert deeds(world(), *edit) == [f"LEAVE {B}", f"LEAVE {A}"]
 
 
-def test_of_a_ring_nobody_gives_up_a_node_for_one_that_stays() -> None:
-    """Whose way is blocked at its end keeps its node, and so does everybody behind it."""
+def test_in_a_cycle_of_node_names_no_lower_leaves_its_node_if_one_is_blocked() -> None:
+    """A lower that waits for a blocked one keeps its node, and so does every lower that waits for it."""
     here = world(f"name: {A}", f"name: {B}", "name: c", "name: d")
     third, fourth = "name: c, kubeconfig: k/2", "name: d, kubeconfig: k/3"
     ring = (
@@ -310,18 +310,18 @@ def test_of_a_ring_nobody_gives_up_a_node_for_one_that_stays() -> None:
     assert deeds(busy(here, "c"), *ring) == [f"KEEP {A}", f"KEEP {B}", "KEEP c", "LEAVE e"]
 
 
-def test_a_node_may_be_had_of_a_lower_that_leaves_empty() -> None:
-    """Of one that leaves with pods it may not."""
+def test_a_lower_gets_the_node_of_a_removed_lower_only_if_that_is_empty() -> None:
+    """It keeps its own node while the removed one has pods."""
     here = world()
     assert deeds(here, f"{SECOND}, node: {{name: {A}}}") == [f"LEAVE {A}"]
     assert deeds(busy(here), f"{SECOND}, node: {{name: {A}}}") == [f"KEEP {B}"]
 
 
-# Credentials that cannot be read.
+# Unreadable credentials.
 
 
-def test_a_connection_that_is_kept_keeps_what_it_was_made_of() -> None:
-    """Whatever would have it made anew; the other fields of the edit hold, and what waits is told by its keys."""
+def test_a_deferred_transition_keeps_the_connection_and_applies_the_other_fields() -> None:
+    """The fields that wait are reported with their keys."""
     here = busy(world())
     fields = "context: new, qps: 7, maintenance: cordon, node: {name: north, labels: {x: y}}"
     edit = f"{FIRST.replace('k/0', 'typo')}, {fields}"
@@ -338,16 +338,16 @@ def test_a_connection_that_is_kept_keeps_what_it_was_made_of() -> None:
     )
 
 
-def test_a_lower_whose_credentials_come_from_elsewhere_is_told_by_the_files_keys() -> None:
-    """As the file writes them."""
+def test_a_deferred_change_of_credentials_is_reported_with_the_keys_of_the_file() -> None:
+    """Both the former and the new key are named as the topology file spells them."""
     here = world()
     (found, _) = said(here, f"name: {A}, kubeconfigSecret: {{namespace: n, name: s}}", SECOND)
     (words,) = defer(found, "no such Secret").waits
     assert words.startswith(f"lowers[{A}].kubeconfig, kubeconfigSecret: no such Secret; ")
 
 
-def test_a_renamed_lower_keeps_its_name_with_its_connection() -> None:
-    """It is told under the name that the file has, and goes on to be in the topology."""
+def test_a_deferred_rename_keeps_the_former_name() -> None:
+    """It is reported under the name in the file, and the lower stays in the topology."""
     here = busy(world())
     (found, _) = said(here, f"{RENAMED}, maintenance: cordon", SECOND)
     kept = defer(found, "k/0: no such file")
@@ -355,8 +355,8 @@ def test_a_renamed_lower_keeps_its_name_with_its_connection() -> None:
     assert kept.waits == ("lowers[lower-z].name: k/0: no such file; the last good connection is kept",)
 
 
-def test_the_node_of_a_removed_lower_is_named_until_it_is_gone() -> None:
-    """From when the engine has told so on the Node: before, a plan says it of the change."""
+def test_the_node_of_a_removed_lower_is_reported_once_its_node_shows_the_removal() -> None:
+    """Before the Node has that condition, a plan reports it as part of the change."""
     here = world(f"name: {A}")
     node = raised(here).manifest()
     here.lowers[A].in_topology = False

@@ -1,4 +1,4 @@
-"""Which mapping of namespaces is in force in a lower, by what its Node notes and what stands there."""
+"""Tests of which namespace mapping is active in a lower, according to its Node and the objects that exist."""
 
 import pytest
 from servicekit import service, sliced
@@ -22,7 +22,7 @@ RUNNING = {"phase": "Running"}
 
 
 def unknown(*lowers: str, note: str | None = None, owner: str = OWNER_HERE.mark) -> World:
-    """Make a world in which the mapping of lower-a is yet to be known; its Node notes one, None for no Node."""
+    """Return a world in which the mapping of lower-a is not known yet; `note` is that of its Node, None for no Node."""
     here = world(*lowers)
     lower = here.lowers[A]
     lower.mapping_known = False
@@ -37,14 +37,14 @@ def unknown(*lowers: str, note: str | None = None, owner: str = OWNER_HERE.mark)
 
 
 def learned(here: World) -> str:
-    """Return the mapping that comes into force, "" while that is not certain."""
+    """Return the mapping that becomes active, "" while that is not certain."""
     lower = here.lowers[A]
     learn_mapping(lower, here)
     return mapping_note(lower.naming) if lower.mapping_known else ""
 
 
 def running(here: World, namespace: str = "default", **meta: object) -> Manifest:
-    """Let a pod run that is bound to lower-a, its lower pod in a lower namespace."""
+    """Add a running pod that is bound to lower-a, with its lower pod in a lower namespace."""
     pod = upper_pod(status=RUNNING)
     put(here.lowers[A].upper_pods, pod)
     below = twin(pod)
@@ -53,14 +53,14 @@ def running(here: World, namespace: str = "default", **meta: object) -> Manifest
 
 
 def prefixed_space(here: World) -> None:
-    """Let the namespace be there that a prefix gives to `default`."""
+    """Add the lower namespace that the prefix gives to `default`."""
     space = thing("Namespace", "demo-default", "", annotations={UPPER_NAMESPACE: "default"})
     put(here.lowers[A].namespaces, marked(space, "Namespace-default", uid="below"))
 
 
 @pytest.mark.parametrize(("lower", "note"), [(SAME, "same"), (PREFIX, "prefix=demo")])
-def test_what_the_topology_asks_for_and_the_node_notes_is_in_force_at_once(lower: str, note: str) -> None:
-    """No list of the lower cluster is waited for."""
+def test_a_mapping_is_active_at_once_if_topology_and_node_agree(lower: str, note: str) -> None:
+    """The lists of the lower cluster are not required for that."""
     here = unknown(lower, note=note)
     here.lowers[A].pods.mark_stale()
     assert learned(here) == note
@@ -69,8 +69,8 @@ def test_what_the_topology_asks_for_and_the_node_notes_is_in_force_at_once(lower
 @pytest.mark.parametrize(
     ("lower", "note"), [(PREFIX, "same"), (SAME, "prefix=demo"), (PREFIX, "prefix=earlier")], ids=str
 )
-def test_another_one_stays_while_pods_are_bound(lower: str, note: str) -> None:
-    """Also one of an earlier name of the topology; until all is listed nothing is certain."""
+def test_the_recorded_mapping_stays_while_pods_are_bound(lower: str, note: str) -> None:
+    """It can have a former name of the topology as its prefix; no mapping is certain before all objects are listed."""
     here = unknown(lower, note=note)
     put(here.lowers[A].upper_pods, upper_pod())
     here.lowers[A].pods.mark_stale()
@@ -79,16 +79,16 @@ def test_another_one_stays_while_pods_are_bound(lower: str, note: str) -> None:
     assert learned(here) == note
 
 
-def test_another_one_stays_while_a_volume_stands_for_a_claim_there() -> None:
-    """Its claim would be looked for in another namespace, and be taken for lost."""
+def test_the_recorded_mapping_stays_while_a_volume_of_a_lower_claim_exists() -> None:
+    """Otherwise its claim would be searched in another namespace, and considered lost."""
     here = unknown(PREFIX, note="same")
     volume = {**thing("PersistentVolume", "pvc-1", "", annotations={LOWER: A}), "spec": {}}
     put(here.upper.more[VOLUME], marked(volume, "claim"))
     assert learned(here) == "same"
 
 
-def test_another_one_stays_while_an_orphan_is_at_its_place() -> None:
-    """One that is ending is not waited for: somebody may hold it there."""
+def test_the_recorded_mapping_stays_while_an_orphan_exists_in_its_namespace() -> None:
+    """A terminating orphan does not count, because another client may hold it by a finalizer."""
     here = unknown(PREFIX, note="same")
     put(here.lowers[A].pods, twin(upper_pod()))
     assert learned(here) == "same"
@@ -97,16 +97,16 @@ def test_another_one_stays_while_an_orphan_is_at_its_place() -> None:
     assert learned(here) == "prefix=demo"
 
 
-def test_a_stray_keeps_no_mapping_in_force() -> None:
-    """A forged pod in a namespace that no upper one has would block the switch for as long as it is held there."""
+def test_a_pod_in_a_namespace_without_an_upper_namespace_does_not_block_a_mapping() -> None:
+    """A forged pod would otherwise block the change for as long as it exists."""
     here = unknown(PREFIX, note="same")
     here.lowers[A].upper_namespaces = here.upper.namespaces
     put(here.lowers[A].pods, twin(upper_pod()))
     assert learned(here) == "prefix=demo"
 
 
-def test_another_mapping_waits_until_the_services_of_the_last_pods_are_gone() -> None:
-    """They stay for some seconds, and nothing would find them at their former place; kube-system's need no pods."""
+def test_another_mapping_waits_until_the_services_of_the_last_pods_are_deleted() -> None:
+    """They exist for some seconds, and would not be found afterwards; those in kube-system do not depend on pods."""
     here = world(PREFIX)
     lower = here.lowers[A]
     lower.naming = None
@@ -121,8 +121,8 @@ def test_another_mapping_waits_until_the_services_of_the_last_pods_are_gone() ->
     assert not may_change_mapping(lower, here)
 
 
-def test_without_a_note_pods_that_run_say_which_one_it_was() -> None:
-    """Where they stand, they stay; with none, what the topology asks for is in force."""
+def test_the_mapping_follows_from_running_pods_if_the_node_has_no_note() -> None:
+    """The pods stay in their namespace; without pods, the mapping of the topology is active."""
     here = unknown(PREFIX, note="")
     running(here)
     assert learned(here) == "same"
@@ -135,13 +135,13 @@ def test_without_a_note_pods_that_run_say_which_one_it_was() -> None:
 
 
 @pytest.mark.parametrize("note", ["prefix=", "prefix=Up/../Down", "other", "prefix=demo\n"])
-def test_nonsense_is_no_note(note: str) -> None:
-    """Whoever may write a Node could have written anything."""
+def test_an_invalid_note_on_the_node_is_ignored(note: str) -> None:
+    """Any client that may write to a Node can set it."""
     assert learned(unknown(PREFIX, note=note)) == "prefix=demo"
 
 
-def test_the_note_of_anothers_node_counts_where_it_is_taken_over() -> None:
-    """A topology that was renamed goes on with the places of before; a stranger's Node says nothing."""
+def test_the_note_of_a_foreign_node_is_used_only_if_the_node_is_adopted() -> None:
+    """A renamed topology continues with its namespaces, and the Node of another owner has no effect."""
     here = unknown(f"{PREFIX}, onConflict: adopt", note="prefix=earlier", owner=STRANGER.mark)
     put(here.lowers[A].upper_pods, upper_pod())
     assert learned(here) == "prefix=earlier"
@@ -150,8 +150,8 @@ def test_the_note_of_anothers_node_counts_where_it_is_taken_over() -> None:
     assert learned(here) == "prefix=demo"
 
 
-def test_nothing_is_made_before_the_node_notes_the_mapping() -> None:
-    """An engine that starts again would look for it in the wrong place."""
+def test_a_changed_mapping_is_only_used_once_the_node_records_it() -> None:
+    """An engine that restarts would otherwise search for objects in the wrong namespace."""
     here = unknown(PREFIX, note="same")
     assert learned(here) == "prefix=demo"
     assert not has_node(here.lowers[A], here)
@@ -159,8 +159,8 @@ def test_nothing_is_made_before_the_node_notes_the_mapping() -> None:
     assert has_node(here.lowers[A], here)
 
 
-def test_who_only_looks_follows_the_note() -> None:
-    """`explain` and `simulate` look where the engine does."""
+def test_commands_that_only_read_use_the_mapping_that_the_node_records() -> None:
+    """`explain` and `simulate` read the engine's namespaces; without a Node, the topology's mapping is used."""
     here = unknown(PREFIX, note="same")
     adopt_noted_mapping(here.lowers[A], here)
     assert here.lowers[A].naming is None
@@ -169,8 +169,8 @@ def test_who_only_looks_follows_the_note() -> None:
     assert here.lowers[A].naming == requested_mapping(here.lowers[A].spec, here)
 
 
-def test_nothing_is_left_when_all_is_listed_and_empty() -> None:
-    """What is not listed may be anything."""
+def test_a_mapping_may_change_if_all_objects_are_listed_and_none_exist() -> None:
+    """Objects that are not listed may exist."""
     here = world(f"name: {A}", f"name: {B}")
     assert may_change_mapping(here.lowers[A], here)
     here.upper.more[VOLUME].mark_stale()
@@ -178,13 +178,13 @@ def test_nothing_is_left_when_all_is_listed_and_empty() -> None:
 
 
 def lower_of(naming: NamespaceNaming | None) -> LowerWorld:
-    """Make a lower with a mapping in force."""
+    """Return a lower with an active mapping."""
     lower = world().lowers[A]
     lower.naming = naming
     return lower
 
 
 @pytest.mark.parametrize("naming", [None, NamespaceNaming("demo", OWNER_HERE.mark)], ids=["same", "prefix"])
-def test_a_note_says_which_mapping(naming: NamespaceNaming | None) -> None:
-    """In a form that a person reads on the Node."""
+def test_the_note_of_a_mapping_is_readable(naming: NamespaceNaming | None) -> None:
+    """A user can read it on the Node."""
     assert mapping_note(lower_of(naming).naming) == ("same" if naming is None else "prefix=demo")

@@ -1,4 +1,4 @@
-"""What `tensile uninstall` deletes, and when it must not: decided in memory, by the whole loop."""
+"""Tests of what `tensile uninstall` deletes, and when it must not: the whole loop decides in memory."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -52,20 +52,20 @@ SPACES = ("default", "shop")
 
 
 class Standing(NamedTuple):
-    """Clusters that are open: what is known of them, and the connections."""
+    """Open clusters: their world, and their connections."""
 
     world: World
     connections: dict[str, Cluster]
 
 
 def ours(name: str, above: str = "", owner: Any = OWNER_HERE) -> Manifest:
-    """Make a lower namespace of ours."""
+    """Return a lower namespace of this topology."""
     made = space(name, annotations={UPPER_NAMESPACE: above or name})
     return marked(made, f"upper-{above or name}", owner, uid=f"below-{name}")
 
 
 def standing(*, prefix: bool = False) -> World:
-    """Make a world that the engine has left: nodes above, and empty namespaces of ours below."""
+    """Return a world without an engine: virtual nodes in the upper cluster, and empty own namespaces in the lowers."""
     more = "namespaces: {mapping: prefix}" if prefix else "namespaces: {mapping: same}"
     here = world(f"name: {A}, {more}", f"name: {B}, {more}")
     put(here.upper.namespaces, *(space(name, uid=f"upper-{name}") for name in SPACES))
@@ -74,7 +74,7 @@ def standing(*, prefix: bool = False) -> World:
 
 
 async def deleted(here: World) -> list[str]:
-    """Rehearse, and return every step: nothing but deletions is expected."""
+    """Rehearse, and return every step, which can only be deletions."""
     leave_topology(here)
     script = Script()
     await rehearse(Standing(here, {}), script, uninstall_rules())  # type: ignore[arg-type]
@@ -83,16 +83,16 @@ async def deleted(here: World) -> list[str]:
     return sorted(f"{step.verb} {step.ref}" for step in steps)
 
 
-async def test_nodes_and_empty_namespaces_go() -> None:
-    """Namespaces of others stay, and those that another topology made."""
+async def test_nodes_and_empty_namespaces_are_deleted() -> None:
+    """Namespaces of other owners and other topologies stay."""
     here = standing()
     put(here.lowers[A].namespaces, ours("shop"), space("theirs"), ours("others", owner=STRANGER))
     put(here.upper.namespaces, space("theirs"), space("others"))
     assert await deleted(here) == [f"delete {A}: Namespace shop", f"delete upper: Node {A}"]
 
 
-async def test_a_namespace_that_ends_already_is_left_alone() -> None:
-    """So a second call finds nothing."""
+async def test_a_terminating_namespace_is_not_deleted_again() -> None:
+    """A second call thus finds nothing."""
     here = world()
     put(here.upper.namespaces, space("shop"))
     put(here.lowers[A].namespaces, ours("shop") | {"status": {"phase": "Terminating"}})
@@ -103,12 +103,12 @@ async def test_a_namespace_that_ends_already_is_left_alone() -> None:
 
 
 def ending(manifest: Manifest) -> Manifest:
-    """Return the object as it is being deleted."""
+    """Return an object that is being deleted."""
     return {**manifest, "metadata": {**metadata(manifest), "deletionTimestamp": "2026-03-01T12:00:00Z"}}
 
 
 def vacated(here: World) -> list[str]:
-    """Return the namespaces of lower-a that are deleted beside those that the engine's rules delete."""
+    """Return the namespaces of lower-a that are deleted in addition to those of the engine's rules."""
     leave_topology(here)
     (rule,) = (one for one in uninstall_rules() if one.name == "uninstall")
     found = rule.decide(Key("uninstall", A, "", ""), here).wanted
@@ -116,23 +116,23 @@ def vacated(here: World) -> list[str]:
     return [one.ref.name for one in found if isinstance(one, Absent)]
 
 
-def test_a_namespace_that_is_used_stays() -> None:
-    """By any object that is known of; the others are found just before the deletion."""
+def test_a_namespace_with_an_object_is_not_deleted() -> None:
+    """Objects of kinds that are not watched are found just before the deletion."""
     here = standing()
     put(here.lowers[A].namespaces, ours("shop"), ours("default"))
     put(here.lowers[A].secrets, marked(config_map("kept", namespace="shop"), "somebody"))
     assert vacated(here) == ["default"]
 
 
-def test_a_namespace_at_no_place_is_left_to_the_engines_rule() -> None:
-    """Under a prefix it has to have the name that its upper namespace is mapped to, and that has to exist."""
+def test_only_namespaces_at_their_mapped_name_are_deleted_by_the_uninstall_rule() -> None:
+    """With a prefix, the name must be that of an existing upper namespace; the engine's rule handles the others."""
     here = standing(prefix=True)
     put(here.lowers[A].namespaces, ours("demo-shop", "shop"), ours("elsewhere", "shop"), ours("demo-gone", "gone"))
     assert vacated(here) == ["demo-shop"]
 
 
-def test_nothing_is_vacated_before_all_is_known() -> None:
-    """Nor while a pod is bound, nor in a lower that is still in the topology."""
+def test_no_namespace_is_deleted_before_all_objects_are_listed() -> None:
+    """None is deleted while a pod is bound, or while the lower is still in the topology."""
     here = standing()
     put(here.lowers[A].namespaces, ours("shop"))
     (rule,) = (one for one in uninstall_rules() if one.name == "uninstall")
@@ -145,8 +145,8 @@ def test_nothing_is_vacated_before_all_is_known() -> None:
     assert vacated(other) == []
 
 
-async def test_what_a_pod_left_goes_before_its_node() -> None:
-    """A lower pod without an upper pod, and a copy that no pod refers to."""
+async def test_orphaned_pods_and_unused_copies_are_deleted() -> None:
+    """They are a lower pod without an upper pod, and a ConfigMap that no pod refers to."""
     here = standing()
     home(here)
     below = here.lowers[A]
@@ -160,8 +160,8 @@ async def test_what_a_pod_left_goes_before_its_node() -> None:
     ]
 
 
-async def test_nothing_goes_while_pods_are_bound() -> None:
-    """Neither the node nor what they use; nothing is created for them either."""
+async def test_nothing_is_deleted_while_pods_are_bound() -> None:
+    """The node and the objects of the pods stay, and nothing is created for the pods."""
     here = standing()
     put(here.lowers[A].namespaces, ours("shop"))
     put(here.lowers[A].upper_pods, upper_pod("web"))
@@ -169,12 +169,12 @@ async def test_nothing_goes_while_pods_are_bound() -> None:
 
 
 class Mixed:
-    """A rule that wants a deletion, a write, and a deletion after it."""
+    """A rule that wants a deletion, a write, and another deletion."""
 
     name = "mixed"
 
     def watches(self) -> tuple[Watch, ...]:
-        """Watch nothing."""
+        """Return no watches."""
         return ()
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -182,14 +182,14 @@ class Mixed:
         yield Key(self.name, world.lowers[lower].name, "", "")
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return all three."""
+        """Return the three wanted states."""
         refs = [Ref(key.lower, CONFIG_MAP, "default", name) for name in ("first", "written", "last")]
         first, last = (Absent(ref, ref.name, world.owner.name) for ref in (refs[0], refs[2]))
         return Decision((first, Present(refs[1], {}, "needed"), EmitEvent(refs[1], "", "Said", ""), last), (key,))
 
 
-def test_what_follows_on_a_write_is_left_out_with_it() -> None:
-    """A deletion may depend on the write before it. No key waits for an object that the uninstall does not create."""
+def test_deletions_only_drops_a_write_and_everything_after_it() -> None:
+    """A later deletion may depend on the write, and no key waits for an object that the uninstall does not create."""
     rule, here = DeletionsOnly(Mixed()), world()
     (key,) = rule.keys(here, A)
     found = rule.decide(key, here)
@@ -197,8 +197,8 @@ def test_what_follows_on_a_write_is_left_out_with_it() -> None:
     assert (rule.name, rule.watches()) == ("mixed", ())
 
 
-def test_rules_that_move_pods_are_left_out() -> None:
-    """Uninstalling evicts nothing."""
+def test_the_uninstall_rules_have_no_rule_that_moves_pods() -> None:
+    """Uninstalling evicts no pods."""
     assert {rule.name for rule in uninstall_rules()}.isdisjoint({"waiting", "drain", "descheduler", "remaking"})
     assert {"node", "pod", "orphans", "vacancy", "uninstall"} <= {rule.name for rule in uninstall_rules()}
 
@@ -206,22 +206,22 @@ def test_rules_that_move_pods_are_left_out() -> None:
 QUIET = Heartbeats("", {A: NOW - timedelta(minutes=5)})
 
 
-def test_nothing_is_in_the_way_once_the_engine_is_gone_and_the_nodes_are_empty() -> None:
-    """Pods of a DaemonSet that are not mirrored go with the node."""
+def test_no_obstacle_exists_without_an_engine_and_with_empty_nodes() -> None:
+    """DaemonSet pods are not mirrored, and are deleted with the node."""
     here = standing()
     daemon = {"ownerReferences": [{"kind": "DaemonSet", "name": "proxy", "uid": "d", "controller": True}]}
     put(here.lowers[A].upper_pods, upper_pod("proxy", **daemon))
     assert obstacles(here, QUIET, NOW) == []
 
 
-def test_an_engine_that_leads_is_in_the_way() -> None:
-    """It would create all again."""
+def test_an_engine_that_leads_is_an_obstacle() -> None:
+    """It would create all objects again."""
     (said,) = obstacles(standing(), QUIET._replace(leader="engine-1"), NOW)
     assert said.startswith("engine engine-1 leads topology demo: stop it (Ctrl-C or SIGTERM; ")
 
 
-def test_an_engine_without_leader_election_is_known_by_its_nodes() -> None:
-    """Their leases are renewed every ten seconds, and hold for forty."""
+def test_an_engine_without_leader_election_is_recognized_by_its_node_leases() -> None:
+    """They are renewed every ten seconds, and are valid for forty."""
     here = standing()
     assert obstacles(here, Heartbeats("", {A: NOW - timedelta(seconds=41)}), NOW) == []
     (said,) = obstacles(here, Heartbeats("", {A: NOW - timedelta(seconds=39)}), NOW)
@@ -235,8 +235,8 @@ def test_an_engine_without_leader_election_is_known_by_its_nodes() -> None:
         (5, "5 pods are bound to node lower-a (default/web-0, default/web-1, default/web-2 and 2 more): "),
     ],
 )
-def test_bound_pods_are_in_the_way(count: int, said: str) -> None:
-    """The message says how they leave."""
+def test_bound_pods_are_an_obstacle(count: int, said: str) -> None:
+    """The message states how to evict them."""
     here = standing()
     put(here.lowers[A].upper_pods, *(upper_pod(f"web-{number}") for number in range(count)))
     (words,) = obstacles(here, QUIET, NOW)
@@ -244,8 +244,8 @@ def test_bound_pods_are_in_the_way(count: int, said: str) -> None:
     assert "`maintenance: drain` for lower lower-a" in words
 
 
-def test_pods_on_the_node_of_another_topology_are_not_in_the_way() -> None:
-    """After a mistake in the topology's name, only the other engine can move them; a lower pod of ours still counts."""
+def test_upper_pods_on_the_node_of_another_topology_are_no_obstacle() -> None:
+    """After a mistake in the topology's name, only the other engine can move them; an own lower pod is an obstacle."""
     here = standing()
     put(here.upper.nodes, marked(thing("Node", A, ""), "node", SIBLING))
     put(here.lowers[A].upper_pods, upper_pod("web"))
@@ -255,7 +255,7 @@ def test_pods_on_the_node_of_another_topology_are_not_in_the_way() -> None:
 
 
 def registered(ref: Ref, owner: Any = OWNER_HERE) -> bytes:
-    """Make a registration as the engine writes it."""
+    """Return a registration as the engine writes it."""
     body = {"apiVersion": ref.kind.api, "kind": ref.kind.name, "metadata": {"name": ref.name, "uid": f"uid-{ref.name}"}}
     made = marked(body, owner.upper, owner)
     return orjson.dumps({**made, "metadata": {**made["metadata"], "resourceVersion": "7"}})
@@ -269,12 +269,12 @@ class Upper(Answering):
         self.found = found
 
     async def read(self, ref: Ref) -> bytes:
-        """Return the object of a kind, if there is one."""
+        """Return the object of a kind if it exists."""
         return self.found[ref.kind.name] if ref.kind.name in self.found else await super().read(ref)
 
 
-async def test_only_registrations_of_ours_are_deleted() -> None:
-    """With the UID and the version that were read; the leader's lease is the last."""
+async def test_only_own_registrations_are_deleted() -> None:
+    """UID and resourceVersion are preconditions, and the lease of the leader is deleted last."""
     here = world()
     hook, lease = ref_of(here.topology), lease_ref("demo")
     strange = registered(hook, STRANGER)
@@ -292,8 +292,8 @@ async def test_only_registrations_of_ours_are_deleted() -> None:
     assert [one.step.ref for one in recorder.recorded] == [hook, lease]
 
 
-async def test_a_registration_that_cannot_be_deleted_is_told() -> None:
-    """The others go; one that is gone already counts as nothing."""
+async def test_a_registration_that_cannot_be_deleted_is_reported() -> None:
+    """The other deletions are attempted too."""
     here = world()
     hook, lease = ref_of(here.topology), lease_ref("demo")
     upper = Upper(MutatingWebhookConfiguration=registered(hook), Lease=registered(lease))
@@ -306,8 +306,8 @@ async def test_a_registration_that_cannot_be_deleted_is_told() -> None:
     assert recorder.recorded == []
 
 
-async def test_signs_of_engines_are_read() -> None:
-    """The leader's lease, and those of our own nodes."""
+async def test_heartbeats_are_read_from_the_leases() -> None:
+    """They are the lease of the leader and those of the own nodes."""
     here = standing()
     lease = new(lease_ref("demo"), "engine-1", OWNER_HERE, NOW, LeaseTimings())
     upper = Upper(Lease=orjson.dumps(lease))

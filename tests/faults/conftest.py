@@ -1,4 +1,4 @@
-"""Clusters that these tests may break, and the memory management of a campaign."""
+"""Fixtures of clusters that these tests may break, and of the garbage collection during a campaign."""
 
 import gc
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from tensile.sandbox.state import Options
 
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """An upper cluster and two lowers of one node each, whose components a test may kill."""
+    """Return an upper cluster and two lowers of one node each, whose components a test may kill."""
     with Sandbox.start(tmp_path_factory.mktemp("fragile") / "s", Options(nodes=1)) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """The same, where the upper gives up a silent node within seconds."""
+    """Return the same clusters with an upper cluster that evicts pods of an unresponsive node within seconds."""
     options = Options(nodes=1, compressed_eviction=True)
     with Sandbox.start(tmp_path_factory.mktemp("hasty") / "s", options) as sandbox:
         yield sandbox
@@ -27,7 +27,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def rarely_collected() -> Iterator[None]:
-    """Collect garbage as seldom as a campaign does, which saves a fifth of the time."""
+    """Collect garbage as rarely as a campaign does, which saves a fifth of the time."""
     before = gc.get_threshold()
     unburdened()
     yield

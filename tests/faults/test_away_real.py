@@ -1,4 +1,4 @@
-"""A lower that is parted from the engine: its pods run elsewhere once that lasts for too long, and only there."""
+"""Tests of a lower that is disconnected from the engine: after a limit its pods run elsewhere, and only there."""
 
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from tensile.sandbox.sandbox import Sandbox
 pytestmark = pytest.mark.real
 
 LONG = 60.0
-"""Seconds of absence: pods have to be unready, so forty, and as old as the limit is long."""
+"""Seconds of absence: more than the forty after which pods are unready, and than the limit of PATIENT."""
 PATIENT = edit_lower(A, unreachable={"evictAfter": "1s"})
 APPS = "apis/apps/v1"
 
 
 class Way:
-    """A detour to a lower of a ground, as a context."""
+    """A detour to a lower of a ground, as a context manager."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self._open = detour(sandbox, A, directory)
@@ -40,7 +40,7 @@ def on(pods: dict[str, Manifest], node: str) -> list[Manifest]:
 
 
 async def deployed(ground: Ground) -> Manifest:
-    """Run a Deployment of one pod in the first lower, while the other takes none, and return the pod."""
+    """Run a Deployment of one pod in the first lower, while the other one is cordoned, and return the pod."""
     labels = {"app": "web"}
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": ground.template(labels)}
     await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": "web"}, "spec": spec})
@@ -56,10 +56,10 @@ async def below(ground: Ground, lower: str) -> list[Manifest]:
     return found
 
 
-async def test_an_evicted_pod_runs_elsewhere_and_ends_here_when_its_cluster_is_back(
+async def test_an_evicted_pod_runs_elsewhere_and_is_removed_once_its_cluster_is_reachable(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """Terminating above for as long as it may run; its replacement stays the only one."""
+    """The upper pod is terminating while it may still run, and its replacement stays the only pod."""
     way = Way(sandbox, tmp_path)
     async with standing(sandbox, tmp_path, PATIENT, edit_lower(B, maintenance="cordon"), way=way) as ground:
         old = await deployed(ground)
@@ -90,7 +90,7 @@ async def pinned(ground: Ground, lower: str) -> None:
 
 
 async def made_by(ground: Ground, plural: str, name: str, lower: str, **spec: Any) -> None:
-    """Make what has one pod made, for a lower."""
+    """Create a workload that has one pod in a lower."""
     labels = {"app": name}
     template = ground.template(labels, {"nodeSelector": {"kubernetes.io/hostname": ground.nodes[lower]}})
     whole = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template, **spec}
@@ -98,12 +98,14 @@ async def made_by(ground: Ground, plural: str, name: str, lower: str, **spec: An
 
 
 def names(pods: list[Manifest]) -> set[str]:
-    """Return the names of pods as they were given, without what a Deployment adds."""
+    """Return the names of pods without the suffix that a Deployment adds."""
     return {pod["metadata"]["name"].partition("-")[0] for pod in pods}
 
 
-async def test_an_engine_that_begins_makes_no_second_pod_of_a_name(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The old one may run in the lower that has not told yet; pods whose names come only once wait for nobody."""
+async def test_an_engine_that_starts_creates_no_second_pod_of_a_name_before_a_lower_is_listed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """The old pod may run in the lower that has not responded yet; pods with generated names do not wait."""
     way = Way(sandbox, tmp_path)
     async with standing(sandbox, tmp_path, way=way) as ground:
         await made_by(ground, "statefulsets", "web", A, serviceName="web", updateStrategy={"type": "OnDelete"})

@@ -1,4 +1,4 @@
-"""Credentials that end, and clusters that change behind an address, on real clusters; see bench.faults.credentials."""
+"""Tests of credentials that expire and of clusters that change behind an address; see bench.faults.credentials."""
 
 import pytest
 
@@ -12,8 +12,10 @@ SWAPS = FILE_SWAPS | {"address": OTHER_SWAPS["address"]}
 
 
 @pytest.mark.parametrize("kind", SWAPS)
-async def test_a_swap_costs_no_pod_and_what_follows_it_works_within_seconds(fragile: Sandbox, kind: str) -> None:
-    """No pod is deleted or restarted, a wrong cluster is not written to and said, and a pod bound meanwhile runs."""
+async def test_a_swap_of_credentials_or_clusters_loses_no_pod_and_new_pods_run_within_seconds(
+    fragile: Sandbox, kind: str
+) -> None:
+    """No pod is deleted or restarted, and a wrong cluster is reported and not written to."""
     async with Trial(fragile) as trial:
         await trial.start_engine_and_nodes()
         (result,) = await ordeal(trial, SWAPS[kind](trial), pods=2, rounds=1)

@@ -1,4 +1,4 @@
-"""What a lower cluster refuses, in short; `python -m bench.faults.denials` tries every kind for more than a minute."""
+"""Tests of requests that a lower cluster refuses; `python -m bench.faults.denials` tries every kind for longer."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,10 @@ WORDS = "exceeded quota: full"
 
 
 @pytest.mark.real
-async def test_what_a_lower_cluster_refuses_is_said_and_not_tried_hot(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Its words are on the pod above in time, and the pod runs soon after nobody refuses it."""
+async def test_a_refused_pod_is_reported_on_the_upper_pod_and_retried_with_back_off(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """The message is on the upper pod in time, and the pod runs soon after it is no longer refused."""
     async with laid_out(sandbox, tmp_path) as field:
         found = await denied(field, [kind for kind in KINDS if kind.name in SHORT], pods=2, hold=HOLD)
     assert [one["kind"] for one in found] == list(SHORT)
@@ -27,40 +29,40 @@ async def test_what_a_lower_cluster_refuses_is_said_and_not_tried_hot(sandbox: S
     assert all(one["tries_a_minute"] > 1 for one in found)
 
 
-def test_kinds_differ_in_name() -> None:
-    """Each has a namespace that is called so."""
+def test_each_kind_of_refusal_has_another_name() -> None:
+    """Each kind has a namespace of that name."""
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 14
 
 
 def sight(at: float, phase: str = "Pending", message: str = WORDS, reason: str = "Forbidden") -> Sight:
-    """Make a look at a pod that says why it waits."""
+    """Return an observation of a pod whose status has the reason why it waits."""
     conditions = [{"type": MIRRORED, "status": "False", "reason": "Forbidden", "message": message}]
     return Sight(at, {"status": {"phase": phase, "reason": reason, "message": message, "conditions": conditions}})
 
 
-def test_a_pod_says_it_when_status_and_condition_do() -> None:
-    """And it is Pending; before that it says nothing."""
+def test_the_reason_is_reported_once_status_and_condition_have_it() -> None:
+    """The pod must be Pending too; any other observation does not count."""
     bare = Sight(1.0, {"status": {"phase": "Pending"}})
     assert said_at([bare, sight(3.0), sight(4.0)], WORDS) == 3.0
     for other in (bare, sight(2.0, "Failed"), sight(2.0, message="else"), sight(2.0, reason="Other")):
         assert said_at([other], WORDS) == float("inf")
 
 
-def test_tries_are_counted_in_the_busiest_minute() -> None:
-    """Wherever it begins."""
+def test_attempts_are_counted_in_the_busiest_minute() -> None:
+    """The minute can begin at any time."""
     assert busiest([]) == 0
     assert busiest([0.0, 59.0, 60.0, 61.0]) == 3
     assert busiest([0.0, 10.0, 20.0], window=15.0) == 2
 
 
 @pytest.mark.parametrize(("seconds", "number"), [(0.0, 2), (6.5, 3), (30.0, 8), (65.0, 12)])
-def test_a_shorter_trial_has_fewer_tries(seconds: float, number: int) -> None:
-    """So that a short form finds what is tried hot."""
+def test_a_shorter_trial_permits_fewer_attempts(seconds: float, number: int) -> None:
+    """A short trial thus also detects attempts without back-off."""
     assert most(seconds) == number
 
 
 class FakeRig:
-    """A rig as far as a trial's judgement asks for it."""
+    """A rig with only the parts that the judgement of a trial uses."""
 
     name = "rig"
 
@@ -69,7 +71,7 @@ class FakeRig:
 
 
 def trial(*moments: float, sights: list[Sight] | None = None) -> Trial:
-    """Make a trial of one pod that was made at 0, and tried at these moments."""
+    """Return a trial of one pod that was created at 0, with attempts at these moments."""
     field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
     found = Trial(Place(field, KINDS[0]), 1)
     found.made["pod-0"] = 0.0
@@ -85,8 +87,8 @@ def trial(*moments: float, sights: list[Sight] | None = None) -> Trial:
 GOOD: dict[str, Any] = {"hold": 65.0, "lifted": 65.0, "back": 3.0, "events": {"pod-0": 1}}
 
 
-def test_what_is_as_it_should_be_breaks_nothing() -> None:
-    """The figures are those of the slowest pod; what was tried after the end does not count."""
+def test_a_correct_trial_has_no_violations() -> None:
+    """The figures are those of the slowest pod, and attempts after the end do not count."""
     found = judged(trial(0.1, 6.0, 66.0), **GOOD)
     expected = {"kind": "quota", "pods": 1, "said_s": 0.2, "tries_a_minute": 2}
     expected |= {"made_s": 5.0, "back_s": 3.0, "broken": []}
@@ -105,13 +107,13 @@ def test_what_is_as_it_should_be_breaks_nothing() -> None:
         (trial(0.1, 6.0), {"back": 31.0}, "quota: runs only 31.0 s after nothing refused it"),
     ],
 )
-def test_what_is_not_as_it_should_be_is_told(found: Trial, given: dict[str, Any], words: str) -> None:
-    """Each for itself."""
+def test_each_violation_of_a_trial_is_reported(found: Trial, given: dict[str, Any], words: str) -> None:
+    """A trial with one violation has exactly one message."""
     assert judged(found, **{**GOOD, **given})["broken"] == [words]
 
 
-async def test_a_field_refuses_new_pods_of_its_namespaces_below() -> None:
-    """And passes all else."""
+async def test_a_field_refuses_only_new_lower_pods_of_its_namespaces() -> None:
+    """All other requests pass."""
     field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
     fault = field.faults["n"] = Refused(413)
     pod = Asked("lower-a", "create", "pods", "", "n", "web")

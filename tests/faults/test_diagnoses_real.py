@@ -1,4 +1,4 @@
-"""Some of the broken set-ups of `bench.conformance.diagnoses`: doctor names cause and remedy of each."""
+"""Tests of some broken set-ups of `bench.conformance.diagnoses`: doctor reports cause and remedy of each."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -55,30 +55,30 @@ ENGINE = (
     "serving certificate that the apiserver refuses",
     "webhook that the apiserver does not reach",
 )
-"""Set-ups with an engine, or a webhook, on an address which an apiserver proxies to."""
+"""Set-ups with an engine or a webhook on an address to which an apiserver proxies."""
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", SHORT)
-async def test_a_broken_set_up_is_recognised(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
-    """The cause and the remedy are told for the right cluster, nothing else is said to fail, and in time."""
+async def test_doctor_recognizes_a_broken_set_up(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+    """Cause and remedy are reported for the right cluster and in time, and no other check fails."""
     assert (await recognised(SETUPS[name], sandbox, tmp_path))["wrong"] == ""
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ENGINE)
-async def test_a_port_is_called_by_the_apiserver(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
-    """What it says of the connection decides what is told."""
+async def test_doctor_has_the_apiserver_connect_to_a_port(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+    """The error of the apiserver decides which cause doctor reports."""
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
     assert (await recognised(SETUPS[name], sandbox, tmp_path))["wrong"] == ""
 
 
 @pytest.mark.real
-async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Nothing fails: the upper's apiserver gets through to its nodes, and the webhook answers where it is registered.
+async def test_doctor_reports_no_failure_for_a_healthy_engine(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The upper apiserver reaches its virtual nodes, and the webhook responds at its registered address.
 
-    The engine ends before what it registered is taken away, or it would register that again.
+    The engine ends before its registrations are removed, because it would otherwise register them again.
     """
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
@@ -107,10 +107,13 @@ async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-async def test_a_webhook_behind_a_service_that_answers(sandbox: Sandbox, tmp_path: Path) -> None:
-    """The upper's apiserver gets through to the pod behind it; without that right it is said how to see the same.
+async def test_doctor_tests_a_webhook_behind_a_service_through_the_upper_apiserver(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Without the permission for that, doctor reports how the user can test it.
 
-    The server is closed before what leads to it, so that the apiserver's connection has ended when the test does.
+    The server is closed before the Service that leads to it, so that the apiserver's connection has ended when the test
+    does.
     """
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
@@ -131,8 +134,8 @@ async def test_a_webhook_behind_a_service_that_answers(sandbox: Sandbox, tmp_pat
 
 
 @pytest.mark.real
-async def test_a_request_that_the_engine_may_not_see(sandbox: Sandbox, tmp_path: Path) -> None:
-    """One waits for approval, and the role of the engine lists none: it is said who can."""
+async def test_doctor_skips_certificate_requests_that_the_engine_may_not_list(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A request waits for approval, but the engine's role cannot list it; doctor has the command to list it."""
     async with Stage(sandbox, tmp_path) as stage:
         await SETUPS["certificate that nobody approved"].prepare(stage)
         await allowed(stage, UPPER, without=("patch", "pods/status"))
@@ -143,21 +146,21 @@ async def test_a_request_that_the_engine_may_not_see(sandbox: Sandbox, tmp_path:
 
 
 async def _is_there(site: Site, path: str) -> bool:
-    """Report whether there is such an object."""
+    """Report whether an object exists."""
     try:
         return bool(await site.call("GET", path))
     except Refused:
         return False
 
 
-def test_there_are_enough_set_ups_of_enough_sorts() -> None:
-    """More than fifteen, and some for each thing that is looked at."""
+def test_there_are_at_least_forty_set_ups_and_some_for_every_check() -> None:
+    """The set-ups of the short form exist too."""
     assert len(SETUPS) >= 40
     assert {setup.check for setup in SETUPS.values()} == set(CHECKS)
     assert {*SHORT, *ENGINE} <= SETUPS.keys()
 
 
-# What counts as recognised.
+# Tests of the judgement of a diagnosis.
 
 
 async def _nothing(_stage: object) -> None:
@@ -168,7 +171,7 @@ SETUP = Setup("one", "lower-a", "rights", "cause", "remedy", _nothing)
 
 
 def diagnosis(*found: tuple[str | None, str, str, str, str], code: int = 1) -> Diagnosis:
-    """Make what doctor said: cluster, check, level, what, and what to do."""
+    """Return a diagnosis with findings: cluster, check, level, message, and advice."""
     clusters: list[dict[str, Any]] = [
         {"name": name, "findings": [{"check": check, "level": level, "what": what, "advice": [advice]}]}
         for name, check, level, what, advice in found
@@ -194,12 +197,12 @@ TOLD = ("lower-a", "rights", "fail", "the cause", "the remedy")
         (diagnosis(TOLD, (None, "reach", "warn", "x", "y")), True),
     ],
 )
-def test_what_counts_as_recognised(found: Diagnosis, *, is_right: bool) -> None:
-    """Cluster, check, cause, remedy and exit code, and nothing said of clusters that are well."""
+def test_a_set_up_is_recognized_if_its_only_failure_has_cause_and_remedy(found: Diagnosis, *, is_right: bool) -> None:
+    """Cluster, check, level and exit code must match too, and no other cluster may fail."""
     assert (SETUP.judge(found) == "") == is_right
 
 
-def test_a_warning_is_recognised_only_where_nothing_fails() -> None:
+def test_a_warning_is_recognized_only_if_no_check_fails() -> None:
     """The exit code is 0 then."""
     warning = SETUP._replace(level="warn")
     told = ("lower-a", "rights", "warn", "the cause", "the remedy")

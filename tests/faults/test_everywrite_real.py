@@ -1,4 +1,4 @@
-"""The engine is killed at writes of its own, in short; `python -m bench.faults.everywrite` does it at every one."""
+"""Tests of an engine that is killed at some writes; `python -m bench.faults.everywrite` does it at every write."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,12 +22,12 @@ STRUCK = {
     "bare pod moved": ("lost", (6,)),
     "lower removed": ("before", (1,)),
 }
-"""At which write of each deed, and how. All moments and more writes are in the long form."""
+"""The moment and the numbers of the writes of each deed; the long form has all moments and more writes."""
 
 
 @asynccontextmanager
 async def rigged(sandbox: Sandbox, directory: Path) -> AsyncIterator[Rig]:
-    """An engine behind fault proxies, which says when it is ready."""
+    """Run an engine behind fault proxies, and yield once it is ready."""
     async with Rig(sandbox, directory) as made:
         assert not await made.is_ready()
         made.start()
@@ -37,13 +37,13 @@ async def rigged(sandbox: Sandbox, directory: Path) -> AsyncIterator[Rig]:
 
 
 @pytest.mark.real
-async def test_an_engine_that_is_killed_at_a_write_ends_where_it_would_have(
+async def test_an_engine_that_is_killed_at_a_write_reaches_the_same_final_state(
     sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever the write was of, and whether or not it came through: the same end, nothing twice, nothing harmed."""
+    """It does so for any object and whether the write succeeded or not; no object is created twice or harmed."""
 
     async def struck(*deeds: Workload) -> None:
-        """Go through some deeds with an engine of their own."""
+        """Run some deeds with a separate engine."""
         async with rigged(sandbox, tmp_path_factory.mktemp("rig")) as rig:
             for deed in deeds:
                 moment, numbers = STRUCK[deed.name]
@@ -55,12 +55,12 @@ async def test_an_engine_that_is_killed_at_a_write_ends_where_it_would_have(
 
 
 def run(deed: str, moment: str, strikes: int, *broken: str) -> dict[str, object]:
-    """Make the result of a run."""
+    """Return the result of a run."""
     return {"deed": deed, "moment": moment, "strikes": strikes, "broken": list(broken)}
 
 
-def test_runs_of_several_times_make_one_result() -> None:
-    """A later run takes the place of an earlier one of its deed and moment; what is no deed any more goes."""
+def test_the_results_of_several_runs_are_merged() -> None:
+    """A later run replaces an earlier one of its deed and moment, and results of unknown deeds are removed."""
     before = [run("create", "lost", 5, "old"), run("update", "before", 3, "kept"), run("dance", "lost", 9, "gone")]
     now = [run("create", "lost", 7), run("create", "before", 6)]
     assert together(before, now) == {
@@ -71,13 +71,13 @@ def test_runs_of_several_times_make_one_result() -> None:
 
 
 def write(name: str, verb: str = "patch") -> Asked:
-    """Make a write of a pod."""
+    """Return a write of a pod."""
     return Asked("upper", verb, "pods", "", "shop", name)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_crash_comes_at_its_write_and_its_moment(moment: str) -> None:
-    """Reads and what does not count are no writes; the engine is ended before, after, unheard, or not at all."""
+async def test_a_crash_happens_at_its_write_and_its_moment(moment: str) -> None:
+    """Reads and ignored writes do not count; the engine is killed before or after the write, or not at all."""
     said: list[str] = []
     crash = Crash(2, moment, lambda asked: asked.name != "aside", lambda: said.append("killed"))
     first, second = write("one"), write("two")

@@ -1,4 +1,4 @@
-"""Faults on real clusters, in short: `make faults` runs the same scenarios at length."""
+"""Tests of faults on real clusters, in a short form; `make faults` runs the same scenarios at length."""
 
 import asyncio
 from argparse import Namespace
@@ -26,16 +26,16 @@ SEED = 20261121
 QUIET = 6.0
 
 
-async def test_an_engine_that_is_killed_again_and_again_loses_and_doubles_nothing(fragile: Sandbox) -> None:
-    """Every pod runs once, the deleted ones are gone, and then it is quiet."""
+async def test_an_engine_that_is_killed_repeatedly_loses_and_duplicates_no_pod(fragile: Sandbox) -> None:
+    """Every pod runs once, deleted pods are removed, and no more writes follow."""
     async with Trial(fragile) as trial:
         result = await crash(trial, draw(SEED, 30, 3, "short"), QUIET)
     assert result["broken"] == []
     assert sum(result["writes_before_kill"]) > 0
 
 
-async def test_a_lower_that_goes_away_under_load_costs_no_pod(fragile: Sandbox) -> None:
-    """Statuses are right soon after it is back, and the other lower's pods got Ready meanwhile."""
+async def test_an_outage_of_a_lower_under_load_loses_no_pod(fragile: Sandbox) -> None:
+    """Statuses are correct soon after it ends, and pods of the other lower become Ready during the outage."""
     chance = Random(SEED)
     async with Trial(fragile) as trial:
         await trial.start_engine_and_nodes()
@@ -43,8 +43,8 @@ async def test_a_lower_that_goes_away_under_load_costs_no_pod(fragile: Sandbox) 
     assert result["broken"] == []
 
 
-async def test_an_upper_that_goes_away_under_load_costs_no_pod(fragile: Sandbox) -> None:
-    """None fails, none runs twice, and statuses are right soon after it is back."""
+async def test_an_outage_of_the_upper_under_load_loses_no_pod(fragile: Sandbox) -> None:
+    """No pod fails or runs twice, and statuses are correct soon after the outage."""
     chance = Random(SEED)
     async with Trial(fragile) as trial:
         await trial.start_engine_and_nodes()
@@ -52,8 +52,8 @@ async def test_an_upper_that_goes_away_under_load_costs_no_pod(fragile: Sandbox)
     assert result["broken"] == []
 
 
-async def test_slices_follow_a_rolling_update_in_every_cluster(fragile: Sandbox) -> None:
-    """Each state is below in time, none is stale in the end, no other's is touched, and no write is needless."""
+async def test_endpoint_slices_follow_a_rolling_update_in_every_cluster(fragile: Sandbox) -> None:
+    """Each state is mirrored in time, no slice is stale or of another owner, and no write is needless."""
     async with Trial(fragile) as trial:
         result = await rolls(trial, 40, 1)
         await trial.clear()
@@ -61,15 +61,21 @@ async def test_slices_follow_a_rolling_update_in_every_cluster(fragile: Sandbox)
     assert result["changes_above"] > 0
 
 
-async def test_logs_that_are_followed_while_pods_are_mirrored_lose_nothing(fragile: Sandbox) -> None:
-    """Through the upper cluster and directly; `python -m bench.speed.follow` has many more, and looks at the time."""
+async def test_followed_logs_lose_no_line_while_pods_are_mirrored(fragile: Sandbox) -> None:
+    """This holds through the upper cluster and directly.
+
+    `python -m bench.speed.follow` has many more streams, and measures the time.
+    """
     result = await follow(fragile, Namespace(streams=8, rate=20_000, line=500, seconds=2.0, pods=10, rounds=1))
     assert result["broken"] == []
     assert min(run["lines"] for run in result["runs"]) > 0
 
 
-async def test_what_exec_carries_is_the_same_to_the_last_byte(fragile: Sandbox, tmp_path: Path) -> None:
-    """Through the upper cluster and directly, out and in; `python -m bench.speed.streams` has much more of it."""
+async def test_exec_transfers_every_byte_unchanged(fragile: Sandbox, tmp_path: Path) -> None:
+    """This holds in both directions, through the upper cluster and directly.
+
+    `python -m bench.speed.streams` transfers more.
+    """
     place = Place(fragile, tmp_path / "content", drawn(tmp_path / "content", 5), tmp_path / "received", 5)
     pod = Pod("carries", "lower-b", 0)
     async with Trial(fragile) as trial:
@@ -83,15 +89,15 @@ async def test_what_exec_carries_is_the_same_to_the_last_byte(fragile: Sandbox, 
     assert len(first[pod.name]["through"]) == len(first[pod.name]["direct"]) == 2
 
 
-async def test_an_engine_that_stays_away_for_longer_than_nodes_may_costs_no_pod(hasty: Sandbox) -> None:
-    """The pods are the same afterwards, on both sides, and Ready again."""
+async def test_an_engine_outage_beyond_the_node_timeout_loses_no_pod(hasty: Sandbox) -> None:
+    """The same pods exist afterwards in both clusters, and are Ready again."""
     async with Trial(hasty) as trial:
         result = await pause(trial, *WAYS[0], pods=10)
     assert result["broken"] == []
 
 
-async def test_a_lower_that_is_out_of_reach_costs_no_pod_and_doubles_none(fragile: Sandbox) -> None:
-    """Cut off or killed, with pods deleted above and ended below meanwhile: one ended there is lost, and no other."""
+async def test_an_unreachable_lower_loses_and_duplicates_no_pod(fragile: Sandbox) -> None:
+    """The lower is disconnected or killed while pods end on both sides; only a pod that ended in the lower is lost."""
     async with away.reached(fragile) as (trial, ways):
         absences = [away.Absence("lower-a", "parted", 1.5), away.Absence("lower-b", "killed", 1.5)]
         result = await away.outages(trial, ways, absences, 12)

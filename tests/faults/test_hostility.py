@@ -1,4 +1,4 @@
-"""Hostile tenants beside honest load in memory, in short: `python -m bench.model.hostility` plays 2,000 sequences."""
+"""Tests of hostile tenants beside honest load in memory; `python -m bench.model.hostility` plays 2,000 sequences."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,14 +41,14 @@ MARK = "0123456789abcdef"
 
 @pytest.mark.usefixtures("rarely_collected")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_hostile_tenants_do_they_reach_nothing_and_hold_up_nobody(part: int) -> None:
-    """No word of another tenant's, no stranger's object, no honest pod that is late; and the engine comes to rest."""
+def test_hostile_tenants_neither_reach_nor_delay_other_tenants(part: int) -> None:
+    """No data of another tenant and no foreign object is affected, no honest pod is late, and the engine settles."""
     for seed in range(1 + part, 1 + SEQUENCES, PARTS):
         assert wrong(thought_up(seed)) == [], seed
 
 
-def test_a_sequence_is_its_seeds() -> None:
-    """It can be played again, as a whole or written out; every sort of action and every setting comes up."""
+def test_a_sequence_is_determined_by_its_seed() -> None:
+    """It can be replayed by its seed or its text, and every type of action and every setting occurs."""
     every = [thought_up(seed) for seed in range(200)]
     assert every == [thought_up(seed) for seed in range(200)]
     assert {action.sort for actions in every for action in actions} == {*SORTS, "setting"}
@@ -59,15 +59,15 @@ def test_a_sequence_is_its_seeds() -> None:
     assert setting_of(every[0][1:]) == Setting()
 
 
-def test_a_number_is_taken_apart_into_choices() -> None:
-    """Each takes its part; of nothing the first is chosen."""
+def test_a_number_is_split_into_choices() -> None:
+    """Each choice uses a part of the number; once nothing is left of it, the first option is chosen."""
     choices = Choices(7 + 10 * 2 + 30 * 4)
     assert [choices.pick(range(10)), choices.pick(range(3)), choices.chance(5)] == [7, 2, False]
     assert [choices.pick("abc"), choices.chance(4)] == ["a", False]
     assert Choices(1).chance(3)
 
 
-# Actions.
+# Tests of the actions.
 
 
 def forged(number: int, make: Callable[[Choices, Known], Forgery]) -> Forgery:
@@ -78,8 +78,8 @@ def forged(number: int, make: Callable[[Choices, Known], Forgery]) -> Forgery:
     return make(Choices(number), known)
 
 
-def test_forgeries_are_of_every_form() -> None:
-    """With each marking, others' UIDs and names, finalizers, owners, sizes, and references, needed or not."""
+def test_forgeries_have_every_form() -> None:
+    """They have foreign UIDs and names, finalizers, owners, large values, and optional and required references."""
     texts = [str(forged(seed * 7919**3, pod_below)) for seed in range(2_000)]
     wanted = ("u-web", "made-up", FINALIZER, "ownerReferences", "x" * 20_000, "secretRef", "imagePullSecrets",
               "kube-api-access-", "upper-token-u-web", "nobody", "'optional': True", OTHER_MANAGER)  # fmt: skip
@@ -88,17 +88,17 @@ def test_forgeries_are_of_every_form() -> None:
     assert {forged(seed, predecessor).manager for seed in range(20)} == {FIELD_MANAGER}
 
 
-# The arena.
+# Tests of the arena.
 
 
 Spoil = Callable[[Arena], object]
 
 
 def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
-    """Let honest pods run, have something be done as if the engine did it, and return what the watchman says."""
+    """Run honest pods, spoil something as if the engine did it, and return what the watchman reports."""
 
     async def run() -> list[str]:
-        """Do so."""
+        """Run the scenario."""
         arena = Arena(setting)
         play = Play(arena)
         await arena.start()
@@ -118,10 +118,10 @@ def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
 
 
 def puts(kind: Kind, namespace: str, of: str) -> Spoil:
-    """Copy an object of bank's into a lower namespace that has none of its pods."""
+    """Return an action that copies an object of tenant bank to a lower namespace that has none of its pods."""
 
     def spoil(arena: Arena) -> None:
-        """Put it there."""
+        """Copy the object."""
         found = arena.find(Ref(UPPER, kind, "bank", of))
         assert found is not None
         meta = {"name": of, "namespace": namespace, "annotations": {UPPER_UID: uid(found)}, "labels": {OWNER: MARK}}
@@ -140,18 +140,18 @@ def puts(kind: Kind, namespace: str, of: str) -> Spoil:
         (SERVICE_ACCOUNT, "payer", "aaa", "not its place"),
     ],
 )
-def test_the_watchman_sees_what_is_where_it_does_not_belong(kind: Kind, name: str, namespace: str, words: str) -> None:
-    """At once, whoever put it there."""
+def test_the_watchman_reports_an_object_in_a_wrong_namespace(kind: Kind, name: str, namespace: str, words: str) -> None:
+    """It does so whoever created the object."""
     found = spoiled(Setting(identity="lower"), puts(kind, namespace, name))
     assert found
     assert all(one.endswith(words) for one in found), found
 
 
-def test_the_watchman_sees_a_status_that_is_not_a_pod_s_own() -> None:
-    """A word, or an address, of a pod of the hostile tenant's."""
+def test_the_watchman_reports_a_status_of_another_pod() -> None:
+    """The message and the address of a hostile tenant's pod are two problems."""
 
     def spoil(arena: Arena) -> None:
-        """Report it."""
+        """Write the status."""
         word = arena.ledger.marks.new(BELOW)
         status = {"phase": "Running", "podIP": "6.6.1.1", "message": word}
         arena.clusters[UPPER].alter(Ref(UPPER, POD, "bank", "web"), lambda one: one.update(status=status))
@@ -159,12 +159,12 @@ def test_the_watchman_sees_a_status_that_is_not_a_pod_s_own() -> None:
     assert len(spoiled(Setting(), spoil)) == 2
 
 
-def test_the_watchman_sees_that_a_stranger_was_touched() -> None:
-    """By the engine, before it happens, and afterwards."""
+def test_the_watchman_reports_that_a_foreign_object_was_deleted() -> None:
+    """It reports the request of the engine before it is carried out, and the missing object afterwards."""
     ref = Ref(A, SECRET, "team", "own")
 
     async def spoil(arena: Arena) -> None:
-        """Delete it, as the engine."""
+        """Delete the object as the engine."""
         found = arena.find(ref)
         assert found is not None
         await arena.ways[A].delete(ref, uid=uid(found))
@@ -172,11 +172,11 @@ def test_the_watchman_sees_that_a_stranger_was_touched() -> None:
     assert spoiled(Setting(), spoil) == [f"delete {ref}: is a stranger's", f"{ref} is a stranger's and was touched"]
 
 
-def test_the_watchman_sees_that_a_pod_is_late() -> None:
-    """One that nobody makes below, as no engine runs that could."""
+def test_the_watchman_reports_a_late_pod() -> None:
+    """Its lower pod is never created, because the engine cannot reach any cluster."""
 
     async def run() -> list[str]:
-        """Play a pod whose lower pod is deleted again and again."""
+        """Play a pod that is bound while every connection of the engine is down."""
         arena = Arena(Setting())
         play = Play(arena)
         await arena.start()
@@ -192,11 +192,11 @@ def test_the_watchman_sees_that_a_pod_is_late() -> None:
     assert in_no_time(run) == ["bank/web in lower-a: is Pending above and not below for 5 s"]
 
 
-def test_hostile_deeds_are_done_by_their_own_hands_in_their_own_namespaces() -> None:
-    """What the one below makes is known for his, and nothing of it is anywhere else."""
+def test_the_lower_hostile_tenant_only_creates_objects_in_its_own_namespace() -> None:
+    """The objects that it creates are recorded as hostile, and exist in no other namespace."""
 
     async def run() -> list[str]:
-        """Do every sort of hostile action many times."""
+        """Run every type of hostile action many times."""
         arena = Arena(Setting(ground="tenant"))
         play = Play(arena)
         await arena.start()
@@ -210,11 +210,11 @@ def test_hostile_deeds_are_done_by_their_own_hands_in_their_own_namespaces() -> 
     assert in_no_time(run) == ["mallory-up"]
 
 
-def test_what_a_cluster_refuses_does_not_happen() -> None:
-    """A name that is taken, an object that is gone, a namespace that is not there."""
+def test_refused_requests_have_no_effect() -> None:
+    """They concern a missing namespace and missing objects."""
 
     async def run() -> list[str]:
-        """Try."""
+        """Send the requests."""
         arena = Arena(Setting())
         ref = Ref(A, SECRET, "aaa", "s")
         await arena.create(ref, {}, BELOW, FIELD_MANAGER)
@@ -226,11 +226,11 @@ def test_what_a_cluster_refuses_does_not_happen() -> None:
     assert in_no_time(run) == ["None"]
 
 
-def test_namespaces_are_for_whom_they_were_made() -> None:
-    """One that is made for two is seen."""
+def test_the_watchman_reports_a_lower_namespace_of_a_wrong_upper_namespace() -> None:
+    """The first problem names the upper namespace for which it was created."""
 
     def spoil(arena: Arena) -> None:
-        """Make one for another."""
+        """Change the annotations to those of another namespace."""
         shop = arena.find(Ref(UPPER, NAMESPACE, "", "shop"))
         assert shop is not None
         notes = {UPPER_UID: uid(shop), UPPER_NAMESPACE: "shop"}
@@ -242,11 +242,11 @@ def test_namespaces_are_for_whom_they_were_made() -> None:
     assert found[0] == "namespace demo-bank in lower-a was made for shop, whose place is demo-shop"
 
 
-# Real clusters, as far as that is decided without them.
+# Tests of the parts for real clusters that need none.
 
 
 def test_sequences_with_the_same_topology_share_an_engine() -> None:
-    """And each is played once."""
+    """Each sequence is played once."""
     found = engines(range(60))
     assert sorted(seed for _, seeds in found for seed in seeds) == list(range(60))
     assert len(found) == len({setting[:3] for setting, _ in found})
@@ -254,8 +254,8 @@ def test_sequences_with_the_same_topology_share_an_engine() -> None:
         assert {setting_of(thought_up(seed, 40))[:3] for seed in seeds} == {setting[:3]}
 
 
-def test_what_an_engine_takes_has_bars() -> None:
-    """Of memory, and of how soon it answers."""
+def test_memory_and_response_time_of_an_engine_have_limits() -> None:
+    """A value above its limit is reported."""
     health = Health(lambda: None)
     health.memory, health.slowest, health.samples = 100 << 20, 0.2, 5
     assert health.figures() == {"rss_mib": 100, "healthz_s": 0.2, "samples": 5}

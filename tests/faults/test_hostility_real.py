@@ -1,4 +1,4 @@
-"""Hostile tenants on real control planes, in short: `python -m bench.model.hostility.real` plays 200 sequences."""
+"""Tests of hostile tenants on real control planes; `python -m bench.model.hostility.real` plays 200 sequences."""
 
 from pathlib import Path
 
@@ -21,15 +21,15 @@ from tensile.objects import POD, SECRET, UPPER, Ref, uid
 from tensile.sandbox.sandbox import Sandbox
 
 SEEDS, MOST = (1, 2, 3, 4), 16
-"""Sequences with the same topology: nothing is mapped to the ground of the first two, that of the others is the upper
-tenant's."""
+"""Sequences with the same topology: nothing is mapped to the namespace of the first two, and that of the others is the
+upper tenant's."""
 PATIENCE = 20.0
 A, B = LOWERS
 
 
 @pytest.mark.real
-async def test_on_real_clusters_hostile_tenants_reach_nothing_and_hold_up_nobody(sandbox: Sandbox) -> None:
-    """Nor do they fill the engine, or keep it from answering."""
+async def test_on_real_clusters_hostile_tenants_neither_reach_nor_delay_other_tenants(sandbox: Sandbox) -> None:
+    """They do not exhaust the memory of the engine or delay its responses either."""
     result = await campaign(sandbox, Setting(), SEEDS, MOST)
     assert result["broken"] == []
     assert result["sequences"] == len(SEEDS)
@@ -38,8 +38,10 @@ async def test_on_real_clusters_hostile_tenants_reach_nothing_and_hold_up_nobody
 
 
 @pytest.mark.real
-async def test_on_real_clusters_is_seen_what_is_where_it_does_not_belong(sandbox: Sandbox, tmp_path: Path) -> None:
-    """There is no engine here, and somebody does what one must not do."""
+async def test_on_real_clusters_the_watchman_reports_misplaced_objects_and_data(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """No engine runs here; the test itself writes what an engine must not write."""
     async with Rig(sandbox, tmp_path) as rig, Lookout(rig) as lookout:
         async with RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
             watchman, setting = ground.watchman, ground.ledger.setting
@@ -59,10 +61,10 @@ async def test_on_real_clusters_is_seen_what_is_where_it_does_not_belong(sandbox
 
 
 @pytest.mark.real
-async def test_on_real_clusters_hostile_tenants_write_in_their_own_namespaces_alone(
+async def test_on_real_clusters_hostile_tenants_only_write_to_their_own_namespaces(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """As users who may do nothing elsewhere; what the one below makes is known for his."""
+    """They have no permissions elsewhere, and the objects of the lower tenant are recorded as hostile."""
     async with (
         Rig(sandbox, tmp_path) as rig,
         Lookout(rig) as lookout,

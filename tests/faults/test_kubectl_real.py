@@ -1,4 +1,4 @@
-"""kubectl says the same of both kinds of nodes, in short; `make behaviour` tries an older kubectl, too."""
+"""Tests that kubectl prints the same for both kinds of nodes; `make behaviour` tries an older kubectl, too."""
 
 import os
 from pathlib import Path
@@ -11,8 +11,8 @@ from tensile.sandbox.binaries import cache_directory
 
 
 @pytest.mark.real
-def test_kubectl_says_the_same_of_a_real_node_and_of_a_virtual_one(tmp_path: Path) -> None:
-    """Every command that ends at a kubelet or shows its pods; docs/kubectl.md has what differs, and no more."""
+def test_kubectl_prints_the_same_for_a_real_and_a_virtual_node(tmp_path: Path) -> None:
+    """Every command that reaches a kubelet or shows its pods is run; only the differences in docs/kubectl.md occur."""
     why = real_node.obstacle((tmp_path, cache_directory(os.environ)), os.environ)
     if why:
         pytest.skip(f"this machine cannot run a real node: {why}")

@@ -1,4 +1,4 @@
-"""The rehearsal before a real apiserver, on requests at random; and that a difference, were there one, is told."""
+"""Tests that a dry run responds to random requests as a real apiserver does, and that a difference is reported."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -21,8 +21,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.mark.real
-async def test_a_rehearsal_answers_as_a_real_cluster(sandbox: Sandbox) -> None:
-    """Objects, errors, UIDs, versions and events are the same; `python -m bench.conformance.likeness` asks for more."""
+async def test_a_dry_run_cluster_responds_as_a_real_cluster(sandbox: Sandbox) -> None:
+    """Objects, errors, UIDs, versions and events are equal; `python -m bench.conformance.likeness` sends more."""
     cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     try:
         results = [await trial(cluster, seed, REQUESTS) for seed in range(1, TRIALS + 1)]
@@ -33,12 +33,12 @@ async def test_a_rehearsal_answers_as_a_real_cluster(sandbox: Sandbox) -> None:
 
 
 def rehearsal(*, ends_pods: bool = False) -> DryRunCluster:
-    """Make a cluster in memory."""
+    """Return a cluster in memory."""
     return DryRunCluster(UPPER, ends_pods=ends_pods, now=lambda: NOW)
 
 
-async def test_another_behaviour_is_told() -> None:
-    """Two clusters in memory of which one ends pods by itself: what is asked finds that out, and nothing else."""
+async def test_different_behavior_is_reported() -> None:
+    """Of two clusters in memory one ends pods by itself, and only requests for pods differ."""
     patient, hasty = rehearsal(), rehearsal(ends_pods=True)
     sides = Side(patient, "alike", "alike"), Side(hasty, "alike", "alike")
     async with prepared(sides[0]), prepared(sides[1]):
@@ -50,8 +50,8 @@ async def test_another_behaviour_is_told() -> None:
     assert {request.kind for request in unlike_ones} == {POD}
 
 
-async def test_requests_are_of_every_sort() -> None:
-    """All verbs, all media types, fences that hold and that do not; the same seed asks the same."""
+async def test_random_requests_have_every_form() -> None:
+    """They have all verbs, media types and results of preconditions, and the same seed gives the same requests."""
     first, again = [await asked(7) for _ in range(2)]
     assert first == again
     assert first != await asked(8)
@@ -66,7 +66,7 @@ async def test_requests_are_of_every_sort() -> None:
 
 
 async def asked(seed: int) -> list[tuple[Request, str]]:
-    """Make requests of a cluster in memory, and return each with "ok", or the name of the error that it met."""
+    """Send requests to a cluster in memory, and return each with "ok" or the name of its error."""
     cluster = rehearsal()
     side = Side(cluster, "alike", "alike")
     stock = Stock(lambda *place: cluster.find(*side.ref(*place)[1:]))
@@ -79,16 +79,16 @@ async def asked(seed: int) -> list[tuple[Request, str]]:
     return found
 
 
-def test_a_request_has_each_sides_own_words() -> None:
-    """UIDs and versions are put in place wherever they stand; what stands for none of them stays."""
+def test_the_placeholders_in_a_request_are_replaced_by_each_sides_values() -> None:
+    """UIDs and versions are replaced in keys and values, and all other text stays."""
     body = {"metadata": {"uid": "@uid:1@", "resourceVersion": "@version:0@"}, "data": {"k": "@uid", "@uid:0@": 1}}
     expected = {"metadata": {"uid": "u1", "resourceVersion": "7"}, "data": {"k": "@uid", "u0": 1}}
     assert filled(body, ["u0", "u1"], ["7"]) == expected
     assert filled(STRANGER, [], []) == STRANGER
 
 
-def test_defaults_are_no_difference() -> None:
-    """What only the real one has in a spec is passed over; what it lacks or has otherwise there is told."""
+def test_defaults_of_the_apiserver_are_no_difference() -> None:
+    """Fields that only the real spec has are ignored; missing or different ones are reported."""
     rehearsed = {"spec": {"containers": [{"name": "c"}]}, "uid": 3}
     assert difference(rehearsed, {"spec": {"containers": [{"name": "c", "pull": "x"}], "dns": "y"}, "uid": 3}) == ""
     assert difference(rehearsed, {"spec": {"containers": [{"name": "d"}]}, "uid": 3}).startswith("spec: rehearsed")
@@ -96,8 +96,8 @@ def test_defaults_are_no_difference() -> None:
     assert difference(rehearsed, {"spec": {}, "uid": 3}).startswith("spec: rehearsed")
 
 
-def test_what_decisions_rest_on_is_compared_whole() -> None:
-    """A label, an end, a cause or a value more is a difference."""
+def test_fields_that_decisions_use_are_compared_completely() -> None:
+    """An additional label, deletion, cause or value is a difference."""
     for field, value in (("labels", {"l": "1"}), ("ends", True), ("why", ["Invalid"]), ("data", {"k": "v"})):
         assert difference({"spec": {}}, {"spec": {}, field: value}) == f"{field}: rehearsed None, really {value!r}"
     assert difference({"uid": 3, "moved": "yes"}, {"uid": 4, "moved": "no"}) == (
@@ -106,13 +106,13 @@ def test_what_decisions_rest_on_is_compared_whole() -> None:
 
 
 def stored(name: str, version: int, kind: Kind = CONFIG_MAP, **more: object) -> Manifest:
-    """Make an object as it is stored."""
+    """Return an object as it is stored."""
     meta = {"name": name, "namespace": "alike", "uid": f"uid-{name}", "resourceVersion": str(version), **more}
     return {"apiVersion": kind.api, "kind": kind.name, "metadata": meta}
 
 
-def test_an_answer_has_the_same_form_in_both_clusters() -> None:
-    """UIDs are numbers; a version stayed, moved on, or went back; of an error all is kept that decisions rest on."""
+def test_a_response_is_normalized_for_the_comparison() -> None:
+    """UIDs become numbers, versions their direction of change, and an error keeps what decisions use."""
     side = Side(rehearsal(), "alike", "alike")
     side.take(stored("a", 5), is_new=True)
     side.take(stored("a", 6), is_new=False)
@@ -128,8 +128,8 @@ def test_an_answer_has_the_same_form_in_both_clusters() -> None:
     assert (side.uids, side.versions) == (["uid-a"], ["5", "6"])
 
 
-def test_nodes_and_namespaces_are_the_trials_own() -> None:
-    """Their names begin with the trial's, which is left out where the two are compared."""
+def test_nodes_and_namespaces_have_the_trials_prefix() -> None:
+    """It is left out in the comparison of the two clusters."""
     side = Side(rehearsal(), "alike-1", "alike-1")
     assert side.ref(NODE, OWN, "a")[1:] == (NODE, "", "alike-1-a")
     assert side.ref(POD, OWN, "a")[1:] == (POD, "alike-1", "a")
@@ -138,8 +138,8 @@ def test_nodes_and_namespaces_are_the_trials_own() -> None:
     assert (side.form(node)["name"], side.form(node)["annotations"]) == ("a", {"mine": "1"})
 
 
-def test_events_are_compared_in_their_order() -> None:
-    """One that is missing, or of another sort, is told."""
+def test_watch_events_are_compared_in_their_order() -> None:
+    """A missing event or one of another type is reported."""
     side = Side(rehearsal(), "alike", "alike")
     recorder = Recorder()
     for manifest in (stored("a", 1), stored("a", 2), stored("b", 3)):
@@ -162,8 +162,8 @@ def test_events_are_compared_in_their_order() -> None:
     assert [one["moved"] for one in backwards] == [True, False]
 
 
-async def test_a_ground_has_its_account_before_anything_is_asked() -> None:
-    """Else the first pods would be refused by one cluster and not by the other."""
+async def test_a_trials_namespace_has_its_service_account_before_the_first_request() -> None:
+    """Otherwise one cluster would refuse the first pods and the other one would not."""
     cluster = rehearsal()
     async with prepared(Side(cluster, "alike", "alike")):
         assert cluster.find(SERVICE_ACCOUNT, "alike", "default") is not None

@@ -1,4 +1,4 @@
-"""Two engines in memory, one of which knows late: `python -m bench.model.sequences.pairs` carries every play out."""
+"""Tests of two engines in memory, one of which is late; `python -m bench.model.sequences.pairs` plays them all."""
 
 import pytest
 
@@ -14,11 +14,11 @@ SHARES = 3
 EVERY = 7
 APART = 120.0
 FOUGHT_OVER, MOST = 3, 90
-"""The status and the taints of a node, and the status of a pod; so many writes of each, both engines together."""
+"""The contested parts (a node's status, its taints, a pod's status), and the most writes of each by both engines."""
 
 
-def test_plays_are_of_all_that_can_be_going_on() -> None:
-    """Of pods at every moment, of each kind that pods depend on, and with watches that go on in either order."""
+def test_the_pairs_cover_every_situation() -> None:
+    """They have pods in every state, each kind that pods depend on, and watches that continue in either order."""
     assert {name.removeprefix("Pod ").split(",")[0] for name in PAIRS} == {*BEGUN, *COPIES}
     assert {name.split(", ")[-1] for name in PAIRS} == set(ORDERS)
     assert {name.split(", ")[2] for name in PAIRS if name.startswith("Pod ")} == set(SINCE)
@@ -27,30 +27,30 @@ def test_plays_are_of_all_that_can_be_going_on() -> None:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_an_engine_that_knows_late_does_no_harm(share: int) -> None:
-    """Nothing is ended that lives, nothing runs twice, and both come to rest."""
+def test_an_engine_with_outdated_caches_does_no_harm(share: int) -> None:
+    """No live pod is ended, no pod runs twice, and both engines settle."""
     every = list(PAIRS.values())[::EVERY][share::SHARES]
     assert [words for words in map(tried, every) if words] == []
 
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if name.startswith("Pod told, 16, runs")])
-def test_a_pod_that_runs_outlives_an_engine_that_knows_an_older_one(name: str) -> None:
-    """That engine finds a lower pod which is not that of the upper one it knows: which is the older, it has to ask."""
+def test_a_running_pod_is_kept_by_an_engine_that_knows_an_older_upper_pod(name: str) -> None:
+    """That engine finds a lower pod of another UID, and has to read which upper pod is the older one."""
     assert tried(PAIRS[name]) == ""
 
 
-def test_two_engines_come_to_rest_with_nobody_doing_anything() -> None:
-    """A write of the one gives the other nothing to do, with lists as with watches."""
+def test_two_engines_settle_if_nothing_changes() -> None:
+    """A write of one engine causes no write of the other, with lists as with watches."""
     actions: list[Action] = read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"])
     assert in_no_time(lambda: played(actions)) == []
 
 
-def test_an_engine_that_cannot_reach_what_another_can_is_no_fast_fight() -> None:
-    """Each goes on saying what it sees of node and pod, every few seconds; when both see the same, that is said."""
+def test_two_engines_that_disagree_on_reachability_write_at_a_limited_rate() -> None:
+    """Each one reports the node and the pod every few seconds as it observes them, until both agree."""
     written: list[str] = []
 
     async def run() -> list[str]:
-        """Cut one off for two minutes."""
+        """Disconnect one engine for two minutes."""
         stage, model, play = staged()
         late = Stage(model.look, stage)
         await stage.start()

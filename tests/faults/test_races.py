@@ -1,4 +1,4 @@
-"""The same name, another object: every race of `python -m bench.model.sequences.races`, in memory."""
+"""Tests of another object of the same name: every race of `python -m bench.model.sequences.races`, in memory."""
 
 from collections import Counter
 
@@ -10,8 +10,8 @@ RACES = {one.name: one for one in races()}
 SHARES = 4
 
 
-def test_races_are_a_thousand() -> None:
-    """Of pods at everything that can be going on with one, and of each kind that pods depend on."""
+def test_there_are_at_least_a_thousand_races() -> None:
+    """They have pods in every state, and each kind that pods depend on."""
     assert len(RACES) >= 1_000
     kinds = Counter(name.split()[0] for name in RACES)
     assert set(kinds) == {"Pod", *COPIES}
@@ -20,7 +20,7 @@ def test_races_are_a_thousand() -> None:
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_the_one_that_comes_after_is_another(share: int) -> None:
-    """It is not deleted, has a status and content of its own, and nothing of the one before is left."""
+def test_a_recreated_object_is_handled_as_another_object(share: int) -> None:
+    """It is not deleted, has its own status and content, and nothing of its predecessor is left."""
     every = list(RACES.values())[share::SHARES]
     assert [words for words in map(raced, every) if words] == []

@@ -1,4 +1,4 @@
-"""The webhook while its replicas are replaced, in short: `python -m bench.faults.replaced` does it with 500 pods."""
+"""Tests of the webhook while its replicas are replaced; `python -m bench.faults.replaced` does it with 500 pods."""
 
 from argparse import Namespace
 
@@ -9,10 +9,10 @@ from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest.mark.real
-async def test_no_creation_fails_and_none_goes_by_while_a_replica_is_replaced(fragile: Sandbox) -> None:
-    """A new one is ready and an old one ends, while pods are created; all that opted in are prepared.
+async def test_every_pod_is_created_and_mutated_while_a_webhook_replica_is_replaced(fragile: Sandbox) -> None:
+    """A new replica is ready before the old one ends, and every pod that opted in is mutated.
 
-    Where the machine does so much else that no answer comes within three seconds, the apiserver goes on without one.
+    On a machine that is too busy to respond within three seconds, the apiserver continues without the webhook.
     """
     found = await scenario(fragile, Namespace(pods=150, rate=10.0, pause=1.0))
     assert (found["created"], found["opted_in"], found["unprepared_in_time"]) == (150, 75, 0), found["broken"]
@@ -37,12 +37,12 @@ FAILED = Creation(10.0, 10.1, opted=True, prepared=False, failure="no")
         ([FINE, MISSED], [10.2], (2, 0, 1, 0), ["1 pods went by"]),
         ([FINE, PLAIN._replace(prepared=True)], [], (2, 0, 0, 0), ["1 pods were prepared that had not opted in"]),
     ],
-    ids=["well", "failed", "missed", "killed", "just killed", "long killed", "killed later", "not asked for"],
+    ids=["healthy", "failed", "missed", "killed", "just killed", "long killed", "killed later", "not opted in"],
 )
-def test_what_breaks_is_told(
+def test_violations_of_a_replacement_trial_are_reported(
     creations: list[Creation], killed: list[float], counts: tuple[int, ...], broken: list[str]
 ) -> None:
-    """A pod that goes by unprepared counts, unless its replica was killed when it was asked about."""
+    """A pod that was not mutated is a violation, unless a replica was killed around the time of its creation."""
     found = judged(creations, killed)
     names = ("created", "failed", "unprepared", "unprepared_after_a_kill")
     assert tuple(found[name] for name in names) == counts
@@ -50,8 +50,8 @@ def test_what_breaks_is_told(
     assert all(words.startswith(begin) for words, begin in zip(found["broken"], broken, strict=True))
 
 
-def test_what_the_apiserver_did_not_wait_for_is_told_apart() -> None:
-    """It breaks the trial like the rest, but tells of a machine that is too slow."""
+def test_pods_that_were_not_mutated_in_time_are_counted_separately() -> None:
+    """They are a violation like the others, but indicate a machine that is too slow."""
     late = MISSED._replace(end=MISSED.begin + 3.0)
     found = judged([FINE, MISSED, late, late], [])
     assert (found["unprepared"], found["unprepared_in_time"]) == (3, 1)

@@ -1,4 +1,4 @@
-"""A short form of the trial of rights: three of them are taken away on real clusters, and a test breaks of each."""
+"""Tests of the trial of permissions in a short form: a test must fail on real clusters if one is removed."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from tensile.sandbox.state import UPPER
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
-LIFE = "tests/e2e/test_writes.py::test_a_pods_life_takes_few_writes"
-RESIZE = "tests/e2e/test_changes.py::test_a_resize_travels_and_its_result_comes_back"
+LIFE = "tests/e2e/test_writes.py::test_a_pods_life_needs_few_writes"
+RESIZE = "tests/e2e/test_changes.py::test_a_resize_reaches_the_lower_pod_and_its_result_the_upper_pod"
 
 
-async def test_a_right_that_is_taken_away_is_missed(sandbox: Sandbox, tmp_path: Path) -> None:
-    """By a test that holds with all rights, and is refused nothing then; one that is of no use to it is told."""
+async def test_a_removed_permission_makes_a_test_fail(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The tests pass and are denied nothing with all permissions; a permission that no test needs is reported."""
     rights = [
         Thing(UPPER, "pods/status", "patch"),
         Thing("lower", "pods/resize", "patch"),

@@ -1,4 +1,4 @@
-"""Sequences at random on clusters in memory, in short: `python -m bench.model.sequences` plays twenty thousand."""
+"""Tests of random sequences on clusters in memory; `python -m bench.model.sequences` plays twenty thousand."""
 
 import re
 from collections.abc import Callable
@@ -27,21 +27,21 @@ from tensile.objects import (
 SEQUENCES = 1_500
 PARTS = 10
 EVERYTHING = read(["pod:90", "serve:0", "wait:3", "run:0", "stranger:8", "wait:3"])
-"""A pod that runs in lower-b with all that a pod can depend on, and a stranger's pod in lower-a."""
+"""A pod that runs in lower-b with all that a pod can depend on, and a foreign pod in lower-a."""
 _A, _B = LOWERS
 Spoil = Callable[[Stage, Model], object]
 
 
 @pytest.mark.usefixtures("rarely_collected")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_happens_everything_is_right_in_the_end(part: int) -> None:
-    """Nothing forbidden was done meanwhile, and nothing is written any more."""
+def test_every_sequence_ends_in_the_correct_state(part: int) -> None:
+    """No forbidden write occurs in between, and no more writes follow."""
     for seed in range(1 + part, 1 + SEQUENCES, PARTS):
         assert wrong(thought_up(seed)) == [], seed
 
 
-def test_a_sequence_is_its_seeds() -> None:
-    """It can be played again, as a whole or written out; every sort of action comes up."""
+def test_a_sequence_is_determined_by_its_seed() -> None:
+    """It can be replayed by its seed or its text, and every type of action occurs."""
     every = [thought_up(seed) for seed in range(200)]
     assert every == [thought_up(seed) for seed in range(200)]
     assert {action.sort for actions in every for action in actions} == set(SORTS)
@@ -50,8 +50,8 @@ def test_a_sequence_is_its_seeds() -> None:
     assert read(map(str, every[0])) == every[0]
 
 
-def test_a_sequence_is_cut_down_to_what_it_takes() -> None:
-    """However far apart that is."""
+def test_a_failing_sequence_is_shrunk_to_the_required_actions() -> None:
+    """The required actions can be far apart."""
     actions = [Action("wait", number) for number in range(23)]
     assert shrunk(actions, lambda left: {Action("wait", 3), Action("wait", 17)} <= set(left)) == [
         actions[3],
@@ -61,25 +61,25 @@ def test_a_sequence_is_cut_down_to_what_it_takes() -> None:
 
 
 def ref(cluster: str, kind: Kind, name: str) -> Ref:
-    """Name an object of the stage's namespace."""
+    """Return the ref of an object in the namespace of the stage."""
     return Ref(cluster, kind, SPACE, name)
 
 
 def lacks(cluster: str, kind: Kind, name: str) -> Spoil:
-    """Remove an object."""
+    """Return an action that removes an object."""
     return lambda stage, _model: stage.clusters[cluster].vanish(ref(cluster, kind, name))
 
 
 def has(cluster: str, kind: Kind, name: str, **fields: object) -> Spoil:
-    """Change fields of an object."""
+    """Return an action that changes fields of an object."""
     return lambda stage, _model: stage.clusters[cluster].alter(ref(cluster, kind, name), lambda one: one.update(fields))
 
 
 def spoiled(spoil: Spoil) -> list[str]:
-    """Let everything be right, end the engine, spoil something, and ask the model."""
+    """Reach the correct state, stop the engine, spoil something, and return what the model reports."""
 
     async def run() -> list[str]:
-        """Do so."""
+        """Run the scenario."""
         stage, model, play = staged()
         await stage.start()
         for action in EVERYTHING:
@@ -110,18 +110,18 @@ def spoiled(spoil: Spoil) -> list[str]:
         (has(_A, POD, "p1", status={"phase": "Failed"}), "lower-a: Pod shop/p1 is a stranger's and was touched"),
     ],
 )
-def test_the_model_sees_what_is_wrong(spoil: Spoil, words: str) -> None:
-    """And nothing else."""
+def test_the_model_reports_each_wrong_state(spoil: Spoil, words: str) -> None:
+    """It reports nothing else."""
     assert spoiled(spoil) == [words]
 
 
 def looked(look: Spoil) -> list[str]:
-    """Let everything be right, and then show the model a write, and return what it says of that."""
+    """Reach the correct state, pass a write to the model, and return what it reports about it."""
     return [re.sub(r"^.*? shop/\S+: ", "", words) for words in spoiled(look)]
 
 
 def uid_of(stage: Stage, about: Ref) -> str:
-    """Return an object's UID."""
+    """Return the UID of an object."""
     found = stage.find(about)
     assert found is not None
     return uid(found)
@@ -137,21 +137,21 @@ def uid_of(stage: Stage, about: Ref) -> str:
         ("delete", _B, CONFIG_MAP, "m0", []),
     ],
 )
-def test_the_model_sees_what_must_not_be_deleted(
+def test_the_model_reports_a_forbidden_deletion(
     verb: str, cluster: str, kind: Kind, name: str, words: list[str]
 ) -> None:
-    """Before it is: what comes after may hide it."""
+    """It checks before the deletion, because later changes may hide it."""
     about = ref(cluster, kind, name)
     assert looked(lambda stage, model: model.look(verb, about, uid_of(stage, about))) == words
 
 
-def test_the_model_sees_what_must_not_be_written() -> None:
-    """A patch without a fence, a status that no kubelet said, and a second run."""
+def test_the_model_reports_a_forbidden_write() -> None:
+    """They are a patch without a precondition, a status that no kubelet reported, and a second run of a pod."""
     pod = ref(UPPER, POD, "p0")
     assert looked(lambda _stage, model: model.look("patch", pod, {"metadata": {}})) == ["no fence"]
 
     def say(stage: Stage, model: Model) -> None:
-        """Report the pod as failed, then as running."""
+        """Report the pod as failed, and then as running."""
         for phase in ("Failed", "Running"):
             body = {"metadata": {"uid": uid_of(stage, pod)}, "status": {"phase": phase}}
             model.look("patch status", pod, body)
@@ -159,7 +159,7 @@ def test_the_model_sees_what_must_not_be_written() -> None:
     assert looked(say) == ["is Failed, which no kubelet said"]
 
     def make(stage: Stage, model: Model) -> None:
-        """Make the lower pod once more: where it stands, which is refused, and where it does not."""
+        """Create the lower pod again: where it exists, which is refused, and where it does not."""
         notes = {"tensile-kube.io/upper-uid": uid_of(stage, pod)}
         for lower in LOWERS:
             model.look("create", pod._replace(cluster=lower), {"metadata": {"name": "p0", "annotations": notes}})
@@ -169,6 +169,6 @@ def test_the_model_sees_what_must_not_be_written() -> None:
 
 @pytest.mark.parametrize("steps", range(6))
 @pytest.mark.parametrize("end", ["kill:0", "evict:0"])
-def test_an_end_is_not_taken_back_by_what_was_under_way(end: str, steps: int) -> None:
-    """A pod that others end while a write takes its time that it runs is called lost, and stays so."""
+def test_the_end_of_a_pod_is_not_overwritten_by_a_delayed_write(end: str, steps: int) -> None:
+    """A pod that another client ends, while the write of its Running status is delayed, stays ended."""
     assert wrong(read(f"pod:3 wait:3 fault:9 run:0 steps:{steps} {end} wait:3".split())) == []

@@ -1,4 +1,4 @@
-"""Sequences at random on real control planes, in short: `python -m bench.model.sequences.real` plays two hundred."""
+"""Tests of random sequences on real control planes; `python -m bench.model.sequences.real` plays two hundred."""
 
 from pathlib import Path
 from random import Random
@@ -25,11 +25,11 @@ SPOILS = (
     ("unseat:5", "the slice is not there in lower-b"),
     ("kill:0", "p0 is not below, Running above"),
 )
-"""What somebody does below, and what is wrong then; without its pod, nothing else has to be there any more."""
+"""Actions in the lower cluster, and the problem after each; without its pod, no other object has to exist."""
 
 
-def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
-    """Every sort of action comes up, and each can be done: on the ground, or as a storm."""
+def test_a_sequence_on_real_clusters_is_determined_by_its_seed() -> None:
+    """Every type of action occurs, and a limit of the number of actions applies."""
     every = [thought_up(seed) for seed in range(100)]
     assert every == [thought_up(seed) for seed in range(100)]
     assert {action.sort for actions in every for action in actions} == set(SORTS)
@@ -38,8 +38,8 @@ def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
 
 
 @pytest.mark.real
-async def test_only_writes_of_namespaces_that_are_shaken_meet_with_faults(sandbox: Sandbox, tmp_path: Path) -> None:
-    """One in four of them does, with every sort of fault in its time, and they are counted."""
+async def test_only_writes_in_shaken_namespaces_have_faults(sandbox: Sandbox, tmp_path: Path) -> None:
+    """About one write in four has a fault, every type of fault occurs, and faults are counted."""
     async with Rig(sandbox, tmp_path) as rig:
         weather = FaultPlan(rig, Random(1))
         weather.shaken.add("shaken")
@@ -53,8 +53,8 @@ async def test_only_writes_of_namespaces_that_are_shaken_meet_with_faults(sandbo
 
 
 @pytest.mark.real
-async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Once the engine is dead, each thing that somebody takes away or changes below is told, and nothing else."""
+async def test_on_real_clusters_each_wrong_state_is_reported(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The engine was killed, so that each object that is removed or changed in the lower cluster stays wrong."""
     async with Rig(sandbox, tmp_path) as rig:
         rig.start()
         await rig.usable()
@@ -77,10 +77,8 @@ async def _is_right(ground: RealNamespace) -> bool:
 
 
 @pytest.mark.real
-async def test_whatever_happens_on_real_clusters_everything_is_right_in_the_end(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
-    """With faults in every namespace; how many storms come over all of them depends on how long it takes."""
+async def test_every_sequence_on_real_clusters_ends_in_the_correct_state(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Every namespace has faults; the number of storms over all of them depends on the duration."""
     async with Rig(sandbox, tmp_path) as rig:
         rig.start()
         await rig.usable()

@@ -1,4 +1,4 @@
-"""Strangers' objects in the engine's way, in short: `make faults` puts every form of every kind there."""
+"""Tests of foreign objects that conflict with the engine's; `make faults` creates every form of every kind."""
 
 from collections import Counter
 
@@ -12,8 +12,8 @@ from tensile.sandbox.sandbox import Sandbox
 OURS = owner_of("upper", "sandbox")
 
 
-def test_each_kind_meets_five_forms_at_five_moments() -> None:
-    """Under a name of its own, which fits a pod, a namespace and a node; a volume's place cannot be taken at one."""
+def test_each_kind_has_five_forms_of_foreign_objects_at_five_moments() -> None:
+    """Each case has a unique name that is valid for all kinds; a PersistentVolume has one moment less."""
     found = cases(tuple(SUBJECTS))
     volumes = {"PersistentVolume": 20}
     assert Counter(case.kind for case in found) == {**dict.fromkeys(SUBJECTS, 25), **volumes}
@@ -22,8 +22,8 @@ def test_each_kind_meets_five_forms_at_five_moments() -> None:
     assert (len(FORMS), len(MOMENTS)) == (5, 5)
 
 
-def test_forms_differ_in_what_they_pretend() -> None:
-    """From nothing to all that an engine would write."""
+def test_forms_of_foreign_objects_differ_in_their_marks() -> None:
+    """The marks range from none to all that an engine would write."""
     assert marks("plain", OURS, "uid") == {}
     assert UPPER_UID not in marks("forged", OURS, "uid")["annotations"]
     assert marks("copied", OURS, "uid")["annotations"][UPPER_UID] == "uid"
@@ -32,8 +32,8 @@ def test_forms_differ_in_what_they_pretend() -> None:
     assert marks("legacy", OURS, "uid")["annotations"] == {LEGACY: "true"}
 
 
-def test_what_waits_for_a_name_comes_last() -> None:
-    """And what ours would be made for first: of the same kind, but a claim for the volume that it is to get."""
+def test_the_pod_that_needs_a_conflicting_name_is_created_last() -> None:
+    """The first object is the original of the conflicting kind, or for a volume the claim that needs it."""
     for kind, subject in SUBJECTS.items():
         made = subject.above("n")
         assert (not made) == (kind == "Node")
@@ -47,8 +47,8 @@ def test_what_waits_for_a_name_comes_last() -> None:
 
 
 @pytest.mark.real
-async def test_strangers_objects_are_told_of_and_never_touched(fragile: Sandbox) -> None:
-    """Through deletions and new asks above, edits and removals below, a stop and a kill of the engine."""
+async def test_foreign_objects_are_reported_and_never_changed(fragile: Sandbox) -> None:
+    """This holds for deletions and changes in both clusters, and for a stop and a kill of the engine."""
     kinds = tuple(kind for kind in SUBJECTS if kind not in ("Node", "Namespace"))
     given = [*cases(kinds, ("copied",)), *cases(("Pod", "Service"), ("rival",)), Case("Node", "forged", "stands")]
     async with Field(fragile, len(given)) as field:

@@ -1,4 +1,4 @@
-"""Two engines on one topology, in short; `python -m bench.faults.twins` goes on for a hundred rounds."""
+"""Tests of two engines with one topology; `python -m bench.faults.twins` runs a hundred rounds."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ SEED = 20261121
 
 
 @pytest.mark.real
-async def test_two_engines_at_once_do_everything_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    """No pod runs twice, nothing of others is touched, and what comes too late is refused."""
+async def test_two_simultaneous_engines_create_every_pod_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    """No pod runs twice, no foreign object is changed, and the later write is refused with a conflict."""
     async with paired(sandbox, tmp_path) as twins:
         result = await twins_apart(twins, rounds=3, pods=4, seed=SEED, quiet=1.0)
     assert result["broken"] == []
@@ -25,8 +25,8 @@ async def test_two_engines_at_once_do_everything_once(sandbox: Sandbox, tmp_path
     assert len(result["writes"]) == 2
 
 
-def test_a_second_pod_for_one_upper_pod_is_told() -> None:
-    """Also where the first was gone before; seen again and again is not made again."""
+def test_a_second_lower_pod_for_one_upper_pod_is_reported() -> None:
+    """Repeated events of the same lower pod are no second pod."""
     first, second, other = (
         Sight("lower-a", "ADDED", below(*uids)) for uids in (("l1", "u1"), ("l2", "u1"), ("l3", "u2"))
     )
@@ -34,8 +34,8 @@ def test_a_second_pod_for_one_upper_pod_is_told() -> None:
     assert remade([first, other, second]) == ["2 lower pods were made for u1"]
 
 
-def test_answers_are_counted_by_who_asked() -> None:
-    """And by their status."""
+def test_responses_are_counted_by_user_and_status() -> None:
+    """Each engine has its own user."""
     journal = Journal()
     for user, status in (("one", 201), ("two", 409), ("one", 201), ("one", 200)):
         journal.note(Asked("lower-a", "create", "pods", user=user), Passed(), 0.0).status = status

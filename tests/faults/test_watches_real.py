@@ -1,4 +1,4 @@
-"""Watches that do not tell the truth, in short; `python -m bench.faults.watches` has more, half-open ones too."""
+"""Tests of watches with wrong, late or missing events; `python -m bench.faults.watches` has more of them."""
 
 from itertools import product
 from pathlib import Path
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.real
 SHORT = ("stale", "dropped", "duplicated", "reordered", "410", "hang")
 
 
-async def test_whatever_watches_tell_all_is_right_in_the_end(sandbox: Sandbox, tmp_path: Path) -> None:
-    """What was told late, wrongly or not at all is acted on, deletions as well, and nothing runs twice."""
+async def test_faulty_watches_end_in_the_correct_state(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Late, wrong and missing events are compensated, deletions as well, and no pod runs twice."""
     async with laid_out(sandbox, tmp_path, namespaces=2) as field:
         for fault, victim in product(FAULTS, (UPPER, LOWER)):
             if fault.name in SHORT:
@@ -25,8 +25,8 @@ async def test_whatever_watches_tell_all_is_right_in_the_end(sandbox: Sandbox, t
                 assert result["recovered"] == len(field.namespaces)
 
 
-async def test_what_is_wrong_in_a_namespace_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Without an engine nothing ever gets right: the look that the others rest on says so."""
+async def test_a_wrong_state_of_a_namespace_is_reported(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Without an engine the state never becomes correct, and the check that the other tests use reports that."""
     async with Rig(sandbox, tmp_path) as rig:
         field = Field(rig, 1)
         (namespace,) = field.namespaces
@@ -43,10 +43,10 @@ async def test_what_is_wrong_in_a_namespace_is_told(sandbox: Sandbox, tmp_path: 
 
 
 async def _accepted(rig: Rig, namespace: str, body: dict[str, object]) -> None:
-    """Create a pod as soon as its namespace has an account."""
+    """Create a pod as soon as its namespace has a ServiceAccount."""
 
     async def is_accepted() -> bool:
-        """Try."""
+        """Report whether the pod could be created."""
         try:
             await rig.upper.call("POST", PODS.format(namespace), body)
         except Refused:

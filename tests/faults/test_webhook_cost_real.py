@@ -1,4 +1,4 @@
-"""What the webhook costs, in short: `make bench` measures the same at length, on a machine with nothing else to do."""
+"""Tests of the cost of the webhook; `make bench` measures the same at length on an otherwise idle machine."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from bench.speed.webhook import BARS, cost, judged, measured, pod, worst
 from tensile.sandbox.sandbox import Sandbox
 
 BUSY = 4
-"""How much slower than its bar a machine may be that does other things, too."""
+"""The factor by which a busy machine may exceed a bar."""
 
 
-def test_a_review_takes_next_to_no_time() -> None:
-    """From bytes to bytes, for a pod with a selector, alternatives and tolerations."""
+def test_an_admission_review_takes_little_cpu_time() -> None:
+    """It is measured from request bytes to response bytes, for a pod with a selector, alternatives and tolerations."""
     default = {
         "key": "node.kubernetes.io/not-ready",
         "operator": "Exists",
@@ -24,15 +24,15 @@ def test_a_review_takes_next_to_no_time() -> None:
     assert cost(stored, 500) <= BARS["cpu_us"] * BUSY
 
 
-def test_no_review_holds_the_engine_up() -> None:
-    """The worst that fits through the port, of those that somebody would send for that."""
+def test_no_admission_review_blocks_the_engine_for_long() -> None:
+    """The slowest one that an attacker could send within the size limit of the port stays within a bound."""
     most, which = worst()
     assert most <= BARS["worst_ms"] * BUSY, which
 
 
 @pytest.mark.real
-async def test_no_creation_fails_because_of_it(fragile: Sandbox, tmp_path: Path) -> None:
-    """Served, at two hundred a second, and after it was killed; opted-in pods or not."""
+async def test_no_pod_creation_fails_because_of_the_webhook(fragile: Sandbox, tmp_path: Path) -> None:
+    """This holds while it is served and after it was killed, for pods that opted in and for others."""
     found = judged(await measured(fragile, tmp_path, 100, 1))
     assert found["failed_creations"] == 0
     assert found["failed_while_down"] == {"plain": 0, "opted": 0}
@@ -53,8 +53,8 @@ RUN = {"plain": {"p50_ms": 5.0, "p99_ms": 20.0}, "opted": {"p50_ms": 7.0, "p99_m
         ({"failed_while_down": {"plain": 1, "opted": 0}}, ["failed_creations"]),
     ],
 )
-def test_what_is_over_its_bar_is_told(change: dict, broken: list[str]) -> None:
-    """Each figure by its name."""
+def test_each_figure_above_its_bar_is_reported(change: dict, broken: list[str]) -> None:
+    """The message starts with the name of the figure."""
     found = judged(
         {"cpu_us": 90.0, "worst_ms": 12.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change}
     )

@@ -1,4 +1,4 @@
-"""Pods for the webhook's tests, and the terms on which they are prepared: two virtual nodes, one ignored key."""
+"""Pods and mutation terms for the tests of the webhook: two virtual nodes and one upper-only label key."""
 
 from typing import Any
 
@@ -17,21 +17,21 @@ VK_A, VK_B = "vk-a", "vk-b"
 
 
 def terms(*taints: Manifest, keys: tuple[str, ...] = ("clusterID",)) -> MutationTerms:
-    """Make terms; without taints they ask for what tensile-kube's webhook was asked for."""
+    """Make mutation terms with these taints to tolerate; with none, those of the first tensile-kube's webhook."""
     return MutationTerms(
         UPPER_ONLY_KEYS | set(keys), frozenset({VK_A, VK_B}), taints, frozenset({"kube-system", "hooks"})
     )
 
 
 def pod(spec: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make a pod that asked for a virtual node; its spec and metadata are laid over that."""
+    """Make a pod labeled for a virtual node; `spec` and `meta` are merged over its defaults."""
     made = {"name": "web", "namespace": "default", "labels": {VIRTUAL_POD: "true"}}
     basis = {"containers": [{"name": "c", "image": "app:1"}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made | meta, "spec": basis | (spec or {})}
 
 
 def requirement(key: str, *values: str, operator: str = "In") -> Manifest:
-    """Make a requirement on nodes."""
+    """Make a node selector requirement."""
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
 
 
@@ -42,12 +42,12 @@ def term(*expressions: Manifest, fields: tuple[Manifest, ...] = ()) -> Manifest:
 
 
 def required(*terms_: Manifest) -> Manifest:
-    """Make an affinity that requires one of the terms."""
+    """Make an affinity that requires nodes to match one of the terms."""
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms_)}}}
 
 
 def selector_of(found: Manifest) -> str | None:
-    """Return a pod's annotation as it is written."""
+    """Return the cluster selector annotation of a pod as it is written, None if there is none."""
     text: str | None = (found["metadata"].get("annotations") or {}).get(CLUSTER_SELECTOR)
     return text
 

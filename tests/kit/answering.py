@@ -1,7 +1,7 @@
-"""A cluster that answers what a test lays out, and remembers what it was asked.
+"""A cluster that answers as a test configures it, and records the requests that it receives.
 
-For what a cluster in its right mind does not do on demand: refusals, lost races, answers that keep waiting. What is not
-laid out is answered as by an empty cluster: creates and deletes succeed, patches too, and nothing is found.
+It simulates what a real cluster does not do on demand: refusals, lost races, and answers that keep waiting. Without a
+configured answer, it behaves like an empty cluster: creates, deletes and patches succeed, and reads return NotFound.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 
 
 class Held:
-    """An answer that waits until the test says `go`; `began` is set once it is asked for."""
+    """An answer that waits until the test sets `go`; `began` is set when the request arrives."""
 
     def __init__(self, then: "Answer" = STATUS) -> None:
         self.began = asyncio.Event()
@@ -39,7 +39,7 @@ Answer = bytes | Exception | Held
 
 
 class Answering:
-    """Honours tensile.kube.cluster.Cluster for reads and writes of single objects."""
+    """A cluster that implements tensile.kube.cluster.Cluster for reads and writes of single objects."""
 
     def __init__(self, name: str = "lower-a") -> None:
         self.name = name
@@ -48,46 +48,46 @@ class Answering:
         self._script: dict[str, deque[Answer]] = defaultdict(deque)
 
     def answer(self, verb: str, *answers: Answer | Manifest) -> None:
-        """Lay out the next answers to a verb: objects, bytes, errors to raise, or `Held`."""
+        """Configure the next answers to a verb: objects, bytes, errors to raise, or `Held`."""
         self._script[verb] += [orjson.dumps(one) if isinstance(one, dict) else one for one in answers]
 
     def verbs(self) -> list[str]:
-        """Return what was asked, in order: "create ConfigMap settings"."""
+        """Return the requests in order, each as "create ConfigMap settings"."""
         return [f"{one.verb} {one.ref.kind.name} {one.ref.name}" for one in self.asked]
 
     async def read(self, ref: Ref) -> bytes:
-        """Find nothing, unless laid out."""
+        """Raise NotFound, unless an answer is configured."""
         return await self._answer(Asked("read", ref), NotFound("no such object", status=404))
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Store the object under a UID made of its name."""
+        """Return the stored object, with a UID made from its name."""
         return await self._answer(Asked("create", ref, body), self._store(ref, body, f"made-{ref.name}"))
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Issue a token that holds for an hour."""
+        """Return a token that is valid for an hour."""
         answered = {"spec": {"expirationSeconds": 3600}, "status": {"token": "token"}}
         return await self._answer(Asked("issue", account, request), orjson.dumps(answered))
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Describe that something changed."""
+        """Return the object as patched, with a new resourceVersion."""
         return await self._answer(Asked("patch", ref, (patch, subresource)), self._store(ref, {}, f"made-{ref.name}"))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Describe that the object is gone."""
+        """Return the Status of a successful delete."""
         return await self._answer(Asked("delete", ref, (uid, grace, version) if version else (uid, grace)), STATUS)
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Mark the pod as ending."""
+        """Accept the eviction of the pod."""
         await self._answer(Asked("evict", ref, uid), STATUS)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Nobody that is tested with this lists."""
+        """Fail, because code that is tested with this cluster must not list."""
         self._refuse(kind, selection, read)
 
     def watch(
         self, kind: Kind, selection: Selection, version: str, seconds: int, opened: Callable[[], object] | None = None
     ) -> AsyncIterator[WatchEvent]:
-        """Nobody that is tested with this watches."""
+        """Fail, because code that is tested with this cluster must not watch."""
         self._refuse(kind, selection, version, seconds, opened)
 
     async def version(self) -> str:
@@ -95,7 +95,7 @@ class Answering:
         return "v1.36.3"
 
     def endpoint(self) -> Endpoint:
-        """Nobody that is tested with this streams."""
+        """Fail, because code that is tested with this cluster must not stream."""
         self._refuse()
 
     def _store(self, ref: Ref, body: Manifest, uid: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What `tensile manifests` gives, applied to a sandbox's clusters by kubectl, by names of a test's own."""
+"""Helpers that apply the output of `tensile manifests` to a sandbox's clusters by kubectl, under names of each test."""
 
 import os
 import shlex
@@ -24,9 +24,9 @@ CLUSTER_WIDE = ("clusterroles", "clusterrolebindings")
 
 
 def setup(name: str, **fields: Any) -> Setup:
-    """Make a set-up of a topology of that name, in a namespace of that name; of two lowers unless others are given.
+    """Make a setup of a topology, in a namespace of the same name; with two lowers unless `lowers` is given.
 
-    Each lower has its kubeconfig in a Secret there, and the webhook has its Service.
+    Each lower has its kubeconfig in a Secret of that namespace, and an enabled webhook has its Service there.
     """
     lowers = fields.get("lowers", [{"name": "lower-a"}, {"name": "lower-b"}])
     file = {
@@ -42,23 +42,23 @@ def setup(name: str, **fields: Any) -> Setup:
 
 
 class Hand:
-    """An administrator's kubectl, at the clusters of a sandbox."""
+    """The kubectl of an administrator, for the clusters of a sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
     async def __call__(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
-        """Run it to its end."""
+        """Run kubectl until it ends."""
         return await ran(self.sandbox.kubectl_command(*arguments, cluster=cluster), stdin=stdin)
 
     async def well(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> str:
-        """Run it where it has to end well and without a warning, and return what it prints."""
+        """Run kubectl, require that it succeeds without a warning, and return its output."""
         done = await self(*arguments, cluster=cluster, stdin=stdin)
         assert (done.code, done.err) == (0, ""), done
         return done.out
 
     async def shell(self, directory: Path, commands: Sequence[str], lower: Path) -> None:
-        """Run commands as a person pastes them into a shell, with kubeconfigs of the upper and (`lower`) of a lower."""
+        """Run commands in a shell, with the upper's kubeconfig as $UPPER and the lower's (`lower`) as $LOWER."""
         program = Path(self.sandbox.kubectl_command()[0]).parent
         configs = self.sandbox.directory
         variables = {
@@ -73,7 +73,7 @@ class Hand:
 
 @asynccontextmanager
 async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncIterator[tuple[str, dict[str, Site]]]:
-    """Yield a name and an administrator's connection to each cluster; objects of that name are removed at the end."""
+    """Yield a name and an administrator's connection to each cluster; remove the objects of that name at the end."""
     name = name or f"set-up-{uuid4().hex[:8]}"
     sites = {cluster: Site(sandbox.clusters[cluster]) for cluster in clusters}
     try:
@@ -85,7 +85,7 @@ async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncI
 
 
 async def cleared(site: Site, name: str) -> None:
-    """Remove the namespace of a set-up from a cluster, and the roles and the Lease that are outside of it."""
+    """Remove from a cluster the namespace of a setup, and its roles and its Lease outside of the namespace."""
     group = "/apis/rbac.authorization.k8s.io/v1"
     for kind in CLUSTER_WIDE:
         found = await site.read(f"{group}/{kind}?labelSelector=app.kubernetes.io/name=tensile")
@@ -103,12 +103,12 @@ async def cleared(site: Site, name: str) -> None:
 
 
 def commands_in(text: str) -> list[str]:
-    """Return the commands that a head comment holds, with the document among them."""
+    """Return the commands in the head comment of a manifest, including documents that they embed."""
     return [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
 
 
 def overlay(directory: Path, base: Path) -> Path:
-    """Make a kustomization of one's own beside another: all of it but the storage class, which all tests share."""
+    """Make a kustomization that includes `base` without its storage class, which all tests share."""
     storage: Manifest = yaml.safe_load((base / STORAGE).read_text())
     patch = {"$patch": "delete", **{key: storage[key] for key in ("apiVersion", "kind", "metadata")}}
     body = {"resources": [os.path.relpath(base, directory)], "patches": [{"patch": yaml.safe_dump(patch)}]}

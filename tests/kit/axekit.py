@@ -1,4 +1,4 @@
-"""axe-core, the checker of accessibility, for a page in a browser: a package of npm, kept in the user's cache."""
+"""Accessibility checks of a page in a browser with axe-core, an npm package kept in the user's cache."""
 
 import hashlib
 import subprocess
@@ -15,7 +15,7 @@ from tensile.sandbox.binaries import cache_directory
 
 VERSION = "4.10.3"
 SHA256 = "880970c081707360e64f34cea25ff91892f5bc95675b0776925b9709dd8a68bb"
-"""Of its script."""
+"""The checksum of the script."""
 GRAVE = ("serious", "critical")
 _SCRIPT = "package/axe.min.js"
 _LIMIT = 120.0
@@ -29,7 +29,7 @@ class Violation(NamedTuple):
 
 
 def script() -> str:
-    """Return the script, fetched the first time, "" where it is not to be had."""
+    """Return the axe-core script, fetched the first time; "" if it cannot be fetched."""
     kept = cache_directory(environ) / f"axe-core-{VERSION}.js"
     if not kept.is_file():
         found = _fetched()
@@ -43,7 +43,7 @@ def script() -> str:
 
 
 def _fetched() -> bytes | None:
-    """Return the script out of the package, None without npm or its registry."""
+    """Return the script from the package; None without npm or its registry."""
     npm = which("npm")
     if npm is None:
         return None
@@ -62,7 +62,7 @@ def _fetched() -> bytes | None:
 
 
 async def violations(browser: Browser, axe: str) -> list[Violation]:
-    """Return the serious and critical violations on the page that is open."""
+    """Return the serious and critical violations on the open page."""
     await browser.value(f"{axe};0")
     found: list[dict[str, Any]] = await browser.value("axe.run().then(found => found.violations)")
     return [

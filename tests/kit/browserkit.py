@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by its DevTools protocol: what a page logs, what it asks for, and how wide it is."""
+"""Headless Chromium, driven by its DevTools protocol, to see what a page logs and requests, and how wide it is."""
 
 import asyncio
 import itertools
@@ -28,12 +28,12 @@ _GRAVE = {"error", "warning", "assert"}
 
 
 def program() -> str:
-    """Return the path of the browser, "" where there is none."""
+    """Return the path of the browser, "" if there is none."""
     return next((path for name in PROGRAMS if (path := which(name))), "")
 
 
 class Seen(NamedTuple):
-    """What happened since the last load: faults in the console, and the addresses that were asked for."""
+    """What happened since the last load: faults in the console, and the addresses that were requested."""
 
     faults: tuple[str, ...]
     requests: tuple[str, ...]
@@ -49,7 +49,7 @@ class Browser:
         self._events: list[dict[str, Any]] = []
 
     async def open(self) -> None:
-        """Open the page, and ask for its events."""
+        """Open the page, and enable its events."""
         target = await self.call("Target.createTarget", url="about:blank")
         found = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = {"sessionId": found["sessionId"]}
@@ -57,7 +57,7 @@ class Browser:
             await self.call(f"{domain}.enable")
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol, and return its result; keep the events that come before it."""
+        """Call a method of the protocol, and return its result; keep the events that arrive before it."""
         number = next(self._numbers)
         await self._socket.send_json({"id": number, "method": method, "params": parameters, **self._session})
         while True:
@@ -79,7 +79,7 @@ class Browser:
         return await self.follow(self.call("Page.navigate", url=url))
 
     async def follow(self, act: Awaitable[object]) -> Seen:
-        """Do what leads to a page, such as a click, and return what happened until that was loaded."""
+        """Await an action that loads a page, such as a click, and return what happened until the page was loaded."""
         self._events.clear()
         await act
         while not any(one["method"] == "Page.loadEventFired" for one in self._events):
@@ -99,12 +99,12 @@ class Browser:
         )
 
     async def prefer(self, scheme: str) -> None:
-        """Make the reader one who prefers light or dark."""
+        """Set the preferred color scheme, light or dark."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         await self.call("Emulation.setEmulatedMedia", features=[feature])
 
     async def value(self, expression: str) -> Any:
-        """Return the value of an expression in JavaScript, of a promise once it is kept."""
+        """Return the value of a JavaScript expression; of a promise, the value to which it resolves."""
         found = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, f"{expression}: {found['exceptionDetails']}"
         return found["result"].get("value")
@@ -116,7 +116,7 @@ class Browser:
 
 
 def _is_grave(event: dict[str, Any]) -> bool:
-    """Report whether an event is more than a note."""
+    """Report whether an event is an error or a warning, and not only information."""
     said = event["params"]
     return said.get("type", said.get("entry", {}).get("level", "error")) in _GRAVE
 

@@ -1,4 +1,4 @@
-"""The program as a process of its own, and files to give it that need no cluster."""
+"""The program as a separate process, and input files for it that need no cluster."""
 
 import logging
 import os
@@ -41,12 +41,12 @@ class Completed(NamedTuple):
 
     @property
     def all(self) -> str:
-        """Everything that it wrote."""
+        """All output of the command, on stdout and stderr."""
         return self.out + self.err
 
 
 class Wait(NamedTuple):
-    """A command that waits for an address where nobody answers; in the end, what it told and after how many seconds."""
+    """A command that waits for an address that does not answer; `result` has its output and its duration."""
 
     result: "Future[tuple[Completed, float]]"
     address: str
@@ -55,7 +55,7 @@ class Wait(NamedTuple):
 
 @contextmanager
 def logging_kept() -> Iterator[None]:
-    """Leave logging as it was found."""
+    """Restore the configuration of logging at the end."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     try:
@@ -68,9 +68,9 @@ def logging_kept() -> Iterator[None]:
 
 
 def within(capsys: Capture, *arguments: str) -> Completed:
-    """Run the program inside the tests' own process: starting one costs far more than reading a command line.
+    """Run the program inside the test process, because a new process costs far more than parsing a command line.
 
-    Logging is as before afterwards.
+    The configuration of logging is restored afterwards.
     """
     with logging_kept(), pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -78,12 +78,12 @@ def within(capsys: Capture, *arguments: str) -> Completed:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of the tests without what steers the program."""
+    """Return the environment of the tests without the variables that configure the program."""
     return {**{name: value for name, value in os.environ.items() if name not in _OURS}, **more}
 
 
 def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
-    """Run the program to its end. Whatever it does, it must not show a traceback, or colours in a pipe."""
+    """Run the program until it ends; it must never print a traceback, or colors into a pipe."""
     words = [*map(str, arguments)]
     if any(name.startswith("PYTHON") for name in variables):
         return installed(*words, stdin=stdin, cwd=cwd, **variables)
@@ -91,7 +91,7 @@ def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None,
 
 
 def installed(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
-    """Run the program as it is installed, with the start of Python."""
+    """Run the program as it is installed, including the start of Python."""
     done = subprocess.run(
         [PROGRAM, *arguments],
         input=stdin,
@@ -105,14 +105,14 @@ def installed(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **va
 
 
 def timed(*arguments: str | Path) -> tuple[Completed, float]:
-    """Run the program to its end, beside others, and return how many seconds that took."""
+    """Run the program until it ends, and return its output and its duration in seconds."""
     begin = time.monotonic()
     told = tensile(*arguments)
     return told, time.monotonic() - begin
 
 
 def refused(*arguments: str | Path, **options: Any) -> str:
-    """Run the program where it has to refuse: exit code 1, all words on stderr, and return these."""
+    """Run the program, require exit code 1 and all output on stderr, and return that output."""
     told = tensile(*arguments, **options)
     assert (told.code, told.out) == (1, ""), told
     assert told.err.endswith("\n")
@@ -120,7 +120,7 @@ def refused(*arguments: str | Path, **options: Any) -> str:
 
 
 def checked(code: int, out: bytes, err: bytes) -> Completed:
-    """Take what a process left, and hold it against what must never be there."""
+    """Return what a process left, after a check that its output has no traceback and no escape codes."""
     told = Completed(code, out.decode(), err.decode())
     assert "Traceback" not in told.all, told.all
     assert "\x1b" not in told.all, told.all
@@ -129,7 +129,7 @@ def checked(code: int, out: bytes, err: bytes) -> Completed:
 
 @contextmanager
 def started(*arguments: str | Path, **variables: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the program; it is killed at the end, should it still run."""
+    """Start the program, and kill it at the end if it still runs."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [PROGRAM, *map(str, arguments)],
@@ -154,24 +154,24 @@ def ended(process: "subprocess.Popen[bytes]", signal: int | None = None, limit: 
 
 
 def lines(text: str) -> list[dict[str, Any]]:
-    """Read a log that has to consist of JSON objects, one a line."""
+    """Parse a log that must consist of JSON objects, one a line."""
     found = [orjson.loads(line) for line in text.splitlines()]
     assert all(isinstance(one, dict) for one in found)
     return found
 
 
 def listening() -> socket.socket:
-    """Take a port, on which connections are taken and nothing is ever answered."""
+    """Return a server socket that accepts connections and never answers."""
     return socket.create_server(("127.0.0.1", 0))
 
 
 def port_of(server: socket.socket) -> int:
-    """Return the port that a socket has."""
+    """Return the port of a socket."""
     return int(server.getsockname()[1])
 
 
 def is_alive(port: int) -> bool:
-    """Report whether a telemetry server answers there that its program is alive."""
+    """Report whether a telemetry server on this port answers that its program is alive."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
             return bool(answer.status == 200)
@@ -180,9 +180,9 @@ def is_alive(port: int) -> bool:
 
 
 class Files:
-    """A directory with a topology of one lower, both clusters at ports where nobody answers.
+    """A directory with a topology of one lower; the ports of both clusters do not answer.
 
-    `ports`: of the upper's apiserver, of the lower's, of the kubelet API and of telemetry.
+    `ports` are those of the upper apiserver, the lower apiserver, the kubelet API and telemetry.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -190,7 +190,7 @@ class Files:
         self.ports = spare_ports(4)
 
     def save(self, edit: _EDIT = lambda _file: None, name: str = "topology.yaml") -> Path:
-        """Write the topology, after an edit in place, and the kubeconfigs, and return where it is."""
+        """Write the topology, changed in place by `edit`, and the kubeconfigs; return the path of the topology."""
         for cluster, port in zip(("upper", "lower"), self.ports, strict=False):
             (self.directory / cluster).write_bytes(_kubeconfig(port))
         topology: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The reference of the commands, written from the program's own help: a new command needs no word elsewhere.
+"""The reference of the commands, generated from the program's own help, so a new command needs no other text.
 
-PYTHONPATH=tests/kit .venv/bin/python -m commandspage
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m commandspage`.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from tensile.cli.main import app
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"
 EVERYWHERE = ("--log-level", "--log-format", "--version", "-h", "--help")
-"""Options that each command has; the page says them once."""
+"""Options that each command has; the page describes them once."""
 EXITS = {
     "plan": {
         1: "a lower cluster is out of reach, or another error; the other clusters are planned all the same",
@@ -36,7 +36,7 @@ EXITS = {
     "sandbox status": {1: "not all of it runs"},
     "demo": {0: "also when Ctrl-C ends it after the tour"},
 }
-"""What codes say beside 0 and 1, which are the same everywhere; help that speaks of a code has it here too."""
+"""Meanings of exit codes other than the usual 0 and 1; a code that a command's help mentions is here too."""
 
 Parameter = TyperOption | TyperArgument
 
@@ -58,7 +58,7 @@ def _within(group: TyperGroup, words: tuple[str, ...]) -> Iterator[tuple[str, Ty
 
 
 def _panel(named: tuple[str, Any]) -> int:
-    """Return the place of a command's panel in the help of the program, 0 within a group."""
+    """Return the position of a command's panel in the help of the program, 0 within a group."""
     panel = getattr(named[1], "rich_help_panel", None)
     return PANELS.index(panel) if panel in PANELS else 0
 
@@ -75,13 +75,13 @@ def parameters(command: TyperCommand) -> list[Parameter]:
 
 
 def reference() -> str:
-    """Write all commands."""
+    """Return the text about all commands."""
     found = commands()
     return "\n".join(line for name in found for line in _command(name, found[name]))
 
 
 def rewritten(text: str) -> str:
-    """Put them between the marks of a text."""
+    """Return a text with the reference of the commands between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{reference()}\n{END}{after}"

@@ -1,6 +1,6 @@
 """The reference of conditions, reasons, Events and metrics, made from the constants in the code and their docstrings.
 
-PYTHONPATH=tests/kit .venv/bin/python -m conditionspage
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m conditionspage`.
 """
 
 import ast
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "reference" / "conditions.md"
 BEGIN, END = "<!-- reasons -->", "<!-- end of reasons -->"
 REMEDY = "Remedy:"
-"""What stands in a docstring between the meaning and what to do."""
+"""The mark in a docstring between the meaning and the remedy."""
 SECTIONS: Mapping[str, tuple[str, str]] = {
     "ConditionType": ("Condition types", "type"),
     "ProblemReason": ("Reasons of problems", "reason"),
@@ -33,7 +33,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
 
 
 class Word(NamedTuple):
-    """A constant of the code: its module, its name there, its annotation, its value, and what the docstring says."""
+    """A constant of the code: module, name, annotation, value, and the meaning and remedy in its docstring."""
 
     module: str
     name: str
@@ -52,7 +52,7 @@ def trees() -> Mapping[str, ast.Module]:
 
 @cache
 def nodes() -> Mapping[str, tuple[ast.AST, ...]]:
-    """Return all nodes of each of these trees: half a million, which several tests look through."""
+    """Return all nodes of each of these trees, cached because several tests search the half a million of them."""
     return {module: tuple(ast.walk(tree)) for module, tree in trees().items()}
 
 
@@ -81,7 +81,7 @@ def _with_docstrings(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _parts(place: str, text: str) -> tuple[str, str]:
-    """Return the meaning and the remedy that a docstring has."""
+    """Return the meaning and the remedy in a docstring."""
     meaning, mark, remedy = " ".join(text.split()).partition(f"{REMEDY} ")
     if not mark or not remedy.endswith("."):
         raise ValueError(f'{place} needs a docstring "MEANING {REMEDY} WHAT TO DO."')
@@ -89,7 +89,7 @@ def _parts(place: str, text: str) -> tuple[str, str]:
 
 
 def reference() -> str:
-    """Write all tables."""
+    """Return the text of all tables."""
     lines: list[str] = []
     for kind, (heading, column) in SECTIONS.items():
         rows = [f"| `{one.value}` | {one.meaning} | {cased(one.remedy)} |" for one in _of(kind)]
@@ -102,7 +102,7 @@ def reference() -> str:
 
 
 def rewritten(text: str) -> str:
-    """Put them between the marks of a text."""
+    """Return a text with the tables between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{reference()}\n{END}{after}"
@@ -150,7 +150,7 @@ def _quoted(labels: Iterable[str]) -> str:
 
 
 def cased(remedy: str) -> str:
-    """Return a remedy as a sentence of its own."""
+    """Return a remedy as a separate sentence, with a capital letter."""
     return remedy[0].upper() + remedy[1:]
 
 

@@ -1,4 +1,4 @@
-"""Every kind of bad topology file: those of bad_files.yaml, and those that are bad by their size."""
+"""Every kind of bad topology file: those of bad_files.yaml, and those that are bad because of their size."""
 
 from pathlib import Path
 

@@ -1,7 +1,6 @@
-"""The form of a bad topology file as test data: its text, where the error is, and what is said.
+"""The form of a bad topology file as test data: its text, the position of the error, and the error message.
 
-The place is marked in the text itself with a caret, so that a case reads as the file does and no line is
-counted by hand.
+A caret in the text itself marks the position, so that a case reads as the file does and no line is counted by hand.
 """
 
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ ONE = HEAD + "lowers:\n- name: a\n  kubeconfig: kubeconfigs/a\n"
 
 @dataclass(frozen=True)
 class Bad:
-    """One kind of bad file: `text` has a caret where the error is, `path` and `words` are what is told there.
+    """One kind of bad file: `text` is bad at the caret, and the error there has `path` and contains `words`.
 
-    `alone` says that nothing else is wrong with the file; `configmap` that it is read as from a ConfigMap.
+    `alone` means that the file has no other error; `configmap` that it is parsed as a topology from a ConfigMap.
     """
 
     kind: str
@@ -35,7 +34,7 @@ class Bad:
 
     @property
     def text(self) -> str:
-        """The file."""
+        """The text of the file, without the caret."""
         return self.marked.replace("^", "", 1)
 
     @property

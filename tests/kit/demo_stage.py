@@ -1,4 +1,4 @@
-"""`tensile demo` as a process, and a look at what it leaves: on disk, and among the machine's processes."""
+"""`tensile demo` as a process, and checks of what it leaves on disk and among the machine's processes."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ COMMAND = (sys.executable, "-m", "tensile", "demo")
 
 
 class Place:
-    """A folder that stands in for the temporary directory and for the user's home of one demo."""
+    """A folder that serves as the temporary directory and as the home of the user of one demo."""
 
     def __init__(self, root: Path) -> None:
         self.temporary = root / "temporary"
@@ -42,27 +42,27 @@ class Place:
         )
 
     def files(self) -> list[Path]:
-        """Return everything on disk, in the temporary directory and at home, as far as it is there while one looks."""
+        """Return everything on disk, in the temporary directory and at home; files may vanish during the walk."""
         walks = [os.walk(self.temporary), os.walk(self.home)]
         return [Path(place) / name for walk in walks for place, folders, files in walk for name in (*folders, *files)]
 
     def processes(self) -> dict[int, str]:
-        """Return the command lines of all processes that belong to the demo, itself included, by number."""
+        """Return the command lines of all processes of the demo, including its own, by process ID."""
         mark = str(self.temporary).encode()
         numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return {number: _line(number) for number in numbers if mark in _read(number, "environ")}
 
     def is_clean(self) -> bool:
-        """Report whether nothing is left."""
+        """Report whether neither files nor processes are left."""
         return not self.files() and not self.processes()
 
     def assert_clean(self) -> None:
-        """Fail when anything is left; processes that are told to end may take a moment for it."""
+        """Fail if anything is left; processes that were signaled may need a moment to end."""
         until(self.is_clean, lambda: f"still there: {self.files()[:5]} {self.processes()}", LIMIT)
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """Read what a process prints until a line holds some words; give all of it."""
+    """Read the output of a process until a line contains these words; return all of it."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

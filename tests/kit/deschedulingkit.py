@@ -1,4 +1,4 @@
-"""What the tests of the descheduler share: lowers with nodes, pods that wait below, and strangers that take room."""
+"""Shared parts of the descheduler tests: lowers with nodes, waiting lower pods, and foreign pods that use capacity."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
 
 
 def owned_by(owner: str) -> list[Manifest]:
-    """Make the reference to a ReplicaSet of that UID."""
+    """Make an owner reference to a ReplicaSet with this UID."""
     return [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
 
 
@@ -28,26 +28,26 @@ def refused(seconds: float = 180.0, reason: str = "Unschedulable") -> Manifest:
 
 
 def seeker(name: str = "web", node: str = A, cpu: str = "3", spec: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make an upper pod that requests cpu, of a ReplicaSet called as it is."""
+    """Make an upper pod that requests this much cpu, of a ReplicaSet with the pod's name."""
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
     whole = {"nodeName": node, "containers": [container], "tolerations": TOLERANT, **(spec or {})}
     return upper_pod(name, whole, **{"ownerReferences": owned_by(name), **meta})
 
 
 def stranger(name: str, node: str, cpu: str) -> Manifest:
-    """Make a lower pod that is not ours, on a node."""
+    """Make a lower pod that tensile does not own, on a node."""
     container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
     return {**thing("Pod", name), "spec": {"nodeName": node, "containers": [container]}, "status": {}}
 
 
 def crowd(here: World, lower: str, *pods: Manifest) -> None:
-    """Let strangers' pods be in a lower."""
+    """Put foreign pods into the caches of a lower."""
     put(here.lowers[lower].foreign_pods, *pods)
     put(here.lowers[lower].place_pods, *pods)
 
 
 def wait(here: World, *pods: Manifest, status: Manifest | None = None) -> None:
-    """Let pods wait in the lower of their node, unscheduled for three minutes."""
+    """Put pods and their lower pods into the lower of their node, unscheduled for three minutes."""
     for pod in pods:
         lower = here.lowers[pod["spec"]["nodeName"]]
         put(lower.upper_pods, pod)
@@ -57,7 +57,7 @@ def wait(here: World, *pods: Manifest, status: Manifest | None = None) -> None:
 def ground(
     *lowers: str, more: str = ON, cpus: tuple[tuple[str, ...], ...] = (("2", "2"), ("4",)), now: Any = NOW
 ) -> World:
-    """Make a world of lowers with nodes of so many cpus: none in lower-a has room for a pod of three, lower-b's has."""
+    """Make a world whose lowers have nodes with these cpus; by default a pod of 3 cpus fits lower-b only."""
     here = world(*lowers, more=more, now=now)
     for lower, sizes in zip(here.lowers, cpus, strict=True):
         nodes = [lower_node(f"{lower}-n{place}", cpu) for place, cpu in enumerate(sizes, 1)]
@@ -69,7 +69,7 @@ def ground(
 
 
 def noted(here: World, *notes: EvictionRecord, lower: str = A) -> None:
-    """Let notes stand on a lower's Node."""
+    """Store eviction records on the virtual node of a lower."""
     entry = here.upper.nodes.get("", here.lowers[lower].node)
     assert entry is not None
     node = entry.manifest()
@@ -78,12 +78,12 @@ def noted(here: World, *notes: EvictionRecord, lower: str = A) -> None:
 
 
 def left(pod: str = "Pod-web", owner: str = "web", ago: float = 0.0, nodes: tuple[str, ...] = (A,)) -> EvictionRecord:
-    """Make the note of a pod that left so many seconds ago."""
+    """Make the record of a pod that was evicted so many seconds ago."""
     return EvictionRecord(owner, pod, NOW - timedelta(seconds=ago), nodes)
 
 
 def notes_in(patch: Patch | None) -> list[EvictionRecord]:
-    """Read the notes that a patch writes."""
+    """Parse the eviction records that a patch writes."""
     assert patch is not None
     return notes_on(patch.body)
 

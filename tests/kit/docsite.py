@@ -1,8 +1,8 @@
-"""A place where the commands of the documentation run as a reader runs them: a folder, a shell, three clusters.
+"""A site where the commands of the documentation run as a reader runs them: a folder, a shell, three clusters.
 
-The folder has what the pages take for granted: `topology.yaml`, `kubeconfigs/upper`, `kubeconfigs/lower-a` and
-`kubeconfigs/lower-b`, `manifests/`, and `.venv/bin/tensile`; `tensile` and `kubectl` are programs that are found, and
-`kubectl` without more is that of the upper cluster.
+The folder has the files that the pages assume: `topology.yaml`, `kubeconfigs/upper`, `kubeconfigs/lower-a` and
+`kubeconfigs/lower-b`, `manifests/`, and `.venv/bin/tensile`; `tensile` and `kubectl` are on the PATH, and `kubectl`
+without options uses the upper cluster.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ spec:
       containers: [{name: main, image: "web:1"}]
       tolerations: [{key: virtual-kubelet.io/provider, operator: Exists}]
 """
-"""What runs already where a page speaks of a reader's own pods."""
+"""The workload that runs already if a page is about a reader's own pods."""
 VOLUMES = """\
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
@@ -69,11 +69,11 @@ spec:
   accessModes: [ReadWriteOnce]
   hostPath: {path: /disk}
 """
-"""Storage of a lower cluster: the sandbox has no provisioner, so a volume is there already."""
+"""Storage of a lower cluster: the sandbox has no provisioner, so a volume exists already."""
 
 
 class Site:
-    """The place; one for all pages, cleared after each."""
+    """The site; one for all pages, cleared after each page."""
 
     def __init__(self, root: Path, sandbox: Sandbox) -> None:
         self.root = root
@@ -88,7 +88,7 @@ class Site:
         self._furnish()
 
     def _furnish(self) -> None:
-        """Put there what the pages take for granted."""
+        """Create the files that the pages assume."""
         programs = self.root.parent / "bin"
         programs.mkdir()
         kubectl = self.sandbox.kubectl_command()[0]
@@ -108,7 +108,7 @@ class Site:
         }
 
     def begin(self) -> None:
-        """Start a page: with a topology of the two clusters, and a shell that knows nothing yet."""
+        """Start a page: write the topology of the two clusters, and reset the state of the shell."""
         self.state.write_text("")
         for name, text in {"topology.yaml": TOPOLOGY, "workload.yaml": WORKLOAD, "volumes.yaml": VOLUMES}.items():
             self.write(name, text)
@@ -118,7 +118,7 @@ class Site:
     def write(self, name: str, text: str) -> None:
         """Write a file as a page shows it; a topology's ports and addresses become free ones of this machine.
 
-        One in a folder is rendered for pods, and stays as it is.
+        A topology in a subfolder is rendered for pods, and is written unchanged.
         """
         documents = list(yaml.safe_load_all(text)) if name.endswith(".yaml") else []
         path = self.root / name
@@ -136,14 +136,14 @@ class Site:
         }
 
     def run(self, fence: Fence) -> str:
-        """Run a block to its end and give what it printed; fails where it does not end as the page says."""
+        """Run a block until it ends and return its output; fail if its exit code differs from the page's."""
         text, code = self.ended(fence.text)
         wanted = int(fence.said.get("ends with", 0))
         assert code == wanted, f"{fence.place} ended with {code}, not with {wanted}:\n{fence.text}\n{text}"
         return text
 
     def ended(self, text: str) -> tuple[str, int]:
-        """Run a shell text after those before; what they exported, and where they went, holds."""
+        """Run a shell text with the exports and the working directory that the earlier ones left."""
         self.is_used = self.is_used or "kubectl" in text
         end = f'code=$?; {{ export -p; printf "cd %q\\n" "$PWD"; }} > {self.state}; exit $code'
         script = f"set -eu -o pipefail\n. {self.state}\ntrap '{end}' EXIT\n{text}"
@@ -167,7 +167,7 @@ class Site:
         assert process.poll() is None, f"ended by itself:\n{text}\n{log.read_text()}"
 
     def _shell(self, script: str, written: BinaryIO) -> dict[str, Any]:
-        """Return what a process needs to be a shell there that runs a script; what it says is written to a file."""
+        """Return the arguments of a process that runs a script in a shell there, with its output in a file."""
         place = {"cwd": self.root, "env": self.variables}
         return {
             "args": ["bash", "-c", script],
@@ -178,12 +178,12 @@ class Site:
         }
 
     def engine(self) -> None:
-        """Run the engine for a page that says so."""
+        """Run the engine for a page that requires it."""
         nodes = "node/lower-a node/lower-b"
         self.go_on("tensile run -f topology.yaml", f"kubectl wait --for=condition=Ready {nodes} --timeout=1s")
 
     def clear(self) -> None:
-        """Remove what a page has made above, while its engine runs; then end what it had in the background."""
+        """Remove a page's objects from the upper while its engine runs, then end its background processes."""
         if not self.is_used:
             return
         self.is_used = False
@@ -211,7 +211,7 @@ class Site:
         return self.sandbox.kubectl(*arguments).stdout
 
     def end(self) -> None:
-        """End what runs in the background as Ctrl-C does; it has to end by itself."""
+        """End the background processes as Ctrl-C does; each has to end by itself."""
         ended, self.background = self.background, []
         for process in ended:
             with contextlib.suppress(ProcessLookupError):
@@ -227,7 +227,7 @@ class Site:
 
 
 def missing(shown: str, printed: str) -> list[str]:
-    """Return the lines of a shown output that were not printed; spaces count as one, … stands for anything."""
+    """Return the lines of a shown output that were not printed; spaces count as one, … matches any text."""
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     return [line for line in shown.splitlines() if line.strip() and not any(_alike(line, one) for one in lines)]
 
@@ -239,7 +239,7 @@ def _alike(shown: str, printed: str) -> bool:
 
 @contextlib.contextmanager
 def standing(root: Path) -> Iterator[Site]:
-    """Return a site with a sandbox in its `.tensile-sandbox`, where `tensile sandbox` looks for it."""
+    """Yield a site with a sandbox in its `.tensile-sandbox`, where `tensile sandbox` looks for it."""
     place = root / "work"
     place.mkdir()
     with Sandbox.start(place / ".tensile-sandbox") as sandbox:

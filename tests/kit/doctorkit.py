@@ -1,4 +1,4 @@
-"""Facts for tests of doctor: two clusters that are well, and what is laid over them."""
+"""Facts for tests of doctor: two healthy clusters, and what tests merge over them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,7 +40,7 @@ OWNER_OF = owner_of(UPPER_ID, "demo")
 
 
 def der(pem: bytes) -> bytes:
-    """Return a certificate as TLS shows it."""
+    """Return a certificate in DER, as a TLS peer presents it."""
     return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 
@@ -50,7 +50,7 @@ def signed_by(signer: Authority = CA, *, ago: timedelta = timedelta(), **names: 
 
 
 def topology(**fields: Any) -> Topology:
-    """Make a topology of one lower; `lower` holds fields of that."""
+    """Make a topology of one lower; `lower` holds fields of that lower."""
     lower = {"name": LOWER, "kubeconfig": "lower-a", **fields.pop("lower", {})}
     lowers = fields.pop("lowers", [lower])
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": lowers, **fields}
@@ -58,13 +58,13 @@ def topology(**fields: Any) -> Topology:
 
 
 def way(host: str = "192.0.2.1", **fields: Any) -> ServerEndpoint:
-    """Make a way with a good certificate and CA."""
+    """Make a server endpoint with a valid certificate and CA."""
     basis = ServerEndpoint("kubeconfigs/it", f"https://{host}:6443", host, 6443, host, CA.pair.certificate, signed_by())
     return basis._replace(**{"flags": "--kubeconfig kubeconfigs/it --context b", **fields})
 
 
 def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> ContactResult:
-    """Make a contact that came as far as that."""
+    """Make the result of a contact that reached this stage."""
     shown = der(signed_by(addresses=("192.0.2.1",)))
     return ContactResult(way(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
 
@@ -75,7 +75,7 @@ def real_node(ready: str = "True", **spec: Any) -> Manifest:
 
 
 def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
-    """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones.
+    """Make the facts of a healthy cluster; `fields` replace its own, and `answers` are merged over the usual ones.
 
     A lower has one node that is Ready.
     """
@@ -95,7 +95,7 @@ def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
 
 
 def facts(upper: ClusterFacts | None = None, *lowers: ClusterFacts, **fields: Any) -> Facts:
-    """Put facts together; without lowers, of one that is well."""
+    """Make the facts of all clusters; without lowers given, one healthy lower."""
     found = {one.name: one for one in lowers or (side(),)}
     named = fields.pop("topology", None) or topology()
     basis = Facts(named, upper or side(UPPER), found, {}, "192.0.2.9", NOW)
@@ -103,7 +103,7 @@ def facts(upper: ClusterFacts | None = None, *lowers: ClusterFacts, **fields: An
 
 
 def node(name: str, *, ours: bool = True, port: int = 10350, address: str = "192.0.2.9", **spec: Any) -> Manifest:
-    """Make a Node, of this topology or of nobody."""
+    """Make a Node, of this topology or without an owner."""
     meta: Manifest = {"name": name, "labels": {}, "annotations": {}}
     if ours:
         marks = {f"f:{UPPER_UID}": {}}

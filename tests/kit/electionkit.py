@@ -11,7 +11,7 @@ from tensile.engine.leader_election import Election
 
 @asynccontextmanager
 async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
-    """Let an engine win the election and keep the lease; what ended its lead is the task's result."""
+    """Acquire the lease for an engine and keep it; the task's result is why leadership was lost."""
     await engine.acquired()
     async with background(engine.lost()) as task:
         yield task

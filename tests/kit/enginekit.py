@@ -1,8 +1,8 @@
-"""The engine as it is, in a test's own event loop, on real clusters that others use at the same time.
+"""The real engine, in a test's own event loop, on real clusters that other tests use at the same time.
 
-Everything has a name of its own: the topology, so that its marks are nobody else's; the nodes, ports and the namespace;
-and the user that it acts as, so that the audit logs tell which writes were its own. That user may do exactly what the
-roles say that an administrator applies; tests themselves are administrators.
+Every name is unique to the test: the topology, so that its marks are on no other object; the nodes, ports and the
+namespace; and the user that the engine acts as, so that the audit logs show which writes were the engine's. That user
+has exactly the rights of the roles that an administrator applies; the tests themselves act as administrators.
 """
 
 import asyncio
@@ -53,19 +53,19 @@ QUIET = frozenset(
         "mutatingadmissionpolicybindings",
     }
 )
-"""Resources whose writes are no steps that a person decides about."""
+"""Resources whose writes are no steps of a plan that a user approves."""
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
 _AGAIN = 0.05
 _UNTOLD = 0.5
-"""Seconds after which it is looked again what an engine has not seen, should no watch tell it anything."""
+"""Seconds between checks of what an engine has not observed, if none of its watches makes progress."""
 _SEEING = 20.0
-"""Seconds after which an engine counts as one that sees no more: what its cache cannot read, it never does."""
+"""Seconds after which an engine is assumed to observe no more, because its cache cannot read the rest."""
 _STARTS = ([sys.executable, "-m", "tensile"], [str(Path(sys.executable).with_name("tensile"))])
-"""How commands of the program begin."""
+"""The first words of commands of the program."""
 WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
-"""Variables: the one thing that engines may not do, for a trial; and the file that is told what they did."""
+"""Environment variables: the one right that engines lack, for a trial; and the file that records their use."""
 Edit = Callable[[Manifest], object]
 
 
@@ -78,7 +78,7 @@ class Done(NamedTuple):
 
 
 class Write(NamedTuple):
-    """One write as an audit log tells it; `namespace` is "" where the kind has none."""
+    """One write as recorded in an audit log; `namespace` is "" if the kind has none."""
 
     cluster: str
     verb: str
@@ -89,28 +89,28 @@ class Write(NamedTuple):
 
 
 class LoopRecorder:
-    """What the loop told: problems as they came up, and defects, of which there must be none."""
+    """A recorder of what the loop reports: problems as they occur, and defects, of which there must be none."""
 
     def __init__(self) -> None:
         self.problems: list[tuple[Key, Problem]] = []
         self.defects: list[str] = []
 
     def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Pass over a step: the clusters tell what came of it."""
+        """Ignore a step, because the clusters show its outcome."""
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Keep a problem."""
+        """Record a problem."""
         self.problems.append((key, problem))
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
-        """Keep a defect."""
+        """Record a defect."""
         self.defects.append(f"{key}: {''.join(traceback.format_exception(error))}")
 
 
 class Ground:
-    """A sandbox's clusters, a topology of its lowers with names of its own, and an engine to stop and start.
+    """A sandbox's clusters, a topology of its lowers with unique names, and an engine to start and stop.
 
-    `directory` holds the topology's files: kubeconfigs of a user of its own and the kubelet's certificate.
+    `directory` holds the topology's files: kubeconfigs of its own user and the kubelet's certificate.
     """
 
     lowers: tuple[str, ...] = LOWERS
@@ -118,9 +118,9 @@ class Ground:
     engine: Engine
     upper: Site
     configmap = "topology"
-    """The ConfigMap of the topology, beside which its status may be told."""
+    """The ConfigMap of the topology; its status may be written to one beside it."""
     ahead = 0.0
-    """Seconds by which the engine's clock for how long a cluster has been away is ahead of the world's."""
+    """Seconds by which the engine's clock for unreachable clusters is ahead of the real one."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.mark = uuid4().hex[:8]
@@ -136,7 +136,7 @@ class Ground:
         self._starts: dict[str, int] = {}
 
     async def open(self) -> None:
-        """Connect, write the topology's files, make the namespace above, and give the engine its rights."""
+        """Connect, write the topology's files, create the upper namespace, and grant the engine its rights."""
         clusters = self.sandbox.clusters
         for name in (UPPER, *self.lowers):
             self.sites[name] = Site(clusters[name])
@@ -153,7 +153,7 @@ class Ground:
 
     @property
     def home(self) -> str:
-        """The namespace above of the engine's account and of its status."""
+        """The upper namespace of the engine's account and of its status."""
         return self.namespace
 
     @property
@@ -163,11 +163,11 @@ class Ground:
 
     @property
     def lease(self) -> str:
-        """The path of the Lease by which engines of this topology take turns, where they do."""
+        """The path of the Lease for leader election among engines of this topology."""
         return lease_ref(self.namespace).path()
 
     def rendered(self) -> dict[str, list[Manifest]]:
-        """Return the roles by cluster of a topology of these lowers that asks for all there is."""
+        """Return by cluster the roles of a topology of these lowers that enables every feature."""
         return roles_of(self.topology(everything), self.home, self.configmap)
 
     async def allow(self) -> None:
@@ -183,7 +183,7 @@ class Ground:
         return topologies.kubeconfig(self.sandbox.clusters[name], user, groups)
 
     async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
-        """Make a namespace and wait until pods can be made in it."""
+        """Create a namespace and wait until pods can be created in it."""
         await self.sites[cluster].create("/api/v1/namespaces", {"metadata": {"name": name, **meta}})
         await self.sites[cluster].until(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
 
@@ -199,7 +199,7 @@ class Ground:
         return found
 
     def save(self, *edits: Edit) -> Path:
-        """Write the topology file in one piece, as editors do, and say where it is."""
+        """Write the topology file in one piece, as editors do, and return its path."""
         return topologies.save(self.file(*edits), self.directory)
 
     def topology(self, *edits: Edit) -> Topology:
@@ -221,13 +221,13 @@ class Ground:
             await self._admitting()
 
     async def _admitting(self) -> None:
-        """Wait until the apiserver applies the engine's MutatingAdmissionPolicy, which it does after a moment."""
+        """Wait until the apiserver applies the engine's MutatingAdmissionPolicy, after a short delay."""
         topology = self.engine.topology
         if not topology.lowers or self.namespace in topology.exclude_namespaces or not await self._has_policies():
             return
         pod = self.pod("tried", {"nodeName": topology.lowers[0].node.name})
         async with asyncio.timeout(LIMIT):
-            while any("tolerationSeconds" in one for one in await self._tolerations(pod)):  # noqa: ASYNC110 - nothing tells
+            while any("tolerationSeconds" in one for one in await self._tolerations(pod)):  # noqa: ASYNC110 - not watchable
                 await asyncio.sleep(_AGAIN)
 
     async def _has_policies(self) -> bool:
@@ -236,7 +236,7 @@ class Ground:
         return any(one["name"] == "mutatingadmissionpolicies" for one in served["resources"])
 
     async def _tolerations(self, pod: Manifest) -> list[Manifest]:
-        """Return the tolerations that a pod would be created with; nothing is stored."""
+        """Return the tolerations that a pod would be created with, by a dry run."""
         made = await self.upper.create(f"{self.path('pods')}?dryRun=All", pod)
         return list(made["spec"]["tolerations"])
 
@@ -245,17 +245,17 @@ class Ground:
         await self.engine.stop()
 
     async def usable(self, node: str) -> Manifest:
-        """Wait until a virtual node takes pods, and give it."""
+        """Wait until a virtual node accepts pods, and return it."""
         return await self.upper.until(f"/api/v1/nodes/{node}", lambda found: is_true(found, "LowerSchedulable"))
 
     async def reload(self, *edits: Edit) -> None:
-        """Put the topology with edits in force."""
+        """Apply the topology with these edits to the running engine."""
         await self.engine.reload(self.topology(*edits))
 
     async def calm(self) -> None:
-        """Return when the engine knows all there is to know and has nothing to do, now or within a second.
+        """Wait until the engine has received all changes and has nothing to do, now or within a second.
 
-        Raises TimeoutError for one that never does: it lacks a right, say.
+        Raises TimeoutError if that never happens, for example because the engine lacks a right.
         """
         fleet, loop = self.engine.clusters.fleet, self.engine.loop
         async with asyncio.timeout(3 * LIMIT):
@@ -274,7 +274,7 @@ class Ground:
     # Commands.
 
     async def kubectl(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
-        """Run kubectl in the namespace to its end."""
+        """Run kubectl in the namespace until it ends."""
         return await ran(self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster), stdin=stdin)
 
     # Objects.
@@ -284,16 +284,16 @@ class Ground:
         return f"/{api}/namespaces/{namespace or self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def pod_path(self, name: str) -> str:
-        """Return the path of a pod of the namespace, in whichever cluster."""
+        """Return the path of a pod of the namespace, which is the same in every cluster."""
         return self.path("pods", name)
 
     def pod(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
-        """Make a pod that is bound to a lower's virtual node, with one container "main"; `spec` is laid over that."""
+        """Make a pod bound to a lower's virtual node, with one container "main"; `spec` is merged over that."""
         basis = {"nodeName": self.nodes[lower], "containers": [{"name": "main", "image": "app:1"}]}
         return {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}}
 
     def template(self, labels: dict[str, str], spec: Manifest | None = None, **meta: Any) -> Manifest:
-        """Make the template of a workload whose pods the scheduler puts on any virtual node of this topology."""
+        """Make the template of a workload whose pods may be scheduled to any virtual node of this topology."""
         basis = {
             "nodeSelector": {"e2e": self.mark},
             "tolerations": [TOLERATION],
@@ -302,37 +302,37 @@ class Ground:
         return {"metadata": {"labels": labels, **meta}, "spec": {**basis, **(spec or {})}}
 
     async def bind(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
-        """Create such a pod above."""
+        """Create such a pod in the upper cluster."""
         return await self.upper.create(self.path("pods"), self.pod(name, spec, lower, **meta))
 
     async def run_pod(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
-        """Create such a pod above, wait until it is ready there, and return it."""
+        """Create such a pod in the upper cluster, wait until it is ready there, and return it."""
         await self.bind(name, spec, lower, **meta)
         return await self.upper.until(self.pod_path(name), is_ready)
 
     async def end_pods(self, *names: str) -> None:
-        """Delete pods above, and wait until they are gone there, which is after their lower pods."""
+        """Delete upper pods, and wait until they no longer exist, which is after their lower pods are deleted."""
         for name in names:
             await self.upper.delete(self.pod_path(name))
         await self.upper.gone(*(self.pod_path(name) for name in names))
 
     async def told(self, about: Manifest, reason: str) -> str:
-        """Wait for the event of a reason about an object above, and give its message."""
+        """Wait for the event with this reason about an object of the upper cluster, and return its message."""
         fields = f"involvedObject.uid={about['metadata']['uid']},reason={reason}"
         found = await self.upper.until_all(f"{self.path('events')}?fieldSelector={fields}", bool)
         (event,) = found.values()
         assert event["source"]["component"] == "tensile-kube"
         return str(event["message"])
 
-    # What the engine wrote.
+    # Writes of the engine.
 
     async def note(self) -> None:
-        """Let `writes` count from now on."""
+        """Make `writes` count from now on."""
         await self._fence()
         self._starts = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
 
     async def attempts(self, *, without: Collection[str] = ()) -> list[tuple[Write, int]]:
-        """Return what the engine's user has tried to write since `note`, and the status code of each answer."""
+        """Return the writes that the engine's user has tried since `note`, and the status code of each answer."""
         await self._fence()
         found: list[tuple[Write, int]] = []
         for name, site in self.sites.items():
@@ -342,30 +342,31 @@ class Ground:
         return sorted(found)
 
     async def repeated(self, *, without: Collection[str] = ("leases",)) -> list[tuple[Write, int]]:
-        """Return what was tried since `note`, where nothing has to be written any more.
+        """Return the writes tried since `note`, in a state that requires no more writes.
 
-        Not in it is the status of nodes: their room follows the pods that other tests run in the same clusters.
+        The status of nodes is left out, because their capacity follows the pods that other tests run in the same
+        clusters.
         """
         tried = await self.attempts(without=without)
         return [(one, code) for one, code in tried if (one.resource, one.subresource) != ("nodes", "status")]
 
     async def writes(self) -> list[Write]:
-        """Return the writes of the engine's user since `note` that came through and that a person decides about."""
+        """Return the engine user's successful writes since `note`, without status and the `QUIET` resources."""
         tried = await self.attempts(without=QUIET)
         return [one for one, code in tried if code < 300 and one.subresource != "status"]
 
     async def _fence(self) -> None:
-        """Wait until each audit log has come to a request that is sent now."""
+        """Wait until each audit log contains a request that is sent now."""
         for site in self.sites.values():
             mark = uuid4().hex
             start = audit.position(site.audit_log)
             await site.call("GET", f"/version?fence={mark}")
             await polled(lambda site=site, mark=mark, start=start: _is_noted(site.audit_log, mark, start))
 
-    # The end.
+    # Cleanup.
 
     async def clear(self) -> None:
-        """Take away everything that tests made; the engine has to see its part of it off, and leave nothing."""
+        """Delete everything that tests created, and wait until the engine has removed its objects."""
         if self.is_started:
             await self._clear_workloads()
             await self.reload(_empty)
@@ -383,9 +384,9 @@ class Ground:
         await self.upper.until_all(self.path("pods"), _none)
 
     async def close(self) -> None:
-        """Stop the engine, remove what would be left if it failed, and close every connection.
+        """Stop the engine, remove what a failed one would leave, and close every connection.
 
-        Kubernetes takes five seconds over a namespace; nobody waits for that.
+        Kubernetes needs five seconds to delete a namespace; this does not wait for that.
         """
         if self.is_started:
             await self.stop()
@@ -402,7 +403,7 @@ class Ground:
             await site.close()
 
     async def _disallow(self) -> None:
-        """Take the roles away, and tell what the engine did with them where somebody asks for that."""
+        """Remove the roles, and write how the engine used them to the file in `USES`, if one is set."""
         if path := os.environ.get(USES):
             await self._fence()
             self._uses.keep(Path(path), self.user, self.home)
@@ -411,7 +412,7 @@ class Ground:
                 await self.sites[name].delete(path_of(one))
 
     async def _remove_namespaces(self, site: Site) -> None:
-        """Remove the namespaces that the engine made below."""
+        """Remove the namespaces that the engine created in a lower cluster."""
         await site.delete(self.path("pods"), 0)
         found = await site.read(f"/api/v1/namespaces?labelSelector={OWNER}={self.owner.mark}")
         for one in found["items"]:
@@ -423,9 +424,9 @@ class Ground:
 async def standing(
     sandbox: Sandbox, directory: Path, *edits: Edit, way: AbstractAsyncContextManager[object] | None = None
 ) -> AsyncIterator[Ground]:
-    """Return a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed.
+    """Yield a ground on which the engine runs; at the end, no object of it may be left, and no rule may have failed.
 
-    `way` is entered when the topology's files are there, before the engine reads them.
+    `way` is entered when the topology's files exist, before the engine reads them.
     """
     ground = Ground(sandbox, directory)
     try:
@@ -441,7 +442,7 @@ async def standing(
 
 @asynccontextmanager
 async def unstarted(ground: Ground) -> AsyncIterator[Ground]:
-    """Open a ground whose engine the test starts, if any; at the end nothing may be left, and no rule have failed."""
+    """Yield a ground without an engine, which the test may start; at the end, no object or failed rule may be left."""
     try:
         await ground.open()
         yield ground
@@ -452,12 +453,12 @@ async def unstarted(ground: Ground) -> AsyncIterator[Ground]:
 
 
 def policies_of(topology: str) -> tuple[str, str]:
-    """Return the paths of the MutatingAdmissionPolicy of a topology of this name, and of its binding."""
+    """Return the paths of the MutatingAdmissionPolicy of a topology with this name, and of its binding."""
     return policy_ref(topology).path(), binding_ref(topology).path()
 
 
 async def ran(command: list[str], *, stdin: str = "", limit: float = 60.0) -> Done:
-    """Run a program to its end; our own is forked, which saves starting Python each time."""
+    """Run a program until it ends; tensile itself is forked, which saves the start of Python each time."""
     for start in _STARTS:
         if command[: len(start)] == start:
             words = command[len(start) :]
@@ -472,14 +473,14 @@ async def ran(command: list[str], *, stdin: str = "", limit: float = 60.0) -> Do
 
 
 async def polled(holds: Callable[[], object], limit: float = LIMIT) -> None:
-    """Wait for what nobody announces, by asking again and again."""
+    """Poll a condition that no watch or event announces, until it holds."""
     async with asyncio.timeout(limit):
-        while not holds():  # noqa: ASYNC110 - a file, or another object's state: nothing tells of its change
+        while not holds():  # noqa: ASYNC110 - a file, or another object's state: no event announces it
             await asyncio.sleep(0.02)
 
 
 def edit_lower(name: str, **fields: Any) -> Edit:
-    """Make an edit that lays fields over those of one lower; mappings are merged."""
+    """Make an edit that sets fields of one lower; mappings are merged."""
 
     def edit(file: Manifest) -> None:
         lower = next(one for one in file["lowers"] if one["name"] == name)
@@ -504,7 +505,7 @@ def with_fields(**fields: Any) -> Edit:
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    """Report whether the engine counts a lower as one that answers; before, it ends nothing there."""
+    """Report whether the engine regards a lower as reachable; until then, it deletes nothing in that lower."""
     return bool(lower.version) and not lower.unreachable_seconds
 
 
@@ -527,5 +528,5 @@ def _is_noted(log: Path, mark: str, start: int) -> bool:
 
 
 def advertised(sandbox: Sandbox) -> str:
-    """Return another address of the upper apiserver than the engine's own kubeconfig has."""
+    """Return another address of the upper apiserver than the one in the engine's kubeconfig."""
     return sandbox.clusters[UPPER].server.replace("127.0.0.1", "localhost")

@@ -11,9 +11,9 @@ MOMENT = "2026-03-01T12:00:00Z"
 
 
 def mirrored(*names: str) -> World:
-    """Make a world in which these pods run below, each with the UID that `lower_event` is about.
+    """Make a world in which these pods are mirrored, each with the UID that `lower_event` refers to.
 
-    A name may be "NAMESPACE/NAME"; else it is in the namespace default.
+    A name may be "NAMESPACE/NAME"; otherwise it is in the namespace default.
     """
     here = world()
     for one in names or ("web",):
@@ -25,12 +25,12 @@ def mirrored(*names: str) -> World:
 
 
 def lower_of(here: World) -> LowerWorld:
-    """Return the lower of which events are heard."""
+    """Return the lower whose events are received."""
     return here.lowers[A]
 
 
 def lower_event(name: str = "web", uid: str = "e-1", **fields: Any) -> bytes:
-    """Make the bytes of an event of a lower pod, as a kubelet writes it; fields are laid over that."""
+    """Make the bytes of an event of a lower pod, as a kubelet writes it, with `fields` merged over it."""
     namespace, _, name = name.rpartition("/")
     namespace = namespace or "default"
     involved = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": f"below-Pod-{name}"}

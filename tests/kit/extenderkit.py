@@ -14,7 +14,7 @@ HOST = "kubernetes.io/hostname"
 
 
 def ground(*nodes: dict[str, Any]) -> NodeCache:
-    """Make a ground of nodes."""
+    """Make a node cache of nodes."""
     made = NodeCache()
     for one in nodes:
         made.put_node(node_of(one))
@@ -22,13 +22,13 @@ def ground(*nodes: dict[str, Any]) -> NodeCache:
 
 
 def apart() -> dict[str, Any]:
-    """Make the spec of a pod that keeps others away."""
+    """Make the spec of a pod with required anti-affinity against other pods on its node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "x"}}}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 class Play:
-    """Does something at random to a ground, and keeps what should be there."""
+    """A sequence of random changes to a node cache, with a record of what the cache should contain."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -38,12 +38,12 @@ class Play:
         self.promised: dict[str, dict[str, Any]] = {}
 
     def step(self) -> None:
-        """Do one thing."""
+        """Make one random change."""
         about_nodes = (self._put_node, self._remove_node)
         self.chance.choice((*about_nodes, self._put_pod, self._remove_pod, self._promise, self._break))()
 
     def expected(self) -> Snapshot:
-        """Read the same at once."""
+        """Return the expected snapshot, computed from scratch."""
         return seen(list(self.nodes.values()), [*self.pods.values(), *self.promised.values()])
 
     def _put_node(self) -> None:
@@ -70,7 +70,7 @@ class Play:
             self._trade(promised, made["spec"]["nodeName"])
 
     def _trade(self, promised: dict[str, Any], came_to: str) -> None:
-        """Swap the nodes of a pod that came and of an equal one that was expected there."""
+        """Move the promise of an equal pod from the node where a pod was created to the node where it was expected."""
         expected = promised["spec"]["nodeName"]
         alike = [
             name
@@ -100,7 +100,7 @@ class Play:
 
 
 def site(here: NodeCache, *, known: bool = True, ours: bool = True) -> LowerCandidate:
-    """Make a lower in which pods are as they are above."""
+    """Make a candidate lower whose lower pods equal their upper pods."""
     return LowerCandidate(lambda manifest: manifest if ours else None, here, NodeFinder(here), lambda: known)
 
 

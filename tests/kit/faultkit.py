@@ -1,4 +1,4 @@
-"""Pods and audit records as the oracles see them, as small as they can be."""
+"""Minimal pods and audit records for the oracles."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ READY = {"type": "Ready", "status": "True"}
 
 
 def container(number: int = 0, identity: str = "run://1") -> Manifest:
-    """Make the status of a container that was started again so many times."""
+    """Make the status of a container with this restart count."""
     return {"name": "c", "containerID": identity, "restartCount": number}
 
 
@@ -22,7 +22,7 @@ def status(phase: str = "Running", *, ready: bool = True, restarts: int = 0, add
 
 
 def above(uid: str = "u1", node: str = A, *, ending: bool = False, **words: Any) -> Manifest:
-    """Make an upper pod; further words are its status'."""
+    """Make an upper pod; further keyword arguments are those of `status`."""
     meta = {"uid": uid, "namespace": "default", "name": f"pod-{uid}"}
     if ending:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -30,7 +30,7 @@ def above(uid: str = "u1", node: str = A, *, ending: bool = False, **words: Any)
 
 
 def below(uid: str = "l1", upper: str = "u1", *, ending: bool = False, **words: Any) -> Manifest:
-    """Make a lower pod of ours; further words are its status'."""
+    """Make a lower pod owned by this topology; further keyword arguments are those of `status`."""
     pod = above(uid, "node-1", ending=ending, **words)
     return {**pod, "metadata": {**pod["metadata"], "labels": {OWNER: MARK}, "annotations": {UPPER_UID: upper}}}
 

@@ -1,15 +1,15 @@
-"""The fences of the documentation as data: what each holds, and what a comment before it says of it.
+"""The fences of the documentation as data: the content of each, and the directives in comments before it.
 
-Comments say what a reader need not see. On the line before a fence, or before each other:
+Directives hold what a reader need not see. They are on the line before a fence, or before each other:
 
     <!-- not run: REASON -->        of sh: it cannot run on the sandbox
-    <!-- runs on until: COMMAND --> of sh: goes on in the background; what follows waits until COMMAND succeeds
+    <!-- runs on until: COMMAND --> of sh: continues in the background; the next fence waits until COMMAND succeeds
     <!-- ends with: CODE -->        of sh: with this exit code, not with 0
-    <!-- given: COMMAND -->         of sh: what the reader has already, made before; may stand several times
-    <!-- file: NAME -->             of any: is written to that file before what follows runs
-    <!-- printed -->                of any: each line was printed by the sh before it; … stands for anything
+    <!-- given: COMMAND -->         of sh: what the reader has already; runs before it; may occur several times
+    <!-- file: NAME -->             of any: is written to that file before the next fence runs
+    <!-- printed -->                of any: each line was printed by the sh before it; … matches any text
     <!-- as it is: REASON -->       of yaml: neither a file, nor a topology, nor objects that can be tried
-    <!-- recorded: FILE -->         of any: stands so in that file, with which tests compare; a line … leaves some out
+    <!-- recorded: FILE -->         of any: the same text is in that file, which tests compare; a line … skips some
 """
 
 import re
@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_SH = {"not run", "runs on until", "ends with", "given"}
 DIRECTIVES = OF_SH | {"file", "printed", "as it is", "recorded"}
 TOPIC = re.compile(r"<!-- (the engine runs) -->")
-"""A page that says so anywhere has an engine on its topology.yaml from its beginning."""
+"""A page with this comment anywhere has an engine on its topology.yaml from its beginning."""
 
 _COMMENT = re.compile(r"<!-- (?P<name>[a-z ]+?)(?:: (?P<value>.*?))? -->")
 
 
 class Fence(NamedTuple):
-    """A fence: its page relative to the repository, its line, its language ("" for none), its text, its comments."""
+    """A fence: its page relative to the repository, its line, its language ("" for none), its text, its directives."""
 
     page: str
     line: int
@@ -41,7 +41,7 @@ class Fence(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return where it is, for a person."""
+        """The page and the line of the fence, for error messages."""
         return f"{self.page}:{self.line}"
 
 
@@ -52,7 +52,7 @@ def pages() -> list[str]:
 
 
 def fences(page: str, text: str) -> list[Fence]:
-    """Return the fences of a page's text; raises ValueError for one that has no end or a comment that is not known."""
+    """Return the fences of a page's text; raise ValueError if one has no end or an unknown directive."""
     return list(_fences(page, text.splitlines()))
 
 
@@ -76,7 +76,7 @@ def _fences(page: str, lines: list[str]) -> Iterator[Fence]:
 
 
 def _said(page: str, lines: list[str], place: int) -> Iterator[tuple[str, str]]:
-    """Read the comments right above a line, the lowest first."""
+    """Yield the directives directly before a line, the last one first."""
     while place and (found := _COMMENT.fullmatch(lines[place - 1].strip())):
         if found["name"] not in DIRECTIVES:
             raise ValueError(f"{page}:{place}: {found['name']!r} is no comment that fences have")
@@ -103,7 +103,7 @@ def links(text: str) -> list[str]:
 
 
 def inline(text: str) -> list[str]:
-    """Return what stands in a page's prose between single backticks."""
+    """Return the texts in single backticks in a page's prose."""
     inside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)", inside)
 
@@ -116,7 +116,7 @@ def calls(text: str) -> list[str]:
 
 
 def is_object(fence: Fence) -> bool:
-    """Report whether a fence shows objects of Kubernetes."""
+    """Report whether a fence shows Kubernetes objects."""
     return fence.language == "yaml" and "as it is" not in fence.said and not is_topology(fence)
 
 

@@ -1,4 +1,4 @@
-"""Waiting until a change of files is heard of, by a watch beside that of whom a test is about."""
+"""Waiting until a change of files is noticed, by a second watch beside the one under test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,12 +8,12 @@ from pathlib import Path
 from tensile.kube.file_watch import FileWatcher, watched
 
 PATIENCE = 20.0
-"""Seconds after which a change counts as unseen; far more than any notice takes."""
+"""Seconds after which a change counts as not noticed; far more than any notification needs."""
 
 
 @asynccontextmanager
 async def heard(watcher: FileWatcher, *paths: Path) -> AsyncIterator[None]:
-    """Change files inside, and go on once the watcher has told everybody of it who watched them before."""
+    """Change files inside the block, then wait until the watcher has notified all who already watched them."""
     changed = asyncio.Event()
     with watcher.watch(watched(paths), changed.set):
         yield

@@ -1,4 +1,4 @@
-"""A fleet that retries at once, and what its caches hold."""
+"""A fleet that retries at once, and helpers to fill and read its caches."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60
 
 @asynccontextmanager
 async def fleet_of(**options: object) -> AsyncIterator[Fleet]:
-    """Make a fleet in a hurry, and close it."""
+    """Yield a fleet with very short timings, and close it."""
     settings = {"chance": lambda: 0.5, "pace": QUICK, "probe": 0.02, "patience": WAIT}
     fleet = Fleet(**{**settings, **options})  # type: ignore[arg-type]
     try:
@@ -28,7 +28,7 @@ async def fleet_of(**options: object) -> AsyncIterator[Fleet]:
 
 
 def pods(name: str, cache: Cache) -> InformerSpec:
-    """Feed a cache with all pods of a cluster."""
+    """Make the spec of an informer that fills a cache with all pods of a cluster."""
     return InformerSpec(name, POD, Selection(), cache)
 
 

@@ -1,7 +1,7 @@
-"""What a tenant of a lower cluster can do in his namespace: make objects with our marks, by our manager's name.
+"""Objects that a tenant of a lower cluster can forge in a namespace, with tensile's marks and field manager.
 
-Whether a test's deed is a forgery or the engine's own is told by the request alone: it is an administrator's here, with
-`fieldManager=tensile-kube` where the forger gives himself that name.
+Only the request distinguishes a forged object from one of the engine: here an administrator sends it, with
+`fieldManager=tensile-kube` if the forger uses that name.
 """
 
 from typing import Any, Literal
@@ -17,7 +17,7 @@ BY_US = f"fieldManager={FIELD_MANAGER}"
 
 
 def marked(ground: Ground, upper_uid: str, marks: Marks = "all", **meta: Any) -> Manifest:
-    """Return metadata with the mark of a ground's engine: the label alone, or all that it would write."""
+    """Return metadata with the marks of a ground's engine: the label alone, or all that the engine would write."""
     labels = {OWNER: ground.owner.mark, **meta.pop("labels", {})}
     notes = {OWNER_NAME: ground.owner.name, UPPER_UID: upper_uid} if marks == "all" else {}
     return {**meta, "labels": labels, "annotations": {**notes, **meta.pop("annotations", {})}}
@@ -46,5 +46,5 @@ async def forged(ground: Ground, site: Site, path: str, upper_uid: str, body: Ma
 
 
 async def release(site: Site, path: str) -> None:
-    """Take the finalizers off an object."""
+    """Remove the finalizers of an object."""
     await site.patch(path, {"metadata": {"finalizers": None}})

@@ -1,8 +1,8 @@
-"""Runs the program many times without starting Python each time: a process that has imported it forks for each command.
+"""A fork server: a process that has imported the program and forks for each command, to save the start of Python.
 
-A command is still a process of its own, with its arguments, directory, environment, streams and exit code; only the
-import, which takes most of its time, is done once. What the start itself does, such as reading PYTHON* variables, has
-to be tested on a process that is started for real.
+A command is still a separate process, with its arguments, directory, environment, streams and exit code; only the
+import, which needs most of the time, is done once. What the start itself does, such as reading PYTHON* variables, must
+be tested on a process that is really started.
 """
 
 import importlib
@@ -25,11 +25,11 @@ _IMPORTED = (
     *("cli.uninstall", "deploy.manifests", "diagnostics.commands", "diagnostics.doctor.run", "diagnostics.inventory"),
     *("engine.logging", "engine.run"),
 )
-"""What commands import when they run."""
+"""Modules that commands import when they run."""
 
 
 class ForkServer:
-    """Starts with the first command; `close` ends it. Threads may run commands at the same time."""
+    """A server that starts with the first command; `close` ends it, and threads may run commands concurrently."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,7 +39,7 @@ class ForkServer:
     def run(
         self, arguments: Sequence[str], stdin: bytes, cwd: Path | None, environment: Mapping[str, str], limit: float
     ) -> tuple[int, bytes, bytes]:
-        """Run a command to its end, and return its exit code and what it wrote. Raises TimeoutError after `limit` s."""
+        """Run a command and return its exit code and output; raise TimeoutError after `limit` seconds."""
         request = {"arguments": list(arguments), "cwd": str(cwd or Path.cwd()), "environment": dict(environment)}
         answer, theirs = socket.socketpair()
         with answer, TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
@@ -59,7 +59,7 @@ class ForkServer:
             return code, out.read(), err.read()
 
     def close(self) -> None:
-        """End the process, with the commands that it may still run."""
+        """Kill the process, and the commands that it may still run."""
         with self._opening:
             if self._process is not None and self._link is not None:
                 self._link.close()
@@ -80,7 +80,7 @@ class ForkServer:
 
 
 FORKS = ForkServer()
-"""The one of this process; tests/conftest.py ends it."""
+"""The fork server of this process; tests/conftest.py closes it."""
 
 
 def serve(link: socket.socket) -> None:
@@ -125,7 +125,7 @@ def _told(ready: DefaultSelector, handle: int, child: int, answer: int) -> None:
 
 
 def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
-    """Be the command, and end with its code, as Python would; never returns."""
+    """Become the command, and exit with its code, as Python would; never returns."""
     code = os.EX_SOFTWARE
     try:
         for number, stream in enumerate(streams):
@@ -135,7 +135,7 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv = ["tensile", *request["arguments"]]
-        sys.stdin, sys.stdout, sys.stderr = (open(number, mode, encoding="utf-8") for number, mode in enumerate("rww"))  # noqa: PTH123, SIM115 - descriptors, for good
+        sys.stdin, sys.stdout, sys.stderr = (open(number, mode, encoding="utf-8") for number, mode in enumerate("rww"))  # noqa: PTH123, SIM115 - descriptors, unclosed
         code = _ran()
         sys.stdout.flush()
         sys.stderr.flush()

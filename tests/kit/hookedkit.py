@@ -1,4 +1,4 @@
-"""An engine with its webhook, for tests in a sandbox of their own: it hears of every opted-in pod of the upper."""
+"""An engine with its webhook, which receives every opted-in pod of the upper, so its tests need their own sandbox."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ class Hooked(Ground):
     hook_port: int
 
     def hooked(self, *, enabled: bool = True, **more: Any) -> Any:
-        """Make the edit that switches the webhook on, on loopback."""
+        """Make the edit that configures the webhook on loopback, enabled by default."""
         url = f"https://127.0.0.1:{self.hook_port}/mutate"
         section = {"enabled": enabled, "bind": "127.0.0.1", "port": self.hook_port, "url": url, **more}
         return lambda file: file.update(webhook={**section, "ignoreSelectorKeys": ["clusterID", "e2e"]})
@@ -37,7 +37,7 @@ class Hooked(Ground):
         return await self.upper.until(self.hook, bool)
 
     async def asked(self, name: str, spec: Manifest | None = None, dry: str = "", **meta: Any) -> Manifest:
-        """Create a pod that asked for a virtual node of this ground; `dry` as in a query."""
+        """Create a pod opted in to a virtual node of this ground; `dry` is appended to the path as a query."""
         basis = {"nodeSelector": {"e2e": self.mark}, "containers": [{"name": "main", "image": "app:1"}]}
         body = {"metadata": {"name": name, "labels": OPTED, **meta}, "spec": {**basis, **(spec or {})}}
         return await self.upper.create(self.path("pods") + dry, body)
@@ -45,7 +45,7 @@ class Hooked(Ground):
 
 @asynccontextmanager
 async def serving_hooks(made: H) -> AsyncIterator[H]:
-    """Start an engine with its webhook, and wait until that is registered; in the end nothing of either may be left."""
+    """Yield a ground whose engine has registered its webhook; at the end, no object of either may be left."""
     (made.hook_port,) = spare_ports(1)
     try:
         await made.open()

@@ -1,4 +1,4 @@
-"""A webhook that is served on loopback and registered in a cluster in memory, with a clock that is set by hand."""
+"""A webhook that is served on loopback and registered in a cluster in memory, with a clock that tests set."""
 
 import asyncio
 import ssl
@@ -28,9 +28,9 @@ NAME, SECRET_NAME, INSIDE = "tensile-demo", "tensile-webhook-demo", "engines"
 
 
 class Scene:
-    """The webhook's world: `upper` in memory, `now` that a test may move, and the topology that it is given.
+    """The environment of a webhook: `upper` in memory, a clock `now` that a test may advance, and a topology.
 
-    It runs in namespace `inside` of the upper cluster, "" for outside of it.
+    The webhook runs in namespace `inside` of the upper cluster, "" for outside of the cluster.
     """
 
     def __init__(self, directory: Path, port: int, upper: Any = None, inside: str = "") -> None:
@@ -60,12 +60,12 @@ class Scene:
         )
 
     async def begin(self, more: str = "", *, url: str = "") -> float | None:
-        """Serve the webhook, and look once."""
+        """Serve the webhook, and run `look` once."""
         await self.server.serve(self.topology(more, url=url))
         return await self.server.look()
 
     def registered(self) -> dict[str, Any] | None:
-        """Return what is registered."""
+        """Return the registered MutatingWebhookConfiguration, None if there is none."""
         found: dict[str, Any] | None = self.upper.find(MUTATING_WEBHOOK, "", NAME)
         return found
 
@@ -75,7 +75,7 @@ class Scene:
         return found
 
     async def delete_secret(self) -> None:
-        """Delete the Secret, as a person does."""
+        """Delete the Secret, as a user does."""
         found = (self.secret() or {})["metadata"]
         await self.upper.delete(Ref(UPPER, SECRET, INSIDE, SECRET_NAME), uid=found["uid"])
 
@@ -84,13 +84,13 @@ class Scene:
         return bundle_in(self.registered() or {})
 
     async def heard(self) -> str:
-        """Call the webhook as an apiserver does, by what is registered; return where that was."""
+        """Call the webhook as an apiserver does, by its registration; return the URL."""
         (hook,) = (self.registered() or {})["webhooks"]
         await call(hook["clientConfig"]["url"], self.trusted())
         return str(hook["clientConfig"]["url"])
 
     async def shown(self) -> x509.Certificate:
-        """Return the certificate that a caller is shown."""
+        """Return the certificate that the webhook presents to a caller."""
         plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
         _, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=plain)
@@ -100,18 +100,18 @@ class Scene:
         return found
 
     def trusts(self) -> int:
-        """Count the certificates that are trusted."""
+        """Return the number of certificates in the registered CA bundle."""
         return len(certificates_in(self.trusted()))
 
     def add_after(self, **passed: float) -> None:
-        """Let time pass."""
+        """Advance the clocks."""
         self.now += timedelta(**passed)
         self.passed += timedelta(**passed).total_seconds()
 
 
 @asynccontextmanager
 async def scene(directory: Path, upper: Any = None, inside: str = "") -> AsyncIterator[Scene]:
-    """Make a scene; at its end nothing is served any more."""
+    """Yield a scene; at the end, its server is closed."""
     made = Scene(directory, spare_port(), upper, inside)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Hostile kubeconfigs that are made rather than written: bombs, what is too large, and encoded or binary content."""
+"""Hostile kubeconfigs that are generated: alias bombs, oversized ones, and encoded or binary content."""
 
 from hostile_form import BESIDE, CANARY, SECRET, TOKEN, Hostile, Setting, data, written
 
@@ -8,12 +8,12 @@ _GARBAGE = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 
 def _file(content: bytes) -> Setting:
-    """Make what writes a file beside the kubeconfig."""
+    """Return a function that writes a file beside the kubeconfig."""
     return lambda home: (home / "odd").write_bytes(content)
 
 
 def _with_ca(content: bytes) -> str:
-    """Write a kubeconfig with this as its authority."""
+    """Return a kubeconfig with this content as its CA data."""
     return written(TOKEN, {"certificate-authority-data": data(content)})
 
 

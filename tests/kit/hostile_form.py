@@ -1,4 +1,4 @@
-"""The form of a hostile kubeconfig as test data: its text, what lies beside it, and how it is refused."""
+"""The form of a hostile kubeconfig as test data: its text, the files beside it, and the error that refuses it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -9,13 +9,13 @@ from typing import Any
 from papers import inline, kubeconfig
 
 SECRET = "hunter2-do-not-show"
-"""Stands wherever a kubeconfig holds a secret; no refusal may show it."""
+"""The value of every secret in a kubeconfig; no error may show it."""
 
 RAN = "ran"
-"""The file that a program makes beside the kubeconfig when it is run, which none may be."""
+"""The file that a program creates beside the kubeconfig when it is run, which must never happen."""
 
 CANARY = "canary"
-"""A file beside the kubeconfig that is not to be opened unless a case says so."""
+"""A file beside the kubeconfig that must not be opened unless a case allows it."""
 
 TOKEN = {"token": SECRET}
 Setting = Callable[[Path], object]
@@ -25,9 +25,9 @@ Setting = Callable[[Path], object]
 class Hostile:
     """One kind of hostile kubeconfig, refused with `words`.
 
-    `text` may have HOME for the folder that it is read in, and `prepare` puts into that folder what the case needs.
-    `opened` names the files there, the kubeconfig aside, that may be opened to find out. `trusted` has it read with
-    exec plugins allowed; `secret` as text out of a Secret, where nothing at all may be opened.
+    `text` may have HOME for the folder that it is read in, and `prepare` creates in that folder what the case needs.
+    `opened` names the files there, other than the kubeconfig, that may be opened to validate it. `trusted` means that
+    it is read with exec plugins allowed; `secret` that it is text from a Secret, for which no file may be opened.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Hostile:
 
 
 def written(user: object = TOKEN, cluster: Mapping[str, Any] | None = None, **top: Any) -> str:
-    """Write a kubeconfig around a user and a cluster."""
+    """Return the text of a kubeconfig with a user and a cluster."""
     return kubeconfig(user, dict(cluster or {}), **top)  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def plugin(command: str = "HOME/plugin", **more: Any) -> dict[str, Any]:
 
 
 def runnable(home: Path) -> None:
-    """Put a program beside the kubeconfig that tells when it is run."""
+    """Create a program beside the kubeconfig that creates a file when it is run."""
     path = home / "plugin"
     path.write_text(f"#!/bin/sh\ntouch {home / RAN}\n")
     path.chmod(0o700)
@@ -68,9 +68,9 @@ BESIDE: dict[str, Setting] = {
     "link to itself": lambda home: (home / "odd").symlink_to("odd"),
     "link to nothing": lambda home: (home / "odd").symlink_to("nowhere"),
 }
-"""What lies beside a kubeconfig: a program called `plugin`, or something called `odd` that is no file of text."""
+"""Files beside a kubeconfig: a program named `plugin`, or an entry named `odd` that is no text file."""
 
 
 def data(content: bytes) -> str:
-    """Encode what a -data field holds."""
+    """Encode the content of a -data field."""
     return inline(content)

@@ -1,4 +1,4 @@
-"""A hostile apiserver before the client and the fleet that the engine uses, and what is measured of it."""
+"""A hostile apiserver in front of the engine's client and fleet, and measurements of how they cope."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,13 +27,13 @@ from tensile.topology import parse
 NAME, HONEST = "lower-x", "lower-y"
 OWNER = owner_of("uid", "topology")
 HASTY = InformerTimings(first=0.02, cap=0.1, near=0.1, settled=0.2, outage=0.5)
-"""Waits of a test's length: what is tried again and again is, many times in a second."""
+"""Timings for short tests: repeated attempts happen many times in a second."""
 LOGGED_AT_MOST = 40
-"""Lines of a log about one hostile cluster in a test's time: one or two for each of its feeds."""
+"""Log lines about one hostile cluster during a test: one or two for each of its informers."""
 GROWN_AT_MOST = 160 << 20
-"""Bytes by which the process may grow meanwhile, the hostile server in it; an answer without a bound is far more."""
+"""Bytes by which the process, with the hostile server, may grow; an unbounded answer needs far more."""
 TIME = 0.2
-"""Seconds in which a hostile cluster goes on in its way."""
+"""Seconds for which a hostile cluster continues to misbehave."""
 
 
 def lower() -> LowerWorld:
@@ -44,7 +44,7 @@ def lower() -> LowerWorld:
 
 
 class Met:
-    """A fleet that follows a hostile cluster, with the lower that it fills, what is logged, and an honest cluster."""
+    """A fleet that follows a hostile cluster, with the lower that it fills, its log, and an honest cluster."""
 
     def __init__(self, fleet: Fleet, lower: LowerWorld, front: Front, logged: list[Any]) -> None:
         self.fleet = fleet
@@ -58,11 +58,11 @@ class Met:
 
     @property
     def cluster(self) -> HttpCluster:
-        """The client."""
+        """The client of the hostile cluster."""
         return self.fleet[NAME].cluster
 
     def told(self, level: str) -> list[Any]:
-        """Return the lines of a level that were logged."""
+        """Return the logged lines of a level."""
         return [one for one in self.logged if one["log_level"] == level]
 
     def grown(self) -> int:
@@ -70,7 +70,7 @@ class Met:
         return int(psutil.Process().memory_info().rss) - self._rss
 
     async def others_go_on(self) -> None:
-        """Return when the honest cluster is followed: its list, and an event of its watch."""
+        """Wait until the fleet has received the list and a watch event of the honest cluster."""
         self.honest.play("list", listing(20, pod("a", 5)))
         self.honest.play("watch", self._stream)
         self.fleet.open(HONEST, access_to(self.honest.port), [InformerSpec(HONEST, POD, Selection(), self.others)])
@@ -79,21 +79,21 @@ class Met:
         await self.until(lambda: len(self.others) == 2)
 
     async def wait_idle(self) -> None:
-        """Return when nothing has been asked for `TIME`, which what is left alone is not."""
+        """Wait until the hostile server has received no request for `TIME` seconds."""
         asked = -1
-        while asked != (asked := len(self.front.heard)):  # noqa: ASYNC110 - that nothing happens is looked for
+        while asked != (asked := len(self.front.heard)):  # noqa: ASYNC110 - waits for the absence of requests
             await asyncio.sleep(TIME)
 
     async def until(self, holds: Callable[[], object], seconds: float = 60.0) -> None:
-        """Return when something holds, which is looked at often."""
+        """Wait until a condition holds, by frequent polling."""
         async with asyncio.timeout(seconds):
-            while not holds():  # noqa: ASYNC110 - what is waited for happens in many places
+            while not holds():  # noqa: ASYNC110 - the conditions are in many places
                 await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def meeting(way: str) -> AsyncIterator[Met]:
-    """Follow a cluster that answers in that way, with every feed that the engine has for a lower."""
+    """Follow a cluster that misbehaves in this way, with every informer that the engine has for a lower."""
     capture, front = LogCapture(), Front()
     before = structlog.get_config()["processors"]
     structlog.configure(processors=[structlog.stdlib.add_log_level, capture])

@@ -1,6 +1,7 @@
-"""Campaigns against the kubelet API: torn streams, lowers that do not agree, requests that are none, rotations.
+"""Campaigns against the kubelet API: torn streams, lowers that refuse upgrades, malformed requests, rotations.
 
-Each is one function over a laboratory, a seed and a count, and gives figures; the tests run short ones, the bench long.
+Each is one function with a lab, a seed and a count, and returns figures; the tests run short campaigns, the benchmark
+long ones.
 """
 
 import asyncio
@@ -40,11 +41,11 @@ class Left(NamedTuple):
 
 
 async def abreast(count: int, one: Callable[[int], Awaitable[None]]) -> None:
-    """Do something so many times, several at once; no task waits for its turn, as its memory would be measured too."""
+    """Run something so many times, several at once; only those that run are tasks, because memory is measured."""
     numbers = iter(range(count))
 
     async def some() -> None:
-        """Do what nobody has begun yet."""
+        """Run the numbers that have not been started yet."""
         for number in numbers:
             async with asyncio.timeout(PATIENCE):
                 await one(number)
@@ -53,7 +54,7 @@ async def abreast(count: int, one: Callable[[int], Awaitable[None]]) -> None:
 
 
 async def left_over(before: tuple[set[asyncio.Task[Any]], int]) -> Left:
-    """Wait until nothing is left, or long enough; give what still is."""
+    """Wait until nothing is left, or until a timeout; return what is left."""
     tasks, count = before
     with suppress(TimeoutError):
         await until(lambda: others() <= tasks and descriptors() <= count)
@@ -61,7 +62,7 @@ async def left_over(before: tuple[set[asyncio.Task[Any]], int]) -> Left:
 
 
 def cut(stream: Stream) -> None:
-    """Reset a connection: no goodbye in TLS nor in TCP."""
+    """Reset a connection, without an orderly close of TLS or TCP."""
     plain = stream.writer.get_extra_info("socket")
     with suppress(OSError):
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -69,13 +70,13 @@ def cut(stream: Stream) -> None:
 
 
 class Tearing:
-    """A lower that goes, at a moment of its own choice, in a way of its own choice."""
+    """A lower that ends its streams at a random moment and in a random way."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
     async def __call__(self, head: Head, stream: Stream) -> None:
-        """Play one part."""
+        """Serve one connection in a random way."""
         part = self._chance.choice((self._mute, self._rude, self._short, self._flooding, self._patient, self._patient))
         await part(head, stream)
 
@@ -100,7 +101,7 @@ class Tearing:
 
 
 def _agreed(head: Head) -> bytes:
-    """Return the answer to a log's request or to an upgrade."""
+    """Return the answer to a log request or to an upgrade."""
     upgrade = head.value("upgrade")
     return switching(upgrade) if upgrade else b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -164,7 +165,7 @@ REFUSING_FIELDS = (
 
 
 class Refusing:
-    """A lower that answers anything but 101, and notes every byte that reaches it behind the request."""
+    """A lower that answers anything but 101, and records every byte that arrives after the request."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -172,7 +173,7 @@ class Refusing:
         self.reached = b""
 
     async def __call__(self, _head: Head, stream: Stream) -> None:
-        """Answer, go on talking as if the stream were open, and listen."""
+        """Send an answer and more data, as if the stream were open, and read."""
         first = self._chance.choice(REFUSING)
         fields = self._chance.choice(REFUSING_FIELDS)
         self.answers += 1
@@ -184,7 +185,7 @@ class Refusing:
 
 
 async def refused(lab: Lab, seed: int, count: int) -> dict[str, Any]:
-    """Refuse upgrades in many ways; return the bytes that passed to lowers, and what callers were answered."""
+    """Refuse upgrades in many ways; return the bytes that reached lowers, and the statuses that callers received."""
     chance = random.Random(seed)
     before = others(), descriptors()
     lower = lab.lower.script = Refusing(random.Random(seed + 1))
@@ -275,7 +276,7 @@ def fuzzed(chance: random.Random) -> bytes:
 
 
 def _spoiled(whole: bytes, chance: random.Random) -> bytes:
-    """Leave bytes as they are, or change, drop or double some."""
+    """Leave bytes unchanged, or change, drop or duplicate some."""
     spoiled = bytearray(whole)
     for _ in range(chance.choice((0, 0, 0, 1, 2, 8))):
         place = chance.randrange(len(spoiled))
@@ -292,7 +293,7 @@ def _spoiled(whole: bytes, chance: random.Random) -> bytes:
 
 
 async def fuzz(lab: Lab, seed: int, count: int, settling: int) -> dict[str, Any]:
-    """Send what is hardly a request, as friend, stranger and nobody; give answers, errors nobody foresaw, and memory.
+    """Send malformed requests with and without rights or a certificate; return answers, errors and memory use.
 
     The memory is measured once `settling` requests have been made, and at the end.
     """
@@ -334,7 +335,7 @@ async def _not_here(_head: Head, stream: Stream) -> None:
 
 
 async def _said_to(lab: Lab, identity: Identity | None, sent: bytes) -> str:
-    """Send bytes; give the status of the answer, "none" when there is none."""
+    """Send bytes; return the status of the answer, "none" if there is none."""
     stream = await lab.connect(identity)
     try:
         await stream.send(sent)
@@ -350,7 +351,7 @@ def _memory() -> float:
 
 
 class Rotation:
-    """A laboratory whose certificate files and client authority change while it is used."""
+    """A lab whose certificate files and client authority change while it is used."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab = lab
@@ -360,7 +361,7 @@ class Rotation:
         self.done = False
 
     async def turn(self, number: int) -> None:
-        """Renew the certificate, one file after the other with requests in between; each third time the authority."""
+        """Renew the certificate in two steps, with requests in between; each third time the authority too."""
         finish = write_half(self.folder, self.lab.pki.servers.issue(f"node-{number}", usage=SERVER))
         await self._more()
         finish()
@@ -371,12 +372,12 @@ class Rotation:
         await self._more()
 
     async def _more(self) -> None:
-        """Let each of those who ask begin and end a request."""
+        """Wait until each concurrent client has started and finished a request."""
         made = self.requests
         await until(lambda: self.requests > made + ASKING)
 
     async def ask(self) -> None:
-        """Make requests, one after the other, until it is over."""
+        """Make requests, one after the other, until the campaign is done."""
         while not self.done:
             try:
                 status = (await self.lab.ask(self.lab.pki.apiserver, "GET /healthz")).status
@@ -388,13 +389,13 @@ class Rotation:
 
 
 def write_half(folder: Path, identity: Identity) -> Callable[[], object]:
-    """Write the new certificate beside the old key; give what writes the key too."""
+    """Write the new certificate beside the old key; return the function that writes the key too."""
     (folder / "tls.crt").write_bytes(identity.certificate)
     return lambda: write(folder, identity)
 
 
 async def rotated(lab: Lab, folder: Path, count: int, streams: int) -> dict[str, Any]:
-    """Rotate certificates under requests and echoing streams; give failures, and whether every stream still echoes."""
+    """Rotate certificates under requests and echoing streams; return failures and the number of missing echoes."""
     rotation = Rotation(lab, folder)
     lab.lower.script = _echo
     opened = [(await lab.upgrade(lab.pki.apiserver, *_after_first(SPDY)))[1] for _ in range(streams)]
@@ -431,7 +432,7 @@ async def _serial(lab: Lab) -> int:
 
 
 async def _echoes(stream: Stream, number: int) -> bool:
-    """Describe something to a stream, and whether it comes back."""
+    """Report whether a stream echoes a word."""
     word = f"turn {number:04}".encode()
     try:
         await stream.send(word)

@@ -1,4 +1,4 @@
-"""Crowds before a port: connections from addresses of loopback that do each of what keeps a server waiting."""
+"""Crowds of clients at a port: connections from loopback addresses, each of a kind that keeps a server waiting."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from kubelet_lab import request
 
 
 def _hello() -> bytes:
-    """Make the first words of a TLS handshake."""
+    """Return the first bytes of a TLS handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):
@@ -33,30 +33,31 @@ BEHIND_TLS = {
 
 
 def stranger() -> ssl.SSLContext:
-    """Make the TLS of a client that shows nothing and believes everything."""
+    """Make the TLS context of a client that presents no certificate and verifies none."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     return tls
 
 
 class _Silent(asyncio.Protocol):
-    """A connection that says one thing, if it comes to that, and reads no more than it has to."""
+    """A connection that sends some bytes once it is established, and reads nothing by itself."""
 
     def __init__(self, word: bytes) -> None:
         self._word = word
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what the caller has to send."""
+        """Send the bytes of this connection."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.write(self._word)
 
 
 @asynccontextmanager
 async def crowd(port: int, kind: str, count: int, hosts: Sequence[str]) -> AsyncIterator[Callable[[], int]]:
-    """Open so many connections of a kind from some addresses in turn; return what counts those still open.
+    """Open so many connections of a kind from some addresses in turn; yield a function that counts the open ones.
 
-    Returns when all have been made or refused, and before TLS has been agreed on with all of them.
+    It yields when all connections are established or refused, or after a second, even if TLS handshakes have not
+    finished.
     """
     word = BEFORE_TLS.get(kind) or BEHIND_TLS.get(kind, b"")
     tls = stranger() if kind in BEHIND_TLS else None
@@ -64,7 +65,7 @@ async def crowd(port: int, kind: str, count: int, hosts: Sequence[str]) -> Async
     loop = asyncio.get_running_loop()
 
     async def come(one: _Silent, host: str) -> None:
-        """Connect as one of the crowd."""
+        """Open one connection of the crowd."""
         with suppress(OSError):
             plain = socket.socket()
             plain.setblocking(False)

@@ -1,4 +1,4 @@
-"""A laboratory for the kubelet API: a real server on loopback between scripted upper and lower clusters."""
+"""A lab for the kubelet API: a real server on loopback between scripted upper and lower clusters."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tensile.errors import ClusterError
 
 UNPAUSED = 1 << 30
-"""Limit of a stream's buffer that is never reached: TLS on uvloop loses what comes before an end while it pauses."""
+"""A stream buffer limit that is never reached: TLS on uvloop loses data before an EOF while it is paused."""
 
 QUICK = ConnectionLimits(
     head=16 * 1024, unknown=16 * 1024, asking=2.0, handshake=2.0, answering=2.0, leaving=0.3, waiting=4
@@ -41,20 +41,20 @@ QUICK = ConnectionLimits(
 
 
 class Notes:
-    """A logger that remembers."""
+    """A logger that records its entries."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, dict[str, object]]] = []
 
     def info(self, event: str, **fields: object) -> None:
-        """Remember."""
+        """Record an entry."""
         self.entries.append((event, fields))
 
     warning = info
 
 
 class Upper:
-    """The upper cluster as far as reviews go: it knows some tokens and rights, notes each question, or fails."""
+    """The upper cluster as far as reviews need it: it has some tokens and rights, records each review, or fails."""
 
     name = UPPER
 
@@ -87,7 +87,7 @@ class Upper:
         return {"allowed": key in self.rights}
 
     def reviews(self, kind: str) -> list[Manifest]:
-        """Return the specs of the questions of a kind."""
+        """Return the specs of the reviews of a kind."""
         return [body["spec"] for body in self.asked if body["kind"] == kind]
 
     def _never(self, *_: Any, **__: Any) -> Any:
@@ -97,7 +97,7 @@ class Upper:
 
 
 class LowerCluster:
-    """A lower cluster as far as streams go: it says where to connect."""
+    """A lower cluster as far as streams need it: it returns the endpoint to connect to."""
 
     def __init__(self, name: str, port: int, tls: ssl.SSLContext) -> None:
         self.name = name
@@ -108,14 +108,14 @@ class LowerCluster:
         self.failing: ClusterError | None = None
 
     def endpoint(self) -> Endpoint:
-        """Return where."""
+        """Return the endpoint, or raise the configured error."""
         if self.failing is not None:
             raise self.failing
         return Endpoint("127.0.0.1", self._port, self._tls, self.server_name, "/front", self.credential)
 
 
 class Head(NamedTuple):
-    """A request's or an answer's first line and header fields (names in lower case)."""
+    """The first line of a request or an answer, and its header fields (names in lower case)."""
 
     first: str
     fields: list[tuple[str, str]]
@@ -143,12 +143,12 @@ class Stream(NamedTuple):
         return Head(first, [(k.lower(), v.strip()) for k, _, v in (line.partition(":") for line in lines)])
 
     async def send(self, data: bytes) -> None:
-        """Write and wait until it is on its way."""
+        """Write data and drain the writer."""
         self.writer.write(data)
         await self.writer.drain()
 
     def stop_reading(self) -> None:
-        """Read no more, and have the kernel hold little of what comes: its buffers grow to 32 MiB on a busy machine."""
+        """Stop reading, with a small kernel buffer, because buffers grow to 32 MiB on a busy machine."""
         self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.writer.transport.pause_reading()
 
@@ -171,7 +171,7 @@ Script = Callable[[Head, Stream], Awaitable[None]]
 
 
 def switching(protocol: str, *fields: str) -> bytes:
-    """Return a 101."""
+    """Return a 101 response."""
     lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", f"Upgrade: {protocol}", *fields]
     return "\r\n".join((*lines, "", "")).encode()
 
@@ -187,7 +187,7 @@ def answering(status: str, body: bytes = b"", *fields: str) -> Script:
 
 
 class LowerServer:
-    """A lower apiserver that does as its script says, once for every connection."""
+    """A lower apiserver that runs its script once for every connection."""
 
     def __init__(self) -> None:
         self.heads: list[Head] = []
@@ -197,12 +197,12 @@ class LowerServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, tls: ssl.SSLContext) -> int:
-        """Listen on a free port of loopback and give it."""
+        """Listen on a free port of loopback and return the port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls, limit=UNPAUSED)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening, and wait for the scripts that run."""
+        """Stop listening, and cancel the scripts that run."""
         assert self._server
         self._server.close()
         for task in self._tasks:
@@ -224,14 +224,14 @@ class LowerServer:
 
 
 class NamedPods:
-    """The pods of a node: which lower pod is behind an upper one."""
+    """The pods of a node: which lower pod belongs to an upper pod."""
 
     def __init__(self, targets: dict[tuple[str, str], PodTarget] | None = None) -> None:
         self.targets = targets or {}
         self.runners: list[RunningPod] = []
 
     def locate(self, namespace: str, pod: str) -> PodTarget | None:
-        """Look it up."""
+        """Return the lower pod of an upper pod, None if it is not known."""
         return self.targets.get((namespace, pod))
 
     def listed(self) -> bytes:
@@ -239,7 +239,7 @@ class NamedPods:
         return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": sorted(p for _, p in self.targets)})
 
     def running(self) -> list[RunningPod]:
-        """Return what a test has put there."""
+        """Return the running pods that a test has set."""
         return self.runners
 
 
@@ -256,7 +256,7 @@ class Answer(NamedTuple):
 
 
 class Lab:
-    """One virtual node with the pod shop/web (below: mapped/web-0), served to whoever connects."""
+    """A served virtual node with the upper pod shop/web, whose lower pod is mapped/web-0."""
 
     def __init__(self, pki: Pki, limits: ConnectionLimits = QUICK, files: ServingFiles | None = None) -> None:
         self.pki = pki
@@ -304,9 +304,10 @@ class Lab:
         pods: PodLister | None = None,
         meter: StatsCollector | None = None,
     ) -> None:
-        """Serve a node from now on, the others as before; raises the TensileError that stands in the way.
+        """Serve a node from now on, and the others as before; raise the TensileError that prevents it.
 
-        Without a `port` the first node has any, another one a spare one, and each keeps what it has.
+        Without a `port`, the first node has any free port and another one a spare port; each keeps the port that it
+        has.
         """
         known = self.seats.get(node)
         found = known.address[1] if known else 0 if node == NODE else spare_port()
@@ -317,7 +318,7 @@ class Lab:
         self.seats[node] = seat
 
     async def connect(self, identity: Identity | None, node: str = NODE) -> Stream:
-        """Connect to a node as somebody."""
+        """Connect to a node with an identity, or with none."""
         tls = self.pki.client_context(identity)
         port = self.server.port(node)
         return Stream(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=UNPAUSED))
@@ -333,7 +334,7 @@ class Lab:
             await stream.close()
 
     async def upgrade(self, identity: Identity | None, first: str, *fields: str) -> tuple[Head, Stream]:
-        """Ask for an upgraded stream; give the answer's head, and the connection."""
+        """Request an upgraded stream; return the answer's head, and the connection."""
         stream = await self.connect(identity)
         await stream.send(request(first, "Connection: Upgrade", *fields))
         async with asyncio.timeout(PATIENCE):
@@ -341,7 +342,7 @@ class Lab:
 
 
 class SlowCaller:
-    """A caller that takes bytes out of its kernel only when it reads, which asyncio's streams do not do."""
+    """A caller that leaves bytes in its kernel buffer until it reads, which asyncio's streams do not do."""
 
     def __init__(self, lab: Lab, identity: Identity) -> None:
         plain = socket.socket()
@@ -352,7 +353,7 @@ class SlowCaller:
         self._socket = tls.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
 
     def ask(self, first: str, *fields: str) -> bytes:
-        """Shake hands, make a request and read the first of what comes."""
+        """Do the TLS handshake, make a request and read the first bytes of the answer."""
         self._socket.do_handshake()
         self._socket.sendall(request(first, *fields))
         return self._socket.recv(1024)
@@ -366,7 +367,7 @@ class SlowCaller:
         return bytes(whole)
 
     def leave(self) -> None:
-        """Close without having read what came."""
+        """Close without reading the data that arrived."""
         self._socket.close()
 
 
@@ -376,7 +377,7 @@ def request(first: str, *fields: str) -> bytes:
 
 
 def unchunked(body: bytes) -> bytes:
-    """Return the content of a chunked body; ValueError when its end is missing."""
+    """Return the content of a chunked body; raise ValueError if its end is missing."""
     content, rest = bytearray(), BytesIO(body)
     while size := int(rest.readline(), 16):
         content += rest.read(size)
@@ -385,9 +386,9 @@ def unchunked(body: bytes) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the loop brings about; fail when it does not come."""
+    """Wait until a condition holds that the event loop brings about; fail if it does not."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.005)
 
 
@@ -401,13 +402,13 @@ def descriptors() -> int:
 
 
 def others() -> set[asyncio.Task[Any]]:
-    """Return the tasks that run beside this one."""
+    """Return all tasks except the current one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 @asynccontextmanager
 async def leak_watch() -> AsyncIterator[None]:
-    """Fail when tasks or file descriptors are there afterwards that were not before."""
+    """Fail if there are more tasks or file descriptors afterwards than before."""
     tasks, count = others(), descriptors()
     yield
     await until(lambda: others() <= tasks and descriptors() <= count)
@@ -417,7 +418,7 @@ EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
 
 
 async def echo(_head: Head, stream: Stream) -> None:
-    """Agree to an upgrade and send back what comes."""
+    """Accept an upgrade and send back every byte that arrives."""
     await stream.send(switching("SPDY/3.1"))
     while data := await stream.reader.read(65536):
         await stream.send(data)

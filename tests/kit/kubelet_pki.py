@@ -61,7 +61,7 @@ class Authority:
     ) -> Identity:
         """Make a certificate for a client or, with the usage SERVER, for a server on loopback (None: for either).
 
-        One that is `plain` says neither for which names nor for what it is.
+        A `plain` certificate has neither alternative names nor an extended key usage.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(common_name, organisations)
@@ -81,7 +81,7 @@ class Authority:
         return Identity(certificate.public_bytes(pem), secret)
 
     def granted(self, request: bytes, begin: datetime, end: datetime) -> bytes:
-        """Sign what a certificate signing request (PEM) asks for, as a cluster's signer does."""
+        """Sign a certificate signing request (PEM), as a cluster's signer does."""
         asked = x509.load_pem_x509_csr(request)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         certificate = (
@@ -104,7 +104,7 @@ def load(context: ssl.SSLContext, identity: Identity) -> None:
 
 
 def write(directory: Path, identity: Identity) -> ServingFiles:
-    """Put an identity into two files."""
+    """Write an identity into two files."""
     files = ServingFiles(directory / "tls.crt", directory / "tls.key")
     files.certificate.write_bytes(identity.certificate)
     files.key.write_bytes(identity.key)
@@ -112,7 +112,7 @@ def write(directory: Path, identity: Identity) -> ServingFiles:
 
 
 class Pki:
-    """Two authorities for clients (ours and another), one for servers, and the people that the tests speak as."""
+    """Two authorities for clients (a trusted one and another), one for servers, and the identities that tests use."""
 
     def __init__(self, directory: Path) -> None:
         self.clients = Authority("clients")
@@ -131,7 +131,7 @@ class Pki:
         load(self._server, self.serving)
 
     def client_context(self, identity: Identity | None) -> ssl.SSLContext:
-        """Return the TLS of a client that trusts our servers and shows `identity`, or none. It is made once."""
+        """Return the cached TLS context of a client that trusts the servers and presents `identity`, or none."""
         if identity not in self._clients:
             self._clients[identity] = ssl.create_default_context(cadata=self.servers.pem)
             if identity is not None:
@@ -139,5 +139,5 @@ class Pki:
         return self._clients[identity]
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the TLS of the scripted lower apiserver. It is made once."""
+        """Return the cached TLS context of the scripted lower apiserver."""
         return self._server

@@ -1,8 +1,8 @@
-"""Who may do what at the kubelet API, stated by hand: paths, methods, identities and the rights that they are given.
+"""The rights at the kubelet API, written by hand: paths, methods, identities and their grants.
 
-The tests hold a server with a real upper cluster against this, and the table in the documentation is written from it:
+The tests check a server with a real upper cluster against it, and the table in the documentation is written from it.
 
-    PYTHONPATH=tests/kit .venv/bin/python -m kubelet_rights
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m kubelet_rights`.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ VERBS = {
     "DELETE": "delete",
     "HEAD": "",
 }
-"""The methods tried, and the verb that Kubernetes reads in each; it knows none for HEAD."""
+"""The tested methods, and the verb that Kubernetes derives from each; HEAD has none."""
 
 TLS, UNKNOWN, FORBIDDEN, ADMITTED = "no TLS", "401", "403", "admitted"
 
@@ -66,21 +66,21 @@ GROUPS = (
 
 
 class Grant(NamedTuple):
-    """A right on subresources of the node ("*": all of them, with all verbs where it stands for the verb too)."""
+    """A right on subresources of the node ("*": all of them, with all verbs if it is the verb too)."""
 
     verb: str
     subresources: tuple[str, ...]
 
     def covers(self, verb: str, subresource: str) -> bool:
-        """Report whether it is the right asked for."""
+        """Report whether this right allows a verb on a subresource."""
         return self.verb in {"*", verb} and (subresource in self.subresources or "*" in self.subresources)
 
 
 class Someone(NamedTuple):
-    """An identity: the name in the table, how it shows itself, what it is told wherever it has no right, its rights.
+    """An identity: its title, its credential, the answer if it has no right, and its grants.
 
-    `shows` is "", "token", "bad token", "certificate", or "bad certificate"; `on` names the node that the rights are
-    for, "" for all; a `role` that every cluster has takes the place of rules of our own.
+    `shows` is "", "token", "bad token", "certificate", "bad certificate" or "ended certificate"; `on` names the node
+    that the rights are for, "" for all; a `role` that every cluster has replaces rules of the test.
     """
 
     title: str
@@ -118,7 +118,7 @@ SOMEONE = (
 
 
 class Case(NamedTuple):
-    """One request, and what has to become of it."""
+    """One request, and its expected outcome."""
 
     someone: Someone
     group: Group
@@ -128,7 +128,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield every path with every method by everyone; unless thorough, of a group's further paths two methods."""
+    """Yield every path with every method for every identity; two methods per further path unless thorough."""
     for someone in SOMEONE:
         for group in GROUPS:
             for method in VERBS:
@@ -138,7 +138,7 @@ def cases() -> Iterator[Case]:
 
 
 def expected(someone: Someone, group: Group, method: str) -> str:
-    """Return what a request has to come to."""
+    """Return the expected outcome of a request."""
     verb = group.verb or VERBS[method]
     rights = someone.grants if someone.on in {"", NODE} else ()
     if any(grant.covers(verb, each) for grant in rights for each in group.subresources):
@@ -147,7 +147,7 @@ def expected(someone: Someone, group: Group, method: str) -> str:
 
 
 def table() -> str:
-    """Write the tables: the rights that paths take, and who gets in where by which methods."""
+    """Return the tables: the rights that paths require, and the methods that each identity may use on them."""
     lines = ["| path | any of these on the Node | verb |", "|---|---|---|"]
     lines += [f"| {group.title} | {_names(group)} | {group.verb or 'by method'} |" for group in GROUPS]
     titles = " | ".join(group.title.split(",")[0] for group in GROUPS)
@@ -168,7 +168,7 @@ def _cell(someone: Someone, group: Group) -> str:
 
 
 def rewritten(text: str) -> str:
-    """Put the tables between the marks of a text."""
+    """Return a text with the tables between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""A pod in the upper cluster and its twin in a lower one, on real control planes, and kubectl between them."""
+"""An upper pod and its lower pod on real control planes, and kubectl between them."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ EXTENDS = {"declaredFeatures": ["ExtendWebSocketsToKubelet"]}
 
 
 class Twins:
-    """A namespace with two upper pods on two nodes of ours, one of which takes WebSockets, and their one lower twin."""
+    """A namespace with two upper pods on two virtual nodes, one of which supports WebSockets, and one lower pod."""
 
     def __init__(self, sandbox: "Sandbox") -> None:
         self.sandbox = sandbox
@@ -35,7 +35,7 @@ class Twins:
         self.logs: Path = sandbox.clusters[LOWER].logs / self.namespace / POD / f"{CONTAINER}.log"
 
     def create(self) -> None:
-        """Make namespaces, nodes and pods, and wait until the twin runs."""
+        """Create namespaces, nodes and pods, and wait until the lower pod runs."""
         for cluster in ("upper", LOWER):
             self.apply(cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
             self.must(cluster, "-n", self.namespace, "wait", "--for=create", "serviceaccount/default")
@@ -48,7 +48,7 @@ class Twins:
         self.must(LOWER, "-n", self.namespace, "wait", "--for=jsonpath={.status.phase}=Running", f"pod/{POD}")
 
     def delete(self) -> None:
-        """Remove everything again."""
+        """Delete everything that `create` created."""
         for kind, node in self.nodes.items():
             self.must("upper", "-n", self.namespace, "delete", "pod", kind, "--force", "--wait=false")
             self.must("upper", "delete", "node", node)
@@ -60,15 +60,15 @@ class Twins:
         self.must(cluster, "create", "-f", "-", stdin=json.dumps(manifest))
 
     def must(self, cluster: str, *arguments: str, stdin: str = "") -> str:
-        """Run kubectl, which must succeed, and give what it says."""
+        """Run kubectl, require that it succeeds, and return its output."""
         done: subprocess.CompletedProcess[str] = self.sandbox.kubectl(*arguments, cluster=cluster, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def requests_below(self, since: str) -> int:
-        """Count the requests for subresources of pods that the lower's apiserver has received since a moment in UTC.
+        """Count the requests for pod subresources that the lower's apiserver has received since a moment in UTC.
 
-        A stream of an earlier test is noted when it ends, so the moment of its beginning tells whose it was.
+        A stream is recorded when it ends, so the time of its start shows to which test it belongs.
         """
         lines = self.sandbox.clusters[LOWER].audit_log.read_text().splitlines()
         records = (json.loads(line) for line in lines)
@@ -103,13 +103,13 @@ class Twins:
     async def start(
         self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET
     ) -> asyncio.subprocess.Process:
-        """Start kubectl in the namespace, with pipes, speaking WebSocket or SPDY."""
+        """Start kubectl in the namespace, with pipes, over WebSocket or SPDY."""
         command = self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster)
         pipe, variables = asyncio.subprocess.PIPE, spoken(websocket=speaks == WEBSOCKET)
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables)
 
     async def run(self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET, stdin: bytes = b"") -> Done:
-        """Run kubectl to its end."""
+        """Run kubectl until it ends."""
         process = await self.start(*arguments, cluster=cluster, speaks=speaks)
         async with asyncio.timeout(120):
             out, err = await process.communicate(stdin)
@@ -118,7 +118,7 @@ class Twins:
 
 
 async def digest(stream: asyncio.StreamReader, length: int) -> str:
-    """Read so many bytes of a stream; give their SHA-256."""
+    """Read so many bytes of a stream; return their SHA-256."""
     sums = hashlib.sha256()
     while length and (piece := await stream.read(min(length, 1 << 20))):
         length -= len(piece)

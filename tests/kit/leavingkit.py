@@ -1,4 +1,4 @@
-"""A stage on which pods leave a lower cluster, with the schedulers of all clusters, and what was seen of it."""
+"""A stage on which pods are evicted from a lower cluster, with the schedulers of all clusters, and its evictions."""
 
 from datetime import datetime, timedelta
 
@@ -11,9 +11,9 @@ from tensile.reconcile.pods.scheduling import meets
 
 
 class Leaving(Stage):
-    """A stage on which it is written down when pods are evicted above.
+    """A stage that records when upper pods are deleted.
 
-    `room` is how many cpus the one node of lower-b has; that of lower-a has two.
+    `room` is the number of cpus of the one node of lower-b; that of lower-a has two.
     """
 
     def __init__(self, *pods: Manifest, more: str = ON, room: str = "64") -> None:
@@ -35,7 +35,7 @@ class Leaving(Stage):
             self.left.append((ref.name, self.now()))
 
     async def passing(self, minutes: int) -> None:
-        """Let minutes go by."""
+        """Advance the time by minutes."""
         for _ in range(minutes):
             await self.calm(1.0)
             await self.bind()
@@ -43,7 +43,7 @@ class Leaving(Stage):
             await self.calm(59.0)
 
     async def bind(self) -> None:
-        """Be the upper scheduler, which takes the first virtual node that a pod asks for, however full it is below."""
+        """Act as the upper scheduler: bind a pod to the first matching virtual node, however full its lower is."""
         nodes = [node for node in await self.listed(UPPER, NODE) if not node["spec"].get("unschedulable")]
         for pod in await self.listed(UPPER):
             found = [
@@ -54,18 +54,18 @@ class Leaving(Stage):
         await self.settle()
 
     async def _schedule(self) -> None:
-        """Be lower-a's scheduler, which finds no node for anything."""
+        """Act as lower-a's scheduler, which finds no node for any pod."""
         since = (NOW - self.now()).total_seconds()
         for pod in await self.listed(A):
             if not (pod.get("status") or {}).get("conditions"):
                 self.clusters[A].place(POD, {**pod, "status": {"phase": "Pending", **refused(since)}})
 
     async def above(self) -> list[str]:
-        """Return the names of the pods above."""
+        """Return the names of the upper pods."""
         return sorted(pod["metadata"]["name"] for pod in await self.listed(UPPER))
 
 
 def within_limit(left: list[tuple[str, datetime]]) -> bool:
-    """Report whether no three left within one interval."""
+    """Report whether no three evictions happened within 60 seconds."""
     times = [when for _, when in left]
     return all(third - first >= timedelta(seconds=60) for first, third in zip(times, times[2:], strict=False))

@@ -1,6 +1,6 @@
-"""The licences of the packages that the program is installed with, written from what the packages say of themselves.
+"""The licenses of the packages that the program is installed with, written from the packages' own metadata.
 
-PYTHONPATH=tests/kit .venv/bin/python -m licencespage
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m licencespage`.
 """
 
 import re
@@ -22,16 +22,16 @@ IN_WORDS = {
     "ISC License": "ISC",
     "MIT License": "MIT",
 }
-"""SPDX identifiers of licences that packages name in other words."""
+"""SPDX identifiers of licenses that packages name differently."""
 CLASSIFIED = {
     "License :: OSI Approved :: BSD License": "BSD-3-Clause",
     "License :: OSI Approved :: MIT License": "MIT",
 }
-"""SPDX identifiers of classifiers, for packages that say nothing else. A test looks into the texts of those."""
+"""SPDX identifiers of classifiers, for packages with no other metadata. A test checks their license texts."""
 
 
 class Package(NamedTuple):
-    """A package of the lock file: its name there, its version, its licence as an SPDX expression."""
+    """A package of the lock file: its name there, its version, its license as an SPDX expression."""
 
     name: str
     version: str
@@ -39,14 +39,14 @@ class Package(NamedTuple):
 
 
 def packages() -> list[Package]:
-    """Return the packages of `requirements.run.lock`, by name; raises LookupError for one without a known licence."""
+    """Return the packages of `requirements.run.lock`, by name; raise LookupError if one has no known license."""
     names = re.findall(r"^([\w.-]+)==", LOCK.read_text(), re.MULTILINE)
     found = [(name, distribution(name)) for name in sorted(names)]
     return [Package(name, one.version, licence(one)) for name, one in found]
 
 
 def licence(package: Distribution) -> str:
-    """Return the licence of an installed package as an SPDX expression; raises LookupError if it is not known."""
+    """Return the license of an installed package as an SPDX expression; raise LookupError if it is not known."""
     said = package.metadata
     if expression := said.get("License-Expression") or said.get("License"):
         return canonicalize_license_expression(IN_WORDS.get(expression, expression))
@@ -57,18 +57,18 @@ def licence(package: Distribution) -> str:
 
 
 def texts(package: Distribution) -> list[Path]:
-    """Return the files of an installed package that have the text of its licences."""
+    """Return the files of an installed package that have the text of its licenses."""
     files = (Path(str(package.locate_file(file))) for file in package.files or ())
     return [file for file in files if re.search(r"licen[cs]e|copying", file.name, re.IGNORECASE)]
 
 
 def table() -> str:
-    """Write all packages."""
+    """Return a table of all packages."""
     return "\n".join(_rows())
 
 
 def rewritten(text: str) -> str:
-    """Put them between the marks of a text."""
+    """Return a text with the table between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""A loop to test with: rules that say what they are told, clusters that answer on demand, an observer."""
+"""A loop to test with: scripted rules, clusters that answer on demand, and an observer."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Says = Callable[[World], Decision]
 
 @dataclass
 class ScriptedRule:
-    """A rule that says what it is told to; `looks` are the keys that it was asked about."""
+    """A rule with scripted decisions; `looks` are the keys for which `decide` was called."""
 
     name: str = NAME
     says: dict[Key, Says] = field(default_factory=dict)
@@ -31,27 +31,27 @@ class ScriptedRule:
     looks: list[Key] = field(default_factory=list)
 
     def watches(self) -> tuple[Watch, ...]:
-        """Return the routes laid out."""
+        """Return the configured watches."""
         return self.hears
 
     def keys(self, _world: World, lower: str) -> Iterator[Key]:
-        """Yield every key that there is something to say about."""
+        """Yield every key that has a decision."""
         yield from (key for key in self.says if key.lower == lower)
 
     def decide(self, key: Key, of: World) -> Decision:
-        """Describe it."""
+        """Return the decision about a key, an empty one by default."""
         self.looks.append(key)
         return self.says[key](of) if key in self.says else Decision()
 
     def say(self, key: Key, *decisions: Decision) -> None:
-        """Return these decisions one after the other, and the last one from then on."""
+        """Set decisions that are returned one after the other, the last one repeatedly."""
         left = list(decisions)
         self.says[key] = lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
 @dataclass
 class Noted:
-    """An observer that keeps what it hears; `errors` are in the order of the steps, None for one that came through."""
+    """An observer that records what the loop reports; `errors` match `steps`, None for a successful step."""
 
     steps: list[Step] = field(default_factory=list)
     errors: list[ClusterError | None] = field(default_factory=list)
@@ -59,20 +59,20 @@ class Noted:
     defects: list[Exception] = field(default_factory=list)
 
     def on_step(self, _key: Key, step: Step, error: ClusterError | None) -> None:
-        """Keep a step."""
+        """Record a step."""
         self.steps.append(step)
         self.errors.append(error)
 
     def on_blocked(self, _key: Key, problem: Problem) -> None:
-        """Keep a problem."""
+        """Record a problem."""
         self.troubles.append(problem)
 
     def on_rule_error(self, _key: Key, error: Exception) -> None:
-        """Keep a defect."""
+        """Record a defect."""
         self.defects.append(error)
 
     def verbs(self) -> list[str]:
-        """Describe the steps in order: "create one"."""
+        """Return the steps in order, each as "create one"."""
         return [f"{step.verb} {step.ref.name}" for step in self.steps]
 
 
@@ -90,7 +90,7 @@ class LoopUnderTest:
         self.loop = Loop(self.world, self.rules, self.clusters, self.noted, timing, forced=forced)
 
     async def run(self, *decisions: Decision, key: Key = ONE) -> None:
-        """Let the rule decide so about a key, and return when the loop is idle."""
+        """Set the rule's decisions about a key, and return when the loop is idle."""
         self.rule.say(key, *decisions)
         if key.lower not in self.loop.depth:
             self.loop.open(key.lower)
@@ -99,32 +99,35 @@ class LoopUnderTest:
         await self.loop.wait_idle()
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close every open lower."""
         for lower in tuple(self.loop.depth):
             await self.loop.close(lower)
 
 
 def copy(name: str = "one", data: dict[str, str] | None = None) -> Manifest:
-    """Make a ConfigMap of ours."""
+    """Make a ConfigMap that this topology owns."""
     return marked(config_map(name, data), "above")
 
 
 def present(name: str = "one", data: dict[str, str] | None = None, cluster: str = A) -> Present:
-    """Want a ConfigMap of ours."""
+    """Make the desired state of a ConfigMap that this topology owns."""
     ref = Ref(cluster, CONFIG_MAP, "default", name)
     return Present(ref, copy(name, data), "because", sections=("metadata.labels", "data"))
 
 
 def unfollowed(name: str = "kept") -> Present:
-    """Want something above that nobody follows, and that is no Event: it is written however often it is said."""
+    """Make the desired state of an upper object that no cache follows and that is no Event.
+
+    It is written as often as it is decided.
+    """
     return Present(Ref(UPPER, LEASE, "default", name), thing("Lease", name), "because")
 
 
 def event(name: str = "told") -> Present:
-    """Want something told."""
+    """Make the desired state of an Event."""
     return Present(Ref(UPPER, EVENT, "default", name), thing("Event", name), "because")
 
 
 async def until(seconds: float) -> None:
-    """Let time pass up to a moment after the test's beginning."""
+    """Sleep until so many seconds after the beginning of the test."""
     await asyncio.sleep(max(seconds - clock(), 0))

@@ -19,7 +19,7 @@ NAME = "topo"
 STATUS = f"{NAME}-status"
 KEY = "topology.yaml"
 RIGHT = 30.0
-"""Seconds after an edit within which the status has to be right, on a machine that is busy."""
+"""Seconds after an edit within which the status must be correct, on a busy machine."""
 
 
 class MapProgram(Program):
@@ -28,7 +28,7 @@ class MapProgram(Program):
     configmap = NAME
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
-        """Put Secrets and ConfigMap there, start the program, and wait until its nodes are ready."""
+        """Create the Secrets and the ConfigMap, start the program, and wait until its nodes are ready."""
         for name in LOWERS:
             await self.put_secret(name, (self.directory / f"{name}.kubeconfig").read_bytes())
         await self.put(self.text(*edits))
@@ -37,7 +37,7 @@ class MapProgram(Program):
             await self.usable(lower["node"]["name"])
 
     async def begin(self) -> None:
-        """Start the program on what is there; its log goes on."""
+        """Start the program on the existing objects, and append to its log."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(*self.command("run"), stdout=log, stderr=log)
         self.is_started = True
@@ -49,12 +49,12 @@ class MapProgram(Program):
         return [sys.executable, "-m", "tensile", word, "--log-format", "json", *options]
 
     async def alone(self, name: str) -> Done:
-        """Run the program on another ConfigMap to its end."""
+        """Run the program on another ConfigMap until it ends."""
         return await ran(self.command("run", name))
 
     @asynccontextmanager
     async def running(self, name: str) -> AsyncIterator[tuple[Process, Path]]:
-        """Run the program on another ConfigMap, and return it and the file that it logs to."""
+        """Run the program on another ConfigMap, and yield it and its log file."""
         path = self.directory / f"{name}.log"
         with path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(*self.command("run", name), stdout=log, stderr=log)
@@ -66,7 +66,7 @@ class MapProgram(Program):
                 await process.wait()
 
     def file(self, *edits: Edit) -> Manifest:
-        """Return the topology as the ConfigMap has it: without a path in it."""
+        """Return the topology as the ConfigMap has it: without file paths."""
         found = super().file()
         del found["upper"], found["kubelet"]["tlsCertFile"], found["kubelet"]["tlsKeyFile"]
         for lower in found["lowers"]:
@@ -81,32 +81,32 @@ class MapProgram(Program):
         return orjson.dumps(self.file(*edits), option=orjson.OPT_INDENT_2).decode()
 
     async def reload(self, *edits: Edit) -> None:
-        """Edit the ConfigMap; the program sees to the rest."""
+        """Edit the ConfigMap, which the running program follows."""
         await self.put(self.text(*edits))
 
     async def put(self, text: str) -> Manifest:
-        """Write the ConfigMap, whether it is there or not, and give it."""
+        """Create or patch the ConfigMap, and return it."""
         return await self.lay("configmaps", NAME, {"data": {KEY: text}})
 
     async def put_secret(self, name: str, kubeconfig: bytes) -> Manifest:
-        """Write the Secret of a lower."""
+        """Create or patch the Secret of a lower."""
         return await self.lay("secrets", name, {"data": {"kubeconfig": b64encode(kubeconfig).decode()}})
 
     async def lay(self, plural: str, name: str, content: Manifest) -> Manifest:
-        """Create an object of the namespace, or change it."""
+        """Create an object of the namespace, or patch it if it exists."""
         if await self.upper.read(self.path(plural, name)):
             return await self.upper.patch(self.path(plural, name), content)
         return await self.upper.create(self.path(plural), {"metadata": {"name": name}, **content})
 
     async def status(self, limit: float = LIMIT, **wanted: Any) -> dict[str, Any]:
-        """Wait until the status says this, and give what it says; `sha256` and `error` look into its parts."""
+        """Wait until the status has these values, and return it; `sha256` and `error` refer to nested values."""
         found = await self.upper.until(
             self.path("configmaps", STATUS), lambda one: one and _says(read(one), wanted), limit
         )
         return read(found)
 
     async def event(self, reason: str, words: str, name: str = NAME) -> Manifest:
-        """Wait for an event of a ConfigMap that says these words, and give it."""
+        """Wait for an event of a ConfigMap whose message contains these words, and return it."""
         fields = f"involvedObject.kind=ConfigMap,involvedObject.name={name},reason={reason}"
         found = await self.upper.until_all(
             f"{self.path('events')}?fieldSelector={fields}",
@@ -115,19 +115,19 @@ class MapProgram(Program):
         return next(one for one in found.values() if words in one["message"])
 
     async def right(self, text: str) -> dict[str, Any]:
-        """Wait, not for long, until the status says that a text is in force."""
+        """Wait, for a short time, until the status reports that a text is accepted."""
         return await self.status(RIGHT, state="Accepted", sha256=digest(text))
 
 
 async def tensile(command: list[str]) -> str:
-    """Run a command that has to end well, and give what it prints."""
+    """Run a command that has to succeed, and return its output."""
     done = await ran(command)
     assert (done.code, done.err) == (0, ""), done
     return done.out
 
 
 def read(status: Manifest) -> dict[str, Any]:
-    """Read the data of a status."""
+    """Parse the data of a status."""
     data = status["data"]
     return {key: value if key in ("state", "topology") else orjson.loads(value) for key, value in data.items()}
 

@@ -1,4 +1,4 @@
-"""Secrets full of marker values, pods that refer to them in every way there is, and a search for what has leaked."""
+"""Secrets with marker values, pods that refer to them in every possible way, and a search for leaked markers."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ KEYS = {
     "kubernetes.io/basic-auth": ("username", "password"),
     "kubernetes.io/ssh-auth": ("ssh-privatekey", "more"),
 }
-"""The keys of a Secret by its type; those of others are "one" and "two"."""
+"""The keys of a Secret by its type; Secrets of other types have the keys "one" and "two"."""
 
 
 class Way(NamedTuple):
-    """One way of referring to a Secret: what it adds to a pod's spec, and the Secret's type."""
+    """One way to refer to a Secret: what it adds to a pod's spec, and the Secret's type."""
 
     spec: Manifest
     type: str = OPAQUE
@@ -36,7 +36,7 @@ def _volume(called: str, /, **source: Any) -> Manifest:
 
 
 def ways() -> dict[str, Way]:
-    """Return all of them, by the name of the Secret that each refers to."""
+    """Return all ways, by the name of the Secret that each refers to."""
     by_name = {"secretRef": {"name": "cephfs"}}
     found = {
         "env": Way({"containers": [_container("env", **_env("env"))]}),
@@ -87,7 +87,7 @@ def ways() -> dict[str, Way]:
 
 
 def joined(specs: Iterable[Manifest]) -> Manifest:
-    """Return one spec that has what all of them have."""
+    """Return one spec that combines all of them."""
     found: dict[str, Any] = {"containers": [_container("main")]}
     for spec in specs:
         for field, value in spec.items():
@@ -96,19 +96,19 @@ def joined(specs: Iterable[Manifest]) -> Manifest:
 
 
 class Markers:
-    """Values that stand nowhere but in Secrets; each is used once."""
+    """Values that occur in Secrets only; each is used once."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self.values: list[str] = []
 
     def fresh(self) -> str:
-        """Make another one."""
+        """Make another marker."""
         self.values.append(f"m4rker{len(self.values):03d}n{self._mark}")
         return self.values[-1]
 
     def data(self, kind: str, name: str) -> dict[str, str]:
-        """Make the content of a Secret of a type, as `data` has it."""
+        """Make the content of a Secret of a type, as its `data` field has it."""
         if kind.startswith("kubernetes.io/dockerc"):
             whole = {"r.example": {"username": "u", "password": self.fresh(), "auth": _encoded(f"u:{self.fresh()}")}}
             key, content = (".dockerconfigjson", {"auths": whole}) if kind.endswith("json") else (".dockercfg", whole)
@@ -116,7 +116,7 @@ class Markers:
         return {key: _encoded(f"{name}={self.fresh()}") for key in KEYS.get(kind, ("one", "two"))}
 
     def found_in(self, *texts: str) -> list[str]:
-        """Return the markers that stand in texts: as they are, or in base64, at whatever place of the encoded text."""
+        """Return the markers that occur in texts: plain, or in base64 at any offset of the encoded text."""
         return [value for value in self.values if any(form in text for text in texts for form in _forms(value))]
 
 
@@ -125,7 +125,7 @@ def _encoded(text: str) -> str:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield a value as it is, and the middle of its base64 for each place at which it can begin."""
+    """Yield a value in plain text, and the middle of its base64 for each offset at which it can begin."""
     yield value
     for offset in range(3):
         whole = _encoded(" " * offset + value)

@@ -1,7 +1,7 @@
-"""Pods beyond those that were recorded of tensile-kube's webhook: what goes in, and what has to come out.
+"""Pods beyond those recorded from the first tensile-kube's webhook: the input, and the expected mutation.
 
-Each says what stays in the spec and the annotation to the byte. Tolerations are given where they are more than the two
-unlimited ones.
+Each case has the expected rest of the spec, and the expected annotation to the byte. Tolerations are given if they
+differ from the two unlimited ones.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ _OTHER = '{"key":"clusterID","operator":"In","values":["y"]}'
 
 
 class Case(NamedTuple):
-    """A pod's spec, what stays of nodeSelector and affinity, the annotation, and tolerations where they are special."""
+    """A pod's spec, the nodeSelector and affinity that stay in it, the annotation, and special tolerations."""
 
     name: str
     spec: Manifest
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 
 def _terms(*texts: str) -> str:
-    """Write an annotation that has these terms, each the requirements of one."""
+    """Return an annotation with these terms, each given as the requirements of one."""
     inside = ",".join(f'{{"matchExpressions":[{text}]}}' for text in texts)
     return f"{{{_REQUIRED}{inside}]}}}}}}}}"
 
@@ -69,8 +69,8 @@ CASES = (
          '{"nodeSelector":{"a":"b"},"tolerations":['
          f'{{"key":"{NOT_READY}","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}},'
          f'{{"key":"{UNREACHABLE}","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}}]}}'),
-    Case("terms-all-below", {"affinity": required(term(DISK), term(GPU))}, EMPTIED, _terms(_DISK, _GPU)),
-    Case("terms-all-above", {"affinity": required(term(CLUSTER), term(OTHER))},
+    Case("terms-all-lower", {"affinity": required(term(DISK), term(GPU))}, EMPTIED, _terms(_DISK, _GPU)),
+    Case("terms-all-upper", {"affinity": required(term(CLUSTER), term(OTHER))},
          {"affinity": required(term(CLUSTER), term(OTHER))}, "{}"),
     Case("terms-of-one-cluster", {"affinity": required(term(CLUSTER, DISK), term(CLUSTER, GPU))},
          {"affinity": required(term(CLUSTER), term(CLUSTER))}, _terms(_DISK, _GPU)),
@@ -79,23 +79,23 @@ CASES = (
     Case("terms-of-pairs", {"affinity": required(term(CLUSTER, DISK), term(OTHER, GPU))},
          {"affinity": required(term(CLUSTER), term(OTHER))},
          _terms(f"{_CLUSTER},{_DISK}", f"{_OTHER},{_GPU}")),
-    Case("terms-of-which-one-is-free-below", {"affinity": required(term(CLUSTER), term(CLUSTER, DISK))},
+    Case("terms-one-without-lower-keys", {"affinity": required(term(CLUSTER), term(CLUSTER, DISK))},
          {"affinity": required(term(CLUSTER), term(CLUSTER))}, "{}"),
-    Case("terms-of-which-one-is-free-above", {"affinity": required(term(DISK), term(CLUSTER, DISK))}, EMPTIED,
+    Case("terms-one-without-upper-keys", {"affinity": required(term(DISK), term(CLUSTER, DISK))}, EMPTIED,
          _terms(_DISK, _DISK)),
-    Case("terms-of-which-one-is-empty", {"affinity": required({}, term(CLUSTER, DISK))},
+    Case("terms-one-empty", {"affinity": required({}, term(CLUSTER, DISK))},
          {"affinity": required(term(CLUSTER))}, _terms(_DISK)),
-    Case("term-that-is-empty", {"affinity": required({})}, {"affinity": required({})}, "{}"),
+    Case("term-empty", {"affinity": required({})}, {"affinity": required({})}, "{}"),
     Case("fields-of-a-virtual-node", {"affinity": required(term(fields=(requirement("metadata.name", VK_A),)))},
          {"affinity": required(term(fields=(requirement("metadata.name", VK_A),)))}, "{}"),
     Case("not-on-virtual-nodes",
          {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, VK_B, operator="NotIn")))},
          {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, VK_B, operator="NotIn")))}, "{}"),
-    Case("not-on-nodes-of-either",
+    Case("not-on-a-virtual-or-lower-node",
          {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, "n1", operator="NotIn")))},
          {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, operator="NotIn")))},
          _terms('{"key":"kubernetes.io/hostname","operator":"NotIn","values":["n1"]}')),
-    Case("virtual-node-or-another",
+    Case("virtual-or-lower-node",
          {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, "n1")))},
          {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, "n1")))}, "{}"),
     Case("number", {"affinity": required(term(requirement("cores", "4", operator="Gt")))}, EMPTIED,
@@ -113,17 +113,17 @@ CASES = (
          {"affinity": {**SPREAD, "nodeAffinity": {}}}, _terms(_ZONE)),
     Case("toleration-of-an-hour", {"tolerations": [{**UNLIMITED[0], "tolerationSeconds": 3600}]}, {},
          f'{{"tolerations":[{{"key":"{NOT_READY}","operator":"Exists","effect":"NoExecute","tolerationSeconds":3600}}]}}'),
-    Case("toleration-of-no-time", {"tolerations": [{**UNLIMITED[1], "tolerationSeconds": 0}]}, {},
+    Case("toleration-of-0-seconds", {"tolerations": [{**UNLIMITED[1], "tolerationSeconds": 0}]}, {},
          f'{{"tolerations":[{{"key":"{UNREACHABLE}","operator":"Exists","effect":"NoExecute","tolerationSeconds":0}}]}}',
          [UNLIMITED[1], UNLIMITED[0]]),
-    Case("toleration-of-a-lapse-otherwise", {"tolerations": [{**UNLIMITED[0], "effect": "NoSchedule"}]}, {},
+    Case("toleration-of-no-schedule", {"tolerations": [{**UNLIMITED[0], "effect": "NoSchedule"}]}, {},
          f'{{"tolerations":[{{"key":"{NOT_READY}","operator":"Exists","effect":"NoSchedule"}}]}}',
          [{**UNLIMITED[0], "effect": "NoSchedule"}, *UNLIMITED]),
-    Case("toleration-that-would-come-first",
+    Case("toleration-of-all-keys",
          {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]}, {},
          '{"tolerations":[{"operator":"Exists","effect":"NoExecute","tolerationSeconds":30}]}',
          [*UNLIMITED, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]),
-    Case("toleration-of-what-could-be-html", {"tolerations": [{"key": "k", "value": "<&>"}]}, {},
+    Case("toleration-with-html", {"tolerations": [{"key": "k", "value": "<&>"}]}, {},
          '{"tolerations":[{"key":"k","value":"\\u003c\\u0026\\u003e"}]}',
          [{"key": "k", "value": "<&>"}, *UNLIMITED]),
 )  # fmt: skip

@@ -18,7 +18,10 @@ from tensile.reconcile.world import World
 
 
 class MemoryClusters:
-    """The clusters of a world, whose caches follow all writes. `unreached`: lowers that are not opened, and why."""
+    """The clusters of a world, whose caches follow all writes.
+
+    `unreached` maps lowers that are not opened to the reason.
+    """
 
     def __init__(self, of: World, **unreached: str) -> None:
         self.world = of
@@ -36,7 +39,7 @@ class MemoryClusters:
             self.connections[name].place(SERVICE_ACCOUNT, account())
 
     def _follow(self, feed: InformerSpec) -> None:
-        """Put the objects of a cache into its cluster, and let the cache hear what is written."""
+        """Put the objects of a cache into its cluster, and apply the cluster's writes to the cache."""
         cluster = self.connections[feed.cluster]
         for entry in feed.cache:
             if entry.raw:
@@ -56,7 +59,7 @@ class MemoryClusters:
 
     @property
     def writes_below(self) -> set[str]:
-        """What was written to lower-a, such as "create Pod new"."""
+        """The writes to lower-a, each as "create Pod new"."""
         return {f"{verb} {ref.kind.name} {ref.name}" for verb, ref in self.connections[A].writes}
 
 
@@ -73,7 +76,7 @@ def _selects(feed: InformerSpec, manifest: dict[str, object]) -> bool:
 
 
 def busy_world(*lowers: str) -> World:
-    """Return a world with a pod to create, one that needs nothing, and one to delete, all in lower-a.
+    """Return a world with a pod to create, one that is up to date, and one to delete, all in lower-a.
 
     `lowers` are as in `world`; lower-a alone if none are given.
     """

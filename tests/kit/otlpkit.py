@@ -1,4 +1,4 @@
-"""A collector of traces on loopback, and what it was sent."""
+"""A collector of traces on loopback, and the requests that it received."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector(ThreadingHTTPServer):
-    """An OTLP/HTTP receiver: what it was sent, with the headers of the first request."""
+    """An OTLP/HTTP receiver that records all requests, and the paths and headers."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiver)
@@ -21,7 +21,7 @@ class Collector(ThreadingHTTPServer):
 
 class _Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        """Take a request."""
+        """Record a request."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         assert isinstance(self.server, Collector)
         self.server.requests.append(ExportTraceServiceRequest.FromString(body))
@@ -31,7 +31,7 @@ class _Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Write nothing."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -53,6 +53,6 @@ def url(server: Collector) -> str:
 
 
 def received(server: Collector) -> list[Any]:
-    """Return the spans that a receiver has."""
+    """Return the spans that a receiver has received."""
     scopes = [scope for one in server.requests for resource in one.resource_spans for scope in resource.scope_spans]
     return [span for scope in scopes for span in scope.spans]

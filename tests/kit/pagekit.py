@@ -1,4 +1,4 @@
-"""A status page without a cluster: what it is made from, and the server, around a world of plain data."""
+"""A status page without a cluster: its sources, and the server, for a world of plain data."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 VOID = frozenset(("meta", "link", "br", "input"))
 GPU = "nvidia.com/gpu"
 SECRET = "hunter2-do-not-show"
-"""Stands wherever a pod may hold a secret; no page may show it."""
+"""The value in each place where a pod may hold a secret; no page may show it."""
 
 
 class Shown(HTMLParser):
-    """What a browser makes of a page: its elements with their attributes, and its text."""
+    """A page as a browser parses it: its elements with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -40,21 +40,21 @@ class Shown(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep an element."""
+        """Record an element."""
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.opened.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep an element of SVG, which ends at once."""
+        """Record an element of SVG, which ends at once."""
         self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the element that was opened last, which must be of that name."""
+        """Close the element that was opened last, which must have that name."""
         assert self.opened.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Keep text."""
+        """Record text."""
         self.text += data
 
     @property
@@ -69,7 +69,7 @@ class Shown(HTMLParser):
 
 
 class Stage:
-    """A world with what else the page shows, which a test may change: `problems` and `held` are the engine's."""
+    """A world and the other sources of the page, which a test may change; `held` are steps that the engine holds."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -80,7 +80,7 @@ class Stage:
         self.views = 0
 
     def view(self, usage: ResourceUsage) -> PageView:
-        """Return what the overview shows, and count that."""
+        """Return what the overview shows, and count the call."""
         self.views += 1
         world = self.world
         report = StatusReport("demo", accepted(), tuple(rows(world, {})))
@@ -91,7 +91,7 @@ class Stage:
         )
 
     def source(self, **more: Any) -> PageSource:
-        """Return what the pages are made from."""
+        """Return the source of the pages, with fields replaced."""
 
         def shown() -> object:
             return self.changes.count, self.drift.counts.total(), stamp(self.world)
@@ -117,7 +117,7 @@ def step(name: str, verb: Any = "create", reason: str = "it is bound to node low
 
 
 def requesting(name: str, namespace: str, node: str, **more: Any) -> Manifest:
-    """Make an upper pod that requests half a core and 256Mi, with a value that may be secret in each kind of place."""
+    """Make an upper pod that requests half a core and 256Mi, with a possibly secret value in each kind of place."""
     container = {
         "name": "main",
         "image": f"registry.example.com/{namespace}/app:1",
@@ -140,7 +140,7 @@ def running() -> Manifest:
 
 
 def populated(lowers: int = 2, pods: int = 6, namespaces: int = 2) -> World:
-    """Make a world in which so many pods run on so many lowers, in so many namespaces of each, and others' pods too."""
+    """Make a world with so many pods, spread over lowers and their namespaces, and with foreign pods."""
     names = [f"lower-{place:02}" for place in range(lowers)]
     world = worldkit.world(*(f"name: {name}, capacity: {{reserve: {{cpu: '8'}}}}" for name in names))
     for lower in world.lowers.values():
@@ -163,7 +163,7 @@ def populated(lowers: int = 2, pods: int = 6, namespaces: int = 2) -> World:
 
 
 def foreign(name: str) -> Manifest:
-    """Make a pod of others on node n0, which requests four cores, 16Gi and a GPU."""
+    """Make a foreign pod on node n0, which requests four cores, 16Gi and a GPU."""
     requests = {"cpu": "4", "memory": "16Gi", GPU: "1"}
     spec = {"nodeName": "n0", "containers": [{"name": "main", "image": "x", "resources": {"requests": requests}}]}
     return {**worldkit.thing("Pod", name, "others"), "spec": spec, "status": {"phase": "Running"}}

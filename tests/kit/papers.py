@@ -1,4 +1,4 @@
-"""Certificates and kubeconfigs for tests: two authorities, and what each has signed."""
+"""Certificates and kubeconfigs for tests: two authorities, and certificates that they signed."""
 
 import base64
 import ssl
@@ -15,7 +15,7 @@ from tensile.objects import Manifest
 
 
 class Authority:
-    """A certificate authority that signs for 127.0.0.1 and for people."""
+    """A certificate authority that signs for 127.0.0.1 and for users."""
 
     def __init__(self, name: str) -> None:
         self._signer = kubelet_pki.Authority(name)
@@ -38,7 +38,7 @@ class Papers:
         self.alice, self.alice_key = self.authority.sign("alice")
 
     def locked_key(self) -> bytes:
-        """Return a key that asks for a password."""
+        """Return a key that is encrypted with a password."""
         return ec.generate_private_key(ec.SECP256R1()).private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -46,7 +46,7 @@ class Papers:
         )
 
     def server_context(self, *, expired: bool = False, ask: bool = False, fresh: bool = False) -> ssl.SSLContext:
-        """Return the TLS context of a server; with `ask` it wants a certificate of the first authority's.
+        """Return the TLS context of a server; `ask` requires a client certificate of the first authority.
 
         Its certificate is always the same one, unless it is `fresh`.
         """
@@ -71,7 +71,7 @@ def inline(pem: bytes) -> str:
 def kubeconfig(
     user: Manifest, cluster: Manifest | None = None, *, server: str = "https://127.0.0.1:6443", **top: Any
 ) -> str:
-    """Write a kubeconfig with one context, `here`, that is current."""
+    """Return the text of a kubeconfig with one context, `here`, that is current."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",

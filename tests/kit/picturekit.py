@@ -1,4 +1,4 @@
-"""Pictures of clusters to explain and to simulate: an upper with two virtual nodes, and their lowers."""
+"""Snapshots to explain and to simulate: an upper cluster with two virtual nodes, and their lowers."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -25,13 +25,13 @@ def topology(**fields: Any) -> Topology:
 
 
 def virtual(name: str, cpu: str = "8", **fields: Any) -> Manifest:
-    """Make the virtual node of a lower as it stands above."""
+    """Make the virtual node of a lower, as it is in the upper cluster."""
     labels = {"type": "virtual-kubelet", "clusterID": name}
     return node(name, labels=labels, spec={"taints": [TAINT]} | fields, cpu=cpu, memory="16Gi", pods="20")
 
 
 def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> ClusterSnapshot:
-    """Make what was seen of a cluster."""
+    """Make the snapshot of a cluster."""
     found: dict[str, list[Manifest]] = {kind.plural: [] for kind in KINDS}
     for kind, manifest in objects:
         found[kind.plural].append(kept(kind, manifest))
@@ -39,7 +39,7 @@ def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> Clus
 
 
 def picture(upper: list[tuple[Kind, Manifest]], *lowers: ClusterSnapshot, **fields: Any) -> FleetSnapshot:
-    """Make a picture: virtual nodes stand above, unless others are given, and each lower has a namespace default."""
+    """Make a snapshot of all clusters: each has a namespace default, and virtual nodes exist unless given."""
     given = {one["metadata"]["name"] for kind, one in upper if kind == NODE}
     nodes = [(NODE, virtual(name)) for name in ("lower-a", "lower-b") if name not in given]
     above = sight("", *nodes, (NAMESPACE, space("default")), *upper)
@@ -47,20 +47,20 @@ def picture(upper: list[tuple[Kind, Manifest]], *lowers: ClusterSnapshot, **fiel
 
 
 def two_nodes(name: str, *more: tuple[Kind, Manifest], cpu: str = "4") -> ClusterSnapshot:
-    """Make a lower of two nodes."""
+    """Make the snapshot of a lower with two nodes."""
     nodes = [(NODE, node(f"{name}-{number}", cpu=cpu)) for number in (1, 2)]
     return sight(name, *nodes, (NAMESPACE, space("default")), *more)
 
 
 def above(name: str = "web", spec: Manifest | None = None, status: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make a pod of the upper cluster that may go to virtual nodes."""
+    """Make an upper pod that tolerates virtual nodes."""
     base = {"containers": [{"name": "main", "image": "app"}], **TOLERANT}
     fields = {"name": name, "namespace": "default", "uid": f"uid-{name}", **meta}
     return {"metadata": fields, "spec": base | (spec or {}), "status": {"phase": "Pending"} | (status or {})}
 
 
 def below(upper_pod: Manifest, on: str = "", phase: str = "Running") -> Manifest:
-    """Make the copy of a pod in a lower."""
+    """Make the lower pod of an upper pod."""
     meta = {"name": upper_pod["metadata"]["name"], "namespace": "default", "uid": "lower-uid"}
     spec = {key: value for key, value in upper_pod["spec"].items() if key != "nodeName"} | (
         {"nodeName": on} if on else {}

@@ -1,4 +1,4 @@
-"""What the tests of placement share: small nodes and pods as the API gives them, and what is said of them."""
+"""Shared parts of the placement tests: small nodes and pods as the API returns them, and views of the results."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def node(name: str, *, labels: dict[str, str] | None = None, spec: Manifest | None = None, **room: str) -> Manifest:
-    """Make a node that is called by its hostname; `room` adds to what it offers."""
+    """Make a node whose hostname label is its name; `room` adds to its allocatable."""
     return {
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
         "spec": spec or {},
@@ -20,13 +20,13 @@ def node(name: str, *, labels: dict[str, str] | None = None, spec: Manifest | No
 
 
 def pod(name: str = "web", spec: Manifest | None = None, *, on: str = "", **meta: Any) -> Manifest:
-    """Make a pod of namespace default with one container that requests nothing; `on` a node."""
+    """Make a pod of namespace default with one container that requests nothing; `on` is its node."""
     base: Manifest = {"containers": [{"name": "main", "image": "app"}]} | ({"nodeName": on} if on else {})
     return {"metadata": {"name": name, "namespace": "default", **meta}, "spec": base | (spec or {})}
 
 
 def asking(**requests: str) -> Manifest:
-    """Make the spec of a pod that requests this."""
+    """Make the spec of a pod with these requests."""
     return {"containers": [{"name": "main", "resources": {"requests": requests}}]}
 
 
@@ -37,7 +37,7 @@ def place(
     spaces: list[Manifest] | None = None,
     storage: Storage | None = None,
 ) -> Placement:
-    """Return where a pod fits among these."""
+    """Return where a pod fits among these nodes."""
     return examine(pod_of(wanted), seen(nodes, pods, spaces, storage))
 
 
@@ -47,7 +47,7 @@ def seen(
     spaces: list[Manifest] | None = None,
     storage: Storage | None = None,
 ) -> Snapshot:
-    """Make a snapshot; namespace default is there unless others are given."""
+    """Make a snapshot; namespace default exists unless others are given."""
     return snapshot_of(nodes, pods or [], spaces or [space("default")], storage)
 
 

@@ -1,4 +1,4 @@
-"""What `tensile plan` prints, and what an engine then writes, in the same form."""
+"""The output of `tensile plan`, and the writes of an engine in the same form."""
 
 import asyncio
 from typing import NamedTuple
@@ -27,7 +27,7 @@ VERBS = {"create": "create", "patch": "update", "delete": "delete"}
 
 
 class PlannedChange(NamedTuple):
-    """One object that changes: where, how, which."""
+    """One object that changes: its cluster, the action, and which object it is."""
 
     cluster: str
     action: str
@@ -37,11 +37,11 @@ class PlannedChange(NamedTuple):
 
 
 async def planned(ground: Ground, *edits: Edit, room_of: str = "") -> Manifest:
-    """Return what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
+    """Return the output of `tensile plan -o json` for a topology, and check its report of whether there are changes.
 
-    In a thread of this process, which saves starting Python each time. It must write nothing; the engine beside it
-    may tell that it lives, and carry up an event that has waited for its turn. `room_of` names the node whose capacity
-    counts: that of the others follows the nodes that other tests add to the same clusters.
+    The plan runs in a thread of this process, which saves the start of Python each time. It must write nothing; the
+    engine beside it may write its heartbeats, and mirror an event that was waiting. `room_of` names the node whose
+    capacity counts: that of the others follows the nodes that other tests add to the same clusters.
     """
     await ground.note()
     topology = ground.topology(*edits)
@@ -54,7 +54,7 @@ async def planned(ground: Ground, *edits: Edit, room_of: str = "") -> Manifest:
 
 
 def apart_from_room(changes: list[Manifest], room_of: str = "") -> list[Manifest]:
-    """Return the changes of a plan without those of the capacity of nodes, but for one of that name."""
+    """Return the changes of a plan without those of the capacity of nodes, except for the node of that name."""
     return [one for one in changes if one["name"] == room_of or not _is_of_room(one)]
 
 
@@ -65,18 +65,18 @@ def _is_of_room(change: Manifest) -> bool:
 
 
 def _heartbeat(write: Write) -> tuple[str, ...]:
-    """Return what the heartbeat of that node looks like, which the engine may write at any time."""
+    """Return the form of that node's heartbeat, which the engine may write at any time."""
     return ("nodes", "", write.name, "status")
 
 
 def said(document: Manifest) -> set[PlannedChange]:
-    """Return the objects that a plan says will change."""
+    """Return the objects that will change according to a plan."""
     fields = ("cluster", "action", "kind", "namespace", "name")
     return {PlannedChange(*(change[field] for field in fields)) for change in document["changes"]}
 
 
 def done_by(writes: list[Write]) -> set[PlannedChange]:
-    """Return the objects that were changed, in a plan's words: one that was made and then changed was made."""
+    """Return the objects that were changed, as a plan describes them: a created and then patched object is created."""
     found = {
         PlannedChange(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes
     }

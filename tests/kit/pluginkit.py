@@ -18,7 +18,7 @@ def script(home: Path, lines: str) -> Path:
 
 
 def plugin(home: Path, status: Mapping[str, str], extra: str = "") -> Path:
-    """Write an exec plugin that does something else first, and answers with `status`."""
+    """Write an exec plugin that runs `extra` first, and answers with `status`."""
     credential = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
     return script(home, f"{extra}\ncat <<'EOF'\n{credential}\nEOF")
 

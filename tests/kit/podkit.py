@@ -1,4 +1,4 @@
-"""What the tests of pods share: small pods to start from, a place below, and a strategic merge like the apiserver's."""
+"""Shared parts of the pod tests: small pods, a lower context, and a strategic merge like the apiserver's."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip", "resourceCl
 
 
 def place(**given: Any) -> LowerContext:
-    """Make a place: namespace default of a lower behind virtual node vk-a, or what is given instead."""
+    """Make a lower context: namespace default of a lower behind virtual node vk-a, with fields replaced."""
     fields = {"owner": OWNER, "node_name": "vk-a", "namespace": "default", "namespace_uid": "ns-uid"}
     return LowerContext(**(fields | given))
 
 
 def pod(spec: Manifest | None = None, status: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make an upper pod with one container "main", bound to vk-a; metadata, spec and status are laid over that."""
+    """Make an upper pod with one container "main", bound to vk-a; metadata, spec and status are merged over that."""
     basis = {"nodeName": "vk-a", "containers": [{"name": "main", "image": "app:1"}]}
     made = {"metadata": {"name": "web", "namespace": "default", "uid": "uid-1", **meta}, "spec": basis | (spec or {})}
     return made | ({"status": status} if status is not None else {})
@@ -57,7 +57,7 @@ def patched(upper_pod: Manifest, body: Manifest) -> Manifest:
 
 
 def merged(original: Manifest, patch: Manifest) -> Manifest:
-    """Merge maps as the API does: null removes, lists with a merge key go by it, "$patch" decides where it stands."""
+    """Merge maps as the API does: null removes, lists are merged by their merge key, "$patch: replace" replaces."""
     if patch.get("$patch") == "replace":
         return {key: value for key, value in patch.items() if key != "$patch"}
     result = dict(original)
@@ -74,7 +74,7 @@ def merged(original: Manifest, patch: Manifest) -> Manifest:
 
 
 def merged_list(original: list[Manifest], patch: list[Manifest], merge_key: str) -> list[Manifest]:
-    """Merge a list by the field that tells its elements apart."""
+    """Merge a list by the field that identifies its elements."""
     plain = [one for one in patch if "$patch" not in one]
     if any(one.get("$patch") == "replace" for one in patch):
         return plain

@@ -12,11 +12,11 @@ R = TypeVar("R")
 
 
 def viewing(function: Callable[P, R], *places: int) -> Callable[..., R]:
-    """Return the function with decoded pods instead of views as the arguments at these places."""
+    """Return the function with decoded pods instead of views as the arguments at these positions."""
 
     @wraps(function)
     def called(*given: object, **named: object) -> R:
-        """Call it with views."""
+        """Call the function with views."""
         views = [view_of(one) if at in places and isinstance(one, dict) else one for at, one in enumerate(given)]
         return function(*views, **named)
 

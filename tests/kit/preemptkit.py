@@ -1,4 +1,4 @@
-"""What the tests of preemption share: a virtual node with pods on the real nodes behind it, and one that comes."""
+"""Shared parts of the preemption tests: a virtual node with pods on the real nodes behind it, and a preemptor."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -33,14 +33,14 @@ APART = {
 
 
 def wants(name: str = "comer", cpu: str = "2", priority: int = 100, **more: Any) -> Manifest:
-    """Make a pod that comes, as it is above; `more` is added to its spec, `ports` to its container."""
+    """Make an upper pod with this cpu and priority; `more` is added to its spec, `ports` to its container."""
     ports = {"ports": more.pop("ports")} if "ports" in more else {}
     spec = {"containers": [{**asking(cpu=cpu)["containers"][0], **ports}], "priority": priority, **more}
     return pod(name, spec, uid=f"uid-{name}")
 
 
 class There(NamedTuple):
-    """A pod that is there: on which real node, with what; one with `ours` false is a stranger's below."""
+    """A pod that exists: its real node, and its properties; one with `ours` false is a foreign lower pod."""
 
     name: str
     node: str
@@ -68,7 +68,7 @@ class There(NamedTuple):
 
 
 class Behind:
-    """One virtual node of 100 cpu, unless `offered` is less, with real nodes of so many cpu and pods on them."""
+    """A virtual node of 100 cpu, unless `offered` is less, with real nodes of these cpus and pods on them."""
 
     def __init__(self, sizes: Mapping[str, str], *pods: There, name: str = "v", offered: str = "100") -> None:
         self.name = name
@@ -89,7 +89,7 @@ class Behind:
         )
 
     def put(self, one: There) -> None:
-        """Add one more pod; without a lower node it waits for one."""
+        """Add one more pod; one without a lower node is unscheduled."""
         if one.node:
             self.ground.put_pod(pod_of(one.below(), settled=True))
         if one.ours:
@@ -97,36 +97,36 @@ class Behind:
             self.copies["default", one.name] = f"copy-{one.name}"
 
     def above(self) -> VirtualNodeView:
-        """Return the virtual node."""
+        """Return the view of the virtual node."""
         here, copies = self.residents, self.copies
         return VirtualNodeView(
             self.virtual, here.pods, here.used, lambda name: copies.get(name, ""), lambda _: True, lambda _: {}
         )
 
     def wish(self, wanted: Manifest) -> Preemptor:
-        """Return what a pod looks for."""
+        """Return the preemptor of a pod."""
         return Preemptor(seeking(wanted), seeking(wanted), wanted["spec"]["priority"])
 
     def choices(self, wanted: Manifest, *budgets: Budget) -> list[NodeVictims]:
-        """Return what could be chosen."""
+        """Return the possible nodes, each with its victims."""
         found: Iterator[NodeVictims | None] = choices(self.wish(wanted), self.ground, self.above(), budgets)
         return [one for one in found if one is not None]
 
     def chosen(self, wanted: Manifest, *budgets: Budget) -> tuple[str, list[str]]:
-        """Return the best node, and who goes; "" and nobody where nothing would do."""
+        """Return the best node and its victims; "" and none if no choice is possible."""
         before = self.seats()
         found = min(self.choices(wanted, *budgets), key=lambda one: one.cost, default=None)
         assert self.seats() == before
         return (found.node, [one.pod.name for one in found.victims]) if found else ("", [])
 
     def nominate(self, name: str, on: str, cpu: str, priority: int, *victims: str) -> None:
-        """Keep room for a nominee."""
+        """Reserve capacity for a nominee."""
         wanted = wants(name, cpu, priority)
         nominee = Nominee(f"uid-{name}", priority, frozenset(("default", victim) for victim in victims))
         self.ground.assume(seeking(wanted), on, 0.0, nominee)
 
     def seats(self) -> dict[str, list[str]]:
-        """Return who is on which real node."""
+        """Return the pods by real node."""
         return {each.name: sorted(name for _, name in each.pods) for each in self.ground.snapshot.nodes.values()}
 
 
@@ -136,7 +136,7 @@ def extender(*sites: Behind) -> SchedulerExtender:
 
 
 def budget(app: str, allowed: int, **status: Any) -> Budget:
-    """Make a disruption budget that lets so many go."""
+    """Make a disruption budget that allows so many disruptions."""
     spec = {"selector": {"matchLabels": {"app": app}}}
     meta = {"name": app, "namespace": "default"}
     return budget_of({"metadata": meta, "spec": spec, "status": {"disruptionsAllowed": allowed, **status}})

@@ -1,4 +1,4 @@
-"""Short ways to say what a loop did, and to see what a plan prints of it."""
+"""Short helpers to describe the steps of a loop, and to return what a plan prints about them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -39,50 +39,50 @@ REASON = "because"
 
 
 def config(name: str = "settings", cluster: str = A) -> Ref:
-    """Name a ConfigMap."""
+    """Make the reference to a ConfigMap."""
     return Ref(cluster, CONFIG_MAP, "shop", name)
 
 
 def secret(name: str = "token") -> Ref:
-    """Name a Secret."""
+    """Make the reference to a Secret."""
     return Ref(A, SECRET, "shop", name)
 
 
 def pod(name: str = "web", cluster: str = A) -> Ref:
-    """Name a pod."""
+    """Make the reference to a pod."""
     return Ref(cluster, POD, "shop", name)
 
 
 def node(name: str = A) -> Ref:
-    """Name a virtual node."""
+    """Make the reference to a virtual node."""
     return Ref(UPPER, NODE, "", name)
 
 
 def create(ref: Ref, body: Manifest | None = None, reason: str = REASON) -> Step:
-    """Make an object, as `plan` of the pipeline says it."""
+    """Make a step that creates an object, as `plan` of the pipeline does."""
     whole: Operation = {"op": "add", "path": "", "value": body or {}}
     return Step("create", ref, reason, body=body or {}, operations=(whole,))
 
 
 def delete(ref: Ref, reason: str = REASON) -> Step:
-    """Take an object away."""
+    """Make a step that deletes an object."""
     return Step("delete", ref, reason, uid="u", operations=({"op": "remove", "path": ""},))
 
 
 def operate(ref: Ref, *operations: Operation, reason: str = REASON) -> Step:
-    """Change an object by RFC 6902, behind the fence of its UID."""
+    """Make a step that changes an object by a JSON patch (RFC 6902), with its UID as precondition."""
     fence = {"op": "replace", "path": "/metadata/uid", "value": "u"}
     patch = Patch("json-patch", [fence, *operations])
     return Step("patch", ref, reason, patch=patch, operations=operations)
 
 
 def change(ref: Ref, old: Manifest, new: Manifest, *sections: str) -> Step:
-    """Turn sections of an object into others, as the pipeline does."""
+    """Make a step that replaces sections of an object, as the pipeline does."""
     return operate(ref, *changes(new, old, sections or ("data", "metadata.labels")))
 
 
 def merge(ref: Ref, media: str, **body: Any) -> Step:
-    """Change an object by a patch that merges, behind the fences of UID and resourceVersion."""
+    """Make a step with a merge patch, with UID and resourceVersion as preconditions."""
     alleged = tuple(
         {"op": "replace", "path": f"/{section}/{name}", "value": value}
         for section, content in body.items()
@@ -104,7 +104,7 @@ def previewed(
     unreached: Mapping[str, str] | None = None,
     only: PlanScope = WHOLE_PLAN,
 ) -> Preview:
-    """Preview steps in topology "demo" with two lowers; a step in a lower is of a key of that lower."""
+    """Return the preview of steps in topology "demo" with two lowers; a lower's step has a key of that lower."""
     recorded = [
         RecordedStep(KEY if step.ref.cluster == UPPER else KEY._replace(lower=step.ref.cluster), step) for step in steps
     ]
@@ -113,7 +113,7 @@ def previewed(
 
 
 def only(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:
-    """Return the one change that steps come to."""
+    """Return the one change that results from steps."""
     (found,) = previewed(*steps, seen=seen).changes
     return found
 
@@ -124,7 +124,7 @@ def lines(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> list[str]
 
 
 class Rehearsed(NamedTuple):
-    """What a rehearsal came to: what was heard of it, the preview, and the world as it would be then."""
+    """The result of a rehearsal: the recorder, the preview, and the world after it."""
 
     recorder: Recorder
     preview: Preview
@@ -132,7 +132,7 @@ class Rehearsed(NamedTuple):
 
 
 def rehearsed(world: World) -> Rehearsed:
-    """Let the rules of the engine loose on rehearsals of a world, until nothing is left to do."""
+    """Run the rules of the engine on a copy of a world, until nothing is left to do."""
     then, recorder = world.copy(), Recorder()
     asyncio.run(_run(then, recorder))
     lowers = list(world.lowers)
@@ -141,7 +141,7 @@ def rehearsed(world: World) -> Rehearsed:
 
 
 def _settled(world: World) -> World:
-    """Return a world as a start of another rehearsal: with resourceVersions as a real cluster has them."""
+    """Return a world as the start of another rehearsal: with resourceVersions as a real cluster has them."""
     made = world.copy()
     for cache in (*made.upper.caches(), *(cache for lower in made.lowers.values() for cache in lower.caches())):
         if all(entry.raw for entry in cache):
@@ -168,11 +168,11 @@ async def _run(world: World, recorder: Recorder) -> None:
 
 
 def decoded(document: bytes) -> dict[str, Any]:
-    """Read a preview's JSON."""
+    """Parse a preview's JSON."""
     found: dict[str, Any] = orjson.loads(document)
     return found
 
 
 def of_kind(kind: Kind, name: str = "one") -> Ref:
-    """Name an object of some kind."""
+    """Make the reference to an object of some kind."""
     return Ref(A, kind, "shop" if kind.namespaced else "", name)

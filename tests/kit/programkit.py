@@ -1,4 +1,4 @@
-"""`tensile run` as people start it: a process of its own that follows the topology file."""
+"""`tensile run` as users start it: a separate process that follows the topology file."""
 
 import asyncio
 import os
@@ -16,13 +16,13 @@ from tensile.sandbox.sandbox import Sandbox
 
 
 class Program(Ground):
-    """A ground whose engine is a process; what it logs is in `log`, a JSON object a line."""
+    """A ground whose engine is a process; its log is in `log`, a JSON object a line."""
 
     process: Process
     options: tuple[str, ...] = ()
-    """What else `tensile run` is given."""
+    """More options of `tensile run`."""
     variables: Mapping[str, str] = {}
-    """What its environment has beside the tests' own."""
+    """Variables of its environment beside those of the tests."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         super().__init__(sandbox, directory)
@@ -38,25 +38,25 @@ class Program(Ground):
             await self.usable(lower.node.name)
 
     async def begun(self, file: Path, log: Path, **variables: str) -> Process:
-        """Start the program on a file, with such variables in its environment."""
+        """Start the program on a file, with these variables in its environment."""
         command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json", *self.options]
         with log.open("wb") as output:
             environment = {**os.environ, **variables}
             return await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environment)
 
     async def reload(self, *edits: Edit) -> None:
-        """Save the file; the program sees to the rest."""
+        """Save the file, which the program follows."""
         self.save(*edits)
 
     async def stop(self) -> None:
-        """End the program as a service manager does, and wait for it; it has to end cleanly."""
+        """Terminate the program as a service manager does, and wait for it; it has to end cleanly."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(25):
             assert await self.process.wait() == 0, self.log.read_text()
 
     async def logged(self, words: str, since: int = 0) -> None:
-        """Wait until the log has these words, `since` a position in it."""
+        """Wait until the log contains these words, after the position `since`."""
         await polled(lambda: words in self.log.read_text()[since:])
 
 
@@ -65,7 +65,7 @@ P = TypeVar("P", bound=Program)
 
 @asynccontextmanager
 async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> AsyncIterator[P]:
-    """Return a ground on which the program runs; at its end nothing of it may be left, and it ends cleanly."""
+    """Yield a ground on which the program runs; at the end it must leave no object, and end cleanly."""
     program = sort(sandbox, directory)
     try:
         await program.open()
@@ -83,13 +83,13 @@ STAMP = "2026-01-01T00:00:00Z stdout F "
 
 
 class Stream(NamedTuple):
-    """A `kubectl logs -f` that runs, and the file that it shows."""
+    """A running `kubectl logs -f`, and the program whose log it shows."""
 
     program: Program
     process: Process
 
     async def carries(self, line: str) -> None:
-        """Write a line to the container's log; it has to come out of the stream that was open all the time."""
+        """Write a line to the container's log, and require that the open stream prints it."""
         with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
             log.write(f"{STAMP}{line}\n")
         assert self.process.stdout
@@ -100,7 +100,7 @@ class Stream(NamedTuple):
 
 @asynccontextmanager
 async def streaming(program: Program) -> AsyncIterator[Stream]:
-    """Follow the pod's log by way of the upper cluster; the stream has to be there until the end."""
+    """Follow the pod's log through the upper cluster; the stream must stay open until the end."""
     log = program.sites[A].logs / program.namespace / "web" / "main.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")

@@ -1,8 +1,8 @@
-"""What makes volumes in a lower cluster: a small provisioner of local volumes, which the sandbox does not have.
+"""A small provisioner of local volumes for a lower cluster, which the sandbox does not have.
 
-It does what a driver's provisioner and resizer do in the API (makes a volume for a claim, takes it away by its policy,
-lets it grow) with an administrator's rights. No disk is behind it, and kwok's pods mount nothing: what is real are the
-API, the schedulers and the volume controllers of Kubernetes on both sides.
+It does what a driver's provisioner and resizer do in the API (creates a volume for a claim, deletes it by its policy,
+lets it grow) with an administrator's rights. No disk is behind it, and kwok's pods mount nothing: the API, the
+schedulers and the volume controllers of Kubernetes on both sides are real.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _RESIZED = {"type": "FileSystemResizePending", "status": "True", "lastTransition
 
 
 class Provisioner:
-    """Serves one storage class of a cluster; `destroyed` are the names of the volumes whose data it took away."""
+    """A provisioner of one storage class; `destroyed` are the names of the volumes whose data it deleted."""
 
     def __init__(self, site: Site, name: str) -> None:
         self.site = site
@@ -29,7 +29,7 @@ class Provisioner:
         self.destroyed: list[str] = []
 
     async def register(self, **fields: Any) -> None:
-        """Make the storage class; `fields` are laid over one that waits for its first consumer and deletes."""
+        """Create the storage class, with WaitForFirstConsumer and expansion; `fields` replace its own."""
         basis = {
             "metadata": {"name": self.name},
             "provisioner": f"example.com/{self.name}",
@@ -39,7 +39,7 @@ class Provisioner:
         await self.site.create(CLASSES, {**basis, **fields})
 
     async def run(self) -> None:
-        """Serve until it is cancelled."""
+        """Serve until it is canceled."""
         await asyncio.gather(self._each(CLAIMS, self._claim), self._each(VOLUMES, self._volume))
 
     async def _each(self, collection: str, serve: Any) -> None:
@@ -51,7 +51,7 @@ class Provisioner:
                             await serve(one)
 
     async def _claim(self, claim: Manifest) -> None:
-        """Make a volume for a claim that waits for one, and let one grow."""
+        """Create a volume for a claim that waits for one, or expand the volume of a bound claim."""
         wanted = claim["spec"]["resources"]["requests"]["storage"]
         notes = claim["metadata"].get("annotations", {})
         if not claim["spec"].get("volumeName"):
@@ -63,7 +63,7 @@ class Provisioner:
             await self.site.patch(_path(claim) + "/status", {"status": status})
 
     async def _make(self, claim: Manifest, node: str | None) -> None:
-        """Make a volume on the chosen node, or one for all nodes where the class waits for no pod."""
+        """Create a volume on the selected node, or for all nodes if the class binds immediately."""
         meta, spec = claim["metadata"], claim["spec"]
         policy = (await self.site.read(f"{CLASSES}/{self.name}"))["reclaimPolicy"]
         there = {"operator": "In", "values": [node]} if node else {"operator": "Exists"}
@@ -87,7 +87,7 @@ class Provisioner:
         await self.site.create(VOLUMES, body)
 
     async def _volume(self, volume: Manifest) -> None:
-        """Take a released volume away with its data, where its policy says so."""
+        """Delete a released volume and its data, if its policy is Delete."""
         spec, name = volume["spec"], volume["metadata"]["name"]
         if volume["status"].get("phase") == "Released" and spec["persistentVolumeReclaimPolicy"] == "Delete":
             if name not in self.destroyed:
@@ -97,7 +97,7 @@ class Provisioner:
 
 @asynccontextmanager
 async def serving(site: Site, name: str, **fields: Any) -> AsyncIterator[Provisioner]:
-    """Serve a storage class while the block runs; nothing of it is left."""
+    """Serve a storage class while the block runs, and delete all of its objects afterwards."""
     provisioner = Provisioner(site, name)
     await provisioner.register(**fields)
     try:
@@ -109,7 +109,7 @@ async def serving(site: Site, name: str, **fields: Any) -> AsyncIterator[Provisi
 
 
 async def _swept(site: Site, name: str) -> None:
-    """Take away every claim and volume of a class that is left."""
+    """Delete every claim and volume of a class that is left."""
     for collection in (CLAIMS, VOLUMES):
         for one in (await site.read(collection))["items"]:
             if one["spec"].get("storageClassName") == name:

@@ -1,4 +1,4 @@
-"""An apiserver behind a fault proxy, and an administrator who goes through it."""
+"""An apiserver behind a fault proxy, and an administrator's connection through it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ BROKEN = (aiohttp.ClientError, ConnectionError)
 
 
 class Fronted:
-    """A proxy with its script, the cluster as seen through it (`site`) and past it (`past`), and a collection."""
+    """A proxy with its script, connections through it (`site`) and around it (`past`), and a collection."""
 
     def __init__(self, proxy: Proxy, site: Site, past: Site) -> None:
         self.proxy = proxy
@@ -34,7 +34,7 @@ class Fronted:
         self.maps = "/api/v1/namespaces/default/configmaps"
 
     def name(self, number: int = 0) -> str:
-        """Return a name that nobody else uses."""
+        """Return a unique name."""
         return f"proxied-{self.mark}-{number}"
 
     def body(self, number: int = 0, **meta: Any) -> Manifest:
@@ -42,17 +42,17 @@ class Fronted:
         return {"metadata": {"name": self.name(number), "labels": {"proxied": self.mark}, **meta}, "data": {"n": "1"}}
 
     async def make(self, number: int = 0, *, past: bool = False) -> Manifest:
-        """Create a ConfigMap through the proxy, or past it."""
+        """Create a ConfigMap through the proxy, or around it."""
         return await (self.past if past else self.site).call("POST", self.maps, self.body(number))
 
     async def names(self) -> list[str]:
-        """List, past the proxy, what there is."""
+        """Return the names of the existing ConfigMaps, listed around the proxy."""
         found = await self.past.items(f"{self.maps}?labelSelector=proxied={self.mark}")
         return sorted(one["metadata"]["name"] for one in found)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncGenerator[tuple[str, str], None]]:
-        """Watch the ConfigMaps through the proxy from now on: types and names of what it tells, until it ends."""
+        """Watch the ConfigMaps through the proxy from now on; yield the type and name of each event."""
         version = (await self.past.call("GET", f"{self.maps}?limit=1"))["metadata"]["resourceVersion"]
         query = f"watch=1&timeoutSeconds=60&labelSelector=proxied={self.mark}&resourceVersion={version}"
         async with self.site.session.get(f"{self.maps}?{query}") as stream:
@@ -67,7 +67,7 @@ async def _told(stream: aiohttp.ClientResponse) -> AsyncGenerator[tuple[str, str
 
 @asynccontextmanager
 async def fronted(sandbox: Sandbox) -> AsyncIterator[Fronted]:
-    """Put a proxy before lower-a; what was made is removed at the end."""
+    """Put a proxy in front of lower-a; its ConfigMaps are removed at the end."""
     processes = sandbox.clusters[CLUSTER]
     pki = processes.audit_log.parent / "pki"
     async with (
@@ -89,5 +89,5 @@ WATCH = Asked("upper", "watch", "pods")
 
 
 def event(name: str, number: int, sort: str = "MODIFIED", namespace: str = "shop") -> Event:
-    """Make an event whose line says its name and version."""
+    """Make an event whose line contains its name and version."""
     return Event(sort, namespace, name, f"uid-{name}", str(number), f"{name}@{number}".encode())

@@ -1,4 +1,4 @@
-"""Roles and RoleBindings above, and their copies below."""
+"""Upper Roles and RoleBindings, and their lower copies."""
 
 from typing import Any
 
@@ -22,19 +22,19 @@ OTHERS = [
 
 
 def role(rules: Any = RULES, **meta: Any) -> Manifest:
-    """Make the Role above."""
+    """Make the upper Role."""
     return {**thing("Role", "reader", api=f"{GROUP}/v1", **meta), "rules": rules}
 
 
 def binding(kind: str = "Role", name: str = "reader", subjects: list[Manifest] | None = None) -> Manifest:
-    """Make the RoleBinding above: the robot's and others'."""
+    """Make the upper RoleBinding, of the robot and other subjects."""
     meta = thing("RoleBinding", "reads", api=f"{GROUP}/v1")
     role_ref = {"apiGroup": GROUP, "kind": kind, "name": name}
     return {**meta, "roleRef": role_ref, "subjects": [ROBOT, *OTHERS] if subjects is None else subjects}
 
 
 def granted(more: str = ON, **binding_fields: Any) -> World:
-    """Make a world where a pod of the robot runs on lower-a, whose account has its copy, and the robot has a role."""
+    """Make a world with a pod of the robot on lower-a, a copy of its account there, and a Role for it."""
     here = world(more=more)
     raised(here)
     home(here)
@@ -47,13 +47,13 @@ def granted(more: str = ON, **binding_fields: Any) -> World:
 
 
 def with_role(here: World, **given: Any) -> World:
-    """Let the Role be below as the engine makes it."""
+    """Put the Role into the lower as the engine creates it."""
     put(here.lowers[A].more[ROLE], marked({**role(), **given}, "Role-reader", uid="below-role"))
     return here
 
 
 def with_binding(here: World, **given: Any) -> World:
-    """Let the RoleBinding be below as the engine makes it."""
+    """Put the RoleBinding into the lower as the engine creates it."""
     body = {**binding(subjects=[ROBOT]), **given}
     put(here.lowers[A].more[ROLE_BINDING], marked(body, "RoleBinding-reads", uid="below-binding"))
     return here

@@ -1,11 +1,10 @@
-"""Makes pod_fields.json: every field that a pod can have, by type, out of an apiserver's own description.
+"""Write pod_fields.json: every field that a pod can have, by type, from an apiserver's own OpenAPI description.
 
-The kinds of those that are required end in "!".
+The kinds of required fields end in "!".
 
-    kubectl get --raw /openapi/v3/api/v1 |
-        python tests/kit/regenerate_fields.py > tensile/reconcile/pods/pod_fields.json
+`kubectl get --raw /openapi/v3/api/v1 | python tests/kit/regenerate_fields.py > tensile/reconcile/pods/pod_fields.json`.
 
-Run it with an apiserver of the newest release that is supported; the tests then say which field has no verdict yet.
+Run it with an apiserver of the newest release that is supported; the tests then show which field has no verdict yet.
 """
 
 import json
@@ -22,7 +21,7 @@ def short(reference: str) -> str:
 
 
 def kind_of(schema: dict[str, Any]) -> str:
-    """Write a field's type in a word: "[]Container", "map[string]Quantity", "integer"."""
+    """Return a field's type in a word: "[]Container", "map[string]Quantity", "integer"."""
     if "allOf" in schema:
         return kind_of(schema["allOf"][0])
     if "$ref" in schema:

@@ -1,4 +1,4 @@
-"""Ground to try a cluster's answers on: the same one in memory and in a real control plane."""
+"""A namespace to compare a cluster's answers: the same one in memory and in a real control plane."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,19 +21,19 @@ _WAIT = 20
 
 @dataclass(frozen=True)
 class ClusterUnderTest:
-    """A cluster with a namespace of the test's own, and a node without a kubelet."""
+    """A cluster with a namespace for the test, and a node without a kubelet."""
 
     cluster: Cluster
     namespace: str
     node: str
 
     def at(self, name: str, kind: Kind = CONFIG_MAP, namespace: str = "") -> Ref:
-        """Name an object of the ground."""
+        """Make the reference to an object of the namespace."""
         space = (namespace or self.namespace) if kind.namespaced else ""
         return Ref(self.cluster.name, kind, space, name)
 
     async def made(self, ref: Ref, meta: Manifest | None = None, **more: Any) -> Manifest:
-        """Create an object, and give it as stored."""
+        """Create an object, and return it as stored."""
         return decoded(await self.cluster.create(ref, {"metadata": {"name": ref.name, **(meta or {})}, **more}))
 
     async def pod(self, name: str, *, bound: bool = True, meta: Manifest | None = None, **spec: Any) -> Manifest:
@@ -59,11 +59,11 @@ class ClusterUnderTest:
         return decoded(await self.cluster.patch(ref, patch, subresource))
 
     async def deleted(self, seen: Manifest, ref: Ref, grace: int | None = None) -> Manifest:
-        """Delete an object, and give the answer."""
+        """Delete an object, and return the answer."""
         return decoded(await self.cluster.delete(ref, uid=seen["metadata"]["uid"], grace=grace))
 
     async def is_deleted(self, ref: Ref) -> bool:
-        """Report whether there is no such object."""
+        """Report whether the object does not exist."""
         try:
             await self.cluster.read(ref)
         except NotFound:
@@ -83,13 +83,13 @@ def version_of(manifest: Manifest) -> str:
 
 
 def told(error: ClusterError) -> tuple[int, str, tuple[str, ...]]:
-    """Return all of an error that decisions may rest on."""
+    """Return all parts of an error that decisions may depend on."""
     return (error.status, error.reason, error.causes)
 
 
 @asynccontextmanager
 async def prepared(cluster: Cluster) -> AsyncIterator[ClusterUnderTest]:
-    """Make namespace and node, and leave nothing of them."""
+    """Create the namespace and the node, and delete them with all objects at the end."""
     mark = uuid4().hex[:8]
     ground = ClusterUnderTest(cluster, f"rehearsal-{mark}", f"rehearsal-{mark}")
     space = await ground.made(ground.at(ground.namespace, NAMESPACE))
@@ -105,7 +105,7 @@ async def prepared(cluster: Cluster) -> AsyncIterator[ClusterUnderTest]:
 
 
 async def _account(ground: ClusterUnderTest) -> None:
-    """Wait until pods can be made in the namespace."""
+    """Wait until pods can be created in the namespace."""
     selection = Selection(ground.namespace, fields="metadata.name=default")
     listing = await ground.cluster.list(SERVICE_ACCOUNT, selection)
     if not listing.items:
@@ -113,7 +113,7 @@ async def _account(ground: ClusterUnderTest) -> None:
 
 
 async def _emptied(ground: ClusterUnderTest, kind: Kind) -> None:
-    """Take the test's objects away, whatever holds them."""
+    """Delete the test's objects, including those with finalizers."""
     for raw in (await ground.cluster.list(kind, Selection(ground.namespace))).items:
         found = decoded(raw)
         ref = ground.at(found["metadata"]["name"], kind)

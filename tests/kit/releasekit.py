@@ -1,4 +1,4 @@
-"""A server on loopback that plays the hosts of releases, for tests of downloads."""
+"""A server on loopback that simulates the hosts of releases, for tests of downloads."""
 
 import hashlib
 import io
@@ -14,20 +14,16 @@ from tensile.sandbox.download import ReleasedFile
 
 PROGRAM = b"#!/bin/sh\nexit 0\n"
 SHORTER = 10
-"""How many bytes a cut answer lacks."""
+"""The number of bytes that a cut answer lacks."""
 
 
 class ReleaseServer:
-    """What the server has and how it behaves.
+    """The files of the server and how it behaves.
 
-    Attributes:
-        bodies: the files by path.
-        redirects: where a path is instead.
-        cut: paths whose answer ends early.
-        silent: paths whose answer stands still after the first bytes.
-        unsized: paths whose answer does not say its size.
-        asked: the paths that were asked for, in order; of a proxy's CONNECT the target.
-        headers: the names and values of headers of all requests, in lower case.
+    `bodies` are the files by path, and `redirects` the new address of a path. `cut` are paths whose answer ends early,
+    `silent` those whose answer stalls after the first bytes, and `unsized` those whose answer has no Content-Length.
+    `asked` are the requested paths in order (of a proxy's CONNECT the target), and `headers` the names, in lower case,
+    and values of the headers of all requests.
     """
 
     def __init__(self) -> None:
@@ -43,11 +39,11 @@ class ReleaseServer:
         self.ended = threading.Event()
 
     def add(self, url: str, body: bytes) -> None:
-        """Put a file where a mirror has it."""
+        """Add a file at the path that a mirror has for it."""
         self.bodies["/" + url.removeprefix("https://")] = body
 
     def publish(self, file: ReleasedFile, body: bytes = PROGRAM, said: str = "") -> None:
-        """Put a file and its checksums; `said` is a digest to say instead of the right one."""
+        """Add a file and its checksums; `said` is a digest to publish instead of the right one."""
         self.add(file.url, body)
         digest = said or hashlib.sha256(body).hexdigest()
         name = file.checksums.rpartition("/")[2]
@@ -94,12 +90,12 @@ def archive(member: str, body: bytes = PROGRAM) -> bytes:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers as its server's releases say."""
+    """A handler that answers as its server's releases define."""
 
     server: "_Server"
 
     def do_GET(self) -> None:
-        """Answer with a file, a redirect, or that there is none."""
+        """Answer with a file, a redirect, or 404."""
         releases = self._noted()
         if target := releases.redirects.get(self.path):
             self.send_response(302)
@@ -138,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """A server with its releases; connections that a client ends early are no news."""
+    """A server with its releases; connections that a client ends early are not reported."""
 
     releases: ReleaseServer
 

@@ -1,6 +1,6 @@
 """The reference of permissions: the rights of the engine, written from the list itself.
 
-PYTHONPATH=tests/kit .venv/bin/python -m rightstable
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m rightstable`.
 """
 
 from collections.abc import Iterator
@@ -25,18 +25,18 @@ EVERYTHING = {
     "descheduler": {"enabled": True, "recreateBarePods": True},
     "extender": {"enabled": True},
 }
-"""A topology that asks for all there is."""
+"""A topology that enables every feature."""
 PLACE = ConfigMapKey("of the topology's ConfigMap", "topology")
 INSIDE = "of the engine"
 
 
 def topology() -> Topology:
-    """Read that topology."""
+    """Parse that topology."""
     return parse(orjson.dumps(EVERYTHING).decode(), name="topology.yaml")
 
 
 def table() -> str:
-    """Write both sides."""
+    """Return the tables of both sides."""
     whole = topology()
     above = upper_rights(whole, place=PLACE, takes_turns=True, namespace=INSIDE)
     return "\n".join([*_side("In the upper cluster", above), "", *_side("In each lower cluster", _below(whole))])
@@ -59,7 +59,7 @@ def _side(title: str, rights: list[Permission]) -> Iterator[str]:
 
 
 def rewritten(text: str) -> str:
-    """Put the tables between the marks of a text."""
+    """Return a text with the tables between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""Questions to a rule: what it plans for a key, and which keys a change in a cache concerns."""
+"""Queries to a rule: what it plans for a key, and which keys a change in a cache concerns."""
 
 from typing import NamedTuple
 
@@ -11,13 +11,13 @@ from tensile.reconcile.world import Key, World
 
 
 class Asked(NamedTuple):
-    """A rule, and the key that most questions of a test are about."""
+    """A rule, and the key that most queries of a test are about."""
 
     rule: Rule
     key: Key
 
     def decision(self, here: World, key: Key | None = None) -> Decision:
-        """Return what the rule decides."""
+        """Return the rule's decision."""
         return decided(self.rule, key or self.key, here)[0]
 
     def plan(self, here: World, key: Key | None = None) -> Plan:

@@ -1,16 +1,16 @@
-"""The language of the scenario files: a topology, what stands in each cluster, what then happens; and what is recorded.
+"""The language of the scenario files: a topology, the objects of each cluster, the acts, and what is recorded.
 
     about: one sentence
     topology: {lowers: [...], ...}        absent: lower-a and lower-b
-    slow: true                            lower pods that are deleted stay until they vanish
+    slow: true                            deleted lower pods stay until they vanish
     given:                                by cluster; "upper" is the upper one
       upper: [{pod: shop/web, spec: {...}, status: {...}}, {configMap: shop/settings}]
       lower-a: [{twin: shop/web, status: {...}}]
-    before: true                          run once, unrecorded, and start recording then
+    before: true                          the engine runs once, without recording, before the acts
     then: [{delete: upper Pod shop/web}, ...]
 
-A namespace stands in the upper cluster wherever something of it does; below only where `given` has it. An entry's other
-fields are laid over the smallest object of its kind, `meta` over its metadata.
+A namespace exists in the upper cluster if any cluster has an object in it, and in a lower cluster if that one has. An
+entry's other fields are merged over the smallest object of its kind, `meta` over its metadata.
 """
 
 from collections.abc import Callable, Iterable
@@ -56,7 +56,7 @@ Entry = dict[str, Any]
 
 
 def topology_of(given: Manifest | None) -> Topology:
-    """Return the topology of a scenario; lowers get a kubeconfig, and are two as they come when none are named."""
+    """Return the topology of a scenario; lowers get a kubeconfig, and are lower-a and lower-b if none are named."""
     lowers = [{"kubeconfig": f"k/{one['name']}", **one} for one in (given or {}).get("lowers") or _TWO]
     head = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo"}
     return parse(as_text({**head, **(given or {}), "lowers": lowers}))
@@ -66,7 +66,7 @@ _TWO = ({"name": "lower-a"}, {"name": "lower-b"})
 
 
 def as_text(document: Manifest) -> str:
-    """Write a document so that the topology's own reader takes it."""
+    """Return a document as text that the topology's own parser reads."""
     return orjson.dumps(document).decode()
 
 
@@ -114,7 +114,7 @@ _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
 
 
 def _labelled(entry: Entry, manifest: Manifest) -> Manifest:
-    """Return it the marks that the entry asks for: ours for an upper UID, another owner's, or the label alone."""
+    """Return the object with the entry's marks: of this topology, of another owner, or the label alone."""
     if "marked" in entry:
         return marked(manifest, entry["marked"])
     if "stranger" in entry:
@@ -138,7 +138,7 @@ def merged(manifest: Manifest, change: Manifest) -> Manifest:
 
 
 def ref_of(text: str) -> Ref:
-    """Read "lower-a Pod shop/web"."""
+    """Parse "lower-a Pod shop/web"."""
     cluster, kind, place = text.split()
     namespace, _, name = place.rpartition("/")
     return Ref(_cluster(cluster), KINDS[kind], namespace, name)
@@ -148,11 +148,11 @@ def _cluster(name: str) -> str:
     return UPPER if name == "upper" else name
 
 
-# Setting the stage, and letting things happen.
+# Preparing the stage, and running the acts.
 
 
 def staged(scenario: Entry) -> Stage:
-    """Return the stage as the scenario has it given."""
+    """Return the stage with the objects of a scenario."""
     spoken = topology_of(scenario.get("topology"))
     stage = Stage(*(f"name: {one.name}" for one in spoken.lowers), prompt=not scenario.get("slow"))
     stage.reload(spoken)
@@ -166,7 +166,7 @@ def staged(scenario: Entry) -> Stage:
 
 
 def place(stage: Stage, cluster: str, entry: Entry) -> None:
-    """Put an object there, above with its namespace."""
+    """Put an object into a cluster, with its namespace."""
     many = entry.get("times", 0)
     for number in range(many):
         word = "pod" if "pod" in entry else "twin"
@@ -185,7 +185,7 @@ def place(stage: Stage, cluster: str, entry: Entry) -> None:
 
 
 async def happen(stage: Stage, act: Entry) -> None:
-    """Let one thing happen."""
+    """Run one act."""
     ((word, what),) = act.items()
     if word in _WITH_REF:
         await _WITH_REF[word](stage, ref_of(what["of"] if isinstance(what, dict) else what), what)
@@ -313,7 +313,7 @@ _WITHOUT: dict[str, Any] = {
 
 
 def told(said: Iterable[LoopRecord]) -> list[str]:
-    """Write down what the loop did, by key, in the order in which each key had it done."""
+    """Return what the loop did as lines, by key, in the order of each key's steps."""
     by_key: dict[str, list[str]] = {}
     for one in said:
         key = " ".join(part for part in (one.key.rule, one.key.lower, f"{one.key.namespace}/{one.key.name}") if part)
@@ -322,7 +322,7 @@ def told(said: Iterable[LoopRecord]) -> list[str]:
 
 
 def _counted(lines: list[str]) -> list[str]:
-    """Describe once what was done several times in a row."""
+    """Return repeated lines once, with their count."""
     return [line if count == 1 else f"{count} times: {line}" for line, count in _runs(lines)]
 
 
@@ -369,7 +369,7 @@ def _summary(status: Manifest) -> str:
 
 
 async def standing(stage: Stage) -> list[str]:
-    """Return which pods stand where in the end, and how they are."""
+    """Return which pods exist in each cluster in the end, and their status."""
     lines = []
     for cluster in stage.clusters:
         for pod in await stage.listed(cluster):

@@ -1,8 +1,8 @@
-"""An apiserver that plays a script: real sockets, real HTTP, and every misbehaviour on demand.
+"""A scripted apiserver: real sockets, real HTTP, and every misbehavior on demand.
 
-Requests are sorted (list, check, watch, identity, version, write); for each sort a test lays out the answers in order,
-and what it does not lay out is answered as a healthy, quiet cluster would. A test waits for what it caused to be seen,
-never for time.
+Requests are sorted (list, check, watch, identity, version, write); for each sort, a test sets the answers in order, and
+other requests are answered as a healthy, quiet cluster would. A test waits until the effects of its acts are observed,
+never for a fixed time.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ UID = "11111111-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as it came in."""
+    """One request as it was received."""
 
     sort: str
     method: str
@@ -43,7 +43,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -63,7 +63,7 @@ class Hang:
 
 
 class Stream:
-    """A watch that is open: what the test says is sent at once."""
+    """An open watch, which sends immediately what the test adds."""
 
     def __init__(self) -> None:
         self._parts: asyncio.Queue[bytes | Drop | None] = asyncio.Queue()
@@ -73,12 +73,12 @@ class Stream:
         return self.raw(b"".join(orjson.dumps(event) + b"\n" for event in events))
 
     def raw(self, part: bytes) -> "Stream":
-        """Send bytes as they are, as one chunk."""
+        """Send bytes unchanged, as one chunk."""
         self._parts.put_nowait(part)
         return self
 
     def end(self) -> "Stream":
-        """End the watch as an apiserver does when its time is over."""
+        """End the watch as an apiserver does after its timeout."""
         self._parts.put_nowait(None)
         return self
 
@@ -88,7 +88,7 @@ class Stream:
         return self
 
     async def parts(self) -> AsyncIterator[bytes | Drop | None]:
-        """Yield what is to be sent."""
+        """Yield the parts to send."""
         while True:
             yield await self._parts.get()
 
@@ -97,7 +97,7 @@ Play = Answer | Drop | Hang | Stream
 
 
 class Apiserver:
-    """The server. `asked` holds every request so far."""
+    """The server; `asked` holds every request so far."""
 
     def __init__(self, uid: str = UID) -> None:
         self.uid = uid
@@ -121,7 +121,7 @@ class Apiserver:
         return [asked for asked in self.asked if asked.sort == sort]
 
     async def until(self, sort: str, count: int = 1) -> Asked:
-        """Wait for the `count`th request of a sort and give it."""
+        """Wait for the `count`th request of a sort and return it."""
         async with asyncio.timeout(WAIT), self._news:
             await self._news.wait_for(lambda: len(self.of(sort)) >= count)
         return self.of(sort)[count - 1]
@@ -142,7 +142,7 @@ class Apiserver:
             writer.transport.abort()
 
     async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
-        """Play the next answer; tell whether the connection goes on."""
+        """Send the next answer; report whether the connection stays open."""
         plays = self._plays[asked.sort, asked.query.get("labelSelector")] or self._plays[asked.sort, None]
         play = plays.popleft() if plays else self._ordinary(asked)
         match play:
@@ -175,7 +175,7 @@ class Apiserver:
 
 
 def _named(asked: Asked) -> dict[str, str]:
-    """Return name and namespace of the object that a request is about, as far as it tells."""
+    """Return name and namespace of the object of a request, as far as the request contains them."""
     place = place_of(asked.path)
     sent = orjson.loads(asked.body) if asked.method == "POST" and not place.name else {}
     name = place.name or (sent.get("metadata") or {}).get("name", "")
@@ -198,7 +198,7 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
 
 
 def _sort(method: str, path: str, query: Mapping[str, str]) -> str:
-    """Tell the sort of a request."""
+    """Return the sort of a request."""
     if method != "GET":
         return "write"
     if path.endswith("/namespaces/kube-system"):
@@ -211,14 +211,14 @@ def _sort(method: str, path: str, query: Mapping[str, str]) -> str:
 
 
 def _whole(answer: Answer) -> bytes:
-    """Write an answer out."""
+    """Return the bytes of an answer."""
     headers = {"Content-Type": "application/json", "Content-Length": str(len(answer.body)), **answer.headers}
     lines = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
     return f"HTTP/1.1 {answer.status} Scripted\r\n{lines}\r\n".encode() + answer.body
 
 
 async def _pour(stream: Stream, writer: asyncio.StreamWriter) -> bool:
-    """Send a stream's parts as chunks; tell whether the connection goes on."""
+    """Send a stream's parts as chunks; report whether the connection stays open."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
     async for part in stream.parts():
         match part:
@@ -238,11 +238,11 @@ async def _pour(stream: Stream, writer: asyncio.StreamWriter) -> bool:
 
 @asynccontextmanager
 async def running(apiserver: Apiserver, tls: ssl.SSLContext | None = None) -> AsyncIterator[Apiserver]:
-    """Run an apiserver on a free port of the loopback."""
+    """Run an apiserver on a free port of loopback."""
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection in a task of its own."""
+        """Serve a connection in a separate task."""
         task = asyncio.create_task(apiserver.serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -264,7 +264,7 @@ def access_to(
     headers: Mapping[str, str] | None = None,
     renew: Callable[[], Awaitable[Access]] | None = None,
 ) -> Access:
-    """Make a way to an apiserver that speaks plain HTTP, as no kubeconfig could."""
+    """Make the access to an apiserver over plain HTTP, which no kubeconfig could configure."""
 
     async def again() -> Access:
         """Make the same access again."""
@@ -310,7 +310,7 @@ def status_body(status: int, reason: str, *causes: tuple[str, str], seconds: int
 def pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
     """Make a pod in namespace `default` with the label x=y; its UID is derived from its name unless given.
 
-    Two versions of one pod have different content: an annotation says the version too.
+    Two versions of one pod have different content: an annotation contains the version too.
     """
     meta = {"namespace": "default", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
     return {"metadata": {**meta, "labels": {"x": "y"}, "annotations": {"version": str(version)}}, **more}
@@ -333,27 +333,27 @@ def bookmark(version: int) -> Manifest:
 
 
 class News:
-    """Something to tell of changes, and to wait on: handed to whatever calls back."""
+    """A callback that records changes, and lets a test wait for them."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
     def tell(self, *_: object) -> None:
-        """Note that something changed."""
+        """Record that something changed."""
         self._changed.set()
 
     def roll(self) -> float:
-        """Be a die that always falls on the middle; who rolls it is about to wait, or to watch."""
+        """Return 0.5 as the random number, and record a change, because the caller is about to wait or to watch."""
         self.tell()
         return 0.5
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for others; who sleeps has just done something."""
+        """Sleep for the caller, and record a change, because the caller has just done something."""
         self.tell()
         await asyncio.sleep(seconds)
 
     async def until(self, holds: Callable[[], object], limit: float = WAIT) -> None:
-        """Wait until something holds that a told change makes true, at most `limit` seconds."""
+        """Wait until a condition holds, checked after each recorded change, for at most `limit` seconds."""
         async with asyncio.timeout(limit):
             while not holds():
                 self._changed.clear()
@@ -361,7 +361,7 @@ class News:
 
 
 async def told(cache: Cache, holds: Callable[[], object], limit: float = WAIT) -> None:
-    """Wait until something holds that a change of the cache makes true."""
+    """Wait until a condition holds that a change of the cache makes true."""
     news = News()
     cache.subscribe(news.tell)
     await news.until(holds, limit)

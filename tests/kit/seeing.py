@@ -1,6 +1,6 @@
-"""Whether an engine has seen all that its clusters have, from which it decides what to do next.
+"""Whether an engine has observed everything in its clusters, on which its next decisions depend.
 
-One that has nothing to do may be one that a watch has not told yet: on a busy machine for seconds.
+An idle engine may be one that a watch has not yet informed: on a busy machine for seconds.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from tensile.reconcile.dryrun.patch import is_selected
 
 
 def positions(fleet: Fleet) -> list[int]:
-    """Return how far each watch has come: what is the same later has told of nothing meanwhile."""
+    """Return the position of each watch; a watch at the same position later has received nothing since."""
     return [informer.newest for opened in fleet.values() for _, informer in opened.informers]
 
 
 async def has_seen_all(fleet: Fleet, upper: Site, lowers: Mapping[str, Site]) -> bool:
-    """Look at each cluster that answers, by administrators' connections; those of lowers by name."""
+    """Compare the caches with each reachable cluster, by administrators' connections; those of lowers by name."""
     by_name = {**lowers, UPPER: upper}
     looks = [
         _has_seen(by_name[name], feed, informer)
@@ -35,7 +35,7 @@ async def has_seen_all(fleet: Fleet, upper: Site, lowers: Mapping[str, Site]) ->
 
 
 async def _has_seen(site: Site, feed: InformerSpec, informer: Informer) -> bool:
-    """Compare a cache with what a cluster has; what a cache leaves out has been seen when something newer was."""
+    """Compare a cache with a cluster; an object that the cache leaves out counts if a newer one was observed."""
     path = target_of(feed.kind.path(feed.selection.namespace), query_of(feed.selection))
     there = (await site.read(path)).get("items", [])
     versions = {
@@ -50,5 +50,5 @@ async def _has_seen(site: Site, feed: InformerSpec, informer: Informer) -> bool:
 
 
 def _is_told(feed: InformerSpec, entry: Entry) -> bool:
-    """Report whether the watch tells what becomes of an object: not of one that was read by name and has no label."""
+    """Report whether the watch covers an object: not one that was read by name and has no label."""
     return not entry.raw or is_selected(entry.manifest(), feed.selection)

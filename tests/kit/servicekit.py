@@ -1,4 +1,4 @@
-"""Services and slices for tests of their rules, and a world in which one with two endpoints belongs below."""
+"""Services and slices for tests of their rules, and a world with a Service and two endpoints to mirror."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def endpoint(address: str, *, ready: bool = True, **fields: Any) -> Manifest:
 
 
 def sliced(name: str = "web-1", *endpoints: Manifest, of: str = "web", **meta: Any) -> Manifest:
-    """Make a slice of a Service as Kubernetes does; no endpoints given: two."""
+    """Make a slice of a Service as Kubernetes does; with two endpoints if none are given."""
     given = {
         "kubernetes.io/service-name": of,
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
@@ -59,7 +59,7 @@ def sliced(name: str = "web-1", *endpoints: Manifest, of: str = "web", **meta: A
 
 
 def exposed(*, server: UpperServer | None = None, more: str = "") -> World:
-    """Make a world where a pod is bound to lower-a, and above is a Service with a slice."""
+    """Make a world with a pod bound to lower-a, and an upper Service with a slice."""
     here = world(more=more)
     here.upper_server = server
     raised(here)
@@ -71,7 +71,10 @@ def exposed(*, server: UpperServer | None = None, more: str = "") -> World:
 
 
 def done(here: World, *keys: Key) -> World:
-    """Put what the rules want for keys below, as the API would store it; none given: the Service and its slice."""
+    """Put the desired objects of keys into the lower, as the API would store them.
+
+    Without keys, these are the Service and its slice.
+    """
     for key in keys or (KEY, SLICE_KEY):
         rule = services.RULE if key.rule == services.RULE.name else endpoint_slices.RULE
         for step in plan(key, rule.decide(key, here), here).steps:
@@ -84,18 +87,18 @@ def done(here: World, *keys: Key) -> World:
 
 
 def below(here: World, kind: Any, name: str) -> Manifest:
-    """Return an object of namespace default below."""
+    """Return a lower object of namespace default."""
     entry = here.lowers[A].more[kind].get("default", name)
     assert entry is not None
     return entry.manifest()
 
 
 def running(here: World) -> World:
-    """Let the pod run below, too."""
+    """Put the lower pod into lower-a too."""
     put(here.lowers[A].pods, twin(upper_pod()))
     return here
 
 
 def edited(cache: Cache, name: str, **spec: Any) -> Entry:
-    """Let somebody change fields of a Service's spec."""
+    """Change fields of a Service's spec, as another client does."""
     return changed(cache, name, lambda one: one["spec"].update(spec))

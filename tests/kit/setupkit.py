@@ -1,4 +1,4 @@
-"""Topologies to render, as text and as set-ups."""
+"""Topologies to render, as text and as setups."""
 
 from typing import Any
 
@@ -33,25 +33,25 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
         "lowers": [lower("only")],
     },
 }
-"""What is laid over a topology of two lowers, by what it is for."""
+"""Fields that replace those of a topology of two lowers, by purpose."""
 _APPLIED: dict[tuple[str, str, str], list[Manifest]] = {}
-"""What is applied, by text, namespace and image: to render it takes a tenth of a second."""
+"""Applied objects by text, namespace and image, because rendering needs a tenth of a second."""
 
 
 def text(**fields: Any) -> str:
-    """Write a topology file of two lowers, for an engine in the upper cluster."""
+    """Return a topology file of two lowers, for an engine in the upper cluster."""
     lowers = [lower(name) for name in ("lower-a", "lower-b")]
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": lowers, **fields}
     return yaml.safe_dump(file, sort_keys=False)
 
 
 def setup(namespace: str = NAMESPACE, image: str | None = None, **fields: Any) -> Setup:
-    """Make a set-up of such a file."""
+    """Make a setup of such a file."""
     return rendering(text(**fields).encode(), "topology.yaml", RenderOptions(namespace, image))
 
 
 def applied(found: Setup) -> list[Manifest]:
-    """Return what is applied in the upper cluster. Set-ups of one text share it: do not change it."""
+    """Return the objects for the upper cluster; setups of one text share them, so do not change them."""
     key = (found.text, found.namespace, found.image)
     if key not in _APPLIED:
         _APPLIED[key] = loaded(upper_stream(found))
@@ -59,7 +59,7 @@ def applied(found: Setup) -> list[Manifest]:
 
 
 def loaded(stream: str) -> list[Manifest]:
-    """Return the objects of a YAML stream, read by libyaml where PyYAML has it: in a tenth of the time."""
+    """Return the objects of a YAML stream, read by libyaml if PyYAML has it: in a tenth of the time."""
     return list(yaml.load_all(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
@@ -70,5 +70,5 @@ def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
 
 
 def read(found: Setup, path: str) -> list[Manifest]:
-    """Read a file of the rendering."""
+    """Parse a file of the rendering."""
     return loaded(manifest_files(found)[path])

@@ -1,8 +1,8 @@
-"""Which process of `make unit` runs which test files.
+"""The division of test files among the processes of `make unit`.
 
-xdist has every process import all files and collect all tests, which for this many tests takes a third of the whole
-run. Here each process collects its own files only. The shares are fixed before, so the files are divided by the times
-that they took in the last run; what was added since counts as an average file.
+xdist makes every process import all files and collect all tests, which for this many tests needs a third of the whole
+run. Here each process collects its own files only. The shares are computed before the run, by the times of the files in
+the last run; a new file counts as an average one.
 """
 
 from collections import Counter
@@ -14,12 +14,12 @@ from statistics import fmean
 from xml.etree import ElementTree as ET
 
 TIMES = Path("build/tests/unit.xml")
-"""Where pytest keeps how long each test took, from the root of the repository."""
+"""The file in which pytest records the time of each test, from the root of the repository."""
 
 
 @cache
 def of_files(root: Path, count: int, together: frozenset[str]) -> Mapping[str, int]:
-    """Return the share, from 0, of each test file below `root`, by its path from there.
+    """Return the share, from 0, of each test file below `root`, by its relative path.
 
     The files of `together` get the same share.
     """
@@ -29,7 +29,7 @@ def of_files(root: Path, count: int, together: frozenset[str]) -> Mapping[str, i
 
 
 def last_times(path: Path) -> dict[str, float]:
-    """Return the seconds that each file took, {} if there was no run."""
+    """Return the seconds that each file needed, {} if there was no run."""
     found: Counter[str] = Counter()
     with suppress(FileNotFoundError, ET.ParseError):
         for case in ET.parse(path).iter("testcase"):
@@ -38,7 +38,7 @@ def last_times(path: Path) -> dict[str, float]:
 
 
 def divided(groups: Iterable[Sequence[str]], times: Mapping[str, float], count: int) -> dict[str, int]:
-    """Return the share of each file: the longest group first, each to the share that has least so far."""
+    """Return the share of each file: the longest group first, each to the share with the smallest sum so far."""
     usual = fmean(times.values()) if times else 1.0
     weighed = [(sum(times.get(one, usual) for one in group), group) for group in groups]
     sums, found = [0.0] * count, dict[str, int]()

@@ -1,4 +1,4 @@
-"""One real cluster as a test sees it, and what its objects say: the client of the benches."""
+"""The benchmarks' client for one real cluster, and helpers to read its objects."""
 
 from bench.kit.sites import LIMIT, NODE_LEASES, Manifest, Refused, Site, condition_of, is_ready, is_true, phase_of
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation site as data: its navigation, and what MkDocs makes of the pages' Markdown."""
+"""The pages of the documentation site as data: its navigation, and MkDocs' dialect of Markdown."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ CONFIG = ROOT / "mkdocs.yml"
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that leaves out what only MkDocs can make, such as functions."""
+    """A loader that ignores values that only MkDocs can construct, such as functions."""
 
 
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
@@ -38,7 +38,7 @@ def _pages(part: Any) -> Iterator[str]:
 
 
 def dialect() -> ModuleType:
-    """Return the module of the site that changes Markdown; MkDocs puts its folder on the path in the same way."""
+    """Return the module of the site that changes Markdown, imported from its folder as MkDocs does."""
     folder = str(ROOT / "docs" / "site")
     sys.path.insert(0, folder)
     try:

@@ -1,7 +1,7 @@
-"""A stage for the whole engine but its edges: its rules and its loop, on clusters in memory under a test's control.
+"""A stage for the engine's rules and loop, on clusters in memory under a test's control.
 
-Every cluster can be out of reach, refuse, or do what it is asked and lose the answer; its caches can hear late, or miss
-what happened. Time passes only when the test lets it, so what is seen does not hang on the machine.
+Every cluster can be unreachable, refuse requests, or do a write and lose its answer; its caches can receive events
+late, or miss them. Time passes only if the test advances it, so the result does not depend on the machine.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ _ROUNDS = 60
 
 
 class FaultyCluster(DryRunCluster):
-    """A rehearsal with moods: `down`, `denied` writes by (verb, kind), and `failing`: down after so many writes more.
+    """A dry-run cluster with faults: `down`, `denied` writes by (verb, kind), and `failing`.
 
-    The last of these writes is done, and its answer lost. `watched` hears of what is about to be made or deleted.
-    `budgeted` are the names of pods that disruption budgets keep.
+    It goes down after `failing` more writes, of which the last is done, and its answer lost. `watched` is called before
+    an object is created or deleted. `budgeted` are the names of pods that disruption budgets protect.
 
-    Where pods take their time to end, they are bound to a real node as soon as they are made.
+    If pods do not end at once, they are bound to a real node as soon as they are created.
     """
 
     def __init__(self, name: str, *, ends_pods: bool, now: Callable[[], datetime]) -> None:
@@ -53,12 +53,12 @@ class FaultyCluster(DryRunCluster):
         self.watched: Callable[[str, Ref, Manifest], None] = lambda _verb, _ref, _body: None
 
     async def read(self, ref: Ref) -> bytes:
-        """Read, if it answers."""
+        """Read, unless a fault is set."""
         self._answers("read", ref)
         return await super().read(ref)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Create, as the weather allows."""
+        """Create, unless a fault is set."""
         self._answers("create", ref)
         self.watched("create", ref, body)
         if self._binds and ref.kind == POD:
@@ -66,23 +66,23 @@ class FaultyCluster(DryRunCluster):
         return self._answered("create", ref, await super().create(ref, body))
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Issue a token, as the weather allows."""
+        """Issue a token, unless a fault is set."""
         self._answers("issue", account)
         return await super().issue(account, request)
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Patch, as the weather allows."""
+        """Patch, unless a fault is set."""
         self._answers("patch", ref)
         return self._answered("patch", ref, await super().patch(ref, patch, subresource))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Delete, as the weather allows."""
+        """Delete, unless a fault is set."""
         self._answers("delete", ref)
         self.watched("delete", ref, {"metadata": {"uid": uid}})
         return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace, version=version))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Evict, as the weather allows."""
+        """Evict, unless a fault is set or a disruption budget protects the pod."""
         self._answers("evict", ref)
         if ref.name in self.budgeted:
             words = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -109,7 +109,10 @@ class FaultyCluster(DryRunCluster):
 
 
 class DelayedWatch:
-    """Stands between a cluster and a cache: while `late`, what happens is told only by `hear`; `deaf`: never."""
+    """A watch between a cluster and a cache, which can hold events back.
+
+    While `late`, events wait until the test has them delivered.
+    """
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
@@ -118,33 +121,33 @@ class DelayedWatch:
         self._told: set[tuple[str, str]] = set()
 
     def put(self, raw: bytes) -> None:
-        """Tell of an object, now or later."""
+        """Deliver an object, now or later."""
         meta = orjson.loads(raw)["metadata"]
         self._told.add((meta.get("namespace", ""), meta["name"]))
         self._tell(partial(self.cache.put, raw))
 
     def remove(self, raw: bytes) -> None:
-        """Tell that an object went, now or later."""
+        """Deliver the deletion of an object, now or later."""
         meta = orjson.loads(raw)["metadata"]
         self._told.discard((meta.get("namespace", ""), meta["name"]))
         self._tell(partial(self.cache.remove, raw))
 
     def get(self, namespace: str, name: str) -> object | None:
-        """Report whether the watch has told of an object, or is about to."""
+        """Return True if the watch has delivered or queued an object, None otherwise."""
         return True if (namespace, name) in self._told else None
 
     def hear(self) -> None:
-        """Tell all that was held back, in its order."""
+        """Deliver all events that were held back, in their order."""
         waiting, self._waiting = self._waiting, []
         for telling in waiting:
             telling()
 
     def forget(self) -> None:
-        """Lose all that was held back: a list will tell the rest."""
+        """Drop all events that were held back, because a list will replace them."""
         self._waiting.clear()
 
     def listed(self, raws: list[bytes], version: int, *, rewound: bool = False) -> None:
-        """Take over a list; `rewound`: of a store that knows less than it did."""
+        """Replace the cache by a list; `rewound` means a list of a store that was restored to an earlier state."""
         self.forget()
         metas = [orjson.loads(raw)["metadata"] for raw in raws]
         self._told = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
@@ -158,7 +161,7 @@ class DelayedWatch:
 
 
 class LoopRecord(NamedTuple):
-    """What the loop told its observer: of a step and its error, a problem, or a rule that broke."""
+    """One report of the loop to its observer: a step and its error, or a problem."""
 
     key: Key
     step: Step | None = None
@@ -167,28 +170,28 @@ class LoopRecord(NamedTuple):
 
 
 class Script:
-    """Writes down what the loop does; a rule that breaks fails the test."""
+    """An observer that records what the loop does; a rule error fails the test."""
 
     def __init__(self) -> None:
         self.lines: list[LoopRecord] = []
 
     def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Note a step."""
+        """Record a step."""
         self.lines.append(LoopRecord(key, step=step, error=error))
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.lines.append(LoopRecord(key, problem=problem))
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
-        """Let the test fail."""
+        """Fail the test."""
         raise AssertionError(key) from error
 
 
 class Stage:
     """Clusters that outlive engines, and the engine that runs on them now; used inside one event loop.
 
-    Lower pods that are deleted go at once (`prompt`), or stay until the test has them vanish.
+    Lower pods that are deleted vanish at once (`prompt`), or exist until the test removes them.
     """
 
     def __init__(self, *lowers: str, more: str = "", prompt: bool = True) -> None:
@@ -216,23 +219,23 @@ class Stage:
             self.clusters[UPPER].place(NODE, written(node))
 
     def start(self, *, forced: bool = False) -> None:
-        """Let an engine begin on what the caches hold; `forced`: a person has said that all is right."""
+        """Start an engine on the content of the caches; `forced` as if a user had confirmed the state."""
         timing = Timing(self.now, lambda: 0.5)
         self.loop = Loop(self.world, rules(), self.clusters, self.script, timing, forced=forced)
         for name in self.world.lowers:
             self.loop.open(name)
 
     async def stop(self) -> None:
-        """Let the engine end, whatever it is at."""
+        """Stop the engine, even in the middle of its work."""
         if self.loop is not None:
             for name in self.world.lowers:
                 await self.loop.close(name)
         self.loop = None
 
     async def restart(self, *, forced: bool = False, unread: str | None = None) -> None:
-        """Let the engine end, and another begin that knows nothing but what lists tell it; `forced` as in `start`.
+        """Stop the engine, and start another one whose caches are filled by lists; `forced` as in `start`.
 
-        The lists of the cluster `unread` are yet to come.
+        The caches of the cluster `unread` have had no list yet.
         """
         await self.stop()
         spoken = self.world.topology
@@ -248,7 +251,7 @@ class Stage:
         self.start(forced=forced)
 
     def reload(self, topology: Topology) -> None:
-        """Put another topology in force, and follow what it asks for beyond what is followed."""
+        """Apply another topology, and follow the kinds that it requires in addition."""
         self._reload(topology)
         known = {id(feed.cache) for feed, _ in self.ears}
         fresh = self._attached(known)
@@ -258,7 +261,7 @@ class Stage:
         self.enqueue_all()
 
     def quieten(self, lower: str, seconds: float) -> None:
-        """Let a lower not have answered for so long (0: it answers), as its health check would notice."""
+        """Make a lower unreachable since so many seconds (0: it is reachable), as its health check would notice."""
         self.clusters[lower].down = seconds > 0
         self.silent[lower] = seconds
         self._hush()
@@ -271,7 +274,7 @@ class Stage:
                 self.loop.enqueue_all(name)
 
     def relist(self, cluster: str | None = None, kind: Kind | None = None) -> None:
-        """Replace caches by lists; what was missed in between stays unseen."""
+        """Replace caches by lists; changes in between that were missed stay unobserved."""
         for feed, ear in self.ears:
             if cluster in (None, feed.cluster) and kind in (None, feed.kind):
                 self._list(feed, ear)
@@ -283,7 +286,7 @@ class Stage:
                 feed.cache.mark_stale()
 
     def slip(self, ref: Ref, *, relist: bool = True) -> None:
-        """Remove an object unseen: no watch tells of it, only the next list lacks it."""
+        """Remove an object without a watch event; only the next list shows that it is absent."""
         mine = [ear for feed, ear in self.ears if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
         before = [ear.late for ear in mine]
         for ear in mine:
@@ -296,7 +299,7 @@ class Stage:
             self.relist(ref.cluster, ref.kind)
 
     def restore(self, *forgotten: Ref) -> None:
-        """Restore stores to a state without some objects: no watch tells of it, and lists are of that state."""
+        """Restore stores to a state without some objects: without watch events, and lists show that state."""
         for ref in forgotten:
             self.slip(ref, relist=False)
         for feed, ear in self.ears:
@@ -304,7 +307,7 @@ class Stage:
                 self._list(feed, ear, rewound=True)
 
     def exchange(self, ref: Ref, older: Manifest) -> None:
-        """Restore a store to a state in which an older object stood in an object's place."""
+        """Restore a store to a state in which an older object existed in place of another one."""
         self.slip(ref, relist=False)
         self.delay(ref.cluster)
         self.clusters[ref.cluster].place(ref.kind, older)
@@ -314,25 +317,25 @@ class Stage:
                 self._list(feed, ear, rewound=True)
 
     def overlook(self, ref: Ref) -> None:
-        """Relist without an object that is there."""
+        """Relist without an object that exists."""
         for feed, ear in self.ears:
             if (feed.cluster, feed.kind) == (ref.cluster, ref.kind):
                 self._list(feed, ear, lacking=(ref.namespace, ref.name))
 
     def delay(self, cluster: str) -> None:
-        """Hold back the watches of a cluster until `hear`."""
+        """Hold back the events of a cluster's watches until the test has them delivered."""
         for feed, ear in self.ears:
             ear.late = ear.late or feed.cluster == cluster
 
     def hear(self, cluster: str) -> None:
-        """Deliver what the watches of a cluster hold back, and hold back no more."""
+        """Deliver the events that a cluster's watches hold back, and hold back no more."""
         for feed, ear in self.ears:
             if feed.cluster == cluster:
                 ear.late = False
                 ear.hear()
 
     async def settle(self) -> None:
-        """Run to the fixpoint, as a rehearsal does: until nothing is left to do that is due within a second."""
+        """Run until no step is due within a second, as a dry run does."""
         if self.loop is None:
             return
         for _ in range(_ROUNDS):
@@ -342,7 +345,7 @@ class Stage:
         raise AssertionError([(one.key, one.step and one.step.reason, one.error) for one in self.script.lines[-6:]])
 
     async def calm(self, seconds: float = 20.0) -> None:
-        """Let time pass, and then run to the fixpoint."""
+        """Advance the time, and then run until nothing is left to do."""
         await asyncio.sleep(seconds)
         await self.settle()
 
@@ -351,7 +354,7 @@ class Stage:
         return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
 
     async def delete(self, ref: Ref, grace: int | None = None) -> None:
-        """Delete an object as somebody else, whatever faults are set."""
+        """Delete an object as another client, regardless of faults."""
         seen = self.find(ref)
         assert seen is not None
         await DryRunCluster.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
@@ -372,7 +375,7 @@ class Stage:
         return made
 
     def _attached(self, known: Collection[int] = ()) -> list[tuple[InformerSpec, DelayedWatch]]:
-        """Feed every cache, but for those known by their `id`."""
+        """Feed every cache, except those whose `id` is in `known`."""
         found = []
         for feed in (one for one in _feeds(self.world) if id(one.cache) not in known):
             ear = DelayedWatch(feed.cache)

@@ -1,4 +1,4 @@
-"""What tests of the engine's picture of itself share: texts, readings, a verdict."""
+"""Shared parts of the status tests: topology texts, updates, and a topology status."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -17,22 +17,22 @@ TOPOLOGY = parse("apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: de
 
 
 def text(sha: str = "aa", version: str = "7", uid: str = "map-1") -> TopologyText:
-    """Make a text that tells itself from others by its hash."""
+    """Make a text that is identified by its hash."""
     return TopologyText(10, sha, version, uid)
 
 
 def good(sha: str = "aa", version: str = "7", *, changed: bool = True) -> TopologyUpdate:
-    """Make the reading of a good text."""
+    """Make the update of a valid text."""
     return TopologyUpdate(text(sha, version), TOPOLOGY, changed=changed)
 
 
 def bad(words: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: str = "8") -> TopologyUpdate:
-    """Make the reading of a bad text."""
+    """Make the update of an invalid text."""
     return TopologyUpdate(text(sha, version), error=TensileError(words))
 
 
 def accepted(*readings: TopologyUpdate) -> TopologyStatus:
-    """Return the verdict after a good text, and after what else came later."""
+    """Return the status after a valid text, and after later updates."""
     verdict = TopologyStatus().after(good(), NOW)
     for reading in readings:
         verdict = verdict.after(reading, LATER)
@@ -40,7 +40,7 @@ def accepted(*readings: TopologyUpdate) -> TopologyStatus:
 
 
 def waiting(sha: str = "dd", version: str = "9") -> PendingApproval:
-    """Make an edit that waits for an approval."""
+    """Make an edit that waits for approval."""
     changes = ("lowers[lower-a].maintenance: none -> drain",)
     named = ("shop/web-0 (lower-a)", "shop/web-1 (lower-a)")
     command = "tensile approve dd --configmap ops/topo"
@@ -48,7 +48,7 @@ def waiting(sha: str = "dd", version: str = "9") -> PendingApproval:
 
 
 def row(name: str = "lower-a", **fields: object) -> LowerRow:
-    """Make the row of a lower that is well."""
+    """Make the row of a healthy lower."""
     whole = {"cpu": "96", "memory": "768Gi", "pods": "1500"}
     found = LowerRow(name, f"node-{name}", True, "", 3, 0, {**whole, "cpu": "90"}, whole)
     found = found._replace(version="v1.36.3", nodes={"ready": 3, "total": 4})

@@ -1,4 +1,4 @@
-"""Claims and volumes for tests of storage: a world with a class that deletes and one that retains, both mapped."""
+"""Claims and volumes for the storage tests: a world with a class that deletes and one that retains, both mapped."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ USES = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "dat
 
 
 def ground() -> World:
-    """Make a world with both nodes, a namespace on every side, and two classes above."""
+    """Make a world with both virtual nodes, a namespace in every cluster, and two upper storage classes."""
     classes = "storageClasses: {goes: disk, stays: disk}"
     here = world(f"name: {A}, {classes}", f"name: {B}, {classes}")
     for lower in (A, B):
@@ -33,7 +33,7 @@ def ground() -> World:
 def claim(
     name: str = "data", node: str = "", volume: str = "", size: str = "1Gi", word: str = "goes", **meta: Any
 ) -> Manifest:
-    """Make a claim above: chosen for a node, or bound to a volume, or neither."""
+    """Make an upper claim: with a selected node, or bound to a volume, or neither."""
     notes = {**({SELECTED_NODE: node, **ASKED} if node else {}), **meta.pop("annotations", {})}
     spec: Manifest = {
         "accessModes": ["ReadWriteOnce"],
@@ -47,7 +47,7 @@ def claim(
 
 
 def copy(of: Manifest, size: str = "", phase: str = "", **meta: Any) -> Manifest:
-    """Make the lower claim of an upper one as the engine would; of a size it is bound."""
+    """Make the lower claim of an upper one as the engine would; with a size, it is bound."""
     word = of["spec"]["storageClassName"]
     made = lower_claim(of, OWNER_HERE, metadata(of)["namespace"], {"goes": "disk", "stays": "disk"}.get(word, word))
     status = {"phase": "Bound", "capacity": {"storage": size}} if size else {"phase": phase or "Pending"}
@@ -77,27 +77,27 @@ def disk(of: Manifest, policy: str = "Delete") -> Manifest:
 
 
 def above(here: World, *claims: Manifest) -> Entry:
-    """Let the watch tell of claims above."""
+    """Put upper claims into their cache."""
     return put(here.upper.more[CLAIM], *claims)
 
 
 def below(here: World, *claims: Manifest, lower: str = A) -> Entry:
-    """Let the watch tell of claims below."""
+    """Put lower claims into their cache."""
     return put(here.lowers[lower].more[CLAIM], *claims)
 
 
 def volumes(here: World, *found: Manifest) -> Entry:
-    """Let the watch tell of volumes above."""
+    """Put upper volumes into their cache."""
     return put(here.upper.more[VOLUME], *found)
 
 
 def bound(here: World, name: str = "web", lower: str = A, spec: Manifest | None = None, **meta: Any) -> Entry:
-    """Let a pod that uses claim `data` be bound to a lower's node."""
+    """Put a pod that uses claim `data` and is bound to a lower's node into its cache."""
     return put(here.lowers[lower].upper_pods, upper_pod(name, {**(spec or USES), "nodeName": lower}, **meta))
 
 
 def settled_claim(here: World, lower: str = A, **fields: Any) -> Manifest:
-    """Let a claim be bound above to its placeholder, and below to a volume, and return the claim above."""
+    """Put an upper claim bound to its placeholder, and its bound lower claim; return the upper one."""
     made = claim(volume="pvc-claim-data", **fields)
     above(here, made)
     below(here, copy(made, "1Gi"), lower=lower)
@@ -106,7 +106,7 @@ def settled_claim(here: World, lower: str = A, **fields: Any) -> Manifest:
 
 
 def planned(here: World, key: Key = KEY) -> Plan:
-    """Plan a key."""
+    """Return the plan of a key."""
     return decided(RULE, key, here)[1]
 
 
@@ -119,7 +119,7 @@ def the_step(here: World, key: Key = KEY) -> Step:
 
 
 def reason(here: World, key: Key = KEY) -> str:
-    """Return the reason of a plan's problem, which has no step but what is told above."""
+    """Return the reason of a plan's problem, and require that its steps write to the upper cluster only."""
     found = planned(here, key)
     assert found.problem is not None
     assert [step for step in found.steps if step.ref.cluster != UPPER] == []

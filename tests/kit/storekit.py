@@ -1,4 +1,4 @@
-"""Storage for tests: the shipped class above, a provisioner in each lower, and claims and pods that use them."""
+"""Storage for tests: the shipped upper class, a provisioner in each lower, and claims and pods that use them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,19 +17,19 @@ Store = dict[str, Provisioner]
 
 
 def mark(ground: Ground, word: str) -> str:
-    """Return a name for a storage class that is no other test's."""
+    """Return a name for a storage class that is unique to the test."""
     return f"{word}-{ground.mark}"
 
 
 def shipped(name: str) -> Manifest:
-    """Return the storage class of the manifests, under a name of the test's."""
+    """Return the storage class of the manifests, under a name of the test."""
     found: Manifest = yaml.safe_load(SHIPPED.read_text())
     return {**found, "metadata": {"name": name}}
 
 
 @asynccontextmanager
 async def stocked(ground: Ground) -> AsyncIterator[Store]:
-    """Return the shipped class above, and one that retains; below a provisioner in each lower, to which both map."""
+    """Create two upper classes, one that retains volumes, mapped to a lower class; yield each lower's provisioner."""
     for word, policy in (("goes", "Delete"), ("stays", "Retain")):
         await ground.upper.create(CLASSES, {**shipped(mark(ground, word)), "reclaimPolicy": policy})
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
@@ -45,7 +45,7 @@ async def stocked(ground: Ground) -> AsyncIterator[Store]:
 
 
 async def _cleared(ground: Ground) -> None:
-    """Delete everything that tests left, so that nothing is in lower clusters when the engine ends."""
+    """Delete everything that tests left, so that lower clusters are empty when the engine ends."""
     for volume in await placeholders(ground):
         patch = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
         with suppress(Refused):
@@ -59,7 +59,7 @@ async def _cleared(ground: Ground) -> None:
 
 
 async def placeholders(ground: Ground) -> list[Manifest]:
-    """Return every volume above that this engine made."""
+    """Return every upper volume that this engine created."""
     found = await ground.upper.read(f"{VOLUMES}?labelSelector=tensile-kube.io/owner={ground.owner.mark}")
     items: list[Manifest] = found["items"]
     return items
@@ -88,7 +88,7 @@ def using(*names: str) -> Manifest:
 
 
 async def scheduled(ground: Ground, name: str, spec: Manifest, lower: str = "") -> None:
-    """Create a pod that the stock upper scheduler puts on a virtual node, or on the one of a lower."""
+    """Create a pod that the stock upper scheduler binds to any virtual node, or to that of `lower`."""
     selector = {"e2e": ground.mark, **({"clusterID": lower} if lower else {})}
     basis = {"nodeSelector": selector, "tolerations": [TOLERATION]}
     await ground.upper.create(ground.path("pods"), {"metadata": {"name": name}, "spec": {**basis, **spec}})
@@ -100,11 +100,11 @@ def is_bound(found: Manifest) -> bool:
 
 
 async def volume_of(ground: Ground, name: str) -> Manifest:
-    """Return the volume above of a bound claim."""
+    """Return the upper volume of a bound claim."""
     bound = await ground.upper.until(claims(ground, name), is_bound)
     return await ground.upper.read(f"{VOLUMES}/{bound['spec']['volumeName']}")
 
 
 def lower_of(volume: Manifest) -> str:
-    """Return in which lower the data of a volume are."""
+    """Return the lower that has the data of a volume."""
     return str(volume["metadata"]["annotations"][LOWER])

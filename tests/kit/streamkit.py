@@ -1,6 +1,6 @@
-"""Streams of one pod as kubectl sees them: through the upper cluster, and at the lower directly.
+"""Streams of one pod as kubectl uses them: through the upper cluster, and to the lower directly.
 
-The same pod stands on either kind of node, one in name only and a real one, so that each test holds for both.
+The same pod runs on a real node or on a simulated one, so that each test holds for both.
 """
 
 import asyncio
@@ -38,24 +38,24 @@ class Done(NamedTuple):
 
 
 class Stage:
-    """An engine over lower-a, whose node is a real one or is not, and pods on it."""
+    """An engine over lower-a, whose node is real or simulated, and pods on it."""
 
     def __init__(self, ground: Ground, *, is_real: bool) -> None:
         self.ground = ground
         self.is_real = is_real
 
     async def pod(self, name: str, script: str, **container: Any) -> None:
-        """Make a pod above whose one container runs a shell script, and wait until it is ready."""
+        """Create an upper pod whose one container runs a shell script, and wait until it is ready."""
         await self.bound(name, [self.container("main", script, **container)])
         await self.ground.upper.until(self.ground.pod_path(name), is_ready)
 
     async def bound(self, name: str, containers: list[Manifest], **spec: Any) -> None:
-        """Make a pod of such containers above."""
+        """Create an upper pod of such containers."""
         whole = {"containers": containers, "terminationGracePeriodSeconds": 1, **spec}
         await self.ground.bind(name, whole, annotations={"sandbox.tensile-kube.io/run": "command"})
 
     async def beside(self, name: str, script: str) -> None:
-        """Make a pod in the lower cluster that nobody mirrors, on its own node, and wait until it is ready."""
+        """Create a lower pod that is not mirrored, on the same node, and wait until it is ready."""
         spec = {"containers": [self.container("main", script)], "terminationGracePeriodSeconds": 1}
         lower = self.ground.sites[A]
         await lower.create(self.ground.path("pods"), {"metadata": {"name": name}, "spec": spec})
@@ -74,7 +74,7 @@ class Stage:
         )
 
     async def run(self, *arguments: str, cluster: str = UPPER, stdin: bytes = b"", websocket: bool = True) -> Done:
-        """Run kubectl to its end."""
+        """Run kubectl until it ends."""
         process = await self.start(*arguments, cluster=cluster, websocket=websocket)
         async with asyncio.timeout(PATIENCE):
             out, err = await process.communicate(stdin)
@@ -82,7 +82,7 @@ class Stage:
         return Done(process.returncode, out, err.decode())
 
     async def answered(self, *arguments: str, words: bytes, cluster: str = UPPER) -> Done:
-        """Run kubectl and say something to it, with more to come for all that it knows, until it ends by itself."""
+        """Run kubectl with some input, and keep its stdin open until it ends by itself."""
         process = await self.start(*arguments, cluster=cluster)
         assert process.stdin
         assert process.stdout
@@ -95,7 +95,7 @@ class Stage:
         return Done(code, out, err.decode())
 
     async def both(self, *arguments: str, stdin: bytes = b"", websocket: bool = True) -> Done:
-        """Run kubectl through the upper and at the lower, which has to give the same, and give that."""
+        """Run kubectl through the upper and directly at the lower, require equal results, and return one."""
         through = await self.run(*arguments, stdin=stdin, websocket=websocket)
         direct = await self.run(*arguments, cluster=A, stdin=stdin, websocket=websocket)
         assert through == direct
@@ -120,7 +120,7 @@ class Stage:
 
     @asynccontextmanager
     async def forwarded(self, pod: str, ports: tuple[int, ...], cluster: str = UPPER) -> AsyncIterator[list[int]]:
-        """Forward ports of a pod, and give the ports here in the same order."""
+        """Forward ports of a pod, and yield the local ports in the same order."""
         process = await self.start(
             "port-forward", "--address=127.0.0.1", f"pod/{pod}", *(f":{port}" for port in ports), cluster=cluster
         )
@@ -135,7 +135,7 @@ class Stage:
 
     @asynccontextmanager
     async def pages(self, name: str) -> AsyncIterator[tuple[int, ...]]:
-        """Serve a page on three ports of a pod: its own, or this machine's where that is every pod's network."""
+        """Serve a page on three ports of a pod: its own, or this machine's if all pods share its network."""
         if self.is_real:
             await self.pod(name, SERVE)
             yield PORTS
@@ -149,7 +149,7 @@ class Stage:
 
 
 class Terminal:
-    """Kubectl on a terminal that the test holds."""
+    """A kubectl on a terminal that the test controls."""
 
     def __init__(self, process: Process, descriptor: int) -> None:
         self.process = process
@@ -168,7 +168,7 @@ class Terminal:
         self.process.send_signal(signal.SIGWINCH)
 
     async def shows(self, words: str) -> None:
-        """Wait until words are shown, and forget what was shown up to them."""
+        """Wait until the output contains some words, and drop the output up to them."""
         async with asyncio.timeout(PATIENCE):
             while words.encode() not in self._shown:
                 self._news.clear()
@@ -176,7 +176,7 @@ class Terminal:
         self._shown = self._shown.partition(words.encode())[2]
 
     async def asked(self, words: str, answer: str) -> None:
-        """Type a line again and again until an answer is shown: what takes effect meanwhile tells nobody."""
+        """Type a line repeatedly until an answer is shown, because no event announces that the change took effect."""
         async with asyncio.timeout(PATIENCE):
             while answer.encode() not in self._shown:
                 self.type(words)
@@ -185,7 +185,7 @@ class Terminal:
         self._shown = self._shown.partition(answer.encode())[2]
 
     def close(self) -> None:
-        """Take the terminal away."""
+        """Close the terminal."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -207,12 +207,12 @@ def spoken(*, websocket: bool = True) -> dict[str, str]:
 
 
 def page(port: int) -> bytes:
-    """Return what is served on a port."""
+    """Return the page that is served on a port."""
     return (b"%d\n" % port * (PAGE // len(b"%d\n" % port) + 1))[:PAGE]
 
 
 async def fetched(port: int) -> bytes:
-    """Get the page at a port of this machine; b"" while nobody answers there."""
+    """Fetch the page at a port of this machine; b"" if the connection breaks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(b"GET / HTTP/1.0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A task beside a test: it runs while the test does, and no longer."""
+"""A background task that runs while a test does, and no longer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """Run a coroutine until the block ends; raises what ended it before, unless the block raises something itself."""
+    """Run a coroutine until the block ends, and raise its error, unless the block raises one itself."""
     task = asyncio.create_task(work)
     try:
         yield task

@@ -1,6 +1,6 @@
-"""The reference of the topology file, written from the models: a field that comes into them needs no word elsewhere.
+"""The reference of the topology file, written from the models, so a new field needs no text elsewhere.
 
-PYTHONPATH=tests/kit .venv/bin/python -m topologypage
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m topologypage`.
 """
 
 import json
@@ -48,18 +48,18 @@ WORDS: tuple[tuple[Any, str], ...] = (
     (bool, "`true` or `false`"),
     (None, "`null`"),
 )
-"""What the types of fields are called; a type that is not here ends the program."""
+"""The names of field types; a type that is absent here ends the program."""
 FIRST = ("name", "kubeconfig")
-"""Fields of a lower that stand before those which lowerDefaults may have too."""
+"""Fields of a lower that come before those which lowerDefaults may have too."""
 
 
 def reference() -> str:
-    """Write all sections, each after the one that it stands in."""
+    """Return all sections, each after the one that contains it."""
     return "\n".join(_section(models.TopologyFile, ""))
 
 
 def rewritten(text: str) -> str:
-    """Put them between the marks of a text."""
+    """Return a text with the sections between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{reference()}\n{END}{after}"
@@ -78,7 +78,7 @@ def _paths(model: type[models.Section], path: str) -> Iterator[str]:
 
 
 def _section(model: type[models.Section], path: str) -> Iterator[str]:
-    """Write a section: its heading, a line for each field, and the sections in it."""
+    """Yield the lines of a section: its heading, a line for each field, and its nested sections."""
     texts = field_texts()[model.__name__]
     yield f"{'###' if '.' in path else '##'} {path or 'The file'}\n\n{_words_of(model)}\n"
     yield "| field | type | default | meaning |\n|---|---|---|---|"
@@ -103,12 +103,12 @@ def _own(model: type[models.Section]) -> str:
 
 
 def _place(path: str, name: str) -> str:
-    """Name a section as the table of contents has it; lowerDefaults has the fields of a lower."""
+    """Return the name of a section in the table of contents; lowerDefaults has the fields of a lower."""
     return "lowers" if name == "lowerDefaults" else f"{path}.{name}" if path else name
 
 
 def _fields(model: type[models.Section]) -> Iterator[tuple[str, Any, type[models.Section] | None, FieldInfo]]:
-    """Yield each field: its key, its type, the section that it holds if it does, and what pydantic knows of it."""
+    """Yield each field: its key, its type, the section that it holds if it does, and pydantic's information."""
     hints = get_type_hints(model, include_extras=True)
     named = sorted(model.model_fields, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     order = named if model is models.LowerEntry else list(model.model_fields)
@@ -130,7 +130,7 @@ def _many(hint: Any) -> str:
 
 
 def _type(hint: Any) -> str:
-    """Return in words what a field takes; null stands in the column of the default alone."""
+    """Return in words what a field accepts; null is only in the column of the default."""
     known = next((words for one, words in WORDS if one == hint), None)
     if known is not None:
         return known
@@ -154,7 +154,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _written(value: Any) -> str:
-    """Write a value as a file has it, on one line."""
+    """Return a value as a file has it, on one line."""
     if isinstance(value, timedelta):
         return write_duration(value)
     if isinstance(value, tuple):

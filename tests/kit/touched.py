@@ -1,9 +1,10 @@
-"""Which of the tests that `make test` leaves out a change calls for: `make touched` runs what this prints.
+"""The tests left out of `make test` that a change requires: `make touched` runs what this prints.
 
-    .venv/bin/python tests/kit/touched.py
+Run it with `.venv/bin/python tests/kit/touched.py`.
 
-A change is everything since $BASE, a revision; without it, since this branch left origin/main. A shallow clone knows
-neither: then the tools of bench/ are tested, which no other target of CI does, and the rest is left to the night.
+A change is everything since $BASE, a revision; without it, since this branch left origin/main. A shallow clone has
+neither: then only the tools of bench/ are tested, which no other target of CI does, and the rest is left to the nightly
+run.
 """
 
 import os
@@ -117,18 +118,18 @@ RULES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("tests/faults/test_likeness.py", "tests/reconcile/dryrun/test_cluster_deletion.py"),
     ),
 )
-"""Beginnings of paths, and the tests that a change there calls for."""
+"""Beginnings of paths, and the tests that a change there requires."""
 
 
 def touched(changed: Iterable[str]) -> list[str]:
-    """Return the tests that a change of these paths calls for; a test module that changed calls for itself."""
+    """Return the tests that a change of these paths requires; a changed test module requires itself."""
     paths = list(changed)
     found = {test for begins, tests in RULES if any(path.startswith(begins) for path in paths) for test in tests}
     return sorted(found | {path for path in paths if fnmatch(path, "tests/*test_*.py")})
 
 
 def base() -> str:
-    """Return the revision that the change began at, "" where nothing tells it."""
+    """Return the revision at which the change began, "" if it is not known."""
     return os.environ.get("BASE", "") or _git("merge-base", "HEAD", "origin/main").strip()
 
 
@@ -138,7 +139,7 @@ def changed_since(revision: str) -> list[str]:
 
 
 def _git(*arguments: str) -> str:
-    """Run git in the repository; "" where it fails."""
+    """Run git in the repository; return "" if it fails."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""
 

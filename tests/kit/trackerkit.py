@@ -19,7 +19,7 @@ ON = "extender: {enabled: true}\n"
 
 
 def asking(name: str = "web", cpu: str = "3", node: str = "", spec: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make an upper pod that requests cpu; `node` is the virtual one that it is bound to, "" for none yet."""
+    """Make an upper pod that requests this much cpu; `node` is its virtual node, "" if it is unbound."""
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
     whole = {"containers": [container], "tolerations": TOLERANT, **(spec or {})}
     made = upper_pod(name, whole, **meta)
@@ -28,7 +28,7 @@ def asking(name: str = "web", cpu: str = "3", node: str = "", spec: Manifest | N
 
 
 def stranger(name: str, node: str, cpu: str, phase: str = "Running") -> Manifest:
-    """Make a lower pod that is not ours."""
+    """Make a lower pod that tensile does not own."""
     container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
     return {
         **thing("Pod", name),
@@ -38,7 +38,7 @@ def stranger(name: str, node: str, cpu: str, phase: str = "Running") -> Manifest
 
 
 def went(cache: Cache, manifest: Manifest) -> None:
-    """Let the watch tell that an object went of which only facts are kept."""
+    """Remove an object from a cache that keeps only a digest of it."""
     cache.remove(stored(manifest, cache.version + 1))
 
 
@@ -48,7 +48,7 @@ def being_deleted(pod: Manifest) -> Manifest:
 
 
 class RecordingProjector(PodProjector):
-    """Prospects that note which bound pods were worked out."""
+    """A projector that records which bound pods were projected."""
 
     worked_out: list[str]
 
@@ -57,14 +57,14 @@ class RecordingProjector(PodProjector):
         self.worked_out = []
 
     def below(self, upper_pod: Manifest) -> Manifest | None:
-        """Note it, and work it out."""
+        """Record the name of a bound pod, and project the pod."""
         if "nodeName" in upper_pod["spec"]:
             self.worked_out.append(upper_pod["metadata"]["name"])
         return super().below(upper_pod)
 
 
 class TrackedLowers:
-    """Two lowers, surveyed, with nodes of so many cpu each, and an extender that knows both."""
+    """Two tracked lowers, with nodes of so many cpus each, and an extender for both."""
 
     def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
         self.world: World = world(more=ON, **given)
@@ -86,23 +86,23 @@ class TrackedLowers:
                 other.release(pod)
 
     def nodes(self, lower: str, *nodes: Manifest) -> None:
-        """Let a lower have nodes."""
+        """Put nodes into the caches of a lower."""
         put(self.world.lowers[lower].nodes, *nodes)
         put(self.world.lowers[lower].place_nodes, *nodes)
 
     def ask(self, pod: Manifest, now: float = 0.0) -> list[str]:
-        """Ask where a pod may go."""
+        """Return the virtual nodes that the extender's filter allows for a pod."""
         names: list[str] = self.extender.filter({"Pod": pod, "NodeNames": [A, B]}, now)["NodeNames"]
         return names
 
     def bind(self, pod: Manifest, lower: str) -> Manifest:
-        """Let the watch tell that a pod was bound to a virtual node."""
+        """Put a pod that was bound to a virtual node into its cache."""
         bound: Manifest = {**pod, "spec": {**pod["spec"], "nodeName": lower}}
         put(self.world.lowers[lower].upper_pods, bound)
         return bound
 
     def land(self, pod: Manifest, lower: str, node: str, phase: str = "Pending") -> None:
-        """Let the watch tell that the pod below has its node."""
+        """Put the lower pod, bound to a node, into its cache."""
         below = PodProjector(self.world, self.world.lowers[lower]).below(pod)
         assert below is not None
         copy = marked({**below, "status": {"phase": phase}}, pod["metadata"]["uid"])
@@ -110,12 +110,12 @@ class TrackedLowers:
         put(self.world.lowers[lower].pods, {**copy, "metadata": meta, "spec": {**copy["spec"], "nodeName": node}})
 
     def used(self, lower: str, node: str = "n1") -> float:
-        """Return how many cpus of a node are taken or promised."""
+        """Return how many cpus of a node are used or promised."""
         return self.surveys[lower].ground.snapshot.nodes[node].used.get("cpu", 0) / 1000
 
 
 class ShownLowers(TrackedLowers):
-    """Lowers whose virtual nodes show what their nodes have."""
+    """Lowers whose virtual nodes have an allocatable."""
 
     def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
         super().__init__(*cpus, **given)
@@ -124,24 +124,24 @@ class ShownLowers(TrackedLowers):
 
     @staticmethod
     def shown(node: Manifest) -> None:
-        """Let a virtual node show some room."""
+        """Set the allocatable of a virtual node."""
         node["status"] = {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "20"}}
 
     @property
     def above(self) -> VirtualNodeView:
-        """The first lower's virtual node."""
+        """The view of the first lower's virtual node."""
         found = self.surveys[A].site.above()
         assert found is not None
         return found
 
     def runs(self, name: str, cpu: str, node: str, priority: int = 0) -> Manifest:
-        """Run a pod of ours on a node of the first lower."""
+        """Run a mirrored pod on a node of the first lower."""
         pod = self.bind(asking(name, cpu, spec={"priority": priority}), A)
         self.land(pod, A, node)
         return pod
 
     def victims(self, wanted: Manifest) -> list[str]:
-        """Ask who has to go behind the first virtual node, where the scheduler would have any go."""
+        """Return the extender's victims on the first virtual node, for which the scheduler offers one victim."""
         offered = {"Pod": wanted, "NodeNameToMetaVictims": {A: {"Pods": [{"UID": "any"}]}}}
         *_, answer = VictimSelector(self.extender).answer(offered, (), 0.0)
         found = answer["NodeNameToMetaVictims"].get(A)

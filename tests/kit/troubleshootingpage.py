@@ -1,9 +1,9 @@
-"""The last part of the page for troubleshooting: a section for each condition and reason that asks for an action.
+"""The last part of the troubleshooting page: a section for each condition and reason that requires an action.
 
-A reader searches the word that he sees, and a search of the site leads to sections, not to rows of a table. So these
-are the words of the reference of conditions once more, each with a heading of its own.
+Users search for the word that they see, and a search of the site leads to sections, not to rows of a table. So this
+page repeats the words of the reference of conditions, each with its own heading.
 
-PYTHONPATH=tests/kit .venv/bin/python -m troubleshootingpage
+Write it with `PYTHONPATH=tests/kit .venv/bin/python -m troubleshootingpage`.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ NOTHING = "nothing."
 
 
 def sections() -> str:
-    """Write a section for each word, in alphabetical order; one that nodes and pods have has a paragraph for each."""
+    """Return a section for each word, in alphabetical order, with a paragraph for each of its meanings."""
     troubling = sorted((one for one in words() if one.remedy != NOTHING), key=_order)
     return "\n".join(line for value, same in groupby(troubling, _value) for line in _section(value, list(same)))
 
@@ -40,12 +40,12 @@ def _section(value: str, same: list[Word]) -> Iterator[str]:
 
 
 def _here(text: str) -> str:
-    """Return a text of the reference, whose links begin in its folder, with links that begin in that of this page."""
+    """Return a text of the reference with links relative to the folder of this page."""
     return text.replace("](../", "](")
 
 
 def rewritten(text: str) -> str:
-    """Put the sections between the marks of a text."""
+    """Return a text with the sections between its marks."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{sections()}{END}{after}"

@@ -1,4 +1,4 @@
-"""Pods that run and what was measured of them, for the tests of a virtual node's use."""
+"""Running pods and their samples, for the tests of a virtual node's usage."""
 
 from tensile.kubelet.stats.usage import LowerPodRef, PodSample, RunningPod, Sample, UsageRate
 
@@ -9,7 +9,10 @@ HOUR = 3_600_000
 
 
 def running(name: str = "web", **containers: int) -> RunningPod:
-    """Make a pod of namespace shop, below mapped/NAME-below; `containers` started so many seconds before noon."""
+    """Make a running pod of namespace shop; `containers` started so many seconds before noon.
+
+    Its lower pod is mapped/NAME-below.
+    """
     starts = {one: NOON - seconds * 1000 for one, seconds in (containers or {"main": 3600}).items()}
     return RunningPod(
         "shop",

@@ -1,7 +1,7 @@
-"""A world for tests of rules: a topology from text, caches as informers would have filled them, a clock that stands.
+"""A world for the tests of rules: a topology from text, caches as informers would fill them, and a fixed clock.
 
-Every cache begins empty and in sync. Objects get their UID from what they are, and their resourceVersion from the cache
-that they are put in, so that a test says only what it is about.
+Every cache begins empty and in sync. Objects get their UID from their kind and name, and their resourceVersion from
+their cache, so that a test has only the details that matter to it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,9 +32,9 @@ _HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
 
 
 def topology(*lowers: str, more: str = "") -> Topology:
-    """Read a topology of lowers given in flow style without braces ("name: lower-a, maintenance: drain").
+    """Parse a topology of lowers given in flow style without braces ("name: lower-a, maintenance: drain").
 
-    None given: lower-a and lower-b as they come. `more` is further text of the file.
+    If none are given, it has lower-a and lower-b with defaults. `more` is further text of the file.
     """
     entries = lowers or (f"name: {A}", f"name: {B}")
     items = "".join(f"- {{kubeconfig: k/{place}, {entry}}}\n" for place, entry in enumerate(entries))
@@ -42,7 +42,7 @@ def topology(*lowers: str, more: str = "") -> Topology:
 
 
 def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
-    """Make a world of empty clusters, in sync, for a topology as above."""
+    """Make a world of empty clusters, in sync, for such a topology."""
     found = topology(*lowers, more=more)
     upper = upper_world()
     synced(*upper.caches(), *upper.more.values())
@@ -52,7 +52,7 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
 
 
 def opened(spec: Lower) -> LowerWorld:
-    """Make a lower as the engine does, with nothing in it."""
+    """Make an empty lower as the engine does."""
     lower = lower_world(spec, NamespaceNaming("demo", OWNER_HERE.mark))
     lower.version = "v1.36.3"
     synced(*lower.caches(), *lower.place_caches(), *lower.more.values())
@@ -60,20 +60,20 @@ def opened(spec: Lower) -> LowerWorld:
 
 
 def synced(*caches: Cache) -> None:
-    """Let caches have had their first list, which was empty."""
+    """Mark caches as synced by an empty first list."""
     for cache in caches:
         cache.replace((), 1)
 
 
 def filled(*given: Any, **more: Any) -> Cache:
-    """Make a cache that has had its first list, which was empty; takes what Cache takes."""
+    """Make a cache that is synced by an empty first list; the arguments are those of Cache."""
     cache = Cache(*given, **more)
     cache.replace((), 1)
     return cache
 
 
 def reload(into: World, *lowers: str, more: str = "") -> None:
-    """Put another topology in force: lowers that are not in it stay, and have left it."""
+    """Apply another topology: lowers that are absent from it stay in the world, marked as not in the topology."""
     into.topology = topology(*lowers, more=more)
     specs = {spec.name: spec for spec in into.topology.lowers}
     for name, lower in into.lowers.items():
@@ -82,11 +82,11 @@ def reload(into: World, *lowers: str, more: str = "") -> None:
     into.lowers.update({name: opened(spec) for name, spec in specs.items() if name not in into.lowers})
 
 
-# What caches are told.
+# Changes of caches.
 
 
 def put(cache: Cache, *manifests: Manifest) -> Entry:
-    """Let the watch tell a cache of objects, each newer than all before, and return the last entry."""
+    """Put objects into a cache as its watch does, each newer than all before, and return the last entry."""
     for manifest in manifests:
         cache.put(stored(manifest, cache.version + 1))
     meta = metadata(manifests[-1])
@@ -96,14 +96,14 @@ def put(cache: Cache, *manifests: Manifest) -> Entry:
 
 
 def drop(cache: Cache, name: str, namespace: str = "default") -> None:
-    """Let the watch tell that an object went, so that its name is known to be empty."""
+    """Remove an object from a cache as its watch does, so that its name is known to be free."""
     entry = cache.get(namespace, name)
     assert entry is not None
     cache.remove(stored(entry.manifest(), cache.version + 1))
 
 
 def lose(cache: Cache, name: str, namespace: str = "default") -> None:
-    """Let a fresh list lack an object, so that nobody knows what became of it."""
+    """Relist a cache without an object, so that its fate is not known."""
     kept = [entry.raw for entry in cache if (entry.namespace, entry.name) != (namespace, name)]
     assert len(kept) < len(cache)
     cache.replace(kept, cache.version + 1)
@@ -115,7 +115,10 @@ def stored(manifest: Manifest, version: int) -> bytes:
 
 
 def home(of: World, lower: str = A, namespace: str = "default") -> None:
-    """Make a namespace that exists above, and below by somebody else, with its account, so that pods can be made."""
+    """Put a namespace into the upper and a lower cluster, with its account, so that pods can be created in it.
+
+    The lower namespace has no owner.
+    """
     here = of.lowers[lower]
     put(of.upper.namespaces, space(namespace))
     put(here.namespaces, space(namespace, uid=f"below-{namespace}"))
@@ -123,23 +126,23 @@ def home(of: World, lower: str = A, namespace: str = "default") -> None:
 
 
 def raised(of: World, lower: str = A) -> Entry:
-    """Let a lower's virtual node exist above, as the engine would have made it now."""
+    """Put a lower's virtual node into the upper cluster, as the engine would create it now."""
     (made,) = NodeRule().decide(node_key(of.lowers[lower]), of).wanted
     assert isinstance(made, Present)
     return put(of.upper.nodes, written({**made.manifest, "metadata": made.manifest["metadata"] | {"uid": "node"}}))
 
 
-# Objects. Keyword arguments beyond those named go into the metadata.
+# Objects. Keyword arguments beyond those named are in the metadata.
 
 
 def thing(kind: str, name: str, namespace: str = "default", api: str = "v1", **meta: Any) -> Manifest:
-    """Make an object with metadata and nothing else; namespace "" where its kind has none."""
+    """Make an object with metadata and nothing else; namespace is "" if its kind has none."""
     where = {"namespace": namespace} if namespace else {}
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **where, "uid": f"{kind}-{name}", **meta}}
 
 
 def upper_pod(name: str = "web", spec: Manifest | None = None, status: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make an upper pod bound to lower-a, with one container "main"; spec and status are laid over that."""
+    """Make an upper pod bound to lower-a, with one container "main"; spec and status are merged over that."""
     basis = {"nodeName": A, "containers": [{"name": "main", "image": "app:1"}]}
     pod = thing("Pod", name, meta.pop("namespace", "default"), generation=1, **meta)
     return {**pod, "spec": basis | (spec or {}), "status": {"phase": "Pending"} | (status or {})}
@@ -183,7 +186,7 @@ def secret(name: str = "password", kind: str = "Opaque", **meta: Any) -> Manifes
 
 
 def space(name: str = "default", **meta: Any) -> Manifest:
-    """Make a namespace, with the label that the API gives to each."""
+    """Make a namespace, with the label that the API adds to each."""
     given = meta.pop("labels", {})
     return thing("Namespace", name, "", labels={"kubernetes.io/metadata.name": name, **given}, **meta)
 
@@ -194,7 +197,7 @@ def account(namespace: str = "default", name: str = "default") -> Manifest:
 
 
 def lower_node(name: str = "n1", cpu: str = "4", *, ready: bool = True, arch: str = "amd64", **spec: Any) -> Manifest:
-    """Make a real node of a lower cluster: 8Gi, 110 pods; keyword arguments beyond those named go into the spec."""
+    """Make a real node of a lower cluster: 8Gi, 110 pods; keyword arguments beyond those named are in its spec."""
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     amounts = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
     info = {"architecture": arch, "operatingSystem": "linux", "kubeletVersion": "v1.36.3"}
@@ -203,7 +206,7 @@ def lower_node(name: str = "n1", cpu: str = "4", *, ready: bool = True, arch: st
 
 
 def marked(manifest: Manifest, upper_uid: str, owner: Owner = OWNER_HERE, **meta: Any) -> Manifest:
-    """Return an object with an owner's marks, as made for the upper object of that UID."""
+    """Return an object with an owner's marks, as created for the upper object of that UID."""
     ours = {
         "labels": labels(manifest) | {OWNER: owner.mark},
         "annotations": annotations(manifest) | {OWNER_NAME: owner.name, UPPER_UID: upper_uid},
@@ -212,7 +215,7 @@ def marked(manifest: Manifest, upper_uid: str, owner: Owner = OWNER_HERE, **meta
 
 
 def written(manifest: Manifest) -> Manifest:
-    """Return an object with the API's book-keeping that all its labels and annotations were written by us."""
+    """Return an object whose managedFields record that tensile wrote all its labels and annotations."""
     fields = {
         f"f:{section}": {f"f:{key}": {} for key in metadata(manifest).get(section) or {}}
         for section in ("labels", "annotations")
@@ -222,7 +225,7 @@ def written(manifest: Manifest) -> Manifest:
 
 
 def changed(cache: Cache, name: str, change: Callable[[Manifest], None], namespace: str = "default") -> Entry:
-    """Let somebody change an object: `change` gets it decoded; the watch tells of the result."""
+    """Change an object as another client: `change` receives it decoded, and the cache receives the result."""
     entry = cache.get(namespace, name)
     assert entry is not None
     manifest = deepcopy(entry.manifest())
@@ -230,11 +233,11 @@ def changed(cache: Cache, name: str, change: Callable[[Manifest], None], namespa
     return put(cache, manifest)
 
 
-# What rules say.
+# Decisions of rules.
 
 
 def decided(rule: Rule, key: Key, of: World) -> tuple[Decision, Plan]:
-    """Ask a rule about a key, and work out the steps; nobody may change an object that the caches share."""
+    """Return a rule's decision about a key and its plan; fail if they change an object that the caches share."""
     decision = rule.decide(key, of)
     found = plan(key, decision, of)
     for cache in (*of.upper.caches(), *(cache for lower in of.lowers.values() for cache in lower.caches())):
@@ -243,13 +246,13 @@ def decided(rule: Rule, key: Key, of: World) -> tuple[Decision, Plan]:
 
 
 def only(decision: Decision) -> Wanted:
-    """Return the one thing that a decision wants."""
+    """Return the one object that a decision wants."""
     (wanted,) = decision.wanted
     return wanted
 
 
 def names(keys: Iterable[Key]) -> Iterator[str]:
-    """Yield the names of keys, sorted, with their namespace where they have one."""
+    """Yield the names of keys, sorted, with their namespace if they have one."""
     yield from sorted(f"{key.namespace}/{key.name}" if key.namespace else key.name for key in keys)
 
 
@@ -257,6 +260,6 @@ SIBLING = owner_of(OWNER_HERE.upper, "second")
 
 
 def kept_node(owner: str, ready: str = "True", **more: str) -> Manifest:
-    """Make a virtual node of an owner, as its engine or its absence shows."""
+    """Make a virtual node of an owner, with the Ready status that its engine or its absence leaves."""
     node = thing("Node", f"node-{owner}", "", labels={"type": "virtual-kubelet", OWNER: owner} | more)
     return {**node, "status": {"conditions": [{"type": "Ready", "status": ready}]}}

@@ -1,4 +1,4 @@
-"""What the tests of cluster access share: a scripted apiserver, certificates, kubeconfigs."""
+"""Fixtures of the tests of cluster access: a scripted apiserver, certificates and kubeconfigs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +19,7 @@ async def apiserver() -> AsyncIterator[Apiserver]:
 
 @pytest.fixture
 async def cluster(apiserver: Apiserver) -> AsyncIterator[HttpCluster]:
-    """A client of that apiserver, called `a`, that waits in no time."""
+    """A client of that apiserver, with the name `a` and short timeouts."""
     client = HttpCluster("a", access_to(apiserver.port), timeout=5.0, margin=0.2)
     yield client
     await client.close()
@@ -27,11 +27,11 @@ async def cluster(apiserver: Apiserver) -> AsyncIterator[HttpCluster]:
 
 @pytest.fixture(scope="session")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    """Certificates of two authorities, made once."""
+    """Certificates of two certificate authorities, created once per session."""
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory of the test's own for kubeconfigs."""
+    """A temporary directory for the kubeconfigs of one test."""
     return tmp_path

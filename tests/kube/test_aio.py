@@ -1,4 +1,4 @@
-"""aiohttp comes in without the authorities of the system, and nothing else is kept from them."""
+"""Tests of the import of aiohttp and `kubernetes`: it loads no system CAs and hides nothing from other code."""
 
 import os
 import ssl
@@ -18,15 +18,15 @@ print(len(aiohttp.connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), before == dic
 
 
 @pytest.mark.process
-def test_the_engine_starts_without_reading_authorities_that_nobody_uses() -> None:
-    """The contexts of aiohttp's own trust nobody, whichever module comes first, and the environment is as it was."""
+def test_importing_the_engine_loads_no_system_certificate_authorities() -> None:
+    """The default TLS context of aiohttp trusts no CA after the import, and the environment is unchanged."""
     done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True"]
 
 
 @pytest.mark.process
-def test_the_engine_starts_as_a_user_without_a_home() -> None:
-    """A container may run as a user that is only a number; the environment is as it was, without HOME."""
+def test_the_engine_can_be_imported_by_a_user_without_a_home_directory() -> None:
+    """A container may run as a bare user ID without HOME; the import works and leaves the environment unchanged."""
     nobody = ("unshare", "--user", "--map-user=65532", "--map-group=65532", "env", "-u", "HOME")
     done = subprocess.run([*nobody, sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True"]
@@ -44,15 +44,15 @@ print(CoreV1Api.__name__, config.load_kube_config.__name__, watch.Watch.__name__
 
 
 @pytest.mark.process
-def test_the_engine_does_not_load_the_synchronous_client() -> None:
-    """It would cost 10 MiB; programs that use it beside the engine's modules still import it as usual."""
+def test_the_engine_does_not_import_the_synchronous_kubernetes_client() -> None:
+    """The synchronous client would cost 10 MiB; code that needs it can still import it as usual afterwards."""
     done = subprocess.run([sys.executable, "-c", _MODULES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "CoreV1Api load_kube_config Watch WsApiClient"]
 
 
 @pytest.mark.parametrize("known", ["", "/somewhere"], ids=["nothing", "a file"])
-def test_what_the_environment_says_of_authorities_is_put_back(known: str) -> None:
-    """Programs that give credentials inherit it, and later contexts read it."""
+def test_the_certificate_environment_variables_are_restored(known: str) -> None:
+    """Credential plugins inherit SSL_CERT_FILE, and TLS contexts that are created later read it."""
     before = dict(os.environ)
     try:
         os.environ.pop("SSL_CERT_FILE", None)

@@ -1,4 +1,4 @@
-"""The client against a scripted apiserver: what it sends, what it makes of answers, what it never does."""
+"""Tests of the client against a scripted apiserver: its requests, how it reads responses, and what it never does."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ REF = Ref("a", POD, "default", "web")
 WRITTEN = {"fieldManager": "tensile-kube", "fieldValidation": "Ignore"}
 
 
-async def test_a_read_is_at_quorum(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A GET without a resourceVersion, which Kubernetes answers from a quorum, returns the very bytes of the answer."""
+async def test_a_read_is_a_quorum_get_and_returns_the_raw_response(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A GET without a resourceVersion is a quorum read in Kubernetes, and its raw response is returned."""
     raw = orjson.dumps(pod("web", 12, extra=[1, {}]))
     apiserver.play("list", Answer(body=raw))
     assert await cluster.read(REF) == raw
@@ -36,9 +36,9 @@ async def test_a_read_is_at_quorum(apiserver: Apiserver, cluster: HttpCluster) -
 
 
 async def test_a_create_posts_the_object_to_its_collection(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """The body is the manifest, as JSON, under our field manager's name; the stored object comes back.
+    """The request has the manifest as JSON and our field manager, and `create` returns the stored object.
 
-    Reviews are creates of objects that nobody stores and that have no name.
+    Reviews are created in the same way, although the apiserver does not store them and they have no name.
     """
     stored = orjson.dumps(pod("web", 12))
     apiserver.play("write", Answer(201, stored))
@@ -51,8 +51,10 @@ async def test_a_create_posts_the_object_to_its_collection(apiserver: Apiserver,
     assert apiserver.asked[-1].path == "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
-async def test_a_token_is_asked_of_its_account(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """As the account's subresource; a refusal is the apiserver's."""
+async def test_a_token_is_requested_as_a_subresource_of_its_service_account(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """If the apiserver denies the request, the error names the token subresource."""
     account, request = Ref("a", SERVICE_ACCOUNT, "default", "robot"), {"spec": {"expirationSeconds": 600}}
     issued = {**request, "status": {"token": "t"}}
     apiserver.play("write", answer(issued, 201))
@@ -75,18 +77,18 @@ async def test_a_token_is_asked_of_its_account(apiserver: Apiserver, cluster: Ht
         (Patch("apply-patch", {"kind": "Lease"}), "application/apply-patch+yaml", {"force": "true"}),
     ],
 )
-async def test_a_patch_names_its_kind_by_media_type(
+async def test_each_type_of_patch_is_sent_with_its_media_type(
     apiserver: Apiserver, cluster: HttpCluster, patch: Patch, sent: str, more: Mapping[str, str]
 ) -> None:
-    """Each kind of patch has its media type; applying takes fields over from others."""
+    """The Content-Type is that of the patch; an apply patch also takes over fields of other managers by force."""
     await cluster.patch(REF, patch, "status")
     asked = apiserver.asked[-1]
     assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/default/pods/web/status")
     assert (asked.headers["content-type"], asked.query, asked.json()) == (sent, {**WRITTEN, **more}, patch.body)
 
 
-async def test_every_delete_carries_the_uid(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """The precondition is in the body, and a grace period only when one is given, zero included."""
+async def test_every_delete_has_a_uid_precondition(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The body has the UID, and a resourceVersion and a grace period (also one of 0) only if they are passed."""
     await cluster.delete(REF, uid="u-1", grace=0)
     await cluster.delete(Ref("a", NODE, "", "n"), uid="u-2")
     await cluster.delete(REF, uid="u-3", version="17")
@@ -100,20 +102,20 @@ async def test_every_delete_carries_the_uid(apiserver: Apiserver, cluster: HttpC
     assert third.json() == {**base, "preconditions": {"uid": "u-3", "resourceVersion": "17"}}
 
 
-async def test_a_large_body_goes_through(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Objects over a megabyte are sent whole and without a warning."""
+async def test_an_object_of_more_than_a_megabyte_is_sent_whole(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The client does not limit the size of an object in a request."""
     body = {"data": {"k": "x" * 1_500_000}}
     await cluster.create(Ref("a", CONFIG_MAP, "default", "big"), body)
     assert apiserver.asked[-1].json() == body
 
 
-async def test_the_release_is_read(cluster: HttpCluster) -> None:
-    """The server's version is that of its /version."""
+async def test_version_returns_the_version_of_the_apiserver(cluster: HttpCluster) -> None:
+    """The version is the gitVersion that the apiserver returns at /version."""
     assert await cluster.version() == "v1.36.3"
 
 
-async def test_a_list_goes_through_all_pages(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Pages of 500 at quorum, with the token of the page before; selectors go along with each."""
+async def test_a_list_requests_all_pages(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Each request is a quorum read of up to 500 objects with the selectors and the last page's continue token."""
     apiserver.play("list", listing(20, pod("a", 5), more="to/ken="), listing(20, pod("b", 6)))
     found = await cluster.list(POD, Selection("default", "x in (a,b)", "spec.nodeName=n"))
     assert [orjson.loads(raw)["metadata"]["name"] for raw in found.items] == ["a", "b"]
@@ -124,13 +126,15 @@ async def test_a_list_goes_through_all_pages(apiserver: Apiserver, cluster: Http
     assert second == {**first, "continue": "to/ken="}
 
 
-async def test_a_page_is_read_while_the_next_one_is_made(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """The first page is looked through though the server has yet to answer for the second."""
+async def test_the_objects_of_a_page_are_read_while_the_next_page_is_requested(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """The reader gets the objects of the first page although the server has not answered for the second one."""
     seen: list[str] = []
     both = asyncio.Event()
 
     def read(raw: bytes) -> None:
-        """Keep the name."""
+        """Record the name of the object."""
         seen.append(orjson.loads(raw)["metadata"]["name"])
         if len(seen) > 1:
             both.set()
@@ -144,8 +148,10 @@ async def test_a_page_is_read_while_the_next_one_is_made(apiserver: Apiserver, c
     await asyncio.gather(listed, return_exceptions=True)
 
 
-async def test_a_list_gives_what_was_read(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """In the order of the pages; when etcd compacts between two of them, one request for everything follows."""
+async def test_a_list_starts_again_without_pages_if_its_continue_token_expires(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """If etcd compacts between two pages, one unpaged request returns everything, in the order of the response."""
     pages = listing(20, pod("a", 5), more="c"), refusal(410, "Expired"), listing(30, pod("b", 25), pod("c", 26))
     apiserver.play("list", *pages)
     found = await cluster.list(POD, Selection(), lambda raw: orjson.loads(raw)["metadata"]["name"])
@@ -153,16 +159,18 @@ async def test_a_list_gives_what_was_read(apiserver: Apiserver, cluster: HttpClu
     assert (apiserver.asked[-1].path, apiserver.asked[-1].query) == ("/api/v1/pods", {})
 
 
-async def test_an_object_that_cannot_be_read_is_the_clusters_fault(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """What a reader raises is told with its words, and no request is left behind."""
+async def test_a_list_raises_unreachable_if_an_object_cannot_be_parsed(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """The error names the exception of the reader, and the pending request for the next page is canceled."""
     apiserver.play("list", listing(20, pod("a", 5), more="c"), Hang())
     with pytest.raises(Unreachable, match="ZeroDivisionError"):
         await cluster.list(POD, Selection(), lambda _: 1 // 0)
     assert await cluster.version() == "v1.36.3"
 
 
-async def test_a_refused_write_is_an_error_and_is_counted(apiserver: Apiserver) -> None:
-    """The error says where and what, the hook hears of it, and the write is not sent again."""
+async def test_a_rejected_write_raises_an_error_and_is_not_repeated(apiserver: Apiserver) -> None:
+    """The error names the cluster and the request, and the hook is called with the result of each write."""
     heard: list[tuple[str, str, str]] = []
     cluster = HttpCluster("a", access_to(apiserver.port), observe=lambda *what: heard.append(what))
     apiserver.play("write", refusal(409, "Conflict"))
@@ -175,8 +183,11 @@ async def test_a_refused_write_is_an_error_and_is_counted(apiserver: Apiserver) 
     assert [asked.method for asked in apiserver.asked] == ["PATCH", "POST"]
 
 
-async def test_every_request_is_counted(apiserver: Apiserver) -> None:
-    """By method and status, 0 where no answer came; each try of a read counts, and a watch once it begins."""
+async def test_every_request_is_counted_by_method_and_status(apiserver: Apiserver) -> None:
+    """The status is 0 if there is no response.
+
+    Each try of a read counts, and a watch counts once the server answers it.
+    """
     requests = RequestMetrics()
     cluster = HttpCluster("a", access_to(apiserver.port), requests=requests)
     half = Drop(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{")
@@ -199,18 +210,20 @@ async def test_every_request_is_counted(apiserver: Apiserver) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 201 Created\r\nContent-Length: 90\r\n\r\n{"])
-async def test_a_write_whose_answer_was_lost_is_not_sent_again(
+async def test_a_write_is_not_repeated_if_its_response_is_lost(
     apiserver: Apiserver, cluster: HttpCluster, first: bytes
 ) -> None:
-    """Whether it happened is for the next decision to see."""
+    """Whether the write took effect is for the next decision to find out."""
     apiserver.play("write", Drop(first), answer({}))
     with pytest.raises(Unreachable, match="closed the connection"):
         await cluster.create(REF, {})
     assert len(apiserver.of("write")) == 1
 
 
-async def test_a_read_whose_connection_broke_is_asked_again(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Up to three times in one call; what was understood and refused will be refused again."""
+async def test_a_read_is_retried_up_to_three_times_if_its_connection_breaks(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """A denied read is not retried, because it would be denied again."""
     half = Drop(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{")
     apiserver.play("list", half, half, answer(pod("web", 12)), half, half, half, refusal(403, "Forbidden"))
     assert orjson.loads(await cluster.read(REF)) == pod("web", 12)
@@ -221,12 +234,12 @@ async def test_a_read_whose_connection_broke_is_asked_again(apiserver: Apiserver
         assert len(apiserver.asked) == count
 
 
-async def test_a_read_waits_as_long_as_it_is_asked_to(apiserver: Apiserver) -> None:
-    """A short Retry-After is waited out within the call, a long one is the caller's to decide."""
+async def test_a_read_waits_for_a_short_retry_after(apiserver: Apiserver) -> None:
+    """A short Retry-After is waited for within the call; a long one raises Throttled, and the caller decides."""
     waited: list[float] = []
 
     async def wait(seconds: float) -> None:
-        """Note the wait instead of waiting."""
+        """Record the wait instead of waiting."""
         waited.append(seconds)
 
     cluster = HttpCluster("a", access_to(apiserver.port), sleep=wait)
@@ -240,15 +253,17 @@ async def test_a_read_waits_as_long_as_it_is_asked_to(apiserver: Apiserver) -> N
     assert refused.value.retry_after == 60.0
 
 
-async def test_a_page_instead_of_an_object_is_no_answer(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A proxy's login page with status 200 is recognised by its media type."""
+async def test_a_read_raises_unreachable_if_the_response_is_a_web_page(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """The media type shows that a response with status 200 is the login page of a proxy."""
     apiserver.play("list", Answer(200, b"<html>", {"Content-Type": "text/html"}))
     with pytest.raises(Unreachable, match="text/html"):
         await cluster.read(REF)
 
 
-async def test_an_apiserver_that_does_not_run_is_told_by_its_address() -> None:
-    """Nobody listening is said as such."""
+async def test_the_error_names_the_address_if_the_connection_is_refused() -> None:
+    """Health also records that no connection could be opened."""
     cluster = HttpCluster("a", access_to(1))
     with pytest.raises(
         Unreachable, match=r"cannot connect to 127\.0\.0\.1:1 \(Connection refused\): check the address"
@@ -259,8 +274,10 @@ async def test_an_apiserver_that_does_not_run_is_told_by_its_address() -> None:
 
 
 @pytest.mark.parametrize("name", ["../secrets/x", "a/b", "..", ".", "a%2fb", "%"])
-async def test_a_name_cannot_lead_to_another_path(apiserver: Apiserver, cluster: HttpCluster, name: str) -> None:
-    """Kubernetes does not check references inside pods; such a name is refused before anything is sent."""
+async def test_a_name_that_would_change_the_request_path_is_rejected(
+    apiserver: Apiserver, cluster: HttpCluster, name: str
+) -> None:
+    """Kubernetes does not validate references inside pods, so the client raises Denied before it sends any request."""
     for ref in (Ref("a", CONFIG_MAP, "default", name), Ref("a", CONFIG_MAP, name, "x")):
         with pytest.raises(Denied, match="is not a valid name in Kubernetes"):
             await cluster.read(ref)
@@ -271,18 +288,18 @@ async def test_a_name_cannot_lead_to_another_path(apiserver: Apiserver, cluster:
     assert apiserver.asked == []
 
 
-async def test_other_signs_in_names_are_quoted(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A question mark is part of the name and begins no query."""
+async def test_special_characters_in_names_are_percent_encoded(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A question mark in a name is a part of the path and does not begin a query."""
     await cluster.read(Ref("a", CONFIG_MAP, "default", "a?watch=1#b c"))
     assert apiserver.asked[-1].path == "/api/v1/namespaces/default/configmaps/a%3Fwatch%3D1%23b%20c"
 
 
-async def test_requests_keep_to_the_rate(apiserver: Apiserver) -> None:
-    """Beyond the burst each request waits for its turn, whatever it is."""
+async def test_requests_beyond_the_burst_wait_for_the_rate_limit(apiserver: Apiserver) -> None:
+    """Reads and writes share one rate limit."""
     waited: list[float] = []
 
     async def wait(seconds: float) -> None:
-        """Note the wait instead of waiting."""
+        """Record the wait instead of waiting."""
         waited.append(round(seconds, 3))
 
     cluster = HttpCluster("a", access_to(apiserver.port), qps=10, burst=2, clock=lambda: 5.0, sleep=wait)
@@ -295,22 +312,22 @@ async def test_requests_keep_to_the_rate(apiserver: Apiserver) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 429, 503])
-async def test_the_page_of_a_load_balancer_is_no_contact(
+async def test_the_error_page_of_a_load_balancer_does_not_count_as_contact(
     apiserver: Apiserver, cluster: HttpCluster, status: int
 ) -> None:
-    """It may even ask to come again later; an apiserver explains every refusal with a Status."""
+    """It may even have a Retry-After; an apiserver explains every rejection with a Status."""
     apiserver.play("identity", Answer(status, b"<html>", {"Content-Type": "text/html", "Retry-After": "60"}))
     with pytest.raises(Unreachable):
         await cluster.identify()
     assert cluster.health.error
 
 
-async def test_a_busy_apiserver_is_asked_again(apiserver: Apiserver) -> None:
-    """It refuses requests over its limit in plain text, without a Status, and answers the others."""
+async def test_a_request_is_retried_if_a_busy_apiserver_rejects_it_without_a_status(apiserver: Apiserver) -> None:
+    """An overloaded apiserver rejects some requests in plain text with a Retry-After, and serves the others."""
     waited: list[float] = []
 
     async def wait(seconds: float) -> None:
-        """Note the wait instead of waiting."""
+        """Record the wait instead of waiting."""
         waited.append(seconds)
 
     cluster = HttpCluster("a", access_to(apiserver.port), sleep=wait)
@@ -322,10 +339,10 @@ async def test_a_busy_apiserver_is_asked_again(apiserver: Apiserver) -> None:
     await cluster.close()
 
 
-async def test_an_api_of_another_server_says_nothing_about_the_cluster(
+async def test_a_failed_aggregated_api_or_eviction_does_not_affect_the_clusters_health(
     apiserver: Apiserver, cluster: HttpCluster
 ) -> None:
-    """Nor does an eviction that fails for what the budgets say; a failed read of the cluster's own does."""
+    """Only if a read from the cluster's own apiserver fails, health records an error."""
     await cluster.identify()
     groups = answer({"groups": [{"versions": [{"groupVersion": "metrics.k8s.io/v1beta1"}]}]})
     down = refusal(503, "ServiceUnavailable")
@@ -341,8 +358,8 @@ async def test_an_api_of_another_server_says_nothing_about_the_cluster(
     assert cluster.health.error
 
 
-async def test_a_custom_resource_names_its_lists_as_it_likes(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A definition may set `listKind`; a kind of Kubernetes has no other name for its lists."""
+async def test_a_list_of_a_custom_resource_may_have_any_kind(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A CustomResourceDefinition may set `listKind`; for a built-in kind, any other list kind is an error."""
     found = {"kind": "WidgetCollection", "metadata": {"resourceVersion": "7"}, "items": []}
     apiserver.play("list", answer(found), answer(found))
     widgets = Kind("example.com/v1", "Widget", "widgets", namespaced=True)

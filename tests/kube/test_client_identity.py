@@ -1,4 +1,7 @@
-"""Which cluster it is: pinned by its kube-system, checked after every lost connection, refused when it is another."""
+"""Tests of a cluster's identity: the UID of kube-system is pinned and checked after every lost connection.
+
+A cluster with another UID is refused.
+"""
 
 import asyncio
 
@@ -14,24 +17,28 @@ from tensile.objects import POD, Ref
 REF = Ref("a", POD, "default", "web")
 
 
-async def test_the_first_identity_is_kept(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """The UID of kube-system is what tells clusters apart."""
+async def test_the_first_uid_of_kube_system_is_pinned(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The UID of namespace kube-system identifies a cluster."""
     assert cluster.identity.pin == ""
     assert await cluster.identify() == UID
     assert cluster.identity.pin == UID
     assert apiserver.asked[-1].path == "/api/v1/namespaces/kube-system"
 
 
-async def test_without_the_right_to_read_it_that_is_said(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A missing permission is a denial and pins nothing."""
+async def test_identify_raises_denied_and_pins_nothing_without_the_permission(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """The error names the missing permission to read namespace kube-system."""
     apiserver.play("identity", refusal(403, "Forbidden"))
     with pytest.raises(Denied, match="read Namespace kube-system"):
         await cluster.identify()
     assert cluster.identity.pin == ""
 
 
-async def test_a_cluster_that_denies_its_identity_is_unproven(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """It answers, so it is not silent; but nothing may be done in it until it shows which cluster it is."""
+async def test_no_request_is_sent_while_the_cluster_denies_reading_its_identity(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """The cluster responds, so it counts as reachable, but it is unproven until its identity can be read."""
     await cluster.identify()
     cluster.identity.doubt()
     apiserver.play("identity", refusal(403, "Forbidden"))
@@ -45,8 +52,8 @@ async def test_a_cluster_that_denies_its_identity_is_unproven(apiserver: Apiserv
     assert cluster.health.unproven == ""
 
 
-async def test_a_server_that_is_no_apiserver_is_silence(apiserver: Apiserver) -> None:
-    """Every apiserver knows that namespace: a 404 without a Status is another program's, and no contact."""
+async def test_a_404_without_a_status_counts_as_no_contact(apiserver: Apiserver) -> None:
+    """Every apiserver has namespace kube-system, so such a 404 comes from another program."""
     now = [0.0]
     cluster = HttpCluster("a", access_to(apiserver.port), clock=lambda: now[0])
     await cluster.identify()
@@ -60,8 +67,10 @@ async def test_a_server_that_is_no_apiserver_is_silence(apiserver: Apiserver) ->
     await cluster.close()
 
 
-async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Once another cluster answered, no call of any sort reaches it; the right one is served again by itself."""
+async def test_no_request_but_the_identity_check_is_sent_to_a_different_cluster(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """All calls raise WrongCluster until the pinned cluster responds again, which ends the refusal by itself."""
     await cluster.identify()
     apiserver.uid = "another"
     with pytest.raises(WrongCluster, match="a different cluster responds"):
@@ -88,10 +97,10 @@ async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster
     assert len(apiserver.of("write")) == 1
 
 
-async def test_after_a_lost_connection_the_identity_is_checked_first(
+async def test_the_identity_is_checked_before_the_next_write_after_a_lost_connection(
     apiserver: Apiserver, cluster: HttpCluster
 ) -> None:
-    """Nothing is written to what came up at an address before it has shown which cluster it is."""
+    """No write is sent to the server at the address until it proves which cluster it is."""
     await cluster.identify()
     apiserver.play("write", Drop())
     with pytest.raises(Unreachable):
@@ -102,8 +111,10 @@ async def test_after_a_lost_connection_the_identity_is_checked_first(
     assert [asked.sort for asked in apiserver.asked] == ["identity", "write", "identity"]
 
 
-async def test_after_a_broken_watch_the_identity_is_checked_first(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """The next watch, too, asks first who is there."""
+async def test_the_identity_is_checked_before_the_next_watch_after_a_broken_watch(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """A new watch is only opened after the server has proved which cluster it is."""
     await cluster.identify()
     apiserver.play("watch", Stream().drop(), Stream().end())
     with pytest.raises(Unreachable):
@@ -112,8 +123,8 @@ async def test_after_a_broken_watch_the_identity_is_checked_first(apiserver: Api
     assert [asked.sort for asked in apiserver.asked] == ["identity", "watch", "identity", "watch"]
 
 
-async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A hundred calls after an outage ask for the identity once."""
+async def test_concurrent_calls_share_one_identity_check(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """After an outage, a hundred reads cause a single request for the identity."""
     await cluster.identify()
     apiserver.play("write", Drop())
     with pytest.raises(Unreachable):
@@ -123,8 +134,8 @@ async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: Htt
     assert len(apiserver.of("list")) == 100
 
 
-async def test_an_error_of_the_server_is_no_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A 500 comes from the same cluster: to a read it is silence, but needs no check."""
+async def test_a_server_error_for_a_read_needs_no_identity_check(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A 500 comes from the same cluster. It counts as a failure of the cluster until the next response."""
     await cluster.identify()
     apiserver.play("list", *[refusal(500, "InternalError")] * 3)
     with pytest.raises(Unreachable):
@@ -135,8 +146,10 @@ async def test_an_error_of_the_server_is_no_lost_connection(apiserver: Apiserver
     assert len(apiserver.of("identity")) == 1
 
 
-async def test_an_error_of_the_server_to_a_write_is_no_silence(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A webhook that fails makes one, while the cluster is as well as it was."""
+async def test_a_server_error_for_a_write_does_not_make_the_cluster_unreachable(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """A failing webhook also causes a 500, although the cluster itself is healthy."""
     await cluster.identify()
     apiserver.play("write", refusal(500, "InternalError"), refusal(503, ""))
     for _ in range(2):
@@ -146,8 +159,8 @@ async def test_an_error_of_the_server_to_a_write_is_no_silence(apiserver: Apiser
     assert cluster.health.unreachable_for(1e9) == 0.0
 
 
-async def test_refusals_are_contact_and_failures_are_silence(apiserver: Apiserver) -> None:
-    """Any answer of the apiserver shows that it is there; no answer begins the silence."""
+async def test_a_denied_request_counts_as_contact_and_a_lost_response_does_not(apiserver: Apiserver) -> None:
+    """Any response of the apiserver proves that it runs; the time of silence begins with the first lost response."""
     now = [0.0]
     cluster = HttpCluster("a", access_to(apiserver.port), clock=lambda: now[0])
     apiserver.play("write", refusal(403, "Forbidden"), Drop())
@@ -165,8 +178,8 @@ async def test_refusals_are_contact_and_failures_are_silence(apiserver: Apiserve
     await cluster.close()
 
 
-async def test_closing_gives_up_a_check_that_waits() -> None:
-    """A client can be closed while an apiserver that hangs is asked who it is."""
+async def test_closing_the_client_cancels_a_pending_identity_check() -> None:
+    """A client can be closed while an apiserver does not respond to the identity check."""
     async with running(Apiserver()) as server:
         cluster = HttpCluster("a", access_to(server.port))
         await cluster.identify()

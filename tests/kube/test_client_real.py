@@ -1,4 +1,4 @@
-"""The client against a real apiserver: each error of the table provoked for real, and what calls give."""
+"""Tests of the client against a real apiserver: each class of error with a real cause, and the results of calls."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ WAIT = 20.0
 
 @pytest.fixture
 async def lower(sandbox: "Sandbox") -> AsyncIterator[HttpCluster]:
-    """A client of the first lower cluster, as its administrator."""
+    """A client of the first lower cluster, with the rights of its administrator."""
     cluster = HttpCluster("lower-a", await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig"))
     yield cluster
     await cluster.close()
@@ -40,7 +40,7 @@ async def lower(sandbox: "Sandbox") -> AsyncIterator[HttpCluster]:
 
 @pytest.fixture
 async def namespace(lower: HttpCluster) -> AsyncIterator[str]:
-    """A namespace of the test's own."""
+    """A namespace that only this test uses."""
     ref = Ref("lower-a", NAMESPACE, "", f"client-{uuid.uuid4().hex[:8]}")
     made = orjson.loads(await lower.create(ref, {"metadata": {"name": ref.name}}))
     yield ref.name
@@ -48,12 +48,12 @@ async def namespace(lower: HttpCluster) -> AsyncIterator[str]:
 
 
 def at(namespace: str, name: str, kind: Kind = CONFIG_MAP) -> Ref:
-    """Name an object of the lower."""
+    """Return the reference of an object in the lower cluster."""
     return Ref("lower-a", kind, namespace, name)
 
 
 async def made(lower: HttpCluster, ref: Ref, **more: object) -> Manifest:
-    """Create an object and give it as stored."""
+    """Create an object and return it as stored."""
     stored: Manifest = orjson.loads(await lower.create(ref, {"metadata": {"name": ref.name}, **more}))
     return stored
 
@@ -63,8 +63,8 @@ def uid_of(manifest: Manifest) -> str:
     return str(manifest["metadata"]["uid"])
 
 
-async def test_an_object_lives_from_create_to_delete(lower: HttpCluster, namespace: str) -> None:
-    """What is created can be read, changed and deleted, and is not found afterwards."""
+async def test_an_object_can_be_created_read_patched_and_deleted(lower: HttpCluster, namespace: str) -> None:
+    """Its only field manager is ours, and after the deletion a read raises NotFound."""
     ref = at(namespace, "life")
     stored = await made(lower, ref, data={"a": "1"})
     assert orjson.loads(await lower.read(ref)) == stored
@@ -78,8 +78,8 @@ async def test_an_object_lives_from_create_to_delete(lower: HttpCluster, namespa
         await lower.read(ref)
 
 
-async def test_a_name_that_is_taken_is_told_apart_from_a_lost_race(lower: HttpCluster, namespace: str) -> None:
-    """Both are 409; the reason tells them apart."""
+async def test_already_exists_and_conflict_are_distinguished(lower: HttpCluster, namespace: str) -> None:
+    """The apiserver returns 409 for both; the reason of the Status distinguishes them."""
     ref = at(namespace, "taken")
     stored = await made(lower, ref)
     with pytest.raises(AlreadyExists) as taken:
@@ -93,10 +93,10 @@ async def test_a_name_that_is_taken_is_told_apart_from_a_lost_race(lower: HttpCl
 
 
 @pytest.mark.parametrize("media", ["merge-patch", "strategic-merge-patch", "apply-patch"])
-async def test_a_patch_of_another_object_under_the_name_is_a_conflict(
+async def test_a_patch_with_the_uid_of_another_object_is_a_conflict(
     lower: HttpCluster, namespace: str, media: str
 ) -> None:
-    """The UID in the body fences the write, whichever way Kubernetes says so."""
+    """The UID in the body is a precondition for each type of patch, whatever error Kubernetes returns for it."""
     ref = at(namespace, "fenced")
     await made(lower, ref, data={"a": "1"})
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fenced", "uid": str(uuid.uuid4())}}
@@ -105,8 +105,8 @@ async def test_a_patch_of_another_object_under_the_name_is_a_conflict(
     assert orjson.loads(await lower.read(ref))["data"] == {"a": "1"}
 
 
-async def test_a_status_of_another_pod_under_the_name_is_a_conflict(lower: HttpCluster, namespace: str) -> None:
-    """The same holds for a pod's status, which strategic merge patches."""
+async def test_a_status_patch_with_the_uid_of_another_pod_is_a_conflict(lower: HttpCluster, namespace: str) -> None:
+    """The UID is a precondition also for a strategic merge patch of the status subresource."""
     ref = at(namespace, "status", POD)
     await made(lower, ref, spec={"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"})
     body = {"metadata": {"uid": str(uuid.uuid4())}, "status": {"phase": "Running"}}
@@ -114,15 +114,15 @@ async def test_a_status_of_another_pod_under_the_name_is_a_conflict(lower: HttpC
         await lower.patch(ref, Patch("strategic-merge-patch", body), "status")
 
 
-async def test_applying_with_a_uid_resurrects_nothing(lower: HttpCluster, namespace: str) -> None:
-    """Server-side apply would create what is absent; with a UID it cannot."""
+async def test_an_apply_patch_with_a_uid_does_not_create_an_absent_object(lower: HttpCluster, namespace: str) -> None:
+    """Server-side apply creates an absent object unless the body has a UID."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gone", "uid": str(uuid.uuid4())}}
     with pytest.raises(Conflict):
         await lower.patch(at(namespace, "gone"), Patch("apply-patch", body))
 
 
-async def test_a_delete_of_another_object_under_the_name_is_a_conflict(lower: HttpCluster, namespace: str) -> None:
-    """The precondition holds, and the object stays."""
+async def test_a_delete_with_the_uid_of_another_object_is_a_conflict(lower: HttpCluster, namespace: str) -> None:
+    """The object with that name still exists afterwards."""
     ref = at(namespace, "kept")
     await made(lower, ref)
     with pytest.raises(Conflict):
@@ -130,8 +130,10 @@ async def test_a_delete_of_another_object_under_the_name_is_a_conflict(lower: Ht
     await lower.read(ref)
 
 
-async def test_a_grace_period_is_the_pods(lower: HttpCluster, namespace: str) -> None:
-    """A deleted pod that runs nowhere yet goes at once with 0 seconds."""
+async def test_an_unscheduled_pod_is_deleted_at_once_with_a_grace_period_of_zero(
+    lower: HttpCluster, namespace: str
+) -> None:
+    """A read right after the delete raises NotFound."""
     ref = at(namespace, "graceful", POD)
     stored = await made(lower, ref, spec={"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"})
     await lower.delete(ref, uid=uid_of(stored), grace=0)
@@ -139,8 +141,8 @@ async def test_a_grace_period_is_the_pods(lower: HttpCluster, namespace: str) ->
         await lower.read(ref)
 
 
-async def test_what_does_not_exist_is_not_found(lower: HttpCluster, namespace: str) -> None:
-    """Reads, patches, deletes and creates in a namespace that is not there, alike."""
+async def test_requests_for_an_absent_object_or_namespace_raise_not_found(lower: HttpCluster, namespace: str) -> None:
+    """This applies to reads, patches and deletes of an absent object, and to a create in an absent namespace."""
     ref = at(namespace, "nothing")
     with pytest.raises(NotFound):
         await lower.read(ref)
@@ -153,14 +155,16 @@ async def test_what_does_not_exist_is_not_found(lower: HttpCluster, namespace: s
 
 
 async def secrets_without_end(lower: HttpCluster, namespace: str) -> None:
-    """Make Secrets until admission, which hears of a quota a moment later than we do, has heard of it."""
+    """Create Secrets until admission, which learns of a quota after a delay, rejects one."""
     async with asyncio.timeout(20):
         for number in itertools.count():
             await made(lower, at(namespace, f"s{number}", SECRET))
 
 
-async def test_a_quota_is_a_denial_with_its_words(lower: HttpCluster, namespace: str) -> None:
-    """403 by an admission plug-in carries what a person needs to know."""
+async def test_an_exceeded_quota_is_a_denial_with_the_message_of_the_apiserver(
+    lower: HttpCluster, namespace: str
+) -> None:
+    """The 403 of an admission plugin names the quota that a user has to change."""
     stored = await made(lower, at(namespace, "full", QUOTA), spec={"hard": {"count/secrets": "0"}})
     status = {
         "metadata": {"uid": uid_of(stored)},
@@ -172,8 +176,8 @@ async def test_a_quota_is_a_denial_with_its_words(lower: HttpCluster, namespace:
     assert (denied.value.status, denied.value.reason) == (403, "Forbidden")
 
 
-async def test_what_is_invalid_is_a_denial(lower: HttpCluster, namespace: str) -> None:
-    """Immutable, too large, misspelt and empty: 422, 422, 422 and 413, none of which a second try mends."""
+async def test_an_invalid_request_is_a_denial(lower: HttpCluster, namespace: str) -> None:
+    """Immutable data, excessive size, an invalid name and a malformed patch return 400, 413 or 422; no retry helps."""
     ref = at(namespace, "fixed")
     stored = await made(lower, ref, data={"a": "1"}, immutable=True)
     body = {"metadata": {"uid": uid_of(stored)}, "data": {"a": "2"}}
@@ -195,8 +199,8 @@ async def test_what_is_invalid_is_a_denial(lower: HttpCluster, namespace: str) -
     assert malformed.value.status == 400
 
 
-async def test_a_terminating_namespace_is_a_denial_with_its_cause(lower: HttpCluster) -> None:
-    """The cause is machine-readable, so that the namespace can be waited for."""
+async def test_a_create_in_a_terminating_namespace_is_a_denial_with_its_cause(lower: HttpCluster) -> None:
+    """The cause is machine-readable, so that the engine can wait for the end of the namespace."""
     ref = Ref("lower-a", NAMESPACE, "", f"ending-{uuid.uuid4().hex[:8]}")
     stored = await made(lower, ref)
     held = at(ref.name, "held")
@@ -209,20 +213,22 @@ async def test_a_terminating_namespace_is_a_denial_with_its_cause(lower: HttpClu
     await lower.patch(held, Patch("merge-patch", release))
 
 
-async def test_unknown_fields_of_a_newer_cluster_are_no_error(lower: HttpCluster, namespace: str) -> None:
-    """An object out of a newer upper goes into an older lower without what that does not know."""
+async def test_a_create_with_unknown_fields_succeeds_without_them(lower: HttpCluster, namespace: str) -> None:
+    """An object of a newer upper cluster can be created in an older lower cluster, which drops the unknown fields."""
     stored = await made(lower, at(namespace, "newer"), data={"a": "1"}, fieldOfTomorrow={"x": 1})
     assert "fieldOfTomorrow" not in stored
 
 
-async def test_a_bad_token_is_not_accepted(lower: HttpCluster, sandbox: "Sandbox") -> None:
-    """401, after which the kubeconfig is read anew, which here mends it."""
+async def test_an_invalid_token_raises_unauthorized_unless_a_renewed_credential_works(
+    lower: HttpCluster, sandbox: "Sandbox"
+) -> None:
+    """After a 401 the client renews its credential once and repeats the request if it got a different one."""
     good = await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig")
     without = _without_certificate(good.tls)
     bare = replace(good, tls=without, papers=TLSMaterial(), headers={"Authorization": "Bearer wrong"})
 
     async def nothing_better() -> Access:
-        """Return the same bad token again."""
+        """Return the same invalid token again."""
         return bare
 
     stuck = HttpCluster("lower-a", replace(bare, renew=nothing_better))
@@ -236,14 +242,16 @@ async def test_a_bad_token_is_not_accepted(lower: HttpCluster, sandbox: "Sandbox
 
 
 def _without_certificate(known: ssl.SSLContext) -> ssl.SSLContext:
-    """Trust the same authorities, and show nothing."""
+    """Return a TLS context that trusts the same CAs and presents no client certificate."""
     context = ssl.create_default_context()
     context.load_verify_locations(cadata="".join(map(ssl.DER_cert_to_PEM_cert, known.get_ca_certs(binary_form=True))))
     return context
 
 
-async def test_an_account_without_rights_is_denied(lower: HttpCluster, namespace: str, sandbox: "Sandbox") -> None:
-    """403 by authorization is a denial and not a bad credential."""
+async def test_a_serviceaccount_without_permissions_gets_denied(
+    lower: HttpCluster, namespace: str, sandbox: "Sandbox"
+) -> None:
+    """A 403 of the authorizer is a denial, and not a rejected credential."""
     await made(lower, at(namespace, "nobody", SERVICE_ACCOUNT))
     tokens = Kind("v1", "TokenRequest", "serviceaccounts/nobody/token", namespaced=True)
     answer = orjson.loads(
@@ -258,8 +266,8 @@ async def test_an_account_without_rights_is_denied(lower: HttpCluster, namespace
     assert (denied.value.status, denied.value.reason) == (403, "Forbidden")
 
 
-async def test_a_list_of_more_than_a_page_is_complete(lower: HttpCluster, namespace: str) -> None:
-    """Pages are put together, and selectors select."""
+async def test_a_list_of_more_than_one_page_returns_every_object_once(lower: HttpCluster, namespace: str) -> None:
+    """Label and field selectors select objects, and an empty selection still has a current resourceVersion."""
     await asyncio.gather(
         *(
             lower.create(at(namespace, f"many-{n}"), {"metadata": {"name": f"many-{n}", "labels": {"odd": str(n % 2)}}})
@@ -279,8 +287,8 @@ async def test_a_list_of_more_than_a_page_is_complete(lower: HttpCluster, namesp
     assert int(nothing.version) >= int(everything.version)
 
 
-async def test_a_watch_tells_what_happens_after_the_list(lower: HttpCluster, namespace: str) -> None:
-    """Creations, changes and deletions of the selection, in order, and an end at the time asked for."""
+async def test_a_watch_returns_the_events_since_the_list_in_order(lower: HttpCluster, namespace: str) -> None:
+    """It returns creations, changes and deletions of selected objects only, and ends after the requested time."""
     listing = await lower.list(CONFIG_MAP, Selection(namespace, "mine=yes"))
     ref = at(namespace, "watched")
     stored = orjson.loads(await lower.create(ref, {"metadata": {"name": "watched", "labels": {"mine": "yes"}}}))
@@ -297,8 +305,8 @@ async def test_a_watch_tells_what_happens_after_the_list(lower: HttpCluster, nam
     ]
 
 
-async def test_an_object_of_a_megabyte_comes_through_a_watch(lower: HttpCluster, namespace: str) -> None:
-    """The largest Secret that Kubernetes takes arrives whole on the watch."""
+async def test_a_watch_returns_a_secret_of_the_maximum_size(lower: HttpCluster, namespace: str) -> None:
+    """A Secret of one megabyte, the largest that Kubernetes accepts, is received whole."""
     listing = await lower.list(SECRET, Selection(namespace))
     data = base64.b64encode(b"x" * (1 << 20)).decode()
     await made(lower, at(namespace, "large", SECRET), data={"k": data})
@@ -308,8 +316,8 @@ async def test_an_object_of_a_megabyte_comes_through_a_watch(lower: HttpCluster,
     assert orjson.loads(seen.raw)["data"]["k"] == data
 
 
-async def test_a_version_of_the_future_is_expired_for_a_list(lower: HttpCluster) -> None:
-    """504 with the cause ResourceVersionTooLarge is told apart from a slow server."""
+async def test_a_list_with_a_future_resource_version_raises_expired(lower: HttpCluster) -> None:
+    """The 504 with the cause ResourceVersionTooLarge is distinguished from the 504 of a slow server."""
     doing = RequestInfo("lower-a", "list", "ConfigMap")
     target = "/api/v1/configmaps?resourceVersion=999999999&resourceVersionMatch=NotOlderThan"
     with pytest.raises(Expired) as ended:
@@ -317,16 +325,16 @@ async def test_a_version_of_the_future_is_expired_for_a_list(lower: HttpCluster)
     assert ended.value.causes == ("ResourceVersionTooLarge",)
 
 
-async def test_identity_and_release_are_those_of_the_cluster(lower: HttpCluster) -> None:
-    """The UID of kube-system, and the version the binaries were built as."""
+async def test_identify_and_version_return_the_values_of_the_cluster(lower: HttpCluster) -> None:
+    """The identity is the UID of namespace kube-system."""
     uid = await lower.identify()
     kube_system = orjson.loads(await lower.read(at("", "kube-system", NAMESPACE)))
     assert uid == uid_of(kube_system)
     assert (await lower.version()).startswith("v1.")
 
 
-async def test_kinds_are_those_that_a_namespace_can_hold(lower: HttpCluster, namespace: str) -> None:
-    """Each once, of every group, and each can be listed."""
+async def test_kinds_returns_every_namespaced_kind_once(lower: HttpCluster, namespace: str) -> None:
+    """Kinds of all API groups are included, cluster-scoped kinds are not, and each kind can be listed."""
     kinds = await lower.kinds()
     assert {POD, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, QUOTA} <= set(kinds)
     assert {"apps/v1", "batch/v1", "coordination.k8s.io/v1"} <= {kind.api for kind in kinds}

@@ -1,4 +1,4 @@
-"""A client whose way to its cluster changes: what is sent which way, and what has to be shown before."""
+"""Tests of a client whose access changes: which requests use which access, and what is verified before."""
 
 import asyncio
 import base64
@@ -26,10 +26,10 @@ def shown(asked: Asked) -> str:
 
 
 def way(port: int, token: str, renewals: "Callable[[], Access] | None" = None) -> Access:
-    """Make a way with a token, whose renewal is what `renewals` gives, or the same."""
+    """Make an access with a token. Renewing it returns the result of `renewals`, or the same access without it."""
 
     async def renew() -> Access:
-        """Return what is there by now."""
+        """Return the renewed access."""
         return renewals() if renewals else way(port, token)
 
     return access_to(port, {"Authorization": f"Bearer {token}"}, renew)
@@ -37,14 +37,14 @@ def way(port: int, token: str, renewals: "Callable[[], Access] | None" = None) -
 
 @asynccontextmanager
 async def two(uid: str = UID) -> AsyncIterator[tuple[Apiserver, Apiserver]]:
-    """Run two apiservers; the second is of the cluster with that UID."""
+    """Run two apiservers; the second belongs to the cluster with that UID."""
     async with running(Apiserver()) as one, running(Apiserver(uid)) as other:
         yield one, other
 
 
 @asynccontextmanager
 async def client(access: Access, **options: object) -> AsyncIterator[HttpCluster]:
-    """Make a client that knows its cluster."""
+    """Make a client that has identified its cluster."""
     cluster = HttpCluster("a", access, timeout=5.0, **options)  # type: ignore[arg-type]
     try:
         await cluster.identify()
@@ -53,8 +53,8 @@ async def client(access: Access, **options: object) -> AsyncIterator[HttpCluster
         await cluster.close()
 
 
-async def test_the_same_cluster_at_another_address_is_followed() -> None:
-    """It shows itself first, and then gets the requests; the old address gets none any more."""
+async def test_requests_are_sent_to_a_new_address_after_an_identity_check() -> None:
+    """The cluster must prove its identity first; the old address receives no more requests."""
     async with two() as (one, other), client(way(one.port, "old")) as cluster:
         assert cluster.take(way(other.port, "new")) == ""
         await cluster.create(REF, pod("web", 1))
@@ -63,8 +63,8 @@ async def test_the_same_cluster_at_another_address_is_followed() -> None:
         assert cluster.endpoint().port == other.port
 
 
-async def test_a_way_that_was_just_taken_has_not_been_tried_yet() -> None:
-    """However long the one before had been in use; the same credential once more is no other way."""
+async def test_another_access_restarts_the_time_for_which_the_access_is_in_use() -> None:
+    """An access that equals the present one does not restart it."""
     now = [100.0]
     async with two() as (one, other), client(way(one.port, "old"), clock=lambda: now[0]) as cluster:
         now[0] = 160.0
@@ -75,8 +75,8 @@ async def test_a_way_that_was_just_taken_has_not_been_tried_yet() -> None:
         assert cluster.health.tried_for(now[0]) == 3.0
 
 
-async def test_another_cluster_at_another_address_is_refused() -> None:
-    """A kubeconfig swapped for another cluster's gets nothing done there, however valid its credential is."""
+async def test_a_different_cluster_at_a_new_address_receives_no_requests() -> None:
+    """If the kubeconfig is replaced by that of another cluster, all calls fail until it is corrected."""
     async with two("another") as (one, other), client(way(one.port, "old")) as cluster:
         cluster.take(way(other.port, "new"))
         for call in (cluster.create(REF, pod("web", 1)), cluster.delete(REF, uid="u"), cluster.read(REF)):
@@ -90,8 +90,8 @@ async def test_another_cluster_at_another_address_is_refused() -> None:
         assert len(one.of("write")) == 1
 
 
-async def test_what_to_do_about_another_upper_cluster_is_something_else() -> None:
-    """There is one upper cluster, and it is a restart that exchanges it."""
+async def test_the_error_for_a_different_upper_cluster_recommends_a_restart() -> None:
+    """There is only one upper cluster, and only a restart of the engine can replace it."""
     async with two("another") as (one, other):
         cluster = HttpCluster(UPPER, way(one.port, "t"))
         await cluster.identify()
@@ -101,8 +101,8 @@ async def test_what_to_do_about_another_upper_cluster_is_something_else() -> Non
         await cluster.close()
 
 
-async def test_a_credential_of_another_cluster_behind_the_address_is_found_out(apiserver: Apiserver) -> None:
-    """After 401 the write is not repeated with the new credential before the cluster has shown itself."""
+async def test_a_rejected_write_is_not_repeated_if_the_cluster_changed(apiserver: Apiserver) -> None:
+    """After a 401, the cluster must prove its identity before the write is repeated with the renewed credential."""
     fresh = way(apiserver.port, "new")
     async with client(way(apiserver.port, "old", lambda: fresh)) as cluster:
         apiserver.uid = "another"
@@ -112,13 +112,13 @@ async def test_a_credential_of_another_cluster_behind_the_address_is_found_out(a
         assert [(asked.sort, shown(asked)) for asked in apiserver.asked[1:]] == [("write", "old"), ("identity", "new")]
 
 
-async def test_a_request_goes_the_way_that_was_checked_for_it() -> None:
-    """One that waits for its turn while the way is exchanged is not sent to a cluster that nobody has looked at."""
+async def test_a_request_that_waits_for_the_rate_limit_keeps_its_verified_access() -> None:
+    """If the access changes during the wait, the request is not sent to the new, unverified cluster."""
     turn = asyncio.Event()
     waiting = asyncio.Event()
 
     async def wait(_seconds: float) -> None:
-        """Wait until the test says so."""
+        """Wait until the test sets `turn`."""
         waiting.set()
         await turn.wait()
 
@@ -133,8 +133,8 @@ async def test_a_request_goes_the_way_that_was_checked_for_it() -> None:
         assert other.asked == []
 
 
-async def test_an_answer_of_the_old_way_does_not_vouch_for_the_new_one() -> None:
-    """The right identity, come late from the old address, does not open the new one."""
+async def test_an_identity_read_with_the_old_access_does_not_verify_the_new_one() -> None:
+    """A late response with the right UID from the old address does not permit writes to the new address."""
     async with two("another") as (one, other), client(way(one.port, "old")) as cluster:
         slow = Stream()
         one.play("identity", slow)
@@ -148,8 +148,8 @@ async def test_an_answer_of_the_old_way_does_not_vouch_for_the_new_one() -> None
         assert other.of("write") == []
 
 
-async def test_a_stream_is_not_opened_while_it_is_open_who_answers() -> None:
-    """Exec and logs have no second look at the cluster: they wait until it has shown itself."""
+async def test_endpoint_raises_unreachable_until_the_new_access_is_verified() -> None:
+    """Streams for exec and logs cannot check the identity themselves, so they wait for the check."""
     async with two() as (one, other), client(way(one.port, "old")) as cluster:
         cluster.take(way(other.port, "new"))
         with pytest.raises(Unreachable, match=r"identity not verified: .*try again in a moment"):
@@ -158,8 +158,8 @@ async def test_a_stream_is_not_opened_while_it_is_open_who_answers() -> None:
         assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
 
 
-async def test_a_stream_to_a_cluster_that_does_not_answer_names_that() -> None:
-    """Not that its identity is unknown, which sounds like a wrong credential."""
+async def test_the_error_for_a_stream_says_that_the_cluster_is_not_reachable() -> None:
+    """A message about an unverified identity would suggest a wrong credential."""
     async with two() as (one, other), client(way(one.port, "old")) as cluster:
         cluster.take(way(other.port, "new"))
         cluster.identity.suspect("cannot connect")
@@ -167,8 +167,8 @@ async def test_a_stream_to_a_cluster_that_does_not_answer_names_that() -> None:
             cluster.endpoint()
 
 
-async def test_a_watch_runs_on_when_the_way_changes() -> None:
-    """What was opened before ends by itself; the next watch goes the new way."""
+async def test_an_open_watch_continues_if_the_access_changes() -> None:
+    """The old watch ends by itself, and only the next watch uses the new access."""
     async with two() as (one, other), client(way(one.port, "old")) as cluster:
         stream = Stream().send(event("ADDED", pod("a", 5)))
         one.play("watch", stream)
@@ -182,8 +182,8 @@ async def test_a_watch_runs_on_when_the_way_changes() -> None:
         assert [asked.sort for asked in other.asked] == ["identity", "watch"]
 
 
-async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver) -> None:
-    """Until it is accepted again nobody is there for us, and one question serves all that wait."""
+async def test_a_rejected_credential_makes_the_cluster_unreachable_until_it_is_accepted(apiserver: Apiserver) -> None:
+    """Until then each call sends an identity check and no write."""
     now = [0.0]
     async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
         apiserver.play("write", UNAUTHORIZED)
@@ -200,8 +200,8 @@ async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver
         assert (cluster.health.unreachable_for(now[0]), cluster.credential_error) == (0.0, "")
 
 
-async def test_a_token_that_has_expired_is_said_to_be_that(apiserver: Apiserver) -> None:
-    """At once and until another one is there; the date is in the token itself."""
+async def test_the_error_for_an_expired_token_names_the_expiry(apiserver: Apiserver) -> None:
+    """The expiry is read from the claims of the token and is named in each error until another token exists."""
     claims = base64.urlsafe_b64encode(b'{"exp": 1767225600}').decode()
     async with client(way(apiserver.port, f"head.{claims}.sign")) as cluster:
         for _ in range(2):
@@ -211,8 +211,11 @@ async def test_a_token_that_has_expired_is_said_to_be_that(apiserver: Apiserver)
             apiserver.play("identity", UNAUTHORIZED)
 
 
-async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) -> None:
-    """An expired token costs one more request, for writes too, since nothing was done; a refused one is an error."""
+async def test_the_credential_is_renewed_once_after_a_401(apiserver: Apiserver) -> None:
+    """The request is repeated, even a write, because it had no effect.
+
+    If the new credential is rejected too, the call raises Unauthorized.
+    """
     cluster = HttpCluster("a", way(apiserver.port, "old", lambda: way(apiserver.port, "new")))
     apiserver.play("write", UNAUTHORIZED)
     await cluster.create(REF, {})
@@ -225,12 +228,12 @@ async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) 
     assert len(apiserver.of("list")) == 1
 
 
-async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
-    """When a token expires under load all waiting calls share one renewal."""
+async def test_concurrent_rejected_calls_share_one_renewal(apiserver: Apiserver) -> None:
+    """If a token expires under load, all waiting calls use the same renewed credential."""
     renewals = 0
 
     async def renew() -> Access:
-        """Return the next token once all calls are under way with the one before."""
+        """Return the next token after all calls have been sent with the old one."""
         nonlocal renewals
         renewals += 1
         await apiserver.until("list", 5)
@@ -244,12 +247,12 @@ async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
     assert renewals == 1
 
 
-async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver: Apiserver) -> None:
-    """A plugin or file is not read with each of a thousand refusals; something accepted begins anew."""
+async def test_renewals_back_off_while_the_credential_is_rejected(apiserver: Apiserver) -> None:
+    """A kubeconfig or an exec plugin is not read for each of many 401 responses."""
     now, reads = [100.0], [0.0]
 
     def again() -> Access:
-        """Return the same credential, and note when."""
+        """Return the same credential and record the time."""
         reads.append(now[0])
         return way(apiserver.port, "old", again)
 
@@ -262,11 +265,11 @@ async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver
         assert reads[1:] == [100.0, 110.0, 130.0, 170.0, 250.0, 330.0]
 
 
-async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apiserver) -> None:
-    """A half-written kubeconfig is told of and changes nothing."""
+async def test_an_unusable_kubeconfig_is_reported_and_the_access_is_kept(apiserver: Apiserver) -> None:
+    """A partly written kubeconfig does not end the connection; its error is added to a later 401."""
 
     def fail() -> Access:
-        """Find nothing usable."""
+        """Raise the error of an invalid kubeconfig."""
         raise AccessError("f:3:1: not valid YAML")
 
     async with client(way(apiserver.port, "old", fail)) as cluster:
@@ -280,17 +283,17 @@ async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apise
             await cluster.create(REF, {})
 
 
-async def test_a_refresh_without_news_costs_nothing(apiserver: Apiserver) -> None:
-    """Files that were only touched lead to no question and no new connection."""
+async def test_a_refresh_without_changes_sends_no_request_and_keeps_connections(apiserver: Apiserver) -> None:
+    """Files whose content did not change need no identity check and no new connection."""
     async with client(way(apiserver.port, "old")) as cluster:
         assert await cluster.refresh() == "the test has no other credential"
         await cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
-        assert apiserver.connections == 2  # one of them is for the question who answers
+        assert apiserver.connections == 2  # one of them is for the identity check
 
 
-async def test_a_credential_that_ends_is_replaced_before(apiserver: Apiserver) -> None:
-    """The next call reads it anew, and has the cluster show itself first."""
+async def test_a_credential_is_renewed_when_it_expires(apiserver: Apiserver) -> None:
+    """The next call renews it without a 401 and verifies the identity of the cluster first."""
     now = [0.0]
     fresh = way(apiserver.port, "new")
     ending = replace(way(apiserver.port, "old", lambda: fresh), good_until=50.0)
@@ -302,12 +305,12 @@ async def test_a_credential_that_ends_is_replaced_before(apiserver: Apiserver) -
         assert asked == [("write", "old"), ("identity", "new"), ("write", "new")]
 
 
-async def test_a_renewal_goes_on_when_nobody_waits_for_it_any_more(apiserver: Apiserver) -> None:
-    """A probe gives up after ten seconds, and an exec plugin may take three times as long."""
+async def test_a_renewal_continues_if_its_caller_is_canceled(apiserver: Apiserver) -> None:
+    """A probe times out after ten seconds, but an exec plugin may need three times as long."""
     begun, ready = asyncio.Event(), asyncio.Event()
 
     async def slow() -> Access:
-        """Return another credential after a while."""
+        """Return another credential after the test sets `ready`."""
         begun.set()
         await ready.wait()
         return access_to(apiserver.port, {"Authorization": "Bearer new"})
@@ -323,12 +326,12 @@ async def test_a_renewal_goes_on_when_nobody_waits_for_it_any_more(apiserver: Ap
     await cluster.close()
 
 
-async def test_a_connection_that_is_closed_ends_renewals_and_fails_their_callers(apiserver: Apiserver) -> None:
-    """They get an error like for any credential that is not renewed, and are not cancelled themselves."""
+async def test_closing_the_client_cancels_renewals_and_fails_their_callers(apiserver: Apiserver) -> None:
+    """The callers get a ClusterError, as for any failed renewal, and are not canceled themselves."""
     begun = asyncio.Event()
 
     async def endless() -> Access:
-        """Return no credential."""
+        """Wait indefinitely."""
         begun.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -341,8 +344,10 @@ async def test_a_connection_that_is_closed_ends_renewals_and_fails_their_callers
         await probe
 
 
-async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apiserver) -> None:
-    """An apiserver lets watches run on for minutes after their token has ended."""
+async def test_a_watch_event_does_not_make_a_cluster_reachable_that_rejects_the_credential(
+    apiserver: Apiserver,
+) -> None:
+    """An apiserver continues open watches for minutes after their token has expired."""
     now = [0.0]
     async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
         stream = Stream().send(event("ADDED", pod("a", 5)))
@@ -361,8 +366,8 @@ async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apis
         await watch.aclose()  # type: ignore[attr-defined]
 
 
-async def test_an_event_from_the_former_server_does_not_end_the_silence(apiserver: Apiserver) -> None:
-    """The kubeconfig names another server, at which nothing listens, and the watch on the former one runs on."""
+async def test_a_watch_event_from_the_old_server_does_not_make_the_cluster_reachable(apiserver: Apiserver) -> None:
+    """The kubeconfig names another server, which refuses connections, while the watch of the old server continues."""
     now = [0.0]
     async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
         stream = Stream().send(event("ADDED", pod("a", 5)))
@@ -380,8 +385,8 @@ async def test_an_event_from_the_former_server_does_not_end_the_silence(apiserve
         await watch.aclose()  # type: ignore[attr-defined]
 
 
-async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver: Apiserver) -> None:
-    """The upper cluster's kubeconfig may be rotated; only its server may not change."""
+async def test_an_anchored_client_accepts_other_credentials_but_no_other_server(apiserver: Apiserver) -> None:
+    """The kubeconfig of the upper cluster may be rotated, but its server must not change without a restart."""
     async with client(way(apiserver.port, "old"), anchored=True) as cluster:
         assert cluster.take(way(apiserver.port, "new")) == ""
         await cluster.create(REF, pod("web", 1))
@@ -394,8 +399,8 @@ async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver:
         assert cluster.credential_error == ""
 
 
-async def test_a_cluster_that_is_known_from_before_has_to_be_that_one() -> None:
-    """With an identity of an earlier run the first request of all asks for it, and another cluster gets nothing."""
+async def test_a_client_with_a_pinned_uid_verifies_the_cluster_before_the_first_request() -> None:
+    """With the UID of an earlier run, a different cluster gets no request but the identity check until `accept_any`."""
     async with two("another") as (one, other):
         cluster = HttpCluster("a", way(one.port, "t"), pin=UID)
         with pytest.raises(Unreachable, match="try again in a moment"):
@@ -413,8 +418,8 @@ async def test_a_cluster_that_is_known_from_before_has_to_be_that_one() -> None:
         await cluster.close()
 
 
-async def test_a_401_without_a_body_is_told_too(apiserver: Apiserver) -> None:
-    """Proxies answer without a Status."""
+async def test_a_401_without_a_body_raises_unauthorized(apiserver: Apiserver) -> None:
+    """Proxies respond without a Status."""
     async with client(way(apiserver.port, "old")) as cluster:
         apiserver.play("list", Answer(401, b""))
         with pytest.raises(Unauthorized):

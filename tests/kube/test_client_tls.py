@@ -1,4 +1,4 @@
-"""TLS between the client and an apiserver: who is trusted, what is shown, and how each failure is told."""
+"""Tests of TLS between client and apiserver: trusted servers, client certificates, and the error for each failure."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ REF = Ref("a", POD, "default", "web")
 async def opened(
     home: Path, papers: Papers, server: str, *, ca: bytes = b"", user: bool = True, patience: float = 5.0, **more: str
 ) -> HttpCluster:
-    """Open a client by a kubeconfig with alice's certificate, or else a token."""
+    """Open a client by a kubeconfig with alice's certificate, or with a token."""
     pair = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}
     path = home / "lower.kubeconfig"
     cluster = {"certificate-authority-data": inline(ca or papers.authority.pem), **more}
@@ -34,8 +34,8 @@ async def opened(
     return HttpCluster("a", await from_kubeconfig(path), timeout=patience)
 
 
-async def test_a_client_certificate_is_shown(home: Path, papers: Papers) -> None:
-    """A server that wants a certificate of its authority's gets it, over a path prefix as well."""
+async def test_the_client_presents_its_certificate(home: Path, papers: Papers) -> None:
+    """A server that requires a client certificate gets it, also if the server URL has a path."""
     async with running(Apiserver(), papers.server_context(ask=True)) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}/k8s/c1")
         assert await cluster.version() == "v1.36.3"
@@ -43,8 +43,10 @@ async def test_a_client_certificate_is_shown(home: Path, papers: Papers) -> None
         await cluster.close()
 
 
-async def test_a_server_that_wants_a_certificate_and_gets_none_is_not_reached(home: Path, papers: Papers) -> None:
-    """The refused handshake is an error of the cluster, not a crash."""
+async def test_a_call_raises_unreachable_if_the_server_requires_a_client_certificate(
+    home: Path, papers: Papers
+) -> None:
+    """Without a client certificate the TLS handshake fails, which is an error of the cluster and no crash."""
     async with running(Apiserver(), papers.server_context(ask=True)) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", user=False)
         with pytest.raises(Unreachable):
@@ -53,8 +55,8 @@ async def test_a_server_that_wants_a_certificate_and_gets_none_is_not_reached(ho
         await cluster.close()
 
 
-async def test_another_authoritys_server_is_not_trusted(home: Path, papers: Papers) -> None:
-    """Somebody else at the address gets no request; the message says that it is the certificate."""
+async def test_no_request_is_sent_to_a_server_with_a_certificate_of_another_ca(home: Path, papers: Papers) -> None:
+    """The error names the address and says that the certificate is not trusted."""
     async with running(Apiserver(), papers.server_context()) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", ca=papers.other.pem)
         with pytest.raises(
@@ -67,8 +69,8 @@ async def test_another_authoritys_server_is_not_trusted(home: Path, papers: Pape
         await cluster.close()
 
 
-async def test_an_expired_server_certificate_is_told_as_such(home: Path, papers: Papers) -> None:
-    """The reason out of the handshake is in the message."""
+async def test_the_error_for_an_expired_server_certificate_gives_the_reason(home: Path, papers: Papers) -> None:
+    """The reason comes from the TLS handshake."""
     async with running(Apiserver(), papers.server_context(expired=True)) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
         with pytest.raises(Unreachable, match="certificate has expired"):
@@ -76,8 +78,8 @@ async def test_an_expired_server_certificate_is_told_as_such(home: Path, papers:
         await cluster.close()
 
 
-async def test_the_servers_name_is_checked(home: Path, papers: Papers) -> None:
-    """A certificate for other names is refused, and tls-server-name says which name to expect."""
+async def test_a_server_certificate_for_another_name_is_rejected(home: Path, papers: Papers) -> None:
+    """With tls-server-name in the kubeconfig, that name is expected instead of the address."""
     async with running(Apiserver(), papers.server_context()) as server:
         address = f"https://localhost:{server.port}"
         cluster = await opened(home, papers, address)
@@ -90,11 +92,11 @@ async def test_the_servers_name_is_checked(home: Path, papers: Papers) -> None:
         await cluster.close()
 
 
-async def test_a_server_without_tls_is_told_as_such(home: Path, papers: Papers) -> None:
-    """Plain HTTP at an https address is a TLS failure with the address in it."""
+async def test_the_error_for_a_plain_http_server_says_that_tls_failed(home: Path, papers: Papers) -> None:
+    """The error names the address and advises to check that it is an apiserver."""
 
     async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer in plain HTTP whatever comes."""
+        """Send a plain HTTP response to every connection."""
         writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
         await writer.drain()
         writer.close()
@@ -109,7 +111,7 @@ async def test_a_server_without_tls_is_told_as_such(home: Path, papers: Papers) 
 
 
 class Freezer(threading.Thread):
-    """A TLS server that takes one request and then neither answers nor hears, until it is told to read on."""
+    """A TLS server that reads one byte and then neither responds nor reads until `go_on` is set."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
@@ -120,7 +122,7 @@ class Freezer(threading.Thread):
         self.ended = False
 
     def run(self) -> None:
-        """Serve one connection to its end."""
+        """Serve one connection until it ends."""
         accepted, _ = self._listener.accept()
         below = accepted.dup()
         with self._context.wrap_socket(accepted, server_side=True) as connection, self._listener, below:
@@ -133,8 +135,8 @@ class Freezer(threading.Thread):
                 self.ended = True
 
 
-async def test_closing_does_not_wait_for_a_frozen_server(home: Path, papers: Papers) -> None:
-    """A connection whose other side does not say goodbye is hung up, so that nothing is left open."""
+async def test_closing_the_client_aborts_connections_to_a_frozen_server(home: Path, papers: Papers) -> None:
+    """A connection is aborted if the server does not answer the TLS shutdown, so that none stays open."""
     server = Freezer(papers.server_context())
     server.start()
     cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", patience=0.3)
@@ -146,8 +148,8 @@ async def test_closing_does_not_wait_for_a_frozen_server(home: Path, papers: Pap
     assert server.ended
 
 
-async def test_a_renewed_certificate_is_shown_on_new_connections(home: Path, papers: Papers) -> None:
-    """After a rotation of the kubeconfig the next connection shows the new certificate, without a restart."""
+async def test_a_renewed_client_certificate_is_used_for_new_connections(home: Path, papers: Papers) -> None:
+    """After a rotation of the kubeconfig no restart is needed."""
     async with running(Apiserver(), papers.server_context(ask=True)) as server:
         address = f"https://127.0.0.1:{server.port}"
         cluster = await opened(home, papers, address)
@@ -164,7 +166,7 @@ async def test_a_renewed_certificate_is_shown_on_new_connections(home: Path, pap
 
 
 async def replaced(home: Path, papers: Papers, later: Apiserver) -> HttpCluster:
-    """Return a client that knows its cluster, at whose address `later` is to answer; its connections have ended."""
+    """Return a client that has identified its cluster and whose connections have ended; `later` gets the same port."""
     async with running(Apiserver(), papers.server_context(fresh=True)) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
         await cluster.identify()
@@ -174,7 +176,7 @@ async def replaced(home: Path, papers: Papers, later: Apiserver) -> HttpCluster:
 
 
 async def written(cluster: HttpCluster) -> None:
-    """Write, again where the end of the old connection is noticed only by that."""
+    """Write, and repeat it if it is the write that detects the end of the old connection."""
     for _ in range(3):
         try:
             await cluster.create(REF, pod("web", 1))
@@ -186,12 +188,12 @@ async def written(cluster: HttpCluster) -> None:
 
 
 async def seen(cluster: HttpCluster) -> None:
-    """Read."""
+    """Read an object."""
     await cluster.read(REF)
 
 
 async def followed(cluster: HttpCluster) -> None:
-    """Watch, again where the first try finds that the server is unknown."""
+    """Watch, and repeat it if the first try finds an unknown server."""
     for _ in range(2):
         with suppress(ConnectionDropped):
             async for _ in cluster.watch(POD, Selection(), "5", 5):
@@ -199,10 +201,10 @@ async def followed(cluster: HttpCluster) -> None:
 
 
 @pytest.mark.parametrize("ask", [written, seen, followed])
-async def test_a_server_with_another_certificate_gets_nothing_before_it_says_who_it_is(
+async def test_a_server_with_an_unknown_certificate_gets_only_an_identity_check(
     home: Path, papers: Papers, ask: Callable[[HttpCluster], Awaitable[None]]
 ) -> None:
-    """Also where no request of ours was cut off by the exchange: an idle connection ends without a word."""
+    """An idle connection ends without an error, so no failed request reveals that the server was replaced."""
     later = Apiserver(uid="another")
     cluster = await replaced(home, papers, later)
     async with running(later, papers.server_context()):
@@ -212,8 +214,8 @@ async def test_a_server_with_another_certificate_gets_nothing_before_it_says_who
     await cluster.close()
 
 
-async def test_another_server_of_the_cluster_is_used_once_it_has_said_so(home: Path, papers: Papers) -> None:
-    """One question serves every later connection to that server."""
+async def test_another_server_of_the_same_cluster_is_used_after_one_identity_check(home: Path, papers: Papers) -> None:
+    """One identity check is enough for all later connections to that server."""
     later = Apiserver()
     cluster = await replaced(home, papers, later)
     async with running(later, papers.server_context()):
@@ -223,8 +225,8 @@ async def test_another_server_of_the_cluster_is_used_once_it_has_said_so(home: P
     await cluster.close()
 
 
-async def test_a_server_that_is_known_is_not_asked_again(home: Path, papers: Papers) -> None:
-    """A new connection to it is made and used at once."""
+async def test_a_new_connection_to_a_verified_server_needs_no_identity_check(home: Path, papers: Papers) -> None:
+    """The server is recognized by its certificate, so the request is sent at once."""
     async with running(Apiserver(), papers.server_context()) as server:
         cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
         await cluster.identify()

@@ -1,4 +1,4 @@
-"""Watches of the client: what is asked for, how they end, and what is made of each end."""
+"""Tests of the client's watches: their request, how they end, and the result of each kind of end."""
 
 import asyncio
 from contextlib import aclosing
@@ -32,8 +32,8 @@ async def follow(cluster: HttpCluster, seconds: int = 60) -> list[WatchEvent]:
         return [seen async for seen in cluster.watch(POD, ALL, "10", seconds)]
 
 
-async def test_a_watch_asks_for_bookmarks_and_an_end(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Version, selection and the time after which the server shall end it are in the query."""
+async def test_a_watch_requests_bookmarks_and_a_timeout(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The query also has the selectors and the resourceVersion."""
     apiserver.play("watch", Stream().end())
     selection = Selection("default", "a=b", "spec.nodeName=n")
     assert [seen async for seen in cluster.watch(POD, selection, "10", 300)] == []
@@ -49,8 +49,8 @@ async def test_a_watch_asks_for_bookmarks_and_an_end(apiserver: Apiserver, clust
     }
 
 
-async def test_events_come_as_they_are_sent(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Each event is there as soon as its line is, bookmarks and unknown types included, until the server ends it."""
+async def test_a_watch_returns_each_event_as_soon_as_it_is_received(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Bookmarks and events of unknown types are returned too, until the server ends the watch."""
     stream = Stream()
     apiserver.play("watch", stream)
     async with aclosing(cluster.watch(POD, ALL, "10", 60)) as events:
@@ -63,8 +63,8 @@ async def test_events_come_as_they_are_sent(apiserver: Apiserver, cluster: HttpC
             await anext(events)
 
 
-async def test_an_object_of_three_megabytes_comes_through(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """No limit on lines or buffers stands in the way of what etcd can hold."""
+async def test_a_watch_returns_an_object_of_three_megabytes(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """No limit of lines or buffers is smaller than the largest object that etcd can store."""
     big = pod("big", 11, data="x" * 3_000_000)
     apiserver.play("watch", Stream().send(event("ADDED", big), bookmark(12)).end())
     first, second = await follow(cluster)
@@ -72,8 +72,8 @@ async def test_an_object_of_three_megabytes_comes_through(apiserver: Apiserver, 
     assert second.type == "BOOKMARK"
 
 
-async def test_a_refused_watch_is_an_error(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A status instead of a stream means what it means for every call; the watch is not asked for again."""
+async def test_a_rejected_watch_raises_the_error_of_its_status(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The error is the same as for other calls, and the watch is not requested again."""
     apiserver.play("watch", refusal(504, "Timeout", ("ResourceVersionTooLarge", "")))
     with pytest.raises(Expired) as refused:
         await follow(cluster)
@@ -81,8 +81,8 @@ async def test_a_refused_watch_is_an_error(apiserver: Apiserver, cluster: HttpCl
     assert len(apiserver.asked) == 1
 
 
-async def test_a_watch_refused_for_its_credential_renews_it(apiserver: Apiserver) -> None:
-    """The next watch shows the new one."""
+async def test_a_watch_rejected_with_401_renews_the_credential(apiserver: Apiserver) -> None:
+    """The next watch uses the renewed credential."""
     fresh = access_to(apiserver.port, {"Authorization": "Bearer new"})
 
     async def renew() -> Access:
@@ -98,8 +98,8 @@ async def test_a_watch_refused_for_its_credential_renews_it(apiserver: Apiserver
     assert apiserver.asked[-1].headers["authorization"] == "Bearer new"
 
 
-async def test_a_connection_that_breaks_is_no_end(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """What came before counts, the half line does not, and the break is an error."""
+async def test_a_watch_raises_unreachable_if_its_connection_breaks(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Complete events before the break are returned, and the incomplete line is dropped."""
     apiserver.play("watch", Stream().send(event("ADDED", pod("a", 11))).raw(b'{"type":"ADDED"').drop())
     events = cluster.watch(POD, ALL, "10", 60)
     assert (await anext(events)).type == "ADDED"
@@ -108,8 +108,8 @@ async def test_a_connection_that_breaks_is_no_end(apiserver: Apiserver, cluster:
 
 
 @pytest.mark.parametrize("play", [Hang(), Stream()])
-async def test_a_watch_that_hangs_is_given_up(apiserver: Apiserver, play: Hang | Stream) -> None:
-    """A server that is frozen shows no error: when the end does not come in time, the client ends it."""
+async def test_a_watch_fails_if_the_server_does_not_end_it_in_time(apiserver: Apiserver, play: Hang | Stream) -> None:
+    """A frozen server causes no connection error, so the client ends the watch after a timeout."""
     cluster = HttpCluster("a", access_to(apiserver.port), margin=0.2)
     apiserver.play("watch", play)
     with pytest.raises(Unreachable, match="did not respond in time"):
@@ -117,8 +117,8 @@ async def test_a_watch_that_hangs_is_given_up(apiserver: Apiserver, play: Hang |
     await cluster.close()
 
 
-async def test_watches_do_not_use_up_the_calls_connections(apiserver: Apiserver) -> None:
-    """With one connection for calls, open watches leave it free, and the other way round."""
+async def test_watches_do_not_count_as_connections_for_calls(apiserver: Apiserver) -> None:
+    """With one connection for calls, two watches can be open while a call is made."""
     cluster = HttpCluster("a", access_to(apiserver.port), connections=1, timeout=WAIT)
     apiserver.play("watch", Stream().send(bookmark(11)), Stream().send(bookmark(12)))
     first, second = cluster.watch(POD, ALL, "10", 60), cluster.watch(POD, ALL, "10", 60)
@@ -128,16 +128,18 @@ async def test_watches_do_not_use_up_the_calls_connections(apiserver: Apiserver)
     await cluster.close()
 
 
-async def test_an_open_watch_is_contact(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A watch on which nothing happens says that the cluster is there."""
+async def test_an_accepted_watch_counts_as_contact(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The cluster is reachable although the watch returned nothing but a bookmark."""
     apiserver.play("watch", Stream().send(bookmark(11)))
     async with aclosing(cluster.watch(POD, ALL, "10", 60)) as events:
         await anext(events)
         assert cluster.health.unreachable_for(1e9) == 0.0
 
 
-async def test_a_bookmark_is_no_sign_that_the_cluster_works(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """An apiserver sends them from its memory while its store is away; an event comes from the store."""
+async def test_a_bookmark_does_not_make_an_unreachable_cluster_reachable(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """An apiserver sends bookmarks from memory even if etcd is down, but events come from etcd."""
     apiserver.play("watch", Stream().send(*map(bookmark, (11, 12)), event("ADDED", pod("a", 13)), bookmark(14)))
     async with aclosing(cluster.watch(POD, ALL, "10", 60)) as events:
         await anext(events)

@@ -1,4 +1,4 @@
-"""Ways to clusters: what is opened from files and Secrets, how credentials are renewed, what is refused."""
+"""Tests of access to clusters: what is read from files and Secrets, how credentials are renewed, what is rejected."""
 
 import math
 import ssl
@@ -14,18 +14,18 @@ SECRET = "hunter2-do-not-show"
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a file and give its path."""
+    """Write a file and return its path."""
     path.write_text(text)
     return path
 
 
 def bearer(access: Access) -> str:
-    """Return the token that an access shows."""
+    """Return the bearer token of an access."""
     return access.headers["Authorization"].removeprefix("Bearer ")
 
 
-async def test_address_port_and_prefix_come_from_the_server(home: Path) -> None:
-    """What a connection of one's own needs is told apart, with HTTPS' port as the default."""
+async def test_address_port_and_path_prefix_come_from_the_server_url(home: Path) -> None:
+    """The default port is that of HTTPS, and a credential without an expiry never expires."""
     text = kubeconfig({"token": "t"}, server="https://a.example/k8s/c1")
     access = await from_kubeconfig(write(home / "f", text))
     assert (access.url, access.address, access.port, access.prefix, access.server_name) == (
@@ -38,8 +38,8 @@ async def test_address_port_and_prefix_come_from_the_server(home: Path) -> None:
     assert access.good_until == math.inf
 
 
-async def test_the_server_is_always_checked(home: Path, papers: Papers) -> None:
-    """Certificates and host names are verified, with TLS 1.2 at least, against the file's authority alone."""
+async def test_the_tls_context_always_verifies_the_server(home: Path, papers: Papers) -> None:
+    """It verifies certificate and host name with TLS 1.2 or newer, and trusts only the CA of the kubeconfig."""
     text = kubeconfig({"token": "t"}, {"certificate-authority-data": inline(papers.authority.pem)})
     tls = (await from_kubeconfig(write(home / "f", text))).tls
     assert tls.verify_mode == ssl.CERT_REQUIRED
@@ -48,8 +48,8 @@ async def test_the_server_is_always_checked(home: Path, papers: Papers) -> None:
     assert len(tls.get_ca_certs()) == 1
 
 
-async def test_files_are_found_beside_the_kubeconfig(home: Path, papers: Papers) -> None:
-    """Relative names are relative to the kubeconfig, not to where the program runs."""
+async def test_relative_file_names_are_relative_to_the_kubeconfig(home: Path, papers: Papers) -> None:
+    """The working directory of the program does not matter."""
     (home / "pki").mkdir()
     for name, pem in (("ca", papers.authority.pem), ("alice", papers.alice), ("key", papers.alice_key)):
         (home / "pki" / name).write_bytes(pem)
@@ -59,8 +59,8 @@ async def test_files_are_found_beside_the_kubeconfig(home: Path, papers: Papers)
     assert access.headers == {}
 
 
-async def test_every_file_that_was_read_can_be_looked_at_again(home: Path, papers: Papers) -> None:
-    """The kubeconfig and all that it names, so that a change of any of them is seen; no more than that."""
+async def test_the_access_records_the_state_of_every_file_that_was_read(home: Path, papers: Papers) -> None:
+    """These are the kubeconfig and the files that it names, so that a change of any of them can be detected."""
     for name, content in (("token", b"one"), ("ca", papers.authority.pem)):
         (home / name).write_bytes(content)
     text = kubeconfig({"tokenFile": "token"}, {"certificate-authority": "ca"})
@@ -73,15 +73,15 @@ async def test_every_file_that_was_read_can_be_looked_at_again(home: Path, paper
     assert bearer(await access.renew()) == "other"
 
 
-async def test_what_changes_while_it_is_read_counts_as_changed_afterwards(home: Path) -> None:
-    """The look at the files comes before the reading, so nothing can slip in between."""
+async def test_a_file_that_changes_while_it_is_read_counts_as_changed(home: Path) -> None:
+    """The state of the files is recorded before they are read, so that no change is missed."""
     ran = plugin(home, {"token": "t"}, f"echo >> {home / 'f'}")
     access = await from_kubeconfig(exec_config(home, str(ran)), allow_exec_plugins=True)
     assert access.files.again() != access.files
 
 
-async def test_the_same_papers_keep_their_context(home: Path, papers: Papers) -> None:
-    """Another token alone does not cost the connections that are open; another CA does."""
+async def test_a_renewed_access_keeps_the_tls_context_if_only_the_token_changed(home: Path, papers: Papers) -> None:
+    """This keeps open connections; another CA needs another TLS context."""
     authority = {"certificate-authority-data": inline(papers.authority.pem)}
     path = write(home / "f", kubeconfig({"token": "one"}, authority))
     access = await from_kubeconfig(path)
@@ -95,15 +95,15 @@ async def test_the_same_papers_keep_their_context(home: Path, papers: Papers) ->
     assert (await access.renew()).keeping(access).tls is not access.tls
 
 
-async def test_an_encrypted_key_is_refused_instead_of_asked_about(home: Path, papers: Papers) -> None:
-    """Nothing waits for a password on a terminal."""
+async def test_an_encrypted_client_key_is_rejected_without_a_password_prompt(home: Path, papers: Papers) -> None:
+    """The engine must not wait for a password on a terminal."""
     user = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.locked_key())}
     with pytest.raises(AccessError, match="client-key is encrypted"):
         await from_kubeconfig(write(home / "f", kubeconfig(user)))
 
 
-async def test_a_kubeconfig_out_of_a_secret_is_read_as_text() -> None:
-    """No file stands for it; read anew, it is the same."""
+async def test_a_kubeconfig_from_a_secret_has_no_files() -> None:
+    """It must be UTF-8 text, its origin names the Secret, and renewing it returns the same access."""
     with pytest.raises(AccessError, match="byte 3 is not UTF-8"):
         await from_text(b"a: \xff", "Secret a/b")
     access = await from_text(kubeconfig({"token": "t"}).encode(), "Secret a/b")
@@ -112,8 +112,8 @@ async def test_a_kubeconfig_out_of_a_secret_is_read_as_text() -> None:
     assert bearer(await access.renew()) == "t"
 
 
-async def test_inside_a_pod_its_service_account_is_used(home: Path, papers: Papers) -> None:
-    """Address, CA and token are those that Kubernetes puts into every pod; IPv6 addresses get their brackets."""
+async def test_the_access_inside_a_pod_uses_its_service_account(home: Path, papers: Papers) -> None:
+    """Address, CA and token are those that Kubernetes provides in every pod; an IPv6 address gets brackets."""
     (home / "ca.crt").write_bytes(papers.authority.pem)
     write(home / "token", "pod-token")
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
@@ -124,19 +124,22 @@ async def test_inside_a_pod_its_service_account_is_used(home: Path, papers: Pape
     assert bearer(await access.renew()) == "next"
 
 
-async def test_outside_of_a_pod_that_is_said(home: Path) -> None:
-    """The message names what is missing and the field to set."""
+async def test_in_cluster_access_outside_of_a_pod_raises_an_error(home: Path) -> None:
+    """The error recommends to set upper.kubeconfig."""
     with pytest.raises(AccessError, match=r"upper\.kubeconfig"):
         await in_cluster({}, home)
 
 
-async def test_an_access_does_not_show_its_secrets(home: Path) -> None:
-    """Its own words hold no token."""
+async def test_the_repr_of_an_access_contains_no_token(home: Path) -> None:
+    """An access may be logged, so its text must not contain the credential."""
     assert SECRET not in repr(await from_kubeconfig(write(home / "f", kubeconfig({"token": SECRET}))))
 
 
-async def test_kubectl_can_be_told_the_same_way(home: Path, papers: Papers) -> None:
-    """By the file and its context, quoted for a shell; a Secret has to become a FILE; a pod needs nothing."""
+async def test_an_access_has_the_kubectl_flags_for_the_same_cluster(home: Path, papers: Papers) -> None:
+    """The kubeconfig and its context are quoted for a shell.
+
+    For a kubeconfig in a Secret the path is FILE, and a pod needs no flags.
+    """
     path = write(home / "my file", kubeconfig({"token": "t"}))
     assert (await from_kubeconfig(path, "here")).flags == f"--kubeconfig '{path}' --context here"
     assert (await from_kubeconfig(path)).flags == f"--kubeconfig '{path}'"
@@ -148,8 +151,8 @@ async def test_kubectl_can_be_told_the_same_way(home: Path, papers: Papers) -> N
     assert (await in_cluster({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": "1"}, home)).flags == ""
 
 
-async def test_what_is_wrong_and_what_to_do_are_two_things(home: Path) -> None:
-    """Whatever signs are in them; people read both in one line."""
+async def test_an_access_error_has_a_problem_and_an_advice(home: Path) -> None:
+    """Both may contain any characters; the text of the error joins them in one line."""
     path = write(home / "f", kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
     with pytest.raises(AccessError) as caught:
         await from_kubeconfig(path)

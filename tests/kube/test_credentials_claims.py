@@ -1,4 +1,4 @@
-"""What is read out of our own credential: the namespace of the account that it is of."""
+"""Tests of the claims in our own token, from which the namespace of its ServiceAccount is read."""
 
 import base64
 
@@ -12,18 +12,18 @@ SUBJECT = "system:serviceaccount:tensile:engine"
 
 
 def jwt(said: object) -> str:
-    """Make a token that says something."""
+    """Make a JWT with these claims."""
     head, body = (base64.urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=").decode() for one in ({}, said))
     return f"{head}.{body}.signature"
 
 
 def of_token(token: str) -> Access:
-    """Make an access by a token."""
+    """Make an access with a token."""
     return access_to(1, {"Authorization": f"Bearer {token}"})
 
 
-def test_an_accounts_token_names_its_namespace() -> None:
-    """Those of today, bound to a pod, and those in Secrets say it alike."""
+def test_the_namespace_of_a_service_account_is_read_from_its_token() -> None:
+    """This works for tokens that are bound to a pod and for tokens from Secrets."""
     assert account_namespace(of_token(jwt({"sub": SUBJECT, "aud": ["api"]}))) == "tensile"
     assert account_namespace(of_token(jwt({"iss": "kubernetes/serviceaccount", "sub": SUBJECT}))) == "tensile"
 
@@ -47,17 +47,17 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("token", OTHERS)
-def test_any_other_token_names_none(token: str) -> None:
-    """Those of proxies and of people, and nonsense."""
+def test_other_tokens_have_no_service_account_namespace(token: str) -> None:
+    """Such tokens are those of proxies and users, and malformed ones."""
     assert account_namespace(of_token(token)) == ""
 
 
-def test_a_certificate_names_none() -> None:
-    """Its user has no namespace."""
+def test_a_client_certificate_has_no_service_account_namespace() -> None:
+    """An access without a token belongs to a user, who has no namespace."""
     assert (token_in(access_to(1)), account_namespace(access_to(1))) == ("", "")
 
 
-def test_what_is_no_object_says_nothing() -> None:
-    """A list in its place, for one."""
+def test_claims_that_are_no_json_object_are_ignored() -> None:
+    """A token with a JSON list as claims counts as a token without claims."""
     assert claims_of(jwt([1])) == {}
     assert claims_of(jwt({"a": 1})) == {"a": 1}

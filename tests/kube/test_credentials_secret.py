@@ -1,4 +1,4 @@
-"""A kubeconfig in a Secret of the upper cluster: found, followed, and never told."""
+"""Tests of a kubeconfig in a Secret of the upper cluster: it is read, followed, and its values are never shown."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TOKEN = "a-token-that-nobody-may-see"
 
 
 def kubeconfig(server: str = "https://10.0.0.1:6443", *, more: str = "") -> str:
-    """Write a kubeconfig with a token."""
+    """Return a kubeconfig with a token."""
     return (
         f"current-context: it\ncontexts: [{{name: it, context: {{cluster: it, user: it}}}}, "
         f"{{name: other, context: {{cluster: it, user: it}}}}]\n"
@@ -26,24 +26,24 @@ def kubeconfig(server: str = "https://10.0.0.1:6443", *, more: str = "") -> str:
 
 
 class Secrets:
-    """The upper's Secrets as a cache holds them."""
+    """The Secrets of the upper cluster in a cache."""
 
     def __init__(self) -> None:
         self.cache = Cache()
         self.cache.replace([], 1)
 
     def put(self, content: str | bytes, key: str = "kubeconfig", uid: str = "1") -> None:
-        """Let the watch tell of the Secret."""
+        """Put the Secret with this content into the cache, as a watch does."""
         data = content.encode() if isinstance(content, str) else content
         self.raw({key: b64encode(data).decode()}, uid)
 
     def raw(self, data: dict[str, str] | None, uid: str = "1") -> None:
-        """Let the watch tell of the Secret with just this data."""
+        """Put the Secret with exactly this data into the cache, as a watch does."""
         meta = {"namespace": "ops", "name": "lower-a", "uid": uid, "resourceVersion": str(self.cache.version + 1)}
         self.cache.put(orjson.dumps({"metadata": meta, "data": data}))
 
     def remove(self) -> None:
-        """Let the watch tell that it is gone."""
+        """Remove the Secret from the cache, as a watch does."""
         entry = self.cache.get("ops", "lower-a")
         assert entry is not None
         meta = {"namespace": "ops", "name": "lower-a", "uid": entry.uid}
@@ -52,12 +52,12 @@ class Secrets:
 
 @pytest.fixture
 def secrets() -> Secrets:
-    """Return the Secrets of an upper cluster that has none."""
+    """Return the cache of an upper cluster without Secrets."""
     return Secrets()
 
 
-def test_the_text_is_found(secrets: Secrets) -> None:
-    """Under the key that is named."""
+def test_the_kubeconfig_is_read_from_the_named_key_of_the_secret(secrets: Secrets) -> None:
+    """If the key is missing, the error names it."""
     secrets.put(kubeconfig())
     assert kubeconfig_in(secrets.cache, REF) == kubeconfig()
     with pytest.raises(AccessError, match="key other: the key is missing or empty"):
@@ -65,7 +65,7 @@ def test_the_text_is_found(secrets: Secrets) -> None:
 
 
 def none(_secrets: Secrets) -> None:
-    """Return no Secret."""
+    """Leave the cache without a Secret."""
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,10 @@ def none(_secrets: Secrets) -> None:
     ],
     ids=["no secret", "no data", "empty", "another key", "binary", "not base64"],
 )
-def test_where_there_is_none_that_is_said(secrets: Secrets, make: Callable[[Secrets], None], words: str) -> None:
-    """By Secret and key, without a value."""
+def test_the_error_for_a_missing_kubeconfig_names_the_secret_and_the_key(
+    secrets: Secrets, make: Callable[[Secrets], None], words: str
+) -> None:
+    """The error contains no value of the Secret."""
     make(secrets)
     with pytest.raises(AccessError) as refusal:
         kubeconfig_in(secrets.cache, REF)
@@ -89,8 +91,8 @@ def test_where_there_is_none_that_is_said(secrets: Secrets, make: Callable[[Secr
     assert TOKEN not in str(refusal.value)
 
 
-async def test_it_opens_the_way(secrets: Secrets) -> None:
-    """As a kubeconfig in a file would, by the context that is named."""
+async def test_the_access_comes_from_the_named_context_of_the_kubeconfig(secrets: Secrets) -> None:
+    """The result is the same as for a kubeconfig in a file; an unknown context is an error."""
     secrets.put(kubeconfig())
     access = await SecretKubeconfig(secrets.cache, REF, "other").access()
     assert (access.url, access.headers["Authorization"]) == ("https://10.0.0.1:6443", f"Bearer {TOKEN}")
@@ -98,15 +100,15 @@ async def test_it_opens_the_way(secrets: Secrets) -> None:
         await SecretKubeconfig(secrets.cache, REF, "missing").access()
 
 
-async def test_nothing_outside_of_it_is_used(secrets: Secrets) -> None:
-    """No file is opened and no program run for who may write a Secret."""
+async def test_an_exec_plugin_in_a_kubeconfig_from_a_secret_is_rejected(secrets: Secrets) -> None:
+    """A user who may write the Secret must not be able to run a program in the engine's pod."""
     secrets.put(kubeconfig(more=", exec: {command: /bin/true, apiVersion: client.authentication.k8s.io/v1}"))
     with pytest.raises(AccessError, match=r"Secret ops/lower-a .* exec plugins are refused in a Secret"):
         await SecretKubeconfig(secrets.cache, REF, None).access()
 
 
-async def test_a_change_gives_a_new_way_once(secrets: Secrets) -> None:
-    """What did not change gives none, be it written anew with another label."""
+async def test_look_returns_a_new_access_once_per_change_of_the_kubeconfig(secrets: Secrets) -> None:
+    """A new resourceVersion with the same kubeconfig returns no new access."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
@@ -120,8 +122,8 @@ async def test_a_change_gives_a_new_way_once(secrets: Secrets) -> None:
     assert await kept.look() is None
 
 
-async def test_a_bad_one_is_said_until_it_is_good_again(secrets: Secrets) -> None:
-    """It gives no way; put back as it was, it returns none either, since that one is open."""
+async def test_an_invalid_kubeconfig_is_reported_until_it_is_corrected(secrets: Secrets) -> None:
+    """The open connection is kept; if the old kubeconfig is restored, no new access is returned."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
@@ -137,8 +139,8 @@ async def test_a_bad_one_is_said_until_it_is_good_again(secrets: Secrets) -> Non
     assert kept.trouble == ""
 
 
-async def test_a_deleted_one_is_said_and_a_new_one_taken_up(secrets: Secrets) -> None:
-    """Also when it has another UID and another content."""
+async def test_a_deleted_secret_is_reported_and_a_new_secret_is_used(secrets: Secrets) -> None:
+    """The new Secret may have another UID and another kubeconfig."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
@@ -150,8 +152,8 @@ async def test_a_deleted_one_is_said_and_a_new_one_taken_up(secrets: Secrets) ->
     assert kept.trouble == ""
 
 
-async def test_a_list_that_may_be_old_says_nothing(secrets: Secrets) -> None:
-    """While the upper cluster's Secrets are not in sync, none counts as gone."""
+async def test_a_missing_secret_is_not_reported_while_the_cache_is_not_synced(secrets: Secrets) -> None:
+    """Until the Secrets of the upper cluster are synced again, the Secret does not count as deleted."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
@@ -161,8 +163,8 @@ async def test_a_list_that_may_be_old_says_nothing(secrets: Secrets) -> None:
     assert kept.trouble == ""
 
 
-async def test_what_is_wrong_in_it_is_no_fault_of_files() -> None:
-    """Whoever waits for a correction waits for the Secret, and not for a change of files."""
+async def test_an_error_in_a_secret_names_no_files_to_wait_for() -> None:
+    """A correction comes with the Secret, so the error is not the one that waits for a change of files."""
     bad = kubeconfig().replace("cluster: {server", "cluster: {certificate-authority-data: bm8K, server")
     with pytest.raises(AccessError, match="contains no certificate") as told:
         await from_text(bad, "Secret ops/lower")

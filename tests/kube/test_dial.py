@@ -1,4 +1,4 @@
-"""Where a name leads is looked at when it is connected to, and addresses at which there is no server are left alone."""
+"""Tests of connections to hosts: names are resolved and checked at each connection, and some addresses are refused."""
 
 import asyncio
 import socket
@@ -79,8 +79,8 @@ WRITTEN_OTHERWISE = [
 
 
 @pytest.mark.parametrize("address", NO_SERVER)
-def test_addresses_at_which_there_is_no_server(address: str) -> None:
-    """Link-local ones, those of clouds' metadata, and all forms of IPv6 by which packets come to one of them."""
+def test_link_local_and_cloud_metadata_addresses_are_refused(address: str) -> None:
+    """This includes multicast and unspecified addresses, and IPv6 addresses that embed a refused IPv4 address."""
     assert is_no_server(ip_address(address))
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(AccessError, match="link-local, multicast, unspecified or cloud metadata"):
@@ -88,16 +88,16 @@ def test_addresses_at_which_there_is_no_server(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", SERVERS)
-def test_addresses_of_servers(address: str) -> None:
-    """Private ones and those of this machine are, whether or not packets to them are translated."""
+def test_private_loopback_and_public_addresses_are_accepted(address: str) -> None:
+    """IPv6 addresses that embed an accepted IPv4 address are accepted too."""
     assert not is_no_server(ip_address(address))
     host = f"[{address}]" if ":" in address else address
     assert read_server(f"https://{host}:443", "f").host == address
 
 
 @pytest.mark.parametrize("host", WRITTEN_OTHERWISE)
-def test_no_spelling_leads_there(host: str) -> None:
-    """Numbers that only some programs read as an address are no names either."""
+def test_other_spellings_of_refused_addresses_are_refused(host: str) -> None:
+    """Numbers that only some programs parse as an address are no valid host names either."""
     with pytest.raises(AccessError):
         read_server(f"https://{host}/", "f")
 
@@ -105,10 +105,10 @@ def test_no_spelling_leads_there(host: str) -> None:
 def leading(
     base: type[asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop, **names: list[str]
 ) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Make what makes an event loop in which names lead where a test says."""
+    """Return a factory of event loops in which these names resolve to these addresses."""
 
     async def getaddrinfo(_self: object, host: Any, port: Any, **_asked: Any) -> Any:
-        """Look a name up, each time anew; an address is its own."""
+        """Resolve a name at each call; an address resolves to itself."""
         found = []
         for one in names.get(host, [host]):
             family = socket.AF_INET6 if ":" in one else socket.AF_INET
@@ -121,11 +121,11 @@ def leading(
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[tuple[int, list[str]]]:
-    """Listen on loopback, and return the port, and the list of who came."""
+    """Listen on loopback, and return the port and the list of the addresses at which clients connected."""
     came: list[str] = []
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Note a caller."""
+        """Record a connection."""
         came.append(writer.get_extra_info("sockname")[0])
         writer.close()
 
@@ -138,12 +138,12 @@ async def listening() -> AsyncIterator[tuple[int, list[str]]]:
 
 
 @pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "0.0.0.0"])
-@pytest.mark.parametrize("beside", [[], ["127.0.0.1"]], ids=["alone", "beside a good one"])
-def test_a_name_that_leads_to_no_server_is_refused(address: str, beside: list[str]) -> None:
-    """Before anything is sent anywhere, and to aiohttp as well."""
+@pytest.mark.parametrize("beside", [[], ["127.0.0.1"]], ids=["alone", "with a valid address"])
+def test_a_name_that_resolves_to_a_refused_address_is_refused(address: str, beside: list[str]) -> None:
+    """No connection is opened, not even to a valid address of the same name; aiohttp's resolver refuses it too."""
 
     async def try_() -> None:
-        """Connect in both ways."""
+        """Resolve and connect in both ways."""
         async with listening() as (port, came):
             with pytest.raises(NotAServerAddress, match="cloud metadata"):
                 await connected("metadata", port)
@@ -156,14 +156,16 @@ def test_a_name_that_leads_to_no_server_is_refused(address: str, beside: list[st
 
 
 @pytest.mark.parametrize("base", [asyncio.SelectorEventLoop, uvloop.Loop], ids=["asyncio", "uvloop"])
-def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.AbstractEventLoop]) -> None:
-    """The next one is tried beside it, for calls and streams and whatever else goes to a cluster.
+def test_the_next_address_is_tried_in_parallel_if_an_address_does_not_respond(
+    base: type[asyncio.AbstractEventLoop],
+) -> None:
+    """This applies to all calls and streams to a cluster.
 
-    How long that takes on an idle machine bench.speed.deadaddress measures.
+    bench.speed.deadaddress measures how long it takes on an idle machine.
     """
 
     async def try_() -> None:
-        """Connect to a name whose first address takes no connection and refuses none."""
+        """Connect to a name whose first address neither accepts nor refuses connections."""
         async with listening() as (port, _):
             with silent("127.0.0.9", port):
                 begin = time.monotonic()
@@ -177,7 +179,7 @@ def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.Abstr
 
 @contextmanager
 def silent(address: str, port: int) -> Iterator[None]:
-    """Open a listener whose queue is full: the system leaves further connections without an answer."""
+    """Open a listener with a full queue, so that the system does not respond to further connections."""
     with socket.socket() as full, ExitStack() as callers:
         full.bind((address, port))
         full.listen(0)
@@ -188,16 +190,16 @@ def silent(address: str, port: int) -> Iterator[None]:
         yield
 
 
-def test_the_address_that_answered_comes_first_from_then_on() -> None:
-    """For streams too; one that the name leads to no more is left out, whatever it answered."""
+def test_the_address_that_responded_last_is_returned_first_by_the_resolver() -> None:
+    """This is per port, and an address that the name no longer resolves to is left out."""
     lead = ["127.0.0.3", "127.0.0.1"]
 
     async def hosts(port: int) -> list[str]:
-        """Look the name up as aiohttp does."""
+        """Resolve the name as aiohttp does."""
         return [one["host"] for one in await Resolver().resolve("some", port)]
 
     async def try_() -> None:
-        """Connect, and look at the order of the addresses."""
+        """Connect, and check the order of the addresses."""
         async with listening() as (port, _):
             assert await hosts(port) == ["127.0.0.3", "127.0.0.1"]
             (await connected("some", port)).close()
@@ -210,11 +212,11 @@ def test_the_address_that_answered_comes_first_from_then_on() -> None:
         runner.run(try_())
 
 
-def test_the_addresses_of_a_name_are_tried_in_turn() -> None:
-    """The first that answers is the one; where none does the error is told."""
+def test_a_connection_uses_the_first_address_that_accepts_it() -> None:
+    """If no address accepts it or there is none, an OSError is raised."""
 
     async def try_() -> None:
-        """Connect."""
+        """Connect to each name."""
         async with listening() as (port, _):
             with await connected("some", port) as made:
                 assert made.getpeername()[0] == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""What is taken for a server's address, and in how many parts."""
+"""Tests of the syntax of server addresses: which are accepted, and how they are split into parts."""
 
 import pytest
 from hypothesis import given
@@ -20,14 +20,14 @@ GOOD = {
 
 
 @pytest.mark.parametrize("server", GOOD)
-def test_a_server_address_is_taken_apart(server: str) -> None:
-    """Host, port and path are told apart, for IPv6 too, with HTTPS' port as the default."""
+def test_a_server_address_is_split_into_host_port_and_path(server: str) -> None:
+    """This includes IPv6 addresses; the default port is that of HTTPS."""
     assert read_server(server, "f") == GOOD[server]
 
 
 @given(st.text(alphabet=st.sampled_from("ab.:/@[]%?#\\ \t\n-_0189x"), max_size=20))
-def test_every_reader_of_urls_agrees_with_what_is_accepted(rest: str) -> None:
-    """An address is refused, or its host and port are those that the HTTP library connects to."""
+def test_an_accepted_address_has_the_same_host_and_port_in_the_http_library(rest: str) -> None:
+    """URL parsers disagree about odd forms, so an address that they may read differently is rejected."""
     server = f"https://{rest}"
     try:
         found = read_server(server, "f")
@@ -39,8 +39,8 @@ def test_every_reader_of_urls_agrees_with_what_is_accepted(rest: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "kubernetes", "a.b-c.example", "10.0.0.1", "::1", "a_b"])
-def test_names_of_certificates_are_names_or_addresses(name: str) -> None:
-    """A DNS name, an IP address, or none given."""
+def test_tls_server_name_must_be_a_dns_name_or_an_ip_address(name: str) -> None:
+    """It may also be empty."""
     check_server_name(name, "f")
     with pytest.raises(AccessError, match="f: tls-server-name is neither"):
         check_server_name(f"{name} x", "f")

@@ -1,4 +1,4 @@
-"""Exec plugins: when they run, what they get to see, how they are bounded, and what their answers are worth."""
+"""Tests of exec plugins: when they run, their input, their limits, and which output is accepted."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ SECRET = "hunter2-do-not-show"
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -31,22 +31,22 @@ class Clock:
 
 
 def bearer(access: Access) -> str:
-    """Return the token that an access shows."""
+    """Return the bearer token of an access."""
     return access.headers["Authorization"].removeprefix("Bearer ")
 
 
 def named(path: Path, *arguments: str) -> ExecPlugin:
-    """Name a plugin as a kubeconfig would."""
+    """Return an exec plugin as a kubeconfig would define it."""
     return ExecPlugin(command=str(path), args=arguments, api_version=V1)
 
 
 async def allowed(config: Path, clock: Clock | None = None) -> Access:
-    """Read a kubeconfig whose programs may run."""
+    """Read a kubeconfig with exec plugins allowed."""
     return await from_kubeconfig(config, allow_exec_plugins=True, clock=clock or Clock())
 
 
-async def test_exec_plugins_run_only_when_allowed(home: Path) -> None:
-    """Without the permission the program is not started."""
+async def test_an_exec_plugin_runs_only_if_exec_plugins_are_allowed(home: Path) -> None:
+    """Without --allow-exec-plugins the program is not started."""
     ran = home / "ran"
     config = exec_config(home, str(plugin(home, {"token": "t"}, f"touch {ran}")))
     with pytest.raises(AccessError, match="--allow-exec-plugins"):
@@ -56,8 +56,8 @@ async def test_exec_plugins_run_only_when_allowed(home: Path) -> None:
     assert ran.exists()
 
 
-async def test_exec_plugins_do_not_see_the_whole_environment(home: Path) -> None:
-    """A plugin gets its own variables and a handful of harmless ones, not ours, and nothing to read."""
+async def test_an_exec_plugin_gets_a_minimal_environment_and_an_empty_stdin(home: Path) -> None:
+    """It gets the variables of its kubeconfig and a few harmless ones, and not the rest of the engine's environment."""
     seen, stdin = home / "seen", home / "stdin"
     ran = plugin(home, {"token": "t"}, f"env > {seen}; cat > {stdin}; echo $1 >> {stdin}")
     await allowed(exec_config(home, str(ran), args=["one two"], env=[{"name": "ITS", "value": "x"}]))
@@ -68,8 +68,8 @@ async def test_exec_plugins_do_not_see_the_whole_environment(home: Path) -> None
     assert stdin.read_text() == "one two\n"
 
 
-async def test_a_plugin_learns_of_the_cluster_when_it_asks_to(home: Path, papers: Papers) -> None:
-    """Address and CA are told to one that wants them, and to no other; nobody is there to be asked."""
+async def test_an_exec_plugin_gets_cluster_data_only_with_provide_cluster_info(home: Path, papers: Papers) -> None:
+    """The data are server, CA, tls-server-name and config; `interactive` is always false."""
     seen = home / "seen"
     ran = str(plugin(home, {"token": "t"}, f'echo "$KUBERNETES_EXEC_INFO" > {seen}'))
     cluster = {"certificate-authority-data": inline(papers.authority.pem), "tls-server-name": "inner"}
@@ -84,16 +84,16 @@ async def test_a_plugin_learns_of_the_cluster_when_it_asks_to(home: Path, papers
     assert json.loads(seen.read_text())["spec"]["cluster"] == {**told, "config": {"audience": "a"}}
 
 
-def test_what_a_cluster_does_not_have_is_not_told() -> None:
-    """An absent CA or name is left out instead of given as an empty one."""
+def test_cluster_data_for_an_exec_plugin_omit_absent_fields() -> None:
+    """Without a CA or a tls-server-name, the field is absent and not empty."""
     asked = json.loads(
         question(ExecPlugin(command="/x", api_version=V1, provide_cluster_info=True), "https://a", "", "")
     )
     assert asked["spec"]["cluster"] == {"server": "https://a"}
 
 
-async def test_a_plugins_credential_has_an_end(home: Path) -> None:
-    """It is used until a minute before the time that the plugin tells, and for ever when it tells none."""
+async def test_the_credential_of_an_exec_plugin_expires_a_minute_early(home: Path) -> None:
+    """Without a valid expirationTimestamp it never expires."""
     clock = Clock()
     over = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}
     assert (await allowed(exec_config(home, str(plugin(home, over))), clock)).good_until == clock.now
@@ -106,8 +106,8 @@ async def test_a_plugins_credential_has_an_end(home: Path) -> None:
         assert (await allowed(endless, clock)).good_until == math.inf
 
 
-async def test_a_plugin_may_give_a_certificate(home: Path, papers: Papers) -> None:
-    """A pair in PEM is shown to the server; one that is none is refused."""
+async def test_an_exec_plugin_may_return_a_client_certificate(home: Path, papers: Papers) -> None:
+    """A certificate and key that do not match are rejected."""
     pair = {"clientCertificateData": papers.alice.decode(), "clientKeyData": papers.alice_key.decode()}
     assert (await allowed(exec_config(home, str(plugin(home, pair))))).headers == {}
     pair["clientKeyData"] = papers.server_key.decode()
@@ -126,8 +126,8 @@ async def test_a_plugin_may_give_a_certificate(home: Path, papers: Papers) -> No
         ("kill -9 $$", "exited with code -9"),
     ],
 )
-async def test_a_plugin_that_fails_is_an_error_that_shows_nothing(home: Path, lines: str, words: str) -> None:
-    """What a plugin writes may hold secrets and is not repeated; the program is named, and what to do."""
+async def test_the_error_for_a_failed_exec_plugin_does_not_show_its_output(home: Path, lines: str, words: str) -> None:
+    """The output may contain secrets, so the error only gives the reason and advises to run the plugin by hand."""
     config = exec_config(home, str(script(home, lines)))
     with pytest.raises(AccessError, match="run it by hand") as refused:
         await allowed(config)
@@ -150,8 +150,8 @@ GIVES_NOTHING = {
 
 
 @pytest.mark.parametrize("sort", GIVES_NOTHING)
-def test_a_plugin_that_gives_nothing_is_an_error(sort: str) -> None:
-    """What is missing, or is none, is named by its key; nothing of the answer is repeated."""
+def test_output_of_an_exec_plugin_without_a_valid_credential_is_an_error(sort: str) -> None:
+    """The error names the key that is missing or invalid, and no value of the output."""
     status, words = GIVES_NOTHING[sort]
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}).encode()
     with pytest.raises(AccessError) as refused:
@@ -160,8 +160,8 @@ def test_a_plugin_that_gives_nothing_is_an_error(sort: str) -> None:
     assert str(refused.value) == f"{printed} ({words}): run it by hand"
 
 
-def test_what_else_a_plugin_prints_is_passed_over() -> None:
-    """Kubernetes does so: keys of later forms, and null for what is not given."""
+def test_unknown_keys_and_nulls_in_the_output_of_an_exec_plugin_are_ignored() -> None:
+    """Kubernetes ignores them too, for example keys of later API versions."""
     status = {"token": " t\n", "clientKeyData": None, "later": {"a": 1}}
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "spec": {}, "status": status}).encode()
     found = read_answer(output, named(Path("/p")), "f")
@@ -169,8 +169,8 @@ def test_what_else_a_plugin_prints_is_passed_over() -> None:
     assert "t'" not in repr(found)
 
 
-def test_all_that_kubernetes_has_in_the_section_is_read() -> None:
-    """Also hints for people and null for what is not given; the variables' values are not shown."""
+def test_all_exec_plugin_fields_of_kubernetes_are_accepted_in_a_kubeconfig() -> None:
+    """Hints for users and null values are accepted too, and values of variables are not shown in the repr."""
     section = {
         "command": "/x",
         "apiVersion": V1,
@@ -190,39 +190,39 @@ def test_all_that_kubernetes_has_in_the_section_is_read() -> None:
     assert parse(kubeconfig({"exec": empty}), None, "f").plugin == ExecPlugin(command="/x", api_version=V1)
 
 
-def test_an_answer_of_another_form_is_refused() -> None:
-    """The plugin has to speak the version that the kubeconfig names."""
+def test_an_exec_plugin_must_use_the_api_version_of_the_kubeconfig() -> None:
+    """An ExecCredential of another API version is an error."""
     output = json.dumps({"apiVersion": f"{V1}beta1", "kind": "ExecCredential", "status": {"token": "t"}}).encode()
     assert read_answer(output, ExecPlugin(command="/p", api_version=f"{V1}beta1"), "f").token == "t"
     with pytest.raises(AccessError, match=f"no?t? print an ExecCredential of {V1}"):
         read_answer(output, named(Path("/p")), "f")
 
 
-async def test_a_plugin_that_does_not_end_is_ended_with_all_it_started(home: Path) -> None:
-    """After the time given to it neither the program nor its children run on."""
+async def test_an_exec_plugin_is_killed_with_its_child_processes_after_a_timeout(home: Path) -> None:
+    """The error says that it did not exit in time."""
     pids = home / "pids"
     ran = script(home, f"sleep 1000 & echo $! > {pids}; echo $$ >> {pids}; wait")
     with pytest.raises(AccessError, match=r"did not exit within 2 s: run it by hand"):
         await run_plugin(named(ran), "", "f", seconds=2.0)
     async with asyncio.timeout(60):
-        while any(_runs(pid) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel tells nobody
+        while any(_runs(pid) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel sends no notice
             await asyncio.sleep(0.01)
 
 
 def _runs(pid: str) -> bool:
-    """Report whether a process runs; one that has ended and waits to be noticed does not."""
+    """Report whether a process runs; a zombie does not."""
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_plugin_that_prints_without_end_is_ended(home: Path) -> None:
-    """Only so much is read as an answer can have."""
+async def test_an_exec_plugin_is_killed_if_it_prints_too_much(home: Path) -> None:
+    """The limit is more than any valid output needs."""
     with pytest.raises(AccessError, match=f"printed more than {MOST} bytes"):
         await run_plugin(named(script(home, "exec yes")), "", "f")
 
 
-async def test_a_plugin_that_cannot_be_started_is_told(home: Path) -> None:
-    """Whatever the system has against it, it is an error with the program's name."""
+async def test_the_error_for_an_exec_plugin_that_cannot_be_started_names_the_program(home: Path) -> None:
+    """This applies to a file that is not executable and to a file that does not exist."""
     (home / "text").write_text("no program")
     with pytest.raises(AccessError, match=r"text could not be started \(PermissionError\)"):
         await run_plugin(named(home / "text"), "", "f")
@@ -230,8 +230,8 @@ async def test_a_plugin_that_cannot_be_started_is_told(home: Path) -> None:
         await run_plugin(named(home / "gone"), "", "f")
 
 
-async def test_a_plugin_may_leave_a_helper_running(home: Path) -> None:
-    """What a plugin that came through has started on purpose is not ours to end."""
+async def test_a_background_process_of_a_successful_exec_plugin_is_not_killed(home: Path) -> None:
+    """The plugin started it on purpose."""
     pid = home / "pid"
     ran = script(home, f"sleep 1000 >/dev/null & echo $! > {pid}; echo done")
     assert await run_plugin(named(ran), "", "f") == b"done\n"

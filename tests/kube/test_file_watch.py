@@ -1,4 +1,4 @@
-"""Watching files: real files, every way in which they change, and systems that tell nothing of it."""
+"""Tests of watching files: real files, every way in which they change, and systems that do not report changes."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tensile.kube.file_watch import FileCache, FileStates, FileWatcher, Notifier
 
 
 class Ears:
-    """Who watches files, and what of it was heard, by name."""
+    """A watcher of files and a queue of its callbacks by name."""
 
     def __init__(self, watcher: FileWatcher) -> None:
         self.watcher = watcher
@@ -30,20 +30,20 @@ class Ears:
         self.watcher.watch(watched(paths), lambda: self.heard.put_nowait(name))
 
     async def next(self) -> str:
-        """Wait for the next that is heard of."""
+        """Wait for the next callback and return its name."""
         async with asyncio.timeout(PATIENCE):
             return await self.heard.get()
 
 
 class Begun:
-    """Real notices, and what is watched for them, from when on a change is certain to be noticed."""
+    """Real notifiers, with a record of the watched paths: from then on the system reports their changes."""
 
     def __init__(self) -> None:
         self.targets: asyncio.Queue[frozenset[str]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
 
     def notify(self, paths: Sequence[str]) -> Notifier:
-        """Begin."""
+        """Create a notifier and record its paths."""
         made = notifier(paths)
         self._loop.call_soon_threadsafe(self.targets.put_nowait, frozenset(paths))
         return made
@@ -57,7 +57,7 @@ class Begun:
 
 @asynccontextmanager
 async def ears(watcher: FileWatcher) -> AsyncIterator[Ears]:
-    """Listen for the length of a test; nothing runs afterwards."""
+    """Watch files during a test, and check that no thread is left afterwards."""
     try:
         yield Ears(watcher)
     finally:
@@ -71,7 +71,7 @@ def threads() -> list[str]:
 
 
 def instances() -> int:
-    """Count the system's watchers that this process has."""
+    """Return the number of inotify instances of this process."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
         try:
@@ -101,7 +101,7 @@ def is_file(file: Path) -> bool:
 
 
 def device(file: Path) -> str:
-    """Return the device that a file is on."""
+    """Return the device of a file."""
     number = file.stat().st_dev
     return f"{os.major(number)}:{os.minor(number)}"
 
@@ -113,27 +113,27 @@ def top(tmp_path: Path) -> Path:
 
 
 def renamed_over(file: Path) -> None:
-    """Write as editors do."""
+    """Replace the file by a rename, as editors do."""
     file.with_name("new").write_text("other")
     file.with_name("new").rename(file)
 
 
 def rewritten(file: Path) -> None:
-    """Write another content of the same length, with the same time of change as before."""
+    """Write other content of the same length, with the same modification time as before."""
     before = file.stat()
     file.write_text("other")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def directory_again(file: Path) -> None:
-    """Delete the directory, and make another one."""
+    """Delete the directory of the file and create it again."""
     shutil.rmtree(file.parent)
     file.parent.mkdir()
     file.write_text("other")
 
 
 def directory_swapped(file: Path, depth: int) -> None:
-    """Put another directory in the place of one on the way."""
+    """Replace a directory on the path by another one."""
     there = file.parents[depth]
     other = there.with_name("other") / file.parent.relative_to(there)
     other.mkdir(parents=True)
@@ -143,31 +143,31 @@ def directory_swapped(file: Path, depth: int) -> None:
 
 
 def written_by_another_name(file: Path) -> None:
-    """Write by a hard link in another directory."""
+    """Write through a hard link in another directory."""
     (file.parents[1] / "link").write_text("other")
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "written": lambda file: file.write_text("longer"),
-    "written alike": rewritten,
+    "same length and time": rewritten,
     "touched": os.utime,
-    "gone": lambda file: file.unlink(),
-    "gone and back": lambda file: (file.unlink(), file.write_text("other")),
+    "deleted": lambda file: file.unlink(),
+    "deleted and created": lambda file: (file.unlink(), file.write_text("other")),
     "renamed over": renamed_over,
     "moved away": lambda file: file.rename(file.parents[1] / "elsewhere"),
     "a directory now": lambda file: (file.unlink(), file.mkdir()),
     "a symlink now": lambda file: (file.rename(file.with_name("real")), file.symlink_to("real")),
-    "directory gone": lambda file: shutil.rmtree(file.parent),
-    "directory again": directory_again,
+    "directory deleted": lambda file: shutil.rmtree(file.parent),
+    "directory recreated": directory_again,
     "directory swapped": lambda file: directory_swapped(file, 0),
-    "directory above swapped": lambda file: directory_swapped(file, 1),
-    "by another name": written_by_another_name,
+    "parent directory swapped": lambda file: directory_swapped(file, 1),
+    "through a hard link": written_by_another_name,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_every_change_is_heard_of_once_it_is_over(file: Path, change: str) -> None:
-    """By a notice, and so is a change in place after it, wherever the path leads then."""
+async def test_the_callback_is_called_once_after_every_kind_of_change(file: Path, change: str) -> None:
+    """The notice of the system triggers it, and a later write to the new file triggers it again."""
     os.link(file, file.parents[1] / "link")
     begun = Begun()
     async with ears(FileWatcher(begun.notify)) as here:
@@ -182,8 +182,8 @@ async def test_every_change_is_heard_of_once_it_is_over(file: Path, change: str)
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_change_is_seen(file: Path, change: str) -> None:
-    """Also one that leaves length and time as they were; nothing is seen where nothing happened."""
+def test_file_states_detect_every_kind_of_change(file: Path, change: str) -> None:
+    """A change that keeps length and modification time is detected too; without a change the states are equal."""
     os.link(file, file.parents[1] / "link")
     before = watched([file, file.with_name("other")])
     assert before.again() == before
@@ -191,14 +191,14 @@ def test_every_change_is_seen(file: Path, change: str) -> None:
     assert before.again() != before
 
 
-def test_no_files_never_change() -> None:
-    """What was read from no file has nothing to be looked at."""
+def test_the_state_of_no_files_or_an_invalid_path_never_changes() -> None:
+    """An access that was not read from files has no states to compare."""
     assert FileStates().again() == FileStates()
     assert watched(["a\0b"]).again() == watched(["a\0b"])
 
 
 def mounted(directory: Path, content: str, number: int) -> None:
-    """Put a Secret into a directory as the kubelet does: a fresh directory, and a symlink that swaps."""
+    """Mount a Secret into a directory as the kubelet does: a new directory, and a symlink that is replaced."""
     fresh = directory / f"..2026_{number}"
     fresh.mkdir(parents=True)
     (fresh / "token").write_text(content)
@@ -207,8 +207,8 @@ def mounted(directory: Path, content: str, number: int) -> None:
     shutil.rmtree(directory / f"..2026_{number - 1}", ignore_errors=True)
 
 
-async def test_swaps_of_a_mounted_secret_are_heard_of(top: Path) -> None:
-    """Each of them, once; the symlink that the path names stays as it is."""
+async def test_the_callback_is_called_once_per_update_of_a_mounted_secret(top: Path) -> None:
+    """The kubelet replaces the symlink ..data, and the symlink at the watched path stays the same."""
     directory, begun = top, Begun()
     mounted(directory, "same", 0)
     (directory / "token").symlink_to("..data/token")
@@ -221,8 +221,8 @@ async def test_swaps_of_a_mounted_secret_are_heard_of(top: Path) -> None:
         assert here.heard.empty()
 
 
-async def test_a_file_is_heard_of_that_comes_with_all_its_directories(top: Path) -> None:
-    """Nothing of the way was there; also when it goes and comes again."""
+async def test_the_callback_is_called_if_a_file_is_created_with_its_directories(top: Path) -> None:
+    """None of the directories exists at first; the deletion of all and a second creation are reported too."""
     begun = Begun()
     async with ears(FileWatcher(begun.notify)) as here:
         here.watch(top / "late" / "b" / "f")
@@ -235,8 +235,8 @@ async def test_a_file_is_heard_of_that_comes_with_all_its_directories(top: Path)
             assert await here.next() == "f"
 
 
-async def test_a_change_before_the_watching_began_is_heard_of(file: Path) -> None:
-    """What counts is how the files were when they were looked at, which is before they were read."""
+async def test_a_change_between_reading_a_file_and_watching_it_is_reported(file: Path) -> None:
+    """The watch compares with the state that was recorded before the file was read."""
     seen = watched([file])
     put(file, "changed since")
     async with ears(FileWatcher()) as here:
@@ -244,14 +244,14 @@ async def test_a_change_before_the_watching_began_is_heard_of(file: Path) -> Non
         assert await here.next() == "since"
 
 
-async def test_many_files_share_one_watcher_and_are_told_apart(file: Path) -> None:
-    """Files of one directory; others beside them are nobody's. One that is added later is watched as well."""
+async def test_many_files_share_one_thread_and_one_inotify_instance(file: Path) -> None:
+    """Only the callback of the changed file is called, also for a file that is added later."""
     begun = Begun()
     async with ears(FileWatcher(begun.notify)) as here:
         for number in range(200):
             here.watch(file.with_name(f"{number}"), name=str(number))
         await begun.until(file.parent)
-        put(file.with_name("nobody's"), "")
+        put(file.with_name("unwatched"), "")
         put(file.with_name("17"), "")
         assert await here.next() == "17"
         here.watch(file, name="later")
@@ -260,11 +260,11 @@ async def test_many_files_share_one_watcher_and_are_told_apart(file: Path) -> No
         put(file, "once more")
         assert await here.next() == "later"
         assert (threads(), here.heard.empty()) == (["file watch"], True)
-        assert instances() <= 2, "one, and for a moment the one before it"
+        assert instances() <= 2, "one, and briefly the previous one"
 
 
-async def test_a_file_that_is_watched_no_more_is_not_heard_of(file: Path) -> None:
-    """Others go on, and so does one that follows another file instead."""
+async def test_a_closed_or_moved_watch_gets_no_callback_for_its_old_file(file: Path) -> None:
+    """A watch that follows another file instead gets callbacks for that file."""
     other = file.with_name("other")
     async with ears(FileWatcher()) as here:
         gone = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("gone"))
@@ -278,7 +278,7 @@ async def test_a_file_that_is_watched_no_more_is_not_heard_of(file: Path) -> Non
         moved.follow(watched([other]))
         async with heard(
             here.watcher, file
-        ):  # the system may tell of one write twice: the first one's notices end here
+        ):  # the system may report one write twice: the notices of the first one end here
             put(file, "two")
         while not here.heard.empty():
             here.heard.get_nowait()
@@ -289,8 +289,8 @@ async def test_a_file_that_is_watched_no_more_is_not_heard_of(file: Path) -> Non
         assert await here.next() == "moved"
 
 
-async def test_what_is_closed_hears_nothing_of_a_change_on_its_way(file: Path) -> None:
-    """Nor is anything left that waits."""
+async def test_closing_a_watch_cancels_its_pending_callback(file: Path) -> None:
+    """A change that was already noticed is not reported after the close."""
     async with ears(FileWatcher()) as here:
         watch = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("f"))
         watch.stir()
@@ -300,8 +300,8 @@ async def test_what_is_closed_hears_nothing_of_a_change_on_its_way(file: Path) -
         assert here.heard.empty()
 
 
-async def test_a_watcher_begins_anew_after_its_end(file: Path) -> None:
-    """Nothing runs while nothing is watched."""
+async def test_a_watcher_can_be_used_again_after_it_was_closed(file: Path) -> None:
+    """No thread runs while no file is watched."""
     watcher = FileWatcher()
     for _ in range(2):
         async with ears(watcher) as here:
@@ -311,39 +311,39 @@ async def test_a_watcher_begins_anew_after_its_end(file: Path) -> None:
 
 
 def no_watches(_paths: Sequence[str]) -> Notifier:
-    """Watch as a system does whose watches are all taken."""
+    """Fail as a system does whose limit of watches is reached."""
     raise OSError("OS file watch limit reached")
 
 
 def broken(_paths: Sequence[str]) -> Notifier:
-    """Watch with a defect."""
+    """Fail because of a bug."""
     raise KeyError("a defect")
 
 
 class Silent:
-    """What tells nothing of any change, as of what others write over a network."""
+    """A notifier that reports no change, as for files that other hosts write over a network."""
 
     def __init__(self, _paths: Sequence[str]) -> None:
         self._nothing: set[tuple[int, str]] = set()
 
     def watch(self, _most: int, _step: int, timeout_ms: int, stop_event: threading.Event) -> set[tuple[int, str]] | str:
-        """Wait in vain."""
+        """Wait for the timeout or the stop event."""
         stop_event.wait(timeout_ms / 1000 or None)
         return self._nothing
 
     def close(self) -> None:
-        """Tell no more."""
+        """Do nothing."""
 
 
 class Forgetful(Silent):
-    """What loses the notice of a change while it tells of something else."""
+    """A notifier that loses the notice of a change while it returns another one."""
 
     def __init__(self, change: Callable[[], object]) -> None:
         super().__init__([])
         self._changes = [change]
 
     def watch(self, most: int, step: int, timeout_ms: int, stop_event: threading.Event) -> set[tuple[int, str]] | str:
-        """Tell once, then wait in vain."""
+        """Return one notice, then only wait."""
         if self._changes:
             self._changes.pop()()
             return {(1, "/elsewhere")}
@@ -351,18 +351,18 @@ class Forgetful(Silent):
         return "stop" if stop_event.is_set() else "timeout"
 
 
-async def test_a_change_whose_notice_is_lost_is_found_by_a_look_after_others(file: Path) -> None:
-    """As watchfiles loses one that comes while it hands over what came before."""
+async def test_a_change_whose_notice_is_lost_is_found_by_comparing_files(file: Path) -> None:
+    """Files are compared after notices, because watchfiles loses one that arrives while it returns earlier ones."""
     async with ears(FileWatcher(lambda _paths: Forgetful(partial(put, file, "other")), look=0.05)) as here:
         here.watch(file)
         assert await here.next() == "f"
 
 
 class Failing(Silent):
-    """What breaks off as soon as it is waited for."""
+    """A notifier that fails as soon as it is waited for."""
 
     def watch(self, *_given: object) -> set[tuple[int, str]] | str:
-        """Fail."""
+        """Raise RuntimeError."""
         raise RuntimeError("error in underlying watcher")
 
 
@@ -375,10 +375,10 @@ class Failing(Silent):
         (Silent, "is on a file system of type nfs4"),
     ],
 )
-async def test_without_notices_files_are_looked_at(
+async def test_files_are_polled_if_the_system_does_not_report_changes(
     file: Path, top: Path, notify: Callable[[Sequence[str]], Notifier], why: str
 ) -> None:
-    """Which is said once, however often they change; one that stays as it is is not heard of."""
+    """Polling is logged once, and a file that does not change causes no callback."""
     mounts = top / "mounts"
     if notify is Silent:
         put(mounts, f"1 1 {device(file)} / / rw - nfs4 there rw\n")
@@ -414,8 +414,8 @@ asyncio.run(main())
 
 
 @pytest.mark.process
-def test_a_system_that_gives_no_watcher_is_really_met_so(file: Path) -> None:
-    """As in a user namespace that may have none."""
+def test_files_are_polled_in_a_user_namespace_without_inotify_instances(file: Path) -> None:
+    """The warning is logged once, and the change is detected."""
     run = ["unshare", "--user", "--map-root-user", sys.executable, "-c"]
     if shutil.which("unshare") is None or subprocess.run([*run, ""], capture_output=True, check=False).returncode:
         pytest.skip("no user namespaces here")
@@ -424,8 +424,8 @@ def test_a_system_that_gives_no_watcher_is_really_met_so(file: Path) -> None:
     assert done.stdout.count("Too many open files") == 1
 
 
-async def test_files_are_read_once_and_again_when_they_changed(file: Path) -> None:
-    """Also one that cannot be read; who wants to know is told."""
+async def test_the_file_cache_reads_a_file_once_until_it_changes(file: Path) -> None:
+    """An OSError is cached too, and the callback is called when a file changes."""
     told: list[str] = []
     other = file.with_name("other")
     async with ears(FileWatcher()) as here:
@@ -446,12 +446,12 @@ async def test_files_are_read_once_and_again_when_they_changed(file: Path) -> No
         kept.close()
 
 
-async def test_a_directory_that_goes_while_it_is_about_to_be_watched_costs_nothing(file: Path) -> None:
-    """It is looked again what there is; only what stays missing is looked at instead."""
+async def test_watching_is_retried_if_a_directory_is_deleted_at_that_moment(file: Path) -> None:
+    """Files are polled only if the directory is still missing at the next try."""
     begun, tries = Begun(), 0
 
     def notify(paths: Sequence[str]) -> Notifier:
-        """Miss one of them, the first time."""
+        """Fail the first time as if a path were missing."""
         nonlocal tries
         tries += 1
         if tries == 1:
@@ -467,12 +467,12 @@ async def test_a_directory_that_goes_while_it_is_about_to_be_watched_costs_nothi
     assert (tries, logs) == (2, [])
 
 
-def test_nothing_is_watched_for_a_loop_that_has_ended(file: Path) -> None:
-    """Whoever forgot to close leaves no thread behind, once there is something to tell."""
+def test_the_watcher_thread_ends_if_its_event_loop_is_closed(file: Path) -> None:
+    """A watcher that was not closed leaves no thread after the next change of a file."""
     watcher = FileWatcher()
 
     async def leave() -> None:
-        """Watch, and go."""
+        """Watch a file and return without closing the watcher."""
         watcher.watch(watched([file]), lambda: None)
 
     asyncio.run(leave())

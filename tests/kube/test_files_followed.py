@@ -1,4 +1,4 @@
-"""The way to a file: what of it has to be watched."""
+"""Tests of the resolution of paths: which directories and files must be watched for one file."""
 
 import os
 from pathlib import Path
@@ -26,12 +26,12 @@ def home(tmp_path: Path) -> Path:
 
 
 def above(*directories: Path) -> set[str]:
-    """Return directories and all those that they are in."""
+    """Return these directories and all their parents."""
     return {str(each) for one in directories for each in (one, *one.parents)}
 
 
-def test_every_step_counts(home: Path) -> None:
-    """Each directory on the way, as whoever renames one of them has the path lead elsewhere."""
+def test_every_directory_on_the_path_is_watched(home: Path) -> None:
+    """If any of them is renamed, the path leads to another file."""
     file = home / "a" / "b" / "f"
     file.parent.mkdir(parents=True)
     file.write_text("")
@@ -39,8 +39,8 @@ def test_every_step_counts(home: Path) -> None:
     assert trail == ResolvedPath(frozenset(above(file) - {"/"}), frozenset(above(file.parent)), str(file), "")
 
 
-def test_symlinks_count_and_what_they_lead_to(home: Path) -> None:
-    """A relative one, an absolute one, one that goes up, and the directory in which each of them is."""
+def test_symlinks_and_their_targets_are_watched(home: Path) -> None:
+    """Symlinks may be relative or absolute or contain `..`, and the directory of each symlink is watched."""
     (home / "real").mkdir()
     (home / "links").mkdir()
     (home / "real" / "f").write_text("")
@@ -54,8 +54,8 @@ def test_symlinks_count_and_what_they_lead_to(home: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["gone", "gone/b/f", "file/f", "loop", "loop/f", "zero\0byte"])
-def test_a_way_that_ends_early_is_watched_up_to_there(home: Path, path: str) -> None:
-    """Where the next step may come one day."""
+def test_a_path_that_does_not_exist_is_watched_as_far_as_it_exists(home: Path, path: str) -> None:
+    """The next part of the path may be created later."""
     (home / "file").write_text("")
     (home / "loop").symlink_to("loop")
     trail = resolve_path(home / path, NOTHING)
@@ -64,8 +64,8 @@ def test_a_way_that_ends_early_is_watched_up_to_there(home: Path, path: str) -> 
     assert str(home / path.partition("/")[0]) in trail.names
 
 
-def test_a_file_that_others_can_write_to_elsewhere_is_watched_itself(home: Path) -> None:
-    """One with another name, and one that is mounted over another; for all others the directory is enough."""
+def test_a_file_with_hard_links_or_a_mount_is_watched_itself(home: Path) -> None:
+    """It can be written without a notice in its directory; for all other files the directory is enough."""
     for name in ("linked", "mounted", "plain"):
         (home / name).write_text("")
     os.link(home / "linked", home / "other")
@@ -76,16 +76,16 @@ def test_a_file_that_others_can_write_to_elsewhere_is_watched_itself(home: Path)
     assert alone == {"linked", "mounted"}
 
 
-def test_network_file_systems_are_known_by_their_mounts() -> None:
-    """Those that others write to; also where files are mounted, as they are spelled."""
+def test_read_mounts_returns_network_file_systems_and_mount_points() -> None:
+    """Network file systems are those that other hosts can write to; escapes in mount points are decoded."""
     found = read_mounts(MOUNTINFO)
     assert found.network == {"0:45": "nfs4", "0:46": "fuse.sshfs"}
     assert {"/srv/with space", "/etc/token"} <= found.points
     assert read_mounts("") == NOTHING
 
 
-def test_nothing_is_told_of_a_network_file_system(home: Path) -> None:
-    """It is said where that is, and what it is."""
+def test_the_resolved_path_says_if_it_is_on_a_network_file_system(home: Path) -> None:
+    """The system reports no changes there, so the message names the directory and the type of the file system."""
     (home / "f").write_text("")
     device = home.stat().st_dev
     mounts = Mounts({f"{os.major(device)}:{os.minor(device)}": "nfs4"}, frozenset())

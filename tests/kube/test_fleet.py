@@ -1,4 +1,4 @@
-"""Many clusters at once: opened, fed, watched over, closed, each apart from the others."""
+"""Tests of many clusters at once: each is opened, watched, probed and closed independently of the others."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -32,12 +32,12 @@ from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
 
 
 def ours(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """Return the tasks of our own code: the others accept connections of the scripted apiserver, and serve them."""
+    """Return the tasks of tensile.kube; the other tasks belong to the scripted apiserver."""
     return {task for task in tasks if "/tensile/kube/" in repr(task)}
 
 
-async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> None:
-    """The identity comes first, then every feed's list; each feed has its own selection."""
+async def test_an_opened_cluster_is_identified_before_its_informers_list(apiserver: Apiserver) -> None:
+    """Each informer lists with its own selection into its own cache."""
     mine, all_of_them = Cache(), Cache()
     apiserver.play("list", listing(20, pod("a", 5)), selector="x=y")
     apiserver.play("list", listing(21, pod("a", 5), pod("b", 6)))
@@ -56,8 +56,8 @@ async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> 
         assert list(fleet) == ["a"]
 
 
-async def test_a_feed_can_join_an_open_cluster(apiserver: Apiserver) -> None:
-    """What depends on an identity can be fed once that is known, and whoever asks again gets the same informer."""
+async def test_an_informer_can_be_added_to_an_open_cluster(apiserver: Apiserver) -> None:
+    """It may depend on the identity; a second request for the same cache returns the same informer."""
     cache = Cache()
     async with fleet_of() as fleet:
         fleet.open(UPPER, access_to(apiserver.port))
@@ -69,8 +69,11 @@ async def test_a_feed_can_join_an_open_cluster(apiserver: Apiserver) -> None:
         assert names(cache) == ["a"]
 
 
-async def test_a_cache_can_be_left_while_its_cluster_stays_open(apiserver: Apiserver) -> None:
-    """The feed of one cache ends, the others go on; who waits for it is let go, and leaving twice does nothing."""
+async def test_leaving_a_cache_stops_only_its_informer(apiserver: Apiserver) -> None:
+    """The cache becomes stale and keeps its contents, and `synced` does not wait for it.
+
+    Leaving it twice does nothing.
+    """
     left, kept = Cache(), Cache()
     apiserver.play("list", listing(20, pod("a", 5)), listing(20, pod("a", 5)))
     ended, news = Stream(), Stream()
@@ -87,8 +90,8 @@ async def test_a_cache_can_be_left_while_its_cluster_stays_open(apiserver: Apise
         await fleet.synced(UPPER)
 
 
-async def test_a_cache_that_was_left_counts_no_more(apiserver: Apiserver) -> None:
-    """Else each switch of a controller would use up more of what one cluster may send."""
+async def test_a_left_cache_is_removed_from_the_clusters_totals(apiserver: Apiserver) -> None:
+    """Otherwise each switch of a controller would use up more of the cluster's limit for cached objects."""
     left, kept = Cache(), Cache()
     apiserver.play("list", listing(20, pod("a", 5)), listing(20, pod("a", 5)))
     async with fleet_of() as fleet:
@@ -99,8 +102,8 @@ async def test_a_cache_that_was_left_counts_no_more(apiserver: Apiserver) -> Non
         assert (client.tally.objects, client.tally.content) == (1, both // 2)
 
 
-async def test_a_probe_does_not_wait_for_the_calls(apiserver: Apiserver) -> None:
-    """They may hang all together, as creates do while an admission webhook is away."""
+async def test_a_probe_does_not_wait_for_a_connection_of_other_calls(apiserver: Apiserver) -> None:
+    """All calls may hang at once, as creates do while an admission webhook is down."""
     apiserver.play("write", Hang())
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port), connections=1)
@@ -111,16 +114,16 @@ async def test_a_probe_does_not_wait_for_the_calls(apiserver: Apiserver) -> None
         hanging.cancel()
 
 
-async def test_no_cluster_is_opened_twice(apiserver: Apiserver) -> None:
-    """Two clients under one name would be a defect of the caller's."""
+async def test_opening_an_open_cluster_raises_value_error(apiserver: Apiserver) -> None:
+    """Two clients with one name would be a bug of the caller."""
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
         with pytest.raises(ValueError, match="already open"):
             fleet.open("a", access_to(apiserver.port))
 
 
-async def test_a_closed_cluster_is_left_alone(apiserver: Apiserver) -> None:
-    """After closing nothing is asked any more, what is cached is not trusted, and the name is free again."""
+async def test_no_request_is_sent_to_a_closed_cluster(apiserver: Apiserver) -> None:
+    """Its cache is stale, no task is left, and a cluster can be opened under the same name again."""
     cache = Cache()
     stream = Stream()
     apiserver.play("watch", stream)
@@ -138,8 +141,11 @@ async def test_a_closed_cluster_is_left_alone(apiserver: Apiserver) -> None:
     assert ours(asyncio.all_tasks() - before) == set()
 
 
-async def test_closing_lets_go_who_waits_for_a_cluster() -> None:
-    """One that left the topology before it ever answered keeps nobody waiting, and who waits for others waits on."""
+async def test_closing_a_cluster_releases_callers_that_wait_for_it() -> None:
+    """A lower may leave the topology before it ever responds.
+
+    A caller that waits for all clusters still waits for the others.
+    """
     async with fleet_of() as fleet:
         cache = Cache()
         for name in ("a", "b"):
@@ -155,8 +161,8 @@ async def test_closing_lets_go_who_waits_for_a_cluster() -> None:
         await for_all
 
 
-async def test_the_connections_of_a_cluster_are_bounded(apiserver: Apiserver) -> None:
-    """However many calls run, no more connections are opened than allowed."""
+async def test_the_number_of_connections_to_a_cluster_is_limited(apiserver: Apiserver) -> None:
+    """More calls than connections share the connections, and all of them succeed."""
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port), connections=2)
         await asyncio.gather(*(client.version() for _ in range(10)))
@@ -164,8 +170,8 @@ async def test_the_connections_of_a_cluster_are_bounded(apiserver: Apiserver) ->
         assert apiserver.connections <= 2
 
 
-async def test_one_cluster_that_hangs_does_not_hold_up_another() -> None:
-    """A lower that never answers costs the others nothing, and can be closed."""
+async def test_a_cluster_that_hangs_does_not_delay_another() -> None:
+    """The hanging cluster counts as unreachable with a timeout as its error, and can be closed."""
     async with AsyncExitStack() as stack:
         good, bad = Apiserver(), Apiserver()
         for server in (good, bad):
@@ -185,8 +191,8 @@ async def test_one_cluster_that_hangs_does_not_hold_up_another() -> None:
         assert fleet["bad"].health.error == "no response within 0.2 s"
 
 
-async def test_nothing_is_listed_before_the_identity_is_known(apiserver: Apiserver) -> None:
-    """A cluster that does not say who it is feeds no cache, and is asked until it does."""
+async def test_informers_do_not_list_before_the_identity_is_known(apiserver: Apiserver) -> None:
+    """The identity is requested again until the cluster returns it."""
     apiserver.play("identity", refusal(403, "Forbidden"), refusal(500, "InternalError"))
     cache = Cache()
     async with fleet_of() as fleet:
@@ -195,8 +201,8 @@ async def test_nothing_is_listed_before_the_identity_is_known(apiserver: Apiserv
         assert [asked.sort for asked in apiserver.asked][:3] == ["identity"] * 3
 
 
-async def test_an_apiserver_that_freezes_is_found_by_the_probe() -> None:
-    """An open watch shows nothing: the silence begins when the probe gets no answer, and ends with the next."""
+async def test_the_probe_detects_an_apiserver_that_freezes() -> None:
+    """An open watch shows no error; the silence begins with a probe that times out and ends with the next response."""
     now = [0.0]
     news = News()
     options = {"clock": lambda: now[0], "sleep": news.sleep, "patience": 0.2}
@@ -213,8 +219,8 @@ async def test_an_apiserver_that_freezes_is_found_by_the_probe() -> None:
         assert cache.synced
 
 
-async def test_another_cluster_at_the_address_is_refused_until_the_first_is_back(apiserver: Apiserver) -> None:
-    """Caches are not trusted while it is there, and everything is listed anew afterwards."""
+async def test_a_different_cluster_at_the_address_is_refused_until_the_first_one_responds(apiserver: Apiserver) -> None:
+    """Caches are stale while it responds, no write is sent to it, and everything is listed again afterwards."""
     cache = Cache()
     now = [0.0]
     apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
@@ -239,10 +245,10 @@ async def test_another_cluster_at_the_address_is_refused_until_the_first_is_back
         assert apiserver.of("write") == []
 
 
-async def test_when_a_cluster_is_back_its_informers_do_not_wait_for_their_back_off() -> None:
-    """The probe finds it within seconds, and wakes the tasks that wait for longer.
+async def test_informers_list_without_back_off_when_the_cluster_responds_again() -> None:
+    """The probe notices it within seconds and wakes the informers.
 
-    It goes and comes back many times, so that it does so at least once after the list has failed.
+    The cluster fails and responds many times, so that it responds at least once after the list has failed.
     """
     server = Apiserver()
     cache = Cache()
@@ -255,8 +261,8 @@ async def test_when_a_cluster_is_back_its_informers_do_not_wait_for_their_back_o
         await told(cache, lambda: names(cache) == ["a"])
 
 
-async def test_creates_through_an_open_cluster_are_compared_with_its_feeds(apiserver: Apiserver) -> None:
-    """The client tells the informers of a kind about creates of that kind, and of no other."""
+async def test_a_create_that_contradicts_an_informer_marks_its_cache_stale(apiserver: Apiserver) -> None:
+    """The client reports creates only to informers of the same kind."""
     cache = Cache()
     apiserver.play("list", listing(278, pod("a", 270)), Hang())
     old = Answer(201, b'{"metadata":{"namespace":"default","name":"b","resourceVersion":"246"}}')
@@ -270,8 +276,8 @@ async def test_creates_through_an_open_cluster_are_compared_with_its_feeds(apise
         assert not cache.synced
 
 
-async def test_a_defect_in_one_feed_is_survived(apiserver: Apiserver) -> None:
-    """An exception that nobody foresaw restarts that feed, and the other feeds do not notice."""
+async def test_an_unexpected_exception_restarts_only_its_informer(apiserver: Apiserver) -> None:
+    """The informers of other caches are not affected."""
     faults = [RuntimeError("one")]
 
     def hear(_delta: Delta) -> None:
@@ -289,8 +295,8 @@ async def test_a_defect_in_one_feed_is_survived(apiserver: Apiserver) -> None:
         assert len(apiserver.of("list")) == 3
 
 
-async def test_writes_are_told_by_cluster(apiserver: Apiserver) -> None:
-    """Whoever counts writes learns in which cluster they were made."""
+async def test_the_observer_of_writes_gets_the_name_of_the_cluster(apiserver: Apiserver) -> None:
+    """Each write is counted for its cluster."""
     heard: list[tuple[str, ...]] = []
     async with fleet_of(observe=lambda name: lambda *what: heard.append((name, *what))) as fleet:
         client = fleet.open("a", access_to(apiserver.port))
@@ -298,12 +304,12 @@ async def test_writes_are_told_by_cluster(apiserver: Apiserver) -> None:
     assert heard == [("a", "delete", "Pod", "ok")]
 
 
-async def test_the_rate_of_a_cluster_is_its_own(apiserver: Apiserver) -> None:
-    """Requests a second are bounded by cluster, as the topology says."""
+async def test_the_rate_limit_applies_to_each_cluster(apiserver: Apiserver) -> None:
+    """The requests per second of a cluster are limited as its topology entry defines."""
     waited: list[float] = []
 
     async def wait(seconds: float) -> None:
-        """Note the wait, and wait a moment of it."""
+        """Record the wait, and sleep for a short part of it."""
         waited.append(seconds)
         await asyncio.sleep(min(seconds, 0.001))
 
@@ -315,7 +321,7 @@ async def test_the_rate_of_a_cluster_is_its_own(apiserver: Apiserver) -> None:
 
 
 async def test_closing_the_fleet_closes_every_cluster() -> None:
-    """Also one that is down, and one whose probe hangs."""
+    """This includes a cluster that is down and a cluster whose probe hangs."""
     async with running(Apiserver()) as server:
         server.play("identity", Hang())
         async with fleet_of() as fleet:
@@ -327,8 +333,8 @@ async def test_closing_the_fleet_closes_every_cluster() -> None:
             await client.version()
 
 
-async def test_closing_a_cluster_outlives_who_asked_for_it(apiserver: Apiserver) -> None:
-    """Where that one is cancelled in the middle, at whichever moment, the fleet's end still finds every connection."""
+async def test_closing_a_cluster_continues_if_its_caller_is_canceled(apiserver: Apiserver) -> None:
+    """Whenever the caller is canceled, closing the fleet still closes every connection."""
     for moment in range(6):
         async with fleet_of() as fleet:
             client = fleet.open("a", access_to(apiserver.port), [pods("a", Cache())])
@@ -342,14 +348,14 @@ async def test_closing_a_cluster_outlives_who_asked_for_it(apiserver: Apiserver)
             await client.version()
 
 
-async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: Apiserver) -> None:
-    """It begins once the identity is known, and one watch serves whoever asks for the same."""
+async def test_a_tail_receives_events_until_its_cluster_is_closed(apiserver: Apiserver) -> None:
+    """It starts once the identity is known, and a second tail with the same selection opens no second watch."""
     heard: list[str] = []
     news, stream = News(), Stream()
     apiserver.play("watch", stream)
 
     def hear(one: WatchEvent) -> None:
-        """Keep the type of an event."""
+        """Record the type of the event."""
         heard.append(one.type)
         news.tell()
 

@@ -1,4 +1,4 @@
-"""Lists that a cluster does not let us have, beside others that it does: who waits for which, and what is told."""
+"""Tests of lists that a cluster denies beside others that it allows: which callers wait, and what is logged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,11 +18,11 @@ from tensile.objects import POD, ROLE, SECRET, UPPER, Kind
 
 FORBIDDEN = refusal(403, "Forbidden")
 QUICK = InformerTimings(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0, outage=0.0)
-"""Every try after a failure begins with a list."""
+"""Each try after a failure begins with a list."""
 
 
 class Strict(Apiserver):
-    """An apiserver that lists and watches nothing of the kinds in `closed`, by their plurals."""
+    """An apiserver that denies lists and watches of the kinds in `closed`, by their plurals."""
 
     def __init__(self, *closed: str) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Strict(Apiserver):
         return super()._ordinary(asked)
 
     def tries(self, kind: Kind) -> int:
-        """Count the requests for a kind so far."""
+        """Return the number of requests for a kind so far."""
         return sum(asked.path.endswith(f"/{kind.plural}") for asked in self.asked)
 
 
 class UpperFleet:
-    """Such an apiserver as the upper cluster of a fleet that follows Roles and Secrets, the Roles twice."""
+    """A fleet with a strict apiserver as the upper cluster, two informers of Roles and one of Secrets."""
 
     def __init__(self, *closed: str) -> None:
         self.server = Strict(*closed)
@@ -48,21 +48,21 @@ class UpperFleet:
         self.fleet = Fleet(chance=self.news.roll, pace=QUICK)
 
     def open(self) -> None:
-        """Open it."""
+        """Open the upper cluster."""
         feeds = [(ROLE, self.roles), (ROLE, self.others), (SECRET, self.secrets)]
         self.fleet.open(
             UPPER, access_to(self.server.port), [InformerSpec(UPPER, *one, Selection(), to) for *one, to in feeds]
         )
 
     async def tried(self, kind: Kind, more: int = 6) -> None:
-        """Wait until a kind was asked for so many times more."""
+        """Wait until a kind was requested that many more times."""
         enough = self.server.tries(kind) + more
         await self.news.until(lambda: self.server.tries(kind) >= enough)
 
 
 @asynccontextmanager
 async def ground(*closed: str) -> AsyncIterator[UpperFleet]:
-    """Open such a ground; it is tried again and again at once, and every try is news."""
+    """Open such a fleet; it retries at once, and each retry notifies waiting tests."""
     made = UpperFleet(*closed)
     async with running(made.server):
         made.open()
@@ -72,8 +72,8 @@ async def ground(*closed: str) -> AsyncIterator[UpperFleet]:
             await made.fleet.close_all()
 
 
-async def test_who_waits_for_one_list_gets_it_whatever_else_is_denied() -> None:
-    """Only who waits for all of them waits on."""
+async def test_waiting_for_an_allowed_list_does_not_wait_for_a_denied_one() -> None:
+    """Only a caller that waits for all lists continues to wait."""
     async with ground("roles") as here:
         await here.fleet[UPPER].listed(here.secrets)
         everything = asyncio.create_task(here.fleet.synced(UPPER))
@@ -82,8 +82,8 @@ async def test_who_waits_for_one_list_gets_it_whatever_else_is_denied() -> None:
         everything.cancel()
 
 
-async def test_who_waits_for_a_list_that_is_denied_is_told_so() -> None:
-    """With the cluster, the resource and what to do; again and again, until it is granted."""
+async def test_waiting_for_a_denied_list_raises_denied_until_it_is_allowed() -> None:
+    """The error has the cluster, the resource and advice."""
     async with ground("secrets") as here:
         for _ in range(3):
             with pytest.raises(Denied) as error:
@@ -94,8 +94,8 @@ async def test_who_waits_for_a_list_that_is_denied_is_told_so() -> None:
         await here.fleet[UPPER].listed(here.secrets)
 
 
-async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
-    """Two lists of one kind lack one right, and each is tried again for ever."""
+async def test_a_denial_is_logged_once_and_again_when_it_ends() -> None:
+    """Two informers of one kind need the same permission, and each retries indefinitely."""
     async with ground("roles") as here:
         with capture_logs() as logs:
             await here.tried(ROLE, 20)
@@ -120,19 +120,19 @@ async def test_a_denial_is_told_once_and_when_it_is_over() -> None:
         assert here.fleet[UPPER].denied == ""
 
 
-async def test_a_denial_is_over_when_the_watch_is_accepted() -> None:
-    """Its first event, a bookmark, comes a minute later."""
+async def test_a_denial_ends_when_the_watch_is_accepted() -> None:
+    """The first event of the watch, a bookmark, may be sent only a minute later."""
     async with ground("roles") as here:
         await here.tried(ROLE)
         here.server.play("watch", *[Stream() for _ in range(3)])
         here.server.closed.clear()
         async with asyncio.timeout(20):
-            while here.fleet[UPPER].denied:  # noqa: ASYNC110 - nothing tells of it
+            while here.fleet[UPPER].denied:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.001)
 
 
-async def test_a_watch_that_is_denied_is_no_end_of_it() -> None:
-    """The list alone is no way to follow: it is told once that the watch is denied, however often that is tried."""
+async def test_a_denied_watch_is_logged_once_although_the_list_is_allowed() -> None:
+    """A list alone is not enough, so the denial does not end with each successful list."""
     async with ground() as here:
         here.server.play("watch", *[FORBIDDEN] * 1000)
         with capture_logs() as logs:
@@ -143,8 +143,8 @@ async def test_a_watch_that_is_denied_is_no_end_of_it() -> None:
         ]
 
 
-async def test_a_list_by_the_clock_is_allowed_again_with_the_next_one() -> None:
-    """There is no watch that could tell."""
+async def test_the_denial_of_a_periodic_list_ends_with_the_next_successful_list() -> None:
+    """An informer that lists periodically has no watch whose acceptance would end the denial."""
     cache = Cache()
     async with ground("pods") as here:
         here.fleet.follow(InformerSpec(UPPER, POD, Selection(), cache, every=0.001))
@@ -154,8 +154,8 @@ async def test_a_list_by_the_clock_is_allowed_again_with_the_next_one() -> None:
         await here.news.until(lambda: not here.fleet[UPPER].denied)
 
 
-async def test_what_is_left_is_not_denied_any_more() -> None:
-    """Nobody asks for it; who waits for it is let go."""
+async def test_a_left_cache_has_no_denial() -> None:
+    """It is no longer requested, and callers that wait for its list continue."""
     async with ground("roles", "secrets") as here:
         await here.tried(SECRET)
         await here.fleet.leave(UPPER, here.secrets)
@@ -164,8 +164,8 @@ async def test_what_is_left_is_not_denied_any_more() -> None:
         await here.fleet[UPPER].listed(here.secrets)
 
 
-async def test_other_failures_are_not_taken_for_denials() -> None:
-    """A cluster that is not well says nothing of rights, and who waits goes on waiting."""
+async def test_a_server_error_is_not_a_denial() -> None:
+    """A failing cluster reports nothing about permissions, so callers that wait for a list continue to wait."""
     async with ground() as here:
         here.server.play("list", *[Answer(500)] * 30)
         waiting = asyncio.create_task(here.fleet[UPPER].listed(here.secrets))
@@ -175,12 +175,12 @@ async def test_other_failures_are_not_taken_for_denials() -> None:
 
 
 async def synced(cache: Cache) -> None:
-    """Wait until a cache holds a list, be it an empty one."""
+    """Wait until a cache has had its first list, even an empty one."""
     news = News()
     cache.on_sync(news.tell)
     await news.until(lambda: cache.synced)
 
 
 def told_of(logs: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Return what was told of rights."""
+    """Return the log lines about permissions."""
     return [one for one in logs if str(one["event"]).endswith(("permission denied", "permission granted again"))]

@@ -1,4 +1,4 @@
-"""Real control planes that die, freeze, forget and are restored from a backup, under a fleet that follows them."""
+"""Tests of a fleet with real control planes that are killed, frozen, and restored from a backup."""
 
 import asyncio
 import shutil
@@ -34,7 +34,7 @@ LIMIT = 60.0
 
 @pytest.fixture(scope="module")
 def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A control plane of these tests' own: others must not meet a cluster that lost its memory."""
+    """A control plane for these tests only, because other tests must not use a cluster whose etcd is restored."""
     with Sandbox.start(tmp_path_factory.mktemp("breakable"), Options(lowers=0)) as started:
         for component in ("kube-controller-manager", "kube-scheduler"):
             started.suspend("upper", component)
@@ -42,7 +42,7 @@ def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 class Setting:
-    """A fleet that follows the ConfigMaps of one test, marked by a label."""
+    """A fleet that watches the ConfigMaps of one test, which have a label."""
 
     def __init__(self, fleet: Fleet, client: "HttpCluster", mark: str) -> None:
         self.fleet = fleet
@@ -63,20 +63,20 @@ class Setting:
         await told(self.cache, lambda: self.names() == sorted(names), LIMIT)
 
     async def create(self, name: str) -> str:
-        """Create an object and give its UID."""
+        """Create an object and return its UID."""
         ref = self.ref(name)
         labels = {"mark": self.mark}
         raw = await self.client.create(ref, {"metadata": {"name": ref.name, "labels": labels}})
         return str(orjson.loads(raw)["metadata"]["uid"])
 
     def ref(self, name: str) -> Ref:
-        """Name an object of the test's."""
+        """Return the reference of an object of this test."""
         return Ref(UPPER, CONFIG_MAP, "default", f"{self.mark}-{name}")
 
 
 @asynccontextmanager
 async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[Setting]:
-    """Follow the cluster as the engine does, but for shorter waits."""
+    """Watch the cluster as the engine does, with shorter waits."""
     news = News()
     pace = InformerTimings(cap=2.0, shortest=20, longest=20)
     settings = {"probe": 0.5, "patience": 1.0, **options}
@@ -93,18 +93,18 @@ async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[Setting]
 
 
 def directory(sandbox: Sandbox) -> Path:
-    """Return etcd's data directory."""
+    """Return the data directory of etcd."""
     return sandbox.directory / "upper" / "etcd"
 
 
 def restore(sandbox: Sandbox, backup: Path) -> None:
-    """Put etcd's data of earlier in place of the present ones; etcd must not run."""
+    """Replace the data of etcd by an earlier copy; etcd must not run."""
     shutil.rmtree(directory(sandbox))
     shutil.copytree(backup, directory(sandbox))
 
 
-async def test_an_apiserver_killed_and_restarted_is_followed_on(breakable: Sandbox) -> None:
-    """A kill -9 is noticed within a probe; what is created after the restart arrives."""
+async def test_a_killed_apiserver_is_detected_and_watched_again_after_its_restart(breakable: Sandbox) -> None:
+    """The probe detects a kill -9, and objects that are created after the restart are cached."""
     async with followed(breakable) as setting:
         await setting.create("before")
         await setting.has("before")
@@ -121,7 +121,7 @@ async def test_an_apiserver_killed_and_restarted_is_followed_on(breakable: Sandb
 
 
 async def _created(setting: Setting, name: str) -> None:
-    """Create as soon as the cluster takes it."""
+    """Create an object as soon as the cluster accepts it."""
     async with asyncio.timeout(LIMIT):
         while True:
             try:
@@ -132,8 +132,8 @@ async def _created(setting: Setting, name: str) -> None:
                 return
 
 
-async def test_a_frozen_apiserver_is_found_and_its_watch_goes_on(breakable: Sandbox) -> None:
-    """SIGSTOP shows no error on the watch; the probe finds it, and after SIGCONT nothing was missed."""
+async def test_a_frozen_apiserver_is_detected_and_its_watch_continues(breakable: Sandbox) -> None:
+    """After SIGSTOP the watch shows no error, but the probe fails; after SIGCONT no event was missed."""
     async with followed(breakable) as setting:
         await setting.create("before")
         await setting.has("before")
@@ -149,8 +149,8 @@ async def test_a_frozen_apiserver_is_found_and_its_watch_goes_on(breakable: Sand
         assert setting.informer.relists == 1
 
 
-async def test_a_deletion_in_a_gap_is_found_by_a_list(breakable: Sandbox) -> None:
-    """A version from before the apiserver's restart is forgotten: 410, a list, and what is gone did not depart."""
+async def test_a_deletion_while_no_watch_runs_is_detected_by_a_new_list(breakable: Sandbox) -> None:
+    """The old resourceVersion has expired after the restart (410); the list leaves no tombstone for the object."""
     async with followed(breakable) as setting:
         uid = await setting.create("gone")
         await setting.create("kept")
@@ -168,8 +168,10 @@ async def test_a_deletion_in_a_gap_is_found_by_a_list(breakable: Sandbox) -> Non
         assert setting.informer.rewinds == 0
 
 
-async def test_a_store_restored_with_its_apiserver_is_found_out(breakable: Sandbox, tmp_path: Path) -> None:
-    """The cluster is behind what was seen: the rewind is reported, and the cache holds what the restored store has."""
+async def test_a_restore_of_etcd_with_a_restart_of_the_apiserver_is_detected(
+    breakable: Sandbox, tmp_path: Path
+) -> None:
+    """The resourceVersion is older than before: the rewind is counted, and the cache has the restored objects."""
     async with followed(breakable) as setting:
         await setting.create("saved")
         await setting.has("saved")
@@ -186,14 +188,14 @@ async def test_a_store_restored_with_its_apiserver_is_found_out(breakable: Sandb
 
 
 def _back_up(sandbox: Sandbox, backup: Path) -> None:
-    """Copy etcd's data while it does not run."""
+    """Copy the data of etcd while it does not run."""
     sandbox.kill("upper", ETCD)
     shutil.copytree(directory(sandbox), backup)
     sandbox.restart("upper", ETCD)
 
 
 def _restore_all(sandbox: Sandbox, backup: Path) -> None:
-    """Kill apiserver and etcd, put the backup in place, and start both."""
+    """Kill apiserver and etcd, restore the backup, and start both."""
     sandbox.kill("upper", API)
     sandbox.kill("upper", ETCD)
     restore(sandbox, backup)
@@ -201,10 +203,10 @@ def _restore_all(sandbox: Sandbox, backup: Path) -> None:
     sandbox.restart("upper", API)
 
 
-async def test_a_store_restored_under_its_apiserver_is_found_out_by_a_create(
+async def test_a_restore_of_etcd_without_a_restart_of_the_apiserver_is_detected_by_a_create(
     breakable: Sandbox, tmp_path: Path
 ) -> None:
-    """Lists and watches go on about the lost world; the answer to a create gives it away."""
+    """Lists and watches still return lost objects, but the response to a create has an old resourceVersion."""
     async with followed(breakable) as setting:
         await setting.create("saved")
         await setting.has("saved")

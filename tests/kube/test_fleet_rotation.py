@@ -1,4 +1,4 @@
-"""A fleet whose kubeconfigs and token files change on disk: taken over, refused, told of, and put right again."""
+"""Tests of a fleet whose kubeconfigs and token files change on disk: used, rejected, reported, and corrected."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +25,7 @@ QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60
 
 
 class RotatedFleet:
-    """Two apiservers over TLS, a kubeconfig that leads to the first, and a fleet that follows it as cluster `a`."""
+    """Two apiservers with TLS, a kubeconfig for the first one, and a fleet that opens it as cluster `a`."""
 
     def __init__(self, home: Path, papers: Papers, servers: tuple[Apiserver, Apiserver]) -> None:
         self.path = home / "lower.kubeconfig"
@@ -45,7 +45,7 @@ class RotatedFleet:
     def write(
         self, server: Apiserver, token: str = "t", user: Mapping[str, Any] | None = None, authority: str = ""
     ) -> None:
-        """Write the kubeconfig as an editor does: whole at once. `authority` names a CA file."""
+        """Replace the kubeconfig by a rename, as an editor does. `authority` names a CA file."""
         data = {"certificate-authority-data": inline(self.papers.authority.pem)}
         cluster = {"certificate-authority": authority} if authority else data
         scratch = self.path.with_suffix(".new")
@@ -53,7 +53,7 @@ class RotatedFleet:
         scratch.rename(self.path)
 
     async def open(self, name: str = "a", *, anchored: bool = False) -> None:
-        """Open the cluster and wait until it is known and listed."""
+        """Open the cluster and wait until it is identified and listed."""
         self.fleet.open(
             name,
             await from_kubeconfig(self.path),
@@ -64,24 +64,24 @@ class RotatedFleet:
         await self.fleet.synced()
 
     async def until_complaint(self, words: str, name: str = "a") -> None:
-        """Wait until the fleet complains in these words; "" for not at all."""
+        """Wait until the cluster's credential error contains these words; "" for no error."""
         await self.news.until(
             lambda: (words in self.fleet[name].credential_error) if words else not self.fleet[name].credential_error
         )
 
     async def _wait(self, seconds: float) -> None:
-        """Wait shortly, whatever is asked for, and have the test look."""
+        """Wait at most briefly, and notify the waiting test."""
         await self.news.sleep(min(seconds, 0.01))
 
 
 def bearers(server: Apiserver) -> set[str]:
-    """Return the tokens that a server was shown."""
+    """Return the tokens in the requests to a server."""
     return {asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked}
 
 
 @asynccontextmanager
 async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[RotatedFleet]:
-    """Return the ground; the second apiserver is of the cluster with that UID."""
+    """Yield such a fleet; the second apiserver belongs to the cluster with that UID."""
     one, other = Apiserver(), Apiserver(uid)
     tls = papers.server_context()
     async with running(one, tls), running(other, tls), asyncio.timeout(2 * WAIT):
@@ -93,8 +93,8 @@ async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[Ro
             await made.fleet.close_all()
 
 
-async def test_a_rotated_kubeconfig_is_in_use_before_anything_is_refused(home: Path, papers: Papers) -> None:
-    """The new token is shown without a 401 before, what is connected can be used on, and it is said once."""
+async def test_a_rotated_kubeconfig_is_used_without_a_401_before(home: Path, papers: Papers) -> None:
+    """The TLS context and the open watch are kept, and the reload is logged once."""
     async with ground(home, papers) as here:
         await here.open()
         await here.one.until("watch")
@@ -108,8 +108,8 @@ async def test_a_rotated_kubeconfig_is_in_use_before_anything_is_refused(home: P
         assert here.cache.synced
 
 
-async def test_a_rotated_token_file_is_in_use(home: Path, papers: Papers) -> None:
-    """Not the kubeconfig changes, but a file that it names."""
+async def test_a_rotated_token_file_is_used_without_a_change_of_the_kubeconfig(home: Path, papers: Papers) -> None:
+    """The files that a kubeconfig names are watched too."""
     async with ground(home, papers) as here:
         (home / "token").write_text("first")
         here.write(here.one, user={"tokenFile": "token"})
@@ -119,8 +119,8 @@ async def test_a_rotated_token_file_is_in_use(home: Path, papers: Papers) -> Non
         assert bearers(here.one) == {"first", "second"}
 
 
-async def test_a_rotated_authority_is_trusted_by_new_connections(home: Path, papers: Papers) -> None:
-    """A server that comes back with a certificate of another authority is reached once the CA file says so."""
+async def test_a_rotated_ca_file_is_used_for_new_connections(home: Path, papers: Papers) -> None:
+    """A server with a certificate of another CA is not trusted until the CA file contains that CA."""
     certificate, key = papers.other.sign("server")
     chain = home / "other.pem"
     chain.write_bytes(certificate + key)
@@ -144,8 +144,8 @@ async def test_a_rotated_authority_is_trusted_by_new_connections(home: Path, pap
             await here.fleet.close("a")
 
 
-async def test_a_kubeconfig_of_another_cluster_is_refused_until_it_is_put_right(home: Path, papers: Papers) -> None:
-    """Nothing but the question who it is reaches that cluster; afterwards everything is listed anew."""
+async def test_a_kubeconfig_of_a_different_cluster_is_refused_until_it_is_corrected(home: Path, papers: Papers) -> None:
+    """That cluster gets only identity checks; afterwards everything is listed again."""
     async with ground(home, papers, "another") as here:
         here.one.play("list", listing(20, pod("a", 5)))
         await here.open()
@@ -162,11 +162,11 @@ async def test_a_kubeconfig_of_another_cluster_is_refused_until_it_is_put_right(
         assert {asked.sort for asked in here.other.asked} == {"identity"}
 
 
-@pytest.mark.parametrize("text", ["", "clusters: [", None], ids=["empty", "half", "gone"])
-async def test_a_kubeconfig_that_is_bad_changes_nothing_and_is_told(
+@pytest.mark.parametrize("text", ["", "clusters: [", None], ids=["empty", "incomplete", "deleted"])
+async def test_an_unusable_kubeconfig_is_reported_and_the_previous_access_is_kept(
     home: Path, papers: Papers, text: str | None
 ) -> None:
-    """What was read before stays in use; it is said once, and again when it is put right."""
+    """The problem is logged once, and its end is logged when the kubeconfig is corrected."""
     async with ground(home, papers) as here:
         await here.open()
         with capture_logs() as logs:
@@ -186,8 +186,8 @@ async def test_a_kubeconfig_that_is_bad_changes_nothing_and_is_told(
         assert {line["cluster"] for line in logs} == {"a"}
 
 
-async def test_a_file_that_comes_after_its_kubeconfig_is_found(home: Path, papers: Papers) -> None:
-    """A kubeconfig that names a token file which is not there yet is read again when that comes."""
+async def test_a_token_file_that_is_created_after_its_kubeconfig_is_used(home: Path, papers: Papers) -> None:
+    """The kubeconfig is read again when the missing file appears."""
     async with ground(home, papers) as here:
         await here.open()
         here.write(here.one, user={"tokenFile": "late"})
@@ -203,8 +203,8 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 """
 
 
-async def test_a_plugin_that_gives_nothing_is_asked_again(home: Path, papers: Papers) -> None:
-    """Nothing on disk tells when it has an answer; a file that is missing is not asked for by the clock."""
+async def test_a_failed_exec_plugin_is_run_again_after_a_while(home: Path, papers: Papers) -> None:
+    """No change of a file shows when the plugin succeeds, unlike for a missing file, so it is retried."""
     async with ground(home, papers) as here:
         plugin = home / "plugin"
         plugin.write_text(PLUGIN.replace("HOME", str(home)))
@@ -225,8 +225,8 @@ async def test_a_plugin_that_gives_nothing_is_asked_again(home: Path, papers: Pa
         assert here.fleet["a"].credential_error == ""
 
 
-async def test_the_files_of_another_way_are_watched_from_then_on(home: Path, papers: Papers) -> None:
-    """Those of the way before are not: whoever exchanged it has other files."""
+async def test_the_files_of_a_replaced_access_are_no_longer_watched(home: Path, papers: Papers) -> None:
+    """Only changes of the new kubeconfig are used after the access is replaced."""
     async with ground(home, papers) as here:
         await here.open()
         moved = home / "moved"
@@ -239,8 +239,8 @@ async def test_the_files_of_another_way_are_watched_from_then_on(home: Path, pap
         assert "of-the-former-file" not in bearers(here.one)
 
 
-async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers) -> None:
-    """A kubeconfig of the upper that names another server is told of, with what it needs, and not followed."""
+async def test_a_kubeconfig_of_the_upper_cluster_with_another_server_is_not_used(home: Path, papers: Papers) -> None:
+    """The error says that a restart is needed; a rotated token for the same server is used."""
     async with ground(home, papers) as here:
         await here.open(UPPER, anchored=True)
         here.write(here.other)
@@ -253,8 +253,8 @@ async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers)
         assert here.fleet[UPPER].credential_error == ""
 
 
-async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(home: Path, papers: Papers) -> None:
-    """While it is refused the cluster is silent and complained about; the watch that is open is left alone."""
+async def test_a_rejected_credential_is_replaced_when_the_kubeconfig_changes(home: Path, papers: Papers) -> None:
+    """While it is rejected, the cluster is unreachable with a credential error, and its open watch continues."""
     async with ground(home, papers) as here:
         stream = Stream()
         here.one.play("watch", stream)

@@ -1,4 +1,4 @@
-"""One cluster under two names: which of them is refused, and when it may be followed after all."""
+"""Tests of one cluster under two names: which name is refused, and when it is accepted after all."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +24,7 @@ async def served(*servers: Apiserver) -> AsyncIterator[None]:
 
 
 async def refused(fleet: Fleet, news: News, name: str) -> str:
-    """Wait until a cluster is refused because of another, and give the words."""
+    """Wait until a name is refused because its cluster has another name already, and return the error."""
     await news.until(lambda: fleet[name].health.shared)
     assert fleet[name].health.wrong
     return fleet[name].health.error
@@ -32,14 +32,14 @@ async def refused(fleet: Fleet, news: News, name: str) -> str:
 
 @asynccontextmanager
 async def watched(**options: object) -> AsyncIterator[tuple[Fleet, News]]:
-    """Make a fleet that tells when a cluster was refused: it rolls a die for how long to wait then."""
+    """Make a fleet that notifies a waiting test after each refusal, when it computes the wait for the next try."""
     news = News()
     async with fleet_of(chance=news.roll, **options) as fleet:
         yield fleet, news
 
 
-async def test_the_second_name_of_a_cluster_is_refused(apiserver: Apiserver) -> None:
-    """Nothing but its identity is read under it, nothing is written, and the words name both and say what to do."""
+async def test_a_second_name_for_an_open_cluster_is_refused(apiserver: Apiserver) -> None:
+    """Only its identity is read with that name, nothing is written, and the error names both and has advice."""
     first, second = Cache(), Cache()
     apiserver.play("list", listing(20, pod("web", 5)))
     async with watched() as (fleet, news):
@@ -63,8 +63,8 @@ async def test_the_second_name_of_a_cluster_is_refused(apiserver: Apiserver) -> 
         assert fleet["b"].cluster.credential_error == words
 
 
-async def test_the_upper_cluster_is_not_its_own_lower(apiserver: Apiserver) -> None:
-    """Its pods would be made anew where they are, and again."""
+async def test_the_upper_cluster_is_refused_as_a_lower(apiserver: Apiserver) -> None:
+    """Otherwise its pods would be created again in the same cluster, over and over."""
     async with watched() as (fleet, news):
         fleet.open(UPPER, access_to(apiserver.port))
         await fleet[UPPER].identified()
@@ -72,8 +72,8 @@ async def test_the_upper_cluster_is_not_its_own_lower(apiserver: Apiserver) -> N
         assert "the upper cluster itself" in await refused(fleet, news, "a")
 
 
-async def test_the_next_name_is_taken_where_the_first_does_not_get_through() -> None:
-    """Then it is that one's, whoever comes later; and it is not waited for longer than for one answer."""
+async def test_the_next_name_gets_the_cluster_if_the_first_try_of_the_first_name_fails() -> None:
+    """It keeps the cluster afterwards, and it waits only for one try of the first name."""
     server = Apiserver()
     async with served(server), watched() as (fleet, news):
         server.play("identity", refusal(500, "InternalError"))
@@ -85,8 +85,8 @@ async def test_the_next_name_is_taken_where_the_first_does_not_get_through() -> 
         assert "lower b" in await refused(fleet, news, "c")
 
 
-async def test_another_server_is_not_waited_for() -> None:
-    """One that hangs costs a lower behind another one nothing."""
+async def test_opening_a_cluster_does_not_wait_for_one_at_another_server() -> None:
+    """A server that hangs does not delay a lower that was opened after it."""
     hanging, well = Apiserver(), Apiserver("well")
     hanging.play("identity", *[Hang()] * 100)
     async with served(hanging, well), fleet_of(patience=2 * WAIT) as fleet:
@@ -95,8 +95,8 @@ async def test_another_server_is_not_waited_for() -> None:
         assert await fleet["b"].identified() == "well"
 
 
-async def test_two_ways_to_one_cluster_are_found_out_by_its_identity() -> None:
-    """Different addresses, the same kube-system."""
+async def test_one_cluster_at_two_addresses_is_recognized_by_its_identity() -> None:
+    """The addresses differ, but the UID of kube-system is the same."""
     near, far = Apiserver(), Apiserver()
     async with served(near, far), watched() as (fleet, news):
         fleet.open("a", access_to(near.port))
@@ -106,8 +106,8 @@ async def test_two_ways_to_one_cluster_are_found_out_by_its_identity() -> None:
         assert far.of("list") == []
 
 
-async def test_what_a_name_stood_for_before_is_its_own_until_it_answers() -> None:
-    """A lower that is away may have pods there: another name does not take its cluster from it."""
+async def test_the_pinned_cluster_of_an_unreachable_lower_is_refused_under_another_name() -> None:
+    """The unreachable lower may have pods there, so no other name gets its cluster."""
     away, back = Apiserver(), Apiserver()
     away.play("identity", *[refusal(503, "ServiceUnavailable")] * 10_000)
     async with served(away, back), watched() as (fleet, news):
@@ -116,8 +116,8 @@ async def test_what_a_name_stood_for_before_is_its_own_until_it_answers() -> Non
         assert "lower a" in await refused(fleet, news, "b")
 
 
-async def test_a_name_is_free_when_the_other_is_given_up(apiserver: Apiserver) -> None:
-    """Its lower left the topology: the cluster is followed under the name that is left."""
+async def test_a_refused_name_is_accepted_if_the_other_name_is_closed(apiserver: Apiserver) -> None:
+    """After the other lower left the topology, the cluster is watched under the remaining name."""
     cache = Cache()
     async with watched() as (fleet, news):
         fleet.open("a", access_to(apiserver.port))
@@ -129,8 +129,8 @@ async def test_a_name_is_free_when_the_other_is_given_up(apiserver: Apiserver) -
         assert (fleet["b"].health.wrong, cache.synced) == (False, True)
 
 
-async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() -> None:
-    """A lower with pods whose address leads to its neighbour has the wrong kubeconfig; the neighbour is named."""
+async def test_a_different_cluster_is_reported_as_such_even_if_it_is_open_under_another_name() -> None:
+    """The kubeconfig of a pinned lower leads to another lower's cluster, and the error names that lower."""
     one, other = Apiserver("one"), Apiserver("other")
     async with served(one, other), watched() as (fleet, news):
         fleet.open("b", access_to(other.port))
@@ -147,8 +147,8 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
         assert await fleet["a"].identified() == "one"
 
 
-async def test_two_names_whose_addresses_were_swapped_are_told_of_each_other() -> None:
-    """Neither has answered as itself, so the pinned identities tell whose cluster it is."""
+async def test_the_errors_for_two_lowers_with_swapped_addresses_name_each_other() -> None:
+    """Neither cluster has been identified yet, so the pinned identities show which lower each cluster belongs to."""
     one, other = Apiserver("one"), Apiserver("other")
     async with served(one, other), watched() as (fleet, news):
         fleet.open("a", access_to(other.port), pin="one")
@@ -159,8 +159,8 @@ async def test_two_names_whose_addresses_were_swapped_are_told_of_each_other() -
         assert [fleet[name].health.shared for name in "ab"] == [False, False]
 
 
-async def test_the_name_that_is_to_have_a_cluster_is_not_refused_for_one_opened_before(apiserver: Apiserver) -> None:
-    """Whichever of them answers first: one whose Node notes another cluster does not take its place."""
+async def test_the_name_for_which_the_cluster_is_pinned_is_preferred_to_an_earlier_name(apiserver: Apiserver) -> None:
+    """It does not matter which of them gets a response first."""
     async with watched() as (fleet, news):
         fleet.open("a", access_to(apiserver.port))
         fleet.open("b", access_to(apiserver.port), pin=UID)
@@ -169,8 +169,8 @@ async def test_the_name_that_is_to_have_a_cluster_is_not_refused_for_one_opened_
         assert not fleet["a"].is_identified
 
 
-async def test_the_first_name_for_a_server_is_tried_before_the_next() -> None:
-    """Or which of the two is refused would be chance."""
+async def test_the_first_name_for_a_server_is_tried_before_the_next_name() -> None:
+    """Otherwise it would be chance which of the two names is refused."""
     server = Apiserver()
     server.play("identity", Hang())
     async with served(server), watched(patience=0.2) as (fleet, news):
@@ -181,8 +181,8 @@ async def test_the_first_name_for_a_server_is_tried_before_the_next() -> None:
         await fleet["b"].identified()
 
 
-async def test_a_proof_that_comes_while_its_cluster_is_closed_conflicts_with_nothing(apiserver: Apiserver) -> None:
-    """A call may have asked for it: it ends with an error of the connection, and not with a defect."""
+async def test_an_identity_verified_after_its_cluster_was_closed_raises_no_error(apiserver: Apiserver) -> None:
+    """A call may have requested the identity; it then fails with a connection error and not because of a bug."""
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port))
         await fleet.close("a")

@@ -1,4 +1,4 @@
-"""What counts as silence of a cluster, and when it has to prove which one it is."""
+"""Tests of the health of a cluster: what counts as silence, and when the cluster must prove its identity."""
 
 import pytest
 from scripted import access_to
@@ -7,8 +7,8 @@ from tensile.errors import Unreachable
 from tensile.kube.health import AccessProblem, ClusterIdentity, Health, SharedCluster, WrongCluster
 
 
-def test_a_cluster_is_silent_until_its_first_answer() -> None:
-    """Before that the time since the beginning counts, never below zero; contact clears trouble and is remembered."""
+def test_a_cluster_is_unreachable_until_its_first_response() -> None:
+    """Before that, the time since the start counts and is never negative; a response clears the error."""
     health = Health(100.0)
     assert (health.unreachable_for(130.0), health.unreachable_for(90.0)) == (30.0, 0.0)
     assert (health.last_contact, health.error) == (None, "not contacted yet")
@@ -17,8 +17,8 @@ def test_a_cluster_is_silent_until_its_first_answer() -> None:
     assert (health.unreachable_for(500.0), health.error, health.last_contact) == (0.0, "", 120.0)
 
 
-def test_silence_counts_from_the_first_failure() -> None:
-    """More failures do not begin it anew, the last one's words are shown, and quiet before was no silence."""
+def test_unreachable_time_counts_from_the_first_failure() -> None:
+    """Later failures only replace the error, and time without requests before does not count."""
     health = Health(0.0)
     health.contact(10.0)
     health.silence(400.0, "first")
@@ -28,8 +28,8 @@ def test_silence_counts_from_the_first_failure() -> None:
     assert health.last_contact == 10.0
 
 
-def test_another_cluster_in_its_place_is_silence_until_it_is_back() -> None:
-    """Answers of the wrong cluster end nothing."""
+def test_a_wrong_cluster_counts_as_unreachable_until_the_right_one_responds() -> None:
+    """Responses of the wrong cluster do not end the silence."""
     health = Health(0.0)
     health.contact(1.0)
     health.refuse(10.0, "another")
@@ -42,8 +42,8 @@ def test_another_cluster_in_its_place_is_silence_until_it_is_back() -> None:
     assert health.unreachable_for(50.0) == 0.0
 
 
-def test_a_cluster_that_shuts_us_out_is_silent_until_it_accepts_us() -> None:
-    """What an old watch goes on telling shows that it is there, and not that anything can be done there."""
+def test_a_cluster_that_rejects_the_credential_is_unreachable_until_it_accepts_one() -> None:
+    """Events of an older watch are contact, but do not show that requests succeed."""
     health = Health(0.0)
     health.contact(1.0)
     health.shut(10.0, "credential")
@@ -55,8 +55,11 @@ def test_a_cluster_that_shuts_us_out_is_silent_until_it_accepts_us() -> None:
     assert (health.unreachable_for(50.0), health.error) == (0.0, "")
 
 
-def test_a_cluster_without_new_connections_is_silent_until_it_responds() -> None:
-    """An apiserver that shuts down serves its open watches for a while. A slow one responds with them."""
+def test_a_watch_event_does_not_end_silence_while_no_connection_can_be_opened() -> None:
+    """An apiserver that shuts down serves its open watches for a while.
+
+    If the last failure was a slow response, a watch event ends the silence.
+    """
     health = Health(0.0)
     health.contact(1.0)
     health.silence(10.0, "refused", unconnected=True)
@@ -70,8 +73,8 @@ def test_a_cluster_without_new_connections_is_silent_until_it_responds() -> None
     assert (health.unreachable_for(42.0), health.error) == (0.0, "")
 
 
-def test_a_word_of_a_watch_ends_other_silence() -> None:
-    """An event is as good as an answer after a lost connection, and not while another cluster answers."""
+def test_a_watch_event_ends_silence_unless_a_wrong_cluster_responds() -> None:
+    """After a lost connection, an event is as good as a response."""
     health = Health(0.0)
     health.silence(5.0, "lost")
     health.hear(6.0)
@@ -81,8 +84,8 @@ def test_a_word_of_a_watch_ends_other_silence() -> None:
     assert health.unreachable_for(20.0) == 10.0
 
 
-def test_a_cluster_that_goes_by_another_name_is_wrong_in_a_way_of_its_own() -> None:
-    """What is refused for another reason next, or accepted, is not shared any more."""
+def test_a_shared_cluster_is_wrong_and_marked_as_shared() -> None:
+    """The mark is removed if the cluster is refused for another reason or accepted."""
     health = Health(0.0)
     health.refuse(1.0, "the same", shared=True)
     assert (health.wrong, health.shared) == (True, True)
@@ -93,15 +96,15 @@ def test_a_cluster_that_goes_by_another_name_is_wrong_in_a_way_of_its_own() -> N
     assert (health.wrong, health.shared) == (False, False)
 
 
-def test_a_wrong_cluster_is_treated_like_one_that_is_away() -> None:
-    """What waits for a cluster to come back waits for the right one, too."""
+def test_wrong_cluster_is_an_unreachable_error() -> None:
+    """Code that waits for a cluster to respond again then also waits for the right cluster."""
     error = WrongCluster("words", cluster="a", doing="read x")
     assert isinstance(error, Unreachable)
     assert str(error) == "a: read x: refused: words"
 
 
-def test_another_way_there_is_as_good_as_untried() -> None:
-    """The silence goes on, since nobody has answered; how long that way was gone counts from when it was taken."""
+def test_a_changed_access_restarts_the_time_of_its_use_but_not_the_silence() -> None:
+    """No response was received with the new access, so the silence continues."""
     health = Health(100.0)
     assert health.tried_for(130.0) == 30.0
     health.silence(140.0, "no answer")
@@ -112,7 +115,7 @@ def test_another_way_there_is_as_good_as_untried() -> None:
 
 
 def identity(pin: str = "", taken: str = "") -> tuple[ClusterIdentity, Health]:
-    """Return the identity of lower `a`, and its health; the cluster with the UID `taken` has another name already."""
+    """Return the identity of lower `a` and its health; the cluster with the UID `taken` has another name already."""
     health = Health(0.0)
     problem = AccessProblem("the same cluster as lower b")
     found = ClusterIdentity(
@@ -121,16 +124,16 @@ def identity(pin: str = "", taken: str = "") -> tuple[ClusterIdentity, Health]:
     return found, health
 
 
-def test_until_a_cluster_is_pinned_any_server_is_its_own() -> None:
-    """From the proof on, only servers whose certificates were shown with that identity are."""
+def test_any_server_certificate_is_accepted_until_the_cluster_is_pinned() -> None:
+    """Afterwards only servers are accepted whose certificates were used when the identity was proved."""
     found, _ = identity()
     assert (found.in_doubt, found.vouches(b"one")) == (False, True)
     found.verify("u", b"one", access_to(1), is_current=True)
     assert (found.pin, found.vouches(b"one"), found.vouches(b"other")) == ("u", True, False)
 
 
-def test_what_was_proven_with_another_access_leaves_the_doubt() -> None:
-    """The access was exchanged while the cluster was asked: the new one has to show the cluster itself."""
+def test_an_identity_read_with_an_old_access_leaves_the_cluster_in_doubt() -> None:
+    """The access changed during the request, so the cluster must prove its identity with the new one."""
     found, _ = identity("u")
     assert found.in_doubt
     found.verify("u", b"one", access_to(1), is_current=False)
@@ -139,8 +142,8 @@ def test_what_was_proven_with_another_access_leaves_the_doubt() -> None:
     assert not found.in_doubt
 
 
-def test_another_cluster_makes_no_server_trusted() -> None:
-    """Not even those that were: which of them is the right one has to be shown anew."""
+def test_a_different_cluster_removes_all_trusted_server_certificates() -> None:
+    """Each server must prove again that it belongs to the pinned cluster."""
     found, health = identity("u")
     found.verify("u", b"one", access_to(1), is_current=True)
     with pytest.raises(WrongCluster, match="a different cluster responds"):
@@ -148,8 +151,8 @@ def test_another_cluster_makes_no_server_trusted() -> None:
     assert (found.pin, found.in_doubt, found.vouches(b"one"), health.wrong) == ("u", True, False, True)
 
 
-def test_a_refused_cluster_stays_in_doubt_whatever_happens_to_its_connection() -> None:
-    """Without a pin, too: nothing is sent before a cluster was accepted."""
+def test_a_refused_cluster_stays_in_doubt_until_a_cluster_is_accepted() -> None:
+    """This applies also if no identity is pinned, and a lost connection does not change it."""
     found, health = identity(taken="u")
     with pytest.raises(SharedCluster, match="lower b"):
         found.verify("u", b"one", access_to(1), is_current=True)
@@ -159,8 +162,8 @@ def test_a_refused_cluster_stays_in_doubt_whatever_happens_to_its_connection() -
     assert (found.pin, found.in_doubt, health.wrong) == ("v", False, False)
 
 
-def test_whose_credential_was_rejected_is_known_until_the_next_error_or_response() -> None:
-    """A user has to renew only a credential of ours."""
+def test_health_knows_whether_our_credential_was_rejected_until_the_next_error() -> None:
+    """A user only has to renew our own credential, and not that of the cluster; a response clears it too."""
     health = Health(0.0)
     health.shut(1.0, "Unauthorized", ours=True)
     assert (health.shut_out, health.rejected) == (True, True)

@@ -1,4 +1,4 @@
-"""What a cluster does not let us follow is told once for each reason, and told when it is over."""
+"""Tests of denied permissions: each is logged once per reason, and its end is logged too."""
 
 from structlog.testing import capture_logs
 
@@ -9,12 +9,12 @@ from tensile.objects import ROLE
 
 
 def denied(words: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:
-    """Make a denial as the client gives it."""
+    """Return a denial as the client raises it."""
     return Denied(words, cluster=cluster, doing=doing, status=403)
 
 
-def test_other_words_are_told_too() -> None:
-    """The list was granted meanwhile and the watch was not; two reasons at a time are two lines, and no more."""
+def test_a_denial_of_another_request_or_with_another_message_is_logged_too() -> None:
+    """If the list is granted and the watch is denied, that is another line; repeated denials add no lines."""
     denials = Denials("lower-a")
     with capture_logs() as logs:
         denials.meet("one", ROLE, denied())
@@ -30,8 +30,8 @@ def test_other_words_are_told_too() -> None:
     assert denials.words == "lower-a: list Role: denied: another; lower-a: watch Role: denied: roles is forbidden"
 
 
-def test_the_end_is_told_when_nobody_meets_it_any_more() -> None:
-    """Once; who never met one ends nothing."""
+def test_the_end_of_a_denial_is_logged_when_no_informer_has_it() -> None:
+    """It is logged once, and an informer that had no denial ends none."""
     denials = Denials("lower-a")
     for who in ("one", "two"):
         denials.meet(who, ROLE, denied())
@@ -45,8 +45,8 @@ def test_the_end_is_told_when_nobody_meets_it_any_more() -> None:
     assert len(logs) == 1
 
 
-def test_who_follows_no_more_is_forgotten_without_a_word() -> None:
-    """It is not allowed by that."""
+def test_the_denial_of_an_ended_informer_is_removed_without_a_log_line() -> None:
+    """The end of the informer does not mean that the permission was granted."""
     denials = Denials("lower-a")
     denials.meet("one", ROLE, denied())
     with capture_logs() as logs:
@@ -55,8 +55,8 @@ def test_who_follows_no_more_is_forgotten_without_a_word() -> None:
     assert (logs, denials.words) == ([], "")
 
 
-def test_ever_other_words_of_one_denial_are_the_first() -> None:
-    """A cluster that words it anew each time is heard once a minute, and its node says no other each time."""
+def test_the_first_message_of_a_denial_is_kept_for_a_minute() -> None:
+    """A cluster may change its message each time; neither the log nor the node condition follows each change."""
     now = [0.0]
     denials = Denials("lower-a", lambda: now[0])
     with capture_logs() as logs:
@@ -69,8 +69,8 @@ def test_ever_other_words_of_one_denial_are_the_first() -> None:
     assert denials.words == "lower-a: list Role: denied: no 100"
 
 
-def test_granting_and_denying_by_turns_fills_no_log() -> None:
-    """So many lines at once, and then one in a while."""
+def test_log_lines_are_limited_if_a_permission_is_granted_and_denied_alternately() -> None:
+    """After a burst of lines, only one line per interval is logged."""
     denials = Denials("lower-a", lambda: 0.0)
     with capture_logs() as logs:
         for number in range(1_000):

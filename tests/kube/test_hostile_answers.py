@@ -1,4 +1,4 @@
-"""Each way in which a hostile apiserver answers, before the fleet with all that is followed of a lower cluster."""
+"""Tests of a fleet with all informers of a lower cluster, against each kind of hostile response of an apiserver."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ TOO_LARGE = {
     "watch-empty-lines": "outside of its body",
     "identity-endless": "a response of more than 1 MiB",
 }
-"""What is sent too much of, in which words; who does so is left alone for a while."""
+"""What exceeds a limit, and the error for it; requests to such a server are paused."""
 LEFT_OUT = (
     "list-object-version",
     "list-unnamed",
@@ -47,12 +47,12 @@ LEFT_OUT = (
     "watch-other-kind",
     "watch-unasked",
 )
-"""Ways in which one object of three is none, or was not asked for."""
+"""Ways in which one object of three is invalid or was not requested."""
 
 
 @pytest.mark.parametrize("way", FOLLOWED)
-async def test_others_go_on_and_nothing_grows_without_end(way: str) -> None:
-    """Another cluster is followed all the same; memory and log stay small, and no task fails."""
+async def test_a_hostile_cluster_affects_no_other_cluster_and_memory_stays_bounded(way: str) -> None:
+    """Another cluster is still watched, few warnings are logged, and no task fails."""
     async with meeting(way) as met:
         await met.until(lambda: met.front.met > 0)
         await met.others_go_on()
@@ -64,8 +64,8 @@ async def test_others_go_on_and_nothing_grows_without_end(way: str) -> None:
 
 
 @pytest.mark.parametrize(("way", "words"), TOO_LARGE.items(), ids=list(TOO_LARGE))
-async def test_who_sends_too_much_is_left_alone(way: str, words: str) -> None:
-    """Its trouble is said in words, once; what was under way has ended, and nothing is asked while the pause lasts."""
+async def test_requests_to_a_cluster_that_sends_too_much_are_paused(way: str, words: str) -> None:
+    """The credential error gives the reason, the pause is logged once, and the received bytes are released."""
     async with meeting(way) as met:
         await met.until(lambda: met.fleet[NAME].health.excessive)
         await met.until(lambda: met.cluster._account.held == 0)
@@ -77,8 +77,8 @@ async def test_who_sends_too_much_is_left_alone(way: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("way", LEFT_OUT)
-async def test_one_bad_object_costs_the_others_nothing(way: str) -> None:
-    """The valid ones before and behind it are known, and it is counted."""
+async def test_an_invalid_object_is_skipped_and_counted(way: str) -> None:
+    """The valid objects before and after it are cached."""
     async with meeting(way) as met:
         await met.until(lambda: met.fleet.skipped()[NAME, "Pod"] > 0)
         await met.until(lambda: len(met.lower.pods) == 2)

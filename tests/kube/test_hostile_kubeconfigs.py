@@ -1,4 +1,7 @@
-"""Every kind of hostile kubeconfig is refused with a reason; nothing is run, and nothing opened that is not needed."""
+"""Tests that each kind of hostile kubeconfig is rejected with a reason.
+
+No program is run, and no file is opened that is not needed.
+"""
 
 import asyncio
 import os
@@ -19,13 +22,13 @@ ALL = (*hostile_sections.ALL, *hostile_content.ALL)
 KINDS = 148
 LIMIT = 10.0
 PYTHON = (sys.prefix, sys.base_prefix)
-"""Where modules are, which may be imported meanwhile."""
+"""The directories of Python modules, which may be imported during a test."""
 _STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system")
 _heard: list[list[tuple[str, str]]] = []
 
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
-    """Note what is opened and started, while somebody listens."""
+    """Record opened files, started programs and connections while a block of `listening` runs."""
     if _heard and (event == "open" or event in _STARTS or event == "socket.connect"):
         subject = arguments[0]
         if not isinstance(subject, int):  # a file that is open already, under its number
@@ -37,7 +40,7 @@ sys.addaudithook(_hear)
 
 @contextmanager
 def listening() -> Iterator[list[tuple[str, str]]]:
-    """Return what Python itself reports of files opened and programs started in the block."""
+    """Return the list of files opened and programs started in the block, as Python's audit hook reports them."""
     heard: list[tuple[str, str]] = []
     _heard.append(heard)
     try:
@@ -47,7 +50,7 @@ def listening() -> Iterator[list[tuple[str, str]]]:
 
 
 async def refusal(hostile: Hostile, home: Path) -> str:
-    """Read a hostile kubeconfig in bounded time, and give the words of its refusal."""
+    """Read a hostile kubeconfig with a timeout, and return the message of the error."""
     async with asyncio.timeout(LIMIT):
         reading = (
             from_text(hostile.in_folder(home), "Secret a/b")
@@ -60,15 +63,17 @@ async def refusal(hostile: Hostile, home: Path) -> str:
 
 
 def prepared(hostile: Hostile, home: Path) -> None:
-    """Write the kubeconfig and what lies beside it."""
+    """Write the kubeconfig and the files beside it."""
     (home / "f").write_text(hostile.in_folder(home), newline="")
     (home / CANARY).write_text(SECRET)
     hostile.prepare(home)
 
 
 @pytest.mark.parametrize("hostile", ALL, ids=lambda one: one.kind)
-async def test_a_hostile_kubeconfig_is_refused_and_nothing_is_run_or_opened(hostile: Hostile, home: Path) -> None:
-    """The reason names where it stands and is short and printable; no secret is in it, and nothing came of it."""
+async def test_a_hostile_kubeconfig_is_rejected_without_running_or_opening_anything(
+    hostile: Hostile, home: Path
+) -> None:
+    """The error names the place, is short and printable, and contains no secret."""
     prepared(hostile, home)
     allowed = set() if hostile.secret else {str(home / name) for name in ("f", *hostile.opened)}
     with listening() as heard:
@@ -83,8 +88,8 @@ async def test_a_hostile_kubeconfig_is_refused_and_nothing_is_run_or_opened(host
     assert not (home / RAN).exists()
 
 
-async def test_what_is_run_and_opened_is_heard(home: Path) -> None:
-    """A plugin that may run, and the files that may be read, show up where the hostile ones must not."""
+async def test_the_audit_hook_records_started_programs_and_opened_files(home: Path) -> None:
+    """An allowed exec plugin and allowed files are recorded, which proves that the hook works."""
     runnable(home)
     (home / "ca").write_bytes(b"")
     (home / "f").write_text(written(plugin(), {"certificate-authority": "ca"}).replace("HOME", str(home)))
@@ -96,8 +101,8 @@ async def test_what_is_run_and_opened_is_heard(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fifo", "folder", "loop", "device", "gone"])
-async def test_a_kubeconfig_that_is_no_file_is_refused_at_once(home: Path, name: str) -> None:
-    """A pipe is not waited for, and a device is not even opened."""
+async def test_a_kubeconfig_that_is_no_regular_file_is_rejected_without_opening_it(home: Path, name: str) -> None:
+    """A pipe is not waited for, and a device is not opened."""
     path = home / name
     {
         "fifo": lambda: os.mkfifo(path),
@@ -112,16 +117,16 @@ async def test_a_kubeconfig_that_is_no_file_is_refused_at_once(home: Path, name:
     assert heard == []
 
 
-async def test_a_file_that_is_no_text_is_refused(home: Path) -> None:
-    """UTF-16 and binaries are told as such, by where they stop being text."""
+async def test_a_kubeconfig_that_is_not_utf_8_is_rejected(home: Path) -> None:
+    """UTF-16 text and binary data have an error that says so."""
     for content in (b"\xff\xfea\0:\0", os.urandom(64) + b"\xff"):
         (home / "f").write_bytes(content)
         with pytest.raises(AccessError, match="is not UTF-8"):
             await from_kubeconfig(home / "f")
 
 
-async def test_a_huge_kubeconfig_is_read_no_further_than_need_be(home: Path) -> None:
-    """A sparse file of a terabyte costs nothing."""
+async def test_a_kubeconfig_of_a_terabyte_is_rejected_because_of_its_size(home: Path) -> None:
+    """Not more of it is read than the limit."""
     with (home / "f").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(AccessError, match="larger than 1048576 bytes"):
@@ -129,16 +134,18 @@ async def test_a_huge_kubeconfig_is_read_no_further_than_need_be(home: Path) -> 
 
 
 @pytest.mark.parametrize("secret", [False, True], ids=["file", "secret"])
-async def test_a_key_of_another_certificate_is_refused(home: Path, papers: Papers, *, secret: bool) -> None:
-    """A pair has to be one, wherever the kubeconfig is from."""
+async def test_a_client_key_that_does_not_match_its_certificate_is_rejected(
+    home: Path, papers: Papers, *, secret: bool
+) -> None:
+    """This applies to a kubeconfig in a file and to one in a Secret."""
     text = kubeconfig({"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.server_key)})
     (home / "f").write_text(text)
     with pytest.raises(AccessError, match="not a matching pair in PEM"):
         await (from_text(text, "Secret a/b") if secret else from_kubeconfig(home / "f"))
 
 
-async def test_links_to_files_are_followed(home: Path) -> None:
-    """Kubernetes mounts Secrets behind links, so a link to a kubeconfig and a token is as good as the file."""
+async def test_symlinks_to_a_kubeconfig_and_a_token_file_are_followed(home: Path) -> None:
+    """Kubernetes mounts Secrets with symlinks, so they are as valid as the files."""
     (home / "..data").mkdir()
     (home / "..data" / "f").write_text(kubeconfig({"tokenFile": "token"}))
     (home / "..data" / "token").write_text("t")
@@ -147,7 +154,7 @@ async def test_links_to_files_are_followed(home: Path) -> None:
     assert (await from_kubeconfig(home / "f")).headers == {"Authorization": "Bearer t"}
 
 
-def test_the_corpus_is_large_and_its_kinds_are_distinct() -> None:
-    """No kind of hostile kubeconfig is counted twice."""
+def test_the_corpus_has_enough_distinct_kinds_of_hostile_kubeconfigs() -> None:
+    """No kind is counted twice."""
     assert len({one.kind for one in ALL}) == len(ALL)
     assert len(ALL) >= KINDS

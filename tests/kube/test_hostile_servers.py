@@ -1,4 +1,4 @@
-"""What a server or the environment of the engine tries with the requests themselves, and that nothing comes of it."""
+"""Tests of requests against hostile servers and a hostile environment of the engine."""
 
 import asyncio
 import gzip
@@ -40,8 +40,8 @@ SORTS = {"list": _read, "write": _write, "watch": _watch}
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("sort", SORTS)
-async def test_no_credential_follows_a_redirect(apiserver: Apiserver, sort: str, status: int) -> None:
-    """The server that it leads to is not even connected to, by whichever status and request."""
+async def test_a_redirect_is_not_followed(apiserver: Apiserver, sort: str, status: int) -> None:
+    """No connection to its target is opened, for any redirect status and kind of request."""
     async with running(Apiserver()) as other:
         cluster = HttpCluster("a", access_to(apiserver.port, TOKEN), timeout=5.0, margin=0.2)
         apiserver.play(sort, *[Answer(status, b"", {"Location": f"http://127.0.0.1:{other.port}/api"})] * 5)
@@ -53,8 +53,8 @@ async def test_no_credential_follows_a_redirect(apiserver: Apiserver, sort: str,
 
 
 @pytest.mark.parametrize("sort", SORTS)
-async def test_no_cookie_is_kept(apiserver: Apiserver, cluster: HttpCluster, sort: str) -> None:
-    """What a server has set does not come back to it."""
+async def test_cookies_are_not_stored(apiserver: Apiserver, cluster: HttpCluster, sort: str) -> None:
+    """A cookie that a server sets is not sent back to it."""
     status, body = (403, b"{}") if sort == "watch" else (200, orjson.dumps(pod("web", 1)))
     apiserver.play(sort, *[Answer(status, body, {"Set-Cookie": "a=b; Path=/"})] * 2)
     for _ in range(2):
@@ -84,12 +84,12 @@ async def main(other):
 
 asyncio.run(main(sys.argv[1]))
 """
-"""A program that asks a cluster, and then somebody else in the way that programs mostly do."""
+"""A program that sends requests to a cluster, and then one to another server with `trust_env`, as most programs do."""
 
 
 @pytest.mark.process
-async def test_no_proxy_and_no_password_of_the_environment_is_used(home: Path, papers: Papers) -> None:
-    """Only who asks for it, as the program does in the end, is led to the proxy and shows what ~/.netrc has."""
+async def test_proxies_and_netrc_passwords_of_the_environment_are_not_used(home: Path, papers: Papers) -> None:
+    """A session with `trust_env` does use both, which proves that the environment of the test is effective."""
     pair = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}
     cluster = {"certificate-authority-data": inline(papers.authority.pem)}
     (home / ".netrc").write_text("default login admin password hunter2\n")
@@ -114,20 +114,20 @@ async def test_no_proxy_and_no_password_of_the_environment_is_used(home: Path, p
 PACKED = gzip.compress(orjson.dumps(pod("web", 1)))
 
 
-async def test_nothing_is_unpacked(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """Of what a server has packed, unasked, the packed bytes are the answer, which is no JSON."""
+async def test_a_compressed_response_is_not_decompressed(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Compression was not requested, so the compressed bytes are the response, which is not valid JSON."""
     apiserver.play("list", Answer(200, PACKED, {"Content-Encoding": "gzip"}))
     with pytest.raises(Unreachable, match="JSON"):
         await cluster.read(REF)
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
-async def test_a_body_that_drips_is_given_up_in_time(status: bytes) -> None:
-    """A byte now and then is no progress: the time is for the whole answer, also for that of an error."""
+async def test_a_response_that_arrives_byte_by_byte_times_out(status: bytes) -> None:
+    """The timeout applies to the whole response, also to that of an error."""
     ended = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send an answer byte by byte, until nobody takes it."""
+        """Send a response byte by byte until the client closes the connection."""
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" % status)
         with suppress(ConnectionError):

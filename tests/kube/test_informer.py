@@ -1,4 +1,4 @@
-"""List and watch against a scripted apiserver: the cache stays true through every way in which a watch can go wrong."""
+"""Tests of list and watch against a scripted apiserver: the cache stays correct however a watch fails."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60
 
 
 class Followed:
-    """An informer that runs, its cache, and what it talks to."""
+    """A running informer, its cache and its apiserver."""
 
     def __init__(
         self, server: Apiserver, pace: InformerTimings, clock: Callable[[], float], cache: Cache, every: float = 0.0
@@ -77,8 +77,8 @@ async def following(
         await followed.cluster.close()
 
 
-async def test_a_list_and_then_a_watch_from_there(apiserver: Apiserver) -> None:
-    """The watch begins at the list's version, and its events arrive in the cache."""
+async def test_a_watch_starts_at_the_resource_version_of_the_list(apiserver: Apiserver) -> None:
+    """The events of the watch are applied to the cache."""
     stream = Stream()
     apiserver.play("list", listing(20, pod("a", 5), pod("b", 6)))
     apiserver.play("watch", stream)
@@ -94,8 +94,8 @@ async def test_a_list_and_then_a_watch_from_there(apiserver: Apiserver) -> None:
         assert followed.informer.relists == 1
 
 
-async def test_after_its_end_a_watch_goes_on_from_the_last_version(apiserver: Apiserver) -> None:
-    """A normal end costs one request; a bookmark, and a type that may come one day, move the version only."""
+async def test_a_watch_that_ended_is_resumed_from_the_last_resource_version(apiserver: Apiserver) -> None:
+    """A normal end costs one request; bookmarks and events of unknown types only change the resourceVersion."""
     apiserver.play("list", listing(20))
     sent = event("ADDED", pod("a", 21)), bookmark(30), event("TELEPORTED", pod("b", 35))
     apiserver.play("watch", *(Stream().send(one).end() for one in sent))
@@ -106,15 +106,15 @@ async def test_after_its_end_a_watch_goes_on_from_the_last_version(apiserver: Ap
         assert (followed.informer.newest, followed.names()) == (35, ["a"])
 
 
-async def test_the_time_of_a_watch_is_spread(apiserver: Apiserver) -> None:
-    """The time asked for lies between the bounds as the die falls, so that watches do not all end at once."""
+async def test_the_duration_of_a_watch_is_random_between_its_bounds(apiserver: Apiserver) -> None:
+    """Otherwise all watches would end at the same time."""
     pace = QUICK._replace(shortest=240, longest=480)
     async with following(apiserver, pace):
         assert (await apiserver.until("watch")).query["timeoutSeconds"] == "360"
 
 
-async def test_what_is_not_worth_a_watch_is_listed_again_and_again(apiserver: Apiserver) -> None:
-    """What comes and what goes is known with the next list, also after one that was refused; nothing is watched."""
+async def test_an_informer_with_an_interval_lists_periodically_and_does_not_watch(apiserver: Apiserver) -> None:
+    """Created and deleted objects are detected by the next list, also after a failed list."""
     lists = (listing(20, pod("a", 5)), refusal(500, "InternalError"), listing(22, pod("b", 21)), listing(30))
     apiserver.play("list", *lists)
     async with following(apiserver, every=0.01) as followed:
@@ -126,8 +126,11 @@ async def test_what_is_not_worth_a_watch_is_listed_again_and_again(apiserver: Ap
 @pytest.mark.parametrize(
     "play", [refusal(410, "Gone"), Stream().send(event("ERROR", status_body(410, "Expired"))).end()]
 )
-async def test_an_expired_version_means_a_new_list(apiserver: Apiserver, play: Answer | Stream) -> None:
-    """410, as a status or as an event, leads to a list; what is missing from it is gone, but was not seen to go."""
+async def test_an_expired_resource_version_leads_to_a_new_list(apiserver: Apiserver, play: Answer | Stream) -> None:
+    """The 410 may be a Status or an event.
+
+    An object that the new list lacks has no tombstone, because its deletion was not seen.
+    """
     apiserver.play("list", listing(20, pod("a", 5), pod("b", 6)), listing(40, pod("b", 35, uid="new"), pod("c", 31)))
     apiserver.play("watch", play)
     async with following(apiserver) as followed:
@@ -140,9 +143,11 @@ async def test_an_expired_version_means_a_new_list(apiserver: Apiserver, play: A
         assert followed.informer.rewinds == 0
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["broken", "hanging"])
-async def test_after_a_broken_watch_the_version_is_checked_and_resumed(apiserver: Apiserver, *, ends: bool) -> None:
-    """A list of nothing shows that the cluster has got as far as we have; then no full list is needed."""
+@pytest.mark.parametrize("ends", [True, False], ids=["breaks", "hangs"])
+async def test_a_broken_watch_is_resumed_after_a_check_of_the_resource_version(
+    apiserver: Apiserver, *, ends: bool
+) -> None:
+    """An empty list shows that the cluster has reached the last resourceVersion, so no full list is needed."""
     watch = Stream().send(event("ADDED", pod("b", 25)))
     apiserver.play("list", listing(20, pod("a", 5)))
     apiserver.play("watch", watch.drop() if ends else watch)
@@ -154,8 +159,8 @@ async def test_after_a_broken_watch_the_version_is_checked_and_resumed(apiserver
         assert followed.informer.relists == 1
 
 
-async def test_a_watch_from_the_future_is_never_opened(apiserver: Apiserver) -> None:
-    """After a restore the cluster is behind us: a watch would be silent for ever, so everything is listed anew."""
+async def test_no_watch_is_opened_from_a_future_resource_version(apiserver: Apiserver) -> None:
+    """After a restore of etcd such a watch would return nothing indefinitely, so everything is listed again."""
     apiserver.play("list", listing(278, pod("lost", 270), pod("kept", 100)), listing(251, pod("kept", 100)))
     apiserver.play("watch", Stream().drop())
     apiserver.play("check", listing(250))
@@ -169,8 +174,8 @@ async def test_a_watch_from_the_future_is_never_opened(apiserver: Apiserver) -> 
         assert followed.cache.is_lost("default", "lost")
 
 
-async def test_while_history_is_in_doubt_the_cache_says_so(apiserver: Apiserver) -> None:
-    """Between the rewind and the new list nothing may rest on the cache, though it can be read."""
+async def test_the_cache_is_stale_between_a_rewind_and_the_next_list(apiserver: Apiserver) -> None:
+    """It can still be read, but no decision may rely on it."""
     apiserver.play("list", listing(278, pod("a", 270)), Hang())
     apiserver.play("watch", Stream().drop())
     apiserver.play("check", listing(250))
@@ -180,8 +185,8 @@ async def test_while_history_is_in_doubt_the_cache_says_so(apiserver: Apiserver)
         assert followed.names() == ["a"]
 
 
-async def test_a_list_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
-    """After 410, too, an older list means a restored store; it is reported and taken over."""
+async def test_a_list_with_an_older_resource_version_is_a_rewind(apiserver: Apiserver) -> None:
+    """It means that etcd was restored, also after a 410; the list replaces the cache."""
     apiserver.play("list", listing(278, pod("a", 270)), listing(100, pod("b", 90)))
     apiserver.play("watch", refusal(410, "Expired"))
     async with following(apiserver) as followed:
@@ -191,8 +196,10 @@ async def test_a_list_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
 
 
 @pytest.mark.parametrize("sort", ["MODIFIED", "DELETED"])
-async def test_an_event_that_goes_back_is_a_rewind_and_proves_no_restore(apiserver: Apiserver, sort: str) -> None:
-    """It is not applied, and everything is listed anew; what that lacks, and is newer, was deleted."""
+async def test_an_event_with_an_older_resource_version_is_a_rewind_but_proves_no_restore(
+    apiserver: Apiserver, sort: str
+) -> None:
+    """It is not applied, and everything is listed again; a newer object that the list lacks does not count as lost."""
     apiserver.play("list", listing(20, pod("a", 15)), listing(40, pod("b", 35)))
     apiserver.play("watch", Stream().send(event("MODIFIED", pod("a", 30)), event(sort, pod("a", 12))))
     async with following(apiserver) as followed:
@@ -202,8 +209,8 @@ async def test_an_event_that_goes_back_is_a_rewind_and_proves_no_restore(apiserv
         assert not followed.cache.is_lost("default", "a")
 
 
-async def test_a_list_behind_what_a_watch_told_proves_it(apiserver: Apiserver) -> None:
-    """As one behind another list does; also where an event of the restored store came first."""
+async def test_a_list_older_than_a_watch_event_proves_a_restore(apiserver: Apiserver) -> None:
+    """It does so even if an older event of the restored etcd was received first."""
     apiserver.play("list", listing(20), listing(25))
     apiserver.play("watch", Stream().send(event("ADDED", pod("a", 30)), event("MODIFIED", pod("b", 24))))
     async with following(apiserver) as followed:
@@ -212,8 +219,8 @@ async def test_a_list_behind_what_a_watch_told_proves_it(apiserver: Apiserver) -
         assert followed.informer.newest == 25
 
 
-async def test_another_cluster_is_not_a_restored_one(apiserver: Apiserver) -> None:
-    """Whose objects were cached is not known any more, so their absence tells nothing of a store."""
+async def test_an_older_list_after_mark_stale_proves_no_restore(apiserver: Apiserver) -> None:
+    """The cache may have held objects of another cluster, so their absence does not count as lost."""
     apiserver.play("list", listing(278, pod("a", 270)), listing(20))
     async with following(apiserver) as followed:
         await followed.has("a")
@@ -223,8 +230,8 @@ async def test_another_cluster_is_not_a_restored_one(apiserver: Apiserver) -> No
         assert not followed.cache.is_lost("default", "a")
 
 
-async def test_an_event_that_comes_twice_changes_nothing(apiserver: Apiserver) -> None:
-    """A repeated event is neither a rewind nor a change."""
+async def test_a_repeated_event_is_ignored(apiserver: Apiserver) -> None:
+    """It is neither a rewind nor a change."""
     stream = Stream()
     apiserver.play("list", listing(20))
     apiserver.play("watch", stream)
@@ -239,8 +246,8 @@ async def test_an_event_that_comes_twice_changes_nothing(apiserver: Apiserver) -
         assert followed.informer.rewinds == 0
 
 
-async def test_a_create_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
-    """A store restored under a running apiserver: its lists and watches go on as before, only a write gives it away."""
+async def test_a_create_with_an_older_resource_version_is_a_rewind(apiserver: Apiserver) -> None:
+    """If etcd is restored under a running apiserver, lists and watches continue, and only a write reveals it."""
     apiserver.play("list", listing(278, pod("a", 270)), Hang())
     apiserver.play("write", Answer(201, b'{"metadata":{"namespace":"default","name":"b","resourceVersion":"246"}}'))
     async with following(apiserver) as followed:
@@ -251,8 +258,8 @@ async def test_a_create_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None
         await apiserver.until("list", 2)
 
 
-async def test_a_create_that_goes_on_is_no_rewind(apiserver: Apiserver) -> None:
-    """The answer is compared with what was seen before the create was sent, not with what came since."""
+async def test_a_create_with_a_newer_resource_version_than_before_is_no_rewind(apiserver: Apiserver) -> None:
+    """It is compared with the version before the create was sent, and not with later events."""
     stream = Stream()
     apiserver.play("list", listing(20))
     apiserver.play("watch", stream)
@@ -269,8 +276,8 @@ async def test_a_create_that_goes_on_is_no_rewind(apiserver: Apiserver) -> None:
         assert followed.informer.rewinds == 1
 
 
-async def test_a_long_outage_means_a_new_list(apiserver: Apiserver) -> None:
-    """In the time that a restore takes the versions may have caught up with ours: they prove nothing any more."""
+async def test_a_long_outage_leads_to_a_new_list(apiserver: Apiserver) -> None:
+    """A restore may take as long, and the resourceVersion may have caught up, so comparing it proves nothing."""
     now = [0.0]
     apiserver.play("list", listing(20), listing(50, pod("a", 45)))
     apiserver.play("watch", Stream().drop())
@@ -283,8 +290,8 @@ async def test_a_long_outage_means_a_new_list(apiserver: Apiserver) -> None:
         assert len(apiserver.of("check")) == 2
 
 
-async def test_a_restarted_apiserver_is_found_again() -> None:
-    """Refused connections are waited out for as long as it takes."""
+async def test_an_informer_waits_until_a_stopped_apiserver_runs() -> None:
+    """It retries refused connections indefinitely."""
     server = Apiserver()
     server.play("list", listing(20, pod("a", 5)))
     async with running(server):
@@ -297,16 +304,16 @@ async def test_a_restarted_apiserver_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("play", [refusal(403, "Forbidden"), refusal(401, "Unauthorized"), refusal(500, "x"), Drop()])
-async def test_every_error_of_a_list_is_waited_out(apiserver: Apiserver, play: Answer | Drop) -> None:
-    """Whatever the cluster says, the informer comes back, and the cache is in sync only after a whole list."""
+async def test_a_list_is_retried_after_every_kind_of_error(apiserver: Apiserver, play: Answer | Drop) -> None:
+    """The cache is synced only after a complete list."""
     apiserver.play("list", *[play] * 4, listing(20, pod("a", 5)))
     async with following(apiserver) as followed:
         await followed.has("a")
         assert len(apiserver.of("list")) == 5
 
 
-async def test_errors_in_a_row_make_the_waits_longer(apiserver: Apiserver) -> None:
-    """No hot loop: the tries spread out by the back-off, which only what works begins anew."""
+async def test_consecutive_errors_increase_the_back_off(apiserver: Apiserver) -> None:
+    """There is no hot loop, and only a success resets the back-off."""
     loop = asyncio.get_running_loop()
     pace = QUICK._replace(first=0.02, near=0.16, cap=0.16)
     apiserver.play("list", *[refusal(403, "Forbidden")] * 6)
@@ -320,8 +327,8 @@ async def test_errors_in_a_row_make_the_waits_longer(apiserver: Apiserver) -> No
     assert all(gap >= ceiling * 0.9 for gap, ceiling in zip(gaps, ceilings, strict=True))
 
 
-async def test_what_works_begins_the_waits_anew(apiserver: Apiserver) -> None:
-    """A watch that told something before it broke is no failure in a row: the next wait is the shortest again."""
+async def test_a_watch_that_received_an_event_resets_the_back_off(apiserver: Apiserver) -> None:
+    """If it breaks afterwards, the next wait is the shortest one."""
     pace = QUICK._replace(first=0.02, near=3600.0, cap=3600.0)
     apiserver.play("list", listing(20))
     apiserver.play("watch", *(Stream().send(event("ADDED", pod(f"p{n}", n))).drop() for n in range(21, 36)))
@@ -330,8 +337,8 @@ async def test_what_works_begins_the_waits_anew(apiserver: Apiserver) -> None:
         await apiserver.until("watch", 16)
 
 
-async def test_watches_that_end_at_once_do_not_become_a_hot_loop(apiserver: Apiserver) -> None:
-    """A server that ends each watch immediately is an error to back off from, with a check before the next."""
+async def test_watches_that_end_at_once_are_backed_off(apiserver: Apiserver) -> None:
+    """An immediate end counts as an error, so the resourceVersion is checked before the next watch."""
     apiserver.play("list", listing(20))
     apiserver.play("check", listing(20), listing(20))
     apiserver.play("watch", Stream().end(), Stream().end())
@@ -340,8 +347,8 @@ async def test_watches_that_end_at_once_do_not_become_a_hot_loop(apiserver: Apis
         assert [asked.sort for asked in apiserver.asked] == ["list", "watch", "check", "watch", "check", "watch"]
 
 
-async def test_what_the_server_asks_to_wait_is_waited(apiserver: Apiserver) -> None:
-    """Retry-After of a refused watch is a lower bound of the wait."""
+async def test_the_retry_after_of_a_rejected_watch_is_respected(apiserver: Apiserver) -> None:
+    """It is the lower bound of the wait."""
     loop = asyncio.get_running_loop()
     apiserver.play("list", listing(20))
     apiserver.play("watch", refusal(429, "TooManyRequests", Retry_After="1"))
@@ -352,8 +359,8 @@ async def test_what_the_server_asks_to_wait_is_waited(apiserver: Apiserver) -> N
         assert loop.time() - began >= 0.99
 
 
-async def test_waking_ends_a_wait(apiserver: Apiserver) -> None:
-    """When the cluster is known to answer again, nobody waits for a back-off of half a minute to end."""
+async def test_waking_an_informer_ends_its_back_off(apiserver: Apiserver) -> None:
+    """If the cluster is known to respond again, the informer does not wait for up to half a minute."""
     apiserver.play("list", refusal(500, "InternalError"), listing(20, pod("a", 5)))
     async with following(apiserver, QUICK._replace(first=3600.0, cap=3600.0)) as followed:
         await followed.news.until(lambda: followed.cluster.health.error.startswith("words"))
@@ -361,8 +368,8 @@ async def test_waking_ends_a_wait(apiserver: Apiserver) -> None:
         await followed.has("a")
 
 
-async def test_distrust_begins_anew_with_a_list(apiserver: Apiserver) -> None:
-    """When another cluster may have answered, the watch is cut and everything listed, without a version to compare."""
+async def test_mark_stale_ends_the_watch_and_lists_again(apiserver: Apiserver) -> None:
+    """Another cluster may have responded, so the resourceVersion of the list is not compared with the old one."""
     apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
     async with following(apiserver) as followed:
         await apiserver.until("watch")
@@ -374,8 +381,10 @@ async def test_distrust_begins_anew_with_a_list(apiserver: Apiserver) -> None:
 
 
 @pytest.mark.parametrize(("die", "seconds"), [(0.0, 1350.0), (1.0, 2250.0)])
-async def test_audits_are_seldom_and_not_all_at_once(apiserver: Apiserver, die: float, seconds: float) -> None:
-    """Every half an hour, give or take a quarter of it: each kind of each cluster has a time of its own."""
+async def test_audit_lists_run_about_every_half_hour_with_jitter(
+    apiserver: Apiserver, die: float, seconds: float
+) -> None:
+    """The jitter of a quarter spreads the lists of all kinds and clusters."""
     now, first, second = [0.0], Stream(), Stream().send(event("MODIFIED", pod("a", 21)))
     apiserver.play("list", listing(20, pod("a", 5)), listing(22))
     apiserver.play("watch", first, second, Stream())
@@ -397,8 +406,8 @@ async def test_audits_are_seldom_and_not_all_at_once(apiserver: Apiserver, die: 
     await cluster.close()
 
 
-async def test_an_audit_comes_though_every_watch_is_shorter_than_its_period(apiserver: Apiserver) -> None:
-    """Watches that end in good order and are resumed do not put it off."""
+async def test_an_audit_list_runs_although_every_watch_is_shorter_than_its_interval(apiserver: Apiserver) -> None:
+    """Watches that end normally and are resumed do not delay it."""
     many, ticks = 1_000, count(0.0, 0.001)
     apiserver.play("list", listing(20, pod("a", 5)), listing(21))
     apiserver.play("watch", *(Stream().end() for _ in range(many)))
@@ -409,12 +418,12 @@ async def test_an_audit_comes_though_every_watch_is_shorter_than_its_period(apis
         assert len(apiserver.of("watch")) < many
 
 
-async def test_a_defect_of_a_listener_begins_anew_with_a_list(apiserver: Apiserver) -> None:
-    """What raises while an object is taken over is not swallowed, and the next run does not go on behind it."""
+async def test_an_exception_of_a_subscriber_ends_the_run_and_the_next_run_lists(apiserver: Apiserver) -> None:
+    """The exception is raised, and the next run does not skip the object that caused it."""
     faults = [RuntimeError("listener")]
 
     def hear(delta: Delta) -> None:
-        """Fail for the bad object as often as there are faults."""
+        """Fail once for the bad object."""
         if delta.entry.name == "bad" and faults:
             raise faults.pop()
 

@@ -1,4 +1,7 @@
-"""Hearing what happens from now on, against a scripted apiserver: nothing of old, nothing twice, no long silence."""
+"""Tests of watches that only receive new events, against a scripted apiserver.
+
+They receive no old event and no event twice, and do not stay silent after a restore.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,7 +32,7 @@ QUICK = InformerTimings(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60
 
 
 class RunningWatch:
-    """A tail that runs, and what it told."""
+    """A running event watch and its events."""
 
     def __init__(
         self, server: Apiserver, pace: InformerTimings, clock: Callable[[], float], rests: list[float]
@@ -39,7 +42,7 @@ class RunningWatch:
         self.cluster = HttpCluster("a", access_to(server.port), margin=0.2, timeout=5.0)
 
         async def rest(seconds: float) -> None:
-            """Note a rest, and take none."""
+            """Record a wait without waiting."""
             rests.append(seconds)
             await asyncio.sleep(0)
 
@@ -55,12 +58,12 @@ class RunningWatch:
         )
 
     def hear(self, one: WatchEvent) -> None:
-        """Keep an event."""
+        """Record an event."""
         self.events.append(one)
         self.news.tell()
 
     async def types(self, *types: str) -> None:
-        """Wait until so much was heard, of these types."""
+        """Wait until exactly the events of these types were received."""
         await self.news.until(lambda: [one.type for one in self.events] == list(types))
 
 
@@ -71,7 +74,7 @@ async def tailing(
     clock: Callable[[], float] = lambda: 0.0,
     rests: list[float] | None = None,
 ) -> AsyncIterator[RunningWatch]:
-    """Run a tail against a scripted apiserver."""
+    """Run an event watch against a scripted apiserver."""
     heard = RunningWatch(server, pace, clock, [] if rests is None else rests)
     try:
         async with background(heard.tail.run()):
@@ -80,8 +83,8 @@ async def tailing(
         await heard.cluster.close()
 
 
-async def test_it_begins_at_the_clusters_present(apiserver: Apiserver) -> None:
-    """A list of nothing shows where that is, and what is there already is not heard of."""
+async def test_an_event_watch_starts_at_the_current_resource_version(apiserver: Apiserver) -> None:
+    """An empty list returns that version, so that existing objects cause no events."""
     stream = Stream()
     apiserver.play("check", listing(20))
     apiserver.play("watch", stream)
@@ -94,8 +97,8 @@ async def test_it_begins_at_the_clusters_present(apiserver: Apiserver) -> None:
         await heard.types("ADDED", "MODIFIED")
 
 
-async def test_it_goes_on_where_it_was(apiserver: Apiserver) -> None:
-    """After an end, and after a break: a bookmark counts as having heard."""
+async def test_an_event_watch_is_resumed_from_the_last_resource_version(apiserver: Apiserver) -> None:
+    """This applies after an end and after a break, and bookmarks count too."""
     apiserver.play("check", listing(20), listing(40), listing(50))
     ended, broken = Stream().send(bookmark(30)).end(), Stream().send(event("ADDED", pod("a", 41))).drop()
     apiserver.play("watch", ended, broken)
@@ -105,8 +108,10 @@ async def test_it_goes_on_where_it_was(apiserver: Apiserver) -> None:
 
 
 @pytest.mark.parametrize("lost", ["expired", "rewound"])
-async def test_it_begins_anew_where_it_cannot_go_on(apiserver: Apiserver, lost: str) -> None:
-    """A position that is forgotten, or one in the future of a restored store, which would be silent for ever."""
+async def test_an_event_watch_starts_at_the_current_version_again_if_it_cannot_resume(
+    apiserver: Apiserver, lost: str
+) -> None:
+    """The old version has expired, or is in the future of a restored etcd, where a watch would receive nothing."""
     first = Stream().send(event("ADDED", pod("a", 30)))
     if lost == "expired":
         first.send(event("ERROR", status_body(410, "Expired")))
@@ -118,8 +123,10 @@ async def test_it_begins_anew_where_it_cannot_go_on(apiserver: Apiserver, lost: 
 
 
 @pytest.mark.parametrize(("play", "listens"), [(refusal(403, "Forbidden"), True), (refusal(500, "Oops"), False)])
-async def test_errors_are_waited_out(apiserver: Apiserver, play: object, *, listens: bool) -> None:
-    """Longer and longer; who waits for it to listen does not wait for a cluster that forbids it."""
+async def test_an_event_watch_is_retried_with_a_back_off_after_errors(
+    apiserver: Apiserver, play: object, *, listens: bool
+) -> None:
+    """A caller that waits for it to listen does not wait if the cluster denies the watch."""
     apiserver.play("check", play, play, listing(20))  # type: ignore[arg-type]
     rests: list[float] = []
     async with tailing(apiserver, rests=rests) as heard:
@@ -130,8 +137,8 @@ async def test_errors_are_waited_out(apiserver: Apiserver, play: object, *, list
     assert rests == [0.005, 0.01]
 
 
-async def test_watches_that_end_as_they_begin_are_no_hot_loop(apiserver: Apiserver) -> None:
-    """Each ends in a rest, as an error does."""
+async def test_event_watches_that_end_at_once_are_backed_off(apiserver: Apiserver) -> None:
+    """Each immediate end is followed by a wait, like an error."""
     apiserver.play("watch", Stream().end(), Stream().end(), Stream().end())
     rests: list[float] = []
     async with tailing(apiserver, QUICK._replace(settled=1.0), rests=rests):

@@ -1,4 +1,4 @@
-"""What a kubeconfig is read as, and what of it is refused."""
+"""Tests of the content of a kubeconfig: how it is parsed, and what is rejected."""
 
 from contextlib import suppress
 
@@ -16,8 +16,8 @@ PEM = b"-----BEGIN CERTIFICATE-----\n"
 TOKEN = {"token": SECRET}
 
 
-def test_a_token_and_a_ca_inline_are_read() -> None:
-    """Data in base64 is decoded, and the server's trailing slash does not get into paths."""
+def test_a_token_and_an_inline_ca_are_read() -> None:
+    """Base64 data are decoded, and a trailing slash of the server is removed."""
     text = kubeconfig(TOKEN, {"certificate-authority-data": inline(PEM)}, server="https://a.example:6443/")
     entry = parse(text, None, "f")
     assert entry.server == "https://a.example:6443"
@@ -26,15 +26,15 @@ def test_a_token_and_a_ca_inline_are_read() -> None:
     assert entry.files() == []
 
 
-def test_files_are_named_and_not_opened() -> None:
-    """Every file that an entry refers to is listed, so that they can be resolved or refused."""
+def test_files_of_an_entry_are_listed_and_not_opened() -> None:
+    """The caller resolves or rejects them."""
     user = {"client-certificate": "c.pem", "client-key": "k.pem", "tokenFile": "t"}
     entry = parse(kubeconfig(user, {"certificate-authority": "ca.pem"}), None, "f")
     assert entry.files() == ["ca.pem", "c.pem", "k.pem", "t"]
 
 
-def test_inline_data_wins_over_a_file_and_a_tokens_file_over_the_token() -> None:
-    """As in Kubernetes; the files in whose place data is there are named, and not needed."""
+def test_inline_data_override_a_file_and_a_token_file_overrides_the_token() -> None:
+    """Kubernetes has the same precedence; a file that is overridden is listed but not needed."""
     user = {**TOKEN, "tokenFile": "t", "client-key": "k", "client-key-data": inline(b"K"), "client-certificate": "c"}
     entry = parse(kubeconfig(user), None, "f")
     assert (entry.token, entry.token_file) == ("", "t")
@@ -42,15 +42,15 @@ def test_inline_data_wins_over_a_file_and_a_tokens_file_over_the_token() -> None
     assert (entry.files(), entry.needed()) == (["c", "k", "t"], ["c", "t"])
 
 
-def test_base64_may_be_folded_over_lines() -> None:
-    """A folded block of base64 is one value, as every YAML writer makes it."""
+def test_base64_data_may_have_several_lines() -> None:
+    """YAML writers fold long values."""
     encoded = inline(PEM * 20)
     folded = "\n".join(encoded[i : i + 40] for i in range(0, len(encoded), 40))
     assert parse(kubeconfig(TOKEN, {"certificate-authority-data": folded}), None, "f").authority.data == PEM * 20
 
 
-def test_the_named_context_is_taken_instead_of_the_current_one() -> None:
-    """A topology can name any context of the file."""
+def test_a_named_context_is_used_instead_of_the_current_one() -> None:
+    """A topology can name any context of the kubeconfig."""
     contexts = [{"name": name, "context": {"cluster": name, "user": "me"}} for name in ("here", "far")]
     clusters = [{"name": name, "cluster": {"server": f"https://{name}"}} for name in ("here", "far")]
     text = kubeconfig(TOKEN, contexts=contexts, clusters=clusters)
@@ -59,15 +59,15 @@ def test_the_named_context_is_taken_instead_of_the_current_one() -> None:
 
 
 @pytest.mark.parametrize(("given", "namespace"), [("shop", "shop"), (None, ""), (7, "")])
-def test_the_namespace_of_the_context_is_kept(given: object, namespace: str) -> None:
-    """A strange one is none: the engine does not need it."""
+def test_the_namespace_of_the_context_is_read(given: object, namespace: str) -> None:
+    """An invalid namespace counts as none, because the engine does not need it."""
     contexts = [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": given}}]
     text = kubeconfig(TOKEN, contexts=contexts, clusters=[{"name": "here", "cluster": {"server": "https://here"}}])
     assert parse(text, None, "f").namespace == namespace
 
 
-def test_tls_server_name_is_kept() -> None:
-    """Clusters behind tunnels are checked against the name that the file gives."""
+def test_tls_server_name_is_read() -> None:
+    """The certificate of a cluster behind a tunnel is verified against this name."""
     assert parse(kubeconfig(TOKEN, {"tls-server-name": "inner"}), None, "f").server_name == "inner"
 
 
@@ -87,8 +87,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_is_no_entry_is_refused_by_its_place(words: str) -> None:
-    """Every refusal says where and what; `test_hostile_kubeconfigs.py` has what else is refused."""
+def test_the_error_for_an_invalid_kubeconfig_names_the_place_and_the_problem(words: str) -> None:
+    """`test_hostile_kubeconfigs.py` has the other cases that are rejected."""
     user, cluster, top = REFUSED[words]
     with pytest.raises(AccessError) as refused:
         parse(kubeconfig(user, cluster, **top), None, "lower.kubeconfig")
@@ -123,14 +123,14 @@ def test_what_is_no_entry_is_refused_by_its_place(words: str) -> None:
         ),
     )
 )
-def test_any_shape_is_read_or_refused(shape: object) -> None:
-    """No structure of lists and mappings leads to another error than a refusal."""
+def test_any_structure_is_parsed_or_rejected_with_an_access_error(shape: object) -> None:
+    """No structure of lists and mappings raises another exception."""
     with suppress(AccessError):
         assert parse(yaml.safe_dump(shape), "here", "f").server.startswith("https://")
 
 
-def test_an_entry_does_not_show_its_secrets() -> None:
-    """Tokens, keys and plugins do not get into logs by the entry's own words."""
+def test_the_repr_of_an_entry_contains_no_secrets() -> None:
+    """Tokens, keys and variables of exec plugins must not get into logs."""
     user = {"token": SECRET, "client-key-data": inline(SECRET.encode()), "client-certificate": "c"}
     plugin = {
         "exec": {

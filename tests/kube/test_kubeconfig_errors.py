@@ -1,4 +1,7 @@
-"""Errors about a kubeconfig repeat nothing of it, since whoever names it may have named any Secret or file."""
+"""Tests that errors about a kubeconfig repeat nothing of it.
+
+A user who names a kubeconfig may name any Secret or file as one, and must not learn its content.
+"""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from copy import deepcopy
@@ -84,7 +87,7 @@ WHOLE: dict[str, Any] = {
 
 
 def altered(value: Any) -> Iterator[Any]:
-    """Make all that a document becomes when one part of it is the canary, is called so, or is gone."""
+    """Yield every document that results if one part of it is replaced by the canary, renamed to it, or removed."""
     if isinstance(value, dict):
         for key in value:
             rest = {name: one for name, one in value.items() if name != key}
@@ -107,8 +110,8 @@ DOCUMENTS = list(altered(deepcopy(WHOLE)))
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-def test_what_is_no_kubeconfig_is_not_quoted(text: str) -> None:
-    """Where it stops being one is told by line and column."""
+def test_the_error_for_text_that_is_no_kubeconfig_does_not_quote_it(text: str) -> None:
+    """The content of another file or Secret must not get into the error."""
     with pytest.raises(AccessError) as refused:
         parse(text, None, "f")
     assert CANARY not in str(refused.value)
@@ -116,8 +119,8 @@ def test_what_is_no_kubeconfig_is_not_quoted(text: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(DOCUMENTS)))
-async def test_what_is_wrong_in_a_kubeconfig_is_told_by_its_place(number: int) -> None:
-    """Whichever of its parts is another text, or is missing; none of its own names is told either."""
+async def test_the_error_for_an_invalid_part_of_a_kubeconfig_quotes_no_value_and_no_name(number: int) -> None:
+    """Each part in turn is replaced, renamed or removed."""
     told = ""
     try:
         await from_text(yaml.safe_dump(DOCUMENTS[number]), "Secret a/b")
@@ -144,22 +147,22 @@ ANSWER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("section", list(altered(EXEC)))
-def test_what_is_wrong_with_an_exec_plugin_is_told_by_its_place(section: object) -> None:
-    """Whichever part of its section is another, is missing, or has another name."""
+def test_the_error_for_an_invalid_exec_section_does_not_quote_it(section: object) -> None:
+    """Each part of the section in turn is replaced, renamed or removed."""
     text = yaml.safe_dump({**WHOLE, "users": [{"name": "me", "user": section}]})
     assert CANARY not in words_of(lambda: parse(text, None, "f"))
 
 
 @pytest.mark.parametrize("answer", list(altered(ANSWER)))
-def test_what_is_wrong_with_a_plugins_answer_is_told_by_its_place(answer: object) -> None:
-    """Whichever part of it is another, is missing, or has another name."""
+def test_the_error_for_an_invalid_exec_credential_does_not_quote_it(answer: object) -> None:
+    """Each part of the plugin's output in turn is replaced, renamed or removed."""
     output = orjson.dumps(answer)
     plugin = ExecPlugin(command="/p", api_version=ANSWER["apiVersion"])
     assert CANARY not in words_of(lambda: read_answer(output, plugin, "f"))
 
 
 def words_of(reading: Callable[[], object]) -> str:
-    """Return the words of a refusal, "" for none."""
+    """Return the message of the AccessError, "" for none."""
     try:
         reading()
     except AccessError as error:
@@ -167,8 +170,8 @@ def words_of(reading: Callable[[], object]) -> str:
     return ""
 
 
-def test_who_names_a_context_is_told_that_it_is_not_there() -> None:
-    """By the name that it gave, and not by those that there are."""
+def test_the_error_for_a_missing_context_names_only_that_context() -> None:
+    """The contexts that exist are counted but not named."""
     with pytest.raises(AccessError) as refused:
         parse(yaml.safe_dump(WHOLE), "production", "f")
     assert str(refused.value).startswith("f: context 'production': no context has this name (2 defined)")
@@ -177,10 +180,10 @@ def test_who_names_a_context_is_told_that_it_is_not_there() -> None:
 
 @pytest.mark.parametrize("status", [200, 401, 403, 500])
 @pytest.mark.parametrize("media", ["text/html", f"{CANARY}/{'x' * 100}", "application/json"])
-async def test_what_something_else_answers_is_not_quoted(
+async def test_the_error_for_a_response_of_another_server_does_not_quote_it(
     apiserver: Apiserver, cluster: HttpCluster, status: int, media: str
 ) -> None:
-    """A kubeconfig may name an address that its author does not reach: of what is there it tells no word."""
+    """A kubeconfig may name an address that its author cannot reach, and the error must not reveal its content."""
     foreign = Answer(status, f'{{"secret": "{CANARY}"}}'.encode(), {"Content-Type": media})
     apiserver.play("list", *[foreign] * 20)
     apiserver.play("watch", *[foreign] * 20)
@@ -196,5 +199,5 @@ async def test_what_something_else_answers_is_not_quoted(
 
 
 async def first(events: AsyncIterator[WatchEvent]) -> list[WatchEvent]:
-    """Read a watch to its end."""
+    """Return all events of a watch."""
     return [event async for event in events]

@@ -1,4 +1,4 @@
-"""Token buckets by key: what passes at once, what passes later, and how much is remembered."""
+"""Tests of token buckets by key: what is allowed at once, what later, and how many keys are stored."""
 
 import pytest
 from hypothesis import given
@@ -8,12 +8,12 @@ from tensile.kube.limits import KeyedTokenBuckets
 
 
 def allowances(limit: int = 100) -> KeyedTokenBuckets[str]:
-    """Make buckets of three tokens, one of which comes back every ten seconds."""
+    """Make buckets of three tokens, which are refilled by one token every ten seconds."""
     return KeyedTokenBuckets(3, 10.0, limit)
 
 
-def test_a_burst_passes_and_the_rest_comes_at_the_rate() -> None:
-    """Three at once; after that one every ten seconds, and the time left is told."""
+def test_after_a_burst_one_token_is_available_per_interval() -> None:
+    """`left` returns the time until the next one."""
     found = allowances()
     assert [found.take("a", 5.0) for _ in range(4)] == [True, True, True, False]
     assert found.left("a", 5.0) == 10.0
@@ -23,14 +23,14 @@ def test_a_burst_passes_and_the_rest_comes_at_the_rate() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.3, 1 / 3])
-def test_a_burst_is_whole_at_any_rate(seconds: float) -> None:
-    """However its parts of a second add up."""
+def test_a_burst_is_complete_at_any_rate(seconds: float) -> None:
+    """Rounding errors of fractions of a second take away no token."""
     found: KeyedTokenBuckets[str] = KeyedTokenBuckets(100, seconds, 10)
     assert [found.take("a", 1234.567) for _ in range(110)].count(True) == 100
 
 
-def test_keys_do_not_share() -> None:
-    """What one has used up is not missing to another."""
+def test_keys_have_separate_buckets() -> None:
+    """A key without tokens does not affect another key."""
     found = allowances()
     while found.take("a", 0.0):
         pass
@@ -38,8 +38,8 @@ def test_keys_do_not_share() -> None:
     assert found.take("b", 0.0)
 
 
-def test_no_more_keys_are_remembered_than_there_is_room_for() -> None:
-    """A flood of keys that all owe costs bounded memory; the one used least lately goes."""
+def test_the_number_of_stored_keys_is_limited() -> None:
+    """A flood of keys needs limited memory; the key that was used least recently is removed."""
     found = allowances(limit=10)
     for number in range(1000):
         found.take(str(number), 0.0)
@@ -48,8 +48,8 @@ def test_no_more_keys_are_remembered_than_there_is_room_for() -> None:
 
 
 @given(st.lists(st.floats(0, 100), max_size=60))
-def test_no_more_pass_in_any_span_than_burst_and_rate_allow(times: list[float]) -> None:
-    """Whatever the moments: three, and one for each ten seconds of the span."""
+def test_no_time_span_has_more_than_burst_and_rate_allow(times: list[float]) -> None:
+    """At any times, three are allowed and one more per ten seconds of the span."""
     found = allowances()
     passed = [now for now in sorted(times) if found.take("a", now)]
     for first in range(len(passed)):

@@ -1,4 +1,4 @@
-"""How much of one cluster is taken, as arithmetic: what is under way, what is kept, and how long a pause is."""
+"""Tests of the limits per cluster: responses in progress, cached objects, pauses, and the share of time."""
 
 import asyncio
 import time
@@ -14,8 +14,8 @@ from tensile.kube.requests import TimeShare
 from tensile.kube.store import Cache, CacheTotals, keep_all
 
 
-def test_what_is_under_way_may_not_be_more_than_the_account_holds() -> None:
-    """It is no breach: with fewer answers under way the next try comes through."""
+def test_responses_in_progress_may_not_exceed_the_budget() -> None:
+    """This is no breach by the cluster: with fewer responses in progress, the next try succeeds."""
     account = ResponseBudget(10)
     account.take(6)
     with pytest.raises(Unreachable) as error:
@@ -26,8 +26,8 @@ def test_what_is_under_way_may_not_be_more_than_the_account_holds() -> None:
     assert account.held == 10
 
 
-def test_a_pause_doubles_with_each_breach_up_to_a_cap() -> None:
-    """A breach within a pause is part of the last, and who keeps to the bounds for long begins again."""
+def test_pauses_double_with_each_breach_up_to_a_cap() -> None:
+    """A breach during a pause does not extend it, and after a long time without a breach pauses start short again."""
     restraint = OversizeBackoff(first=10.0, cap=40.0, forgiven=100.0)
     now, pauses = 1000.0, []
     for _ in range(5):
@@ -40,15 +40,15 @@ def test_a_pause_doubles_with_each_breach_up_to_a_cap() -> None:
     assert restraint.note(now + 101, "words") == 10.0
 
 
-def test_a_cluster_is_trusted_a_while_after_its_pause() -> None:
-    """In between it may be asked, so that it can show whether it is better."""
+def test_a_cluster_counts_as_healthy_some_time_after_its_pause() -> None:
+    """Between the pause and that time it gets requests, to find out whether it keeps the limits now."""
     restraint = OversizeBackoff(first=10.0)
     restraint.note(0.0, "words")
     assert (restraint.until, restraint.trusted_from) == (10.0, 20.0)
 
 
-def test_the_caches_of_one_cluster_are_counted_together() -> None:
-    """Objects that come, change and go, in each of them."""
+def test_all_caches_of_a_cluster_share_one_total() -> None:
+    """Creations, changes and deletions of objects in each cache change the total."""
     tally, caches = CacheTotals(), [Cache(), Cache()]
     for cache in caches:
         cache.tally = tally
@@ -65,8 +65,8 @@ def test_the_caches_of_one_cluster_are_counted_together() -> None:
     assert (tally.objects, tally.content) == (0, 0)
 
 
-def test_what_facts_take_counts_too() -> None:
-    """A cache that keeps no bytes of an object still holds what was read out of it."""
+def test_the_size_of_facts_counts_for_the_total() -> None:
+    """A cache that drops the bytes of an object still keeps the facts that were extracted from it."""
     light, heavy = Cache(lambda _raw: keep_all(b"")), Cache(lambda raw: keep_all(b"")._replace(facts=raw.decode()))
     for cache in (light, heavy):
         cache.tally = CacheTotals()
@@ -76,8 +76,8 @@ def test_what_facts_take_counts_too() -> None:
     assert heavy.tally.content > light.tally.content + 10_000
 
 
-def test_there_may_be_more_while_a_list_comes_in() -> None:
-    """What it replaces stays until it is whole, also where that is at the bound already."""
+def test_the_cache_limit_is_higher_while_a_list_is_read() -> None:
+    """The old objects stay cached until the list is complete, even if they are at the limit."""
     allowance, tally = CacheLimit(objects=100, content=1 << 20), CacheTotals()
     tally.add(110, 0)
     allowance.check(tally, listing=True)
@@ -91,8 +91,8 @@ def test_there_may_be_more_while_a_list_comes_in() -> None:
         allowance.check(tally)
 
 
-def test_the_bounds_fit_together() -> None:
-    """Two of the largest objects fit into a page, the pages of all lists into what may be under way, and so on."""
+def test_the_limits_are_consistent_with_each_other() -> None:
+    """The largest objects fit into a page, the pages of all lists into the budget for responses, and so on."""
     assert limits.PAGES[-1] * limits.OBJECT <= limits.PAGE
     assert 2 * limits.LISTINGS * limits.PAGE <= limits.IN_FLIGHT
     assert limits.WHOLE <= limits.IN_FLIGHT
@@ -101,19 +101,19 @@ def test_the_bounds_fit_together() -> None:
 
 
 @given(st.integers(0, 1 << 40))
-def test_sizes_are_written_for_people(size: int) -> None:
-    """In MiB, or below one in KiB."""
+def test_sizes_are_formatted_in_mib_or_kib(size: int) -> None:
+    """Sizes below one MiB are formatted in KiB."""
     assert mebibytes(size).endswith((" MiB", " KiB"))
 
 
 def took(share: TimeShare, seconds: float) -> None:
-    """Let what a share measures have begun so many seconds earlier."""
+    """Change what a share measures as if it had begun that many seconds earlier."""
     share._began -= seconds
     share._began_by_wall -= seconds
 
 
-async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
-    """What it takes beyond has to be waited for: here the clock stands still."""
+async def test_a_cluster_that_exceeds_its_share_of_time_waits() -> None:
+    """The clock does not advance in this test, so that the waits add up."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -128,8 +128,8 @@ async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
     assert [round(wait) for wait in waits] == [0, 4, 8] or [round(wait) for wait in waits] == [4, 8]
 
 
-async def test_time_lost_to_other_processes_costs_no_more_than_a_part_of_the_burst() -> None:
-    """Beyond that, what a cluster took is measured by the time of the thread, which here is next to none."""
+async def test_time_lost_to_other_processes_uses_only_a_part_of_the_burst() -> None:
+    """Beyond that part, the share is measured in thread time, which hardly advances here."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -146,8 +146,8 @@ async def test_time_lost_to_other_processes_costs_no_more_than_a_part_of_the_bur
     assert not waits
 
 
-async def test_the_streams_of_one_cluster_take_turns() -> None:
-    """One that has taken its part of a turn of the loop ends it for all of that cluster, and for no other's work."""
+async def test_streams_of_one_cluster_that_use_their_share_take_turns() -> None:
+    """A stream that has used its part ends the turn of all streams of its cluster, but not of other work."""
     share, order = TimeShare(0.25, 1_000, lambda: 0.0, asyncio.sleep), []
 
     async def read(name: str) -> None:
@@ -168,8 +168,8 @@ async def test_the_streams_of_one_cluster_take_turns() -> None:
     assert "ba" not in together
 
 
-async def test_without_a_bound_nothing_is_waited_for() -> None:
-    """The upper cluster's objects are read as they come."""
+async def test_a_share_without_a_limit_never_waits() -> None:
+    """The objects of the upper cluster are read as they arrive."""
     share = TimeShare(0.0, 1, lambda: 0.0, asyncio.sleep)
     await share.begin()
     took(share, 100.0)

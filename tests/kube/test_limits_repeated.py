@@ -1,10 +1,10 @@
-"""How often the same is said, and how much one author may say."""
+"""Tests of the throttle for repeated log lines."""
 
 from tensile.kube.limits import PAUSE, LogThrottle
 
 
-def test_the_first_of_a_sort_is_told_and_the_others_are_counted() -> None:
-    """Until a while has passed; then the next one says how many were held back."""
+def test_the_first_line_of_a_key_is_logged_and_the_others_are_counted() -> None:
+    """After the interval, the next line has the number of suppressed ones."""
     now, told = [0.0], []
     seldom = LogThrottle(lambda: now[0])
     assert [seldom.tell("a", told.append) for _ in range(5)] == [True, False, False, False, False]
@@ -14,8 +14,8 @@ def test_the_first_of_a_sort_is_told_and_the_others_are_counted() -> None:
     assert told == [{}, {}, {"more_since": 4}]
 
 
-def test_sorts_without_end_take_no_room_without_end() -> None:
-    """The oldest are forgotten."""
+def test_the_number_of_throttled_keys_is_limited() -> None:
+    """The oldest keys are removed."""
     seldom = LogThrottle(lambda: 0.0)
     for number in range(20_000):
         seldom.tell(number, lambda _more: None)

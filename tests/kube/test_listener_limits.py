@@ -1,4 +1,4 @@
-"""Who gets a place at a port that is full, and who makes room."""
+"""Tests of the limit of pending connections of a listener: which are accepted, and which are dropped."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ STRANGER, OTHER, FRIEND = "10.0.0.1", "10.0.0.2", "10.0.0.9"
 
 
 class LimitedListener:
-    """A door with some room, and the guests in it by the order of their coming."""
+    """A listener with limited room, and its pending connections in the order of their arrival."""
 
     def __init__(self, *hosts: str) -> None:
         self.door = ConnectionLimiter(ROOM, PATIENCE)
@@ -21,24 +21,24 @@ class LimitedListener:
         self._hosts = hosts
 
     async def full(self) -> list[ClientConnection]:
-        """Let in who is to be there, and give them."""
+        """Accept a connection from each of the given hosts and return the connections."""
         return [await self.come(host) for host in self._hosts]
 
     async def come(self, host: str) -> ClientConnection:
-        """Let somebody in at once."""
+        """Accept a connection at once."""
         guest = await self.door.enter(host)
         assert guest is not None
         guest.drop = lambda: self.dropped.append(guest)
         return guest
 
     async def befriend(self, host: str) -> None:
-        """Let somebody in who is then admitted."""
+        """Accept and then admit a connection, so that its address counts as admitted."""
         (await self.come(host)).be_admitted()
 
 
 @in_virtual_time
-async def test_who_says_nothing_makes_room_for_the_next() -> None:
-    """The oldest of the address that has most, once it is late; nobody while there is room."""
+async def test_an_overdue_connection_is_dropped_for_a_new_one_at_the_limit() -> None:
+    """It is the oldest one of the address with the most connections; below the limit no connection is dropped."""
     ground = LimitedListener(OTHER, STRANGER, STRANGER, STRANGER)
     guests = await ground.full()
     assert ground.dropped == []
@@ -49,8 +49,8 @@ async def test_who_says_nothing_makes_room_for_the_next() -> None:
 
 
 @in_virtual_time
-async def test_a_crowd_displaces_its_own() -> None:
-    """Another address goes before its oldest, at once; one more of the crowd gets nothing."""
+async def test_a_flood_from_one_address_displaces_only_its_own_connections() -> None:
+    """A client from another address gets the oldest one's place at once; one more of the flood is refused."""
     ground = LimitedListener(OTHER, STRANGER, STRANGER, STRANGER)
     guests = await ground.full()
     assert await ground.door.enter(STRANGER) is None
@@ -61,8 +61,8 @@ async def test_a_crowd_displaces_its_own() -> None:
 
 
 @in_virtual_time
-async def test_a_friend_goes_before_strangers_and_is_not_displaced_by_them() -> None:
-    """However many connections of its own it has in the making."""
+async def test_a_client_from_an_admitted_address_displaces_others_and_not_vice_versa() -> None:
+    """The number of its own pending connections does not matter."""
     ground = LimitedListener(STRANGER, FRIEND, FRIEND, FRIEND)
     await ground.befriend(FRIEND)
     guests = await ground.full()
@@ -73,8 +73,8 @@ async def test_a_friend_goes_before_strangers_and_is_not_displaced_by_them() -> 
 
 
 @in_virtual_time
-async def test_a_burst_of_a_friend_waits_its_turn() -> None:
-    """Until one of those before it is done; none of them is dropped while it says what it wants."""
+async def test_a_client_from_an_admitted_address_waits_for_its_earlier_connections() -> None:
+    """None of them is dropped while it still sends data."""
     ground = LimitedListener(*[FRIEND] * ROOM)
     await ground.befriend(FRIEND)
     guests = await ground.full()
@@ -88,8 +88,8 @@ async def test_a_burst_of_a_friend_waits_its_turn() -> None:
 
 @pytest.mark.parametrize(("heard", "seconds"), [(False, PATIENCE.first), (True, PATIENCE.next)])
 @in_virtual_time
-async def test_a_friend_waits_for_who_is_silent_only_shortly(heard: bool, seconds: float) -> None:  # noqa: FBT001
-    """Shorter for one that has never said anything: who means it sends its first byte with the connection."""
+async def test_a_silent_connection_is_soon_dropped_for_an_admitted_address(heard: bool, seconds: float) -> None:  # noqa: FBT001
+    """The wait is shorter for a connection that never sent a byte, because real clients send one at once."""
     ground = LimitedListener(*[FRIEND] * ROOM)
     await ground.befriend(FRIEND)
     guests = await ground.full()
@@ -101,8 +101,8 @@ async def test_a_friend_waits_for_who_is_silent_only_shortly(heard: bool, second
 
 
 @in_virtual_time
-async def test_who_sends_a_byte_now_and_then_is_late_in_the_end() -> None:
-    """Though nothing is missing from it at any moment."""
+async def test_a_connection_that_sends_bytes_slowly_is_overdue_after_the_total_time() -> None:
+    """It is never silent for long, but its time in total is limited."""
     ground = LimitedListener(*[FRIEND] * ROOM)
     await ground.befriend(FRIEND)
     await ground.full()
@@ -111,8 +111,8 @@ async def test_who_sends_a_byte_now_and_then_is_late_in_the_end() -> None:
 
 
 @in_virtual_time
-async def test_who_has_shown_who_it_is_goes_last() -> None:
-    """Before it strangers that are late; and it has as long again for what comes after the handshake."""
+async def test_an_authenticated_connection_is_dropped_last() -> None:
+    """Overdue connections without authentication are dropped first; the handshake restarts the time of a connection."""
     ground = LimitedListener(*[STRANGER] * 3, OTHER)
     guests = await ground.full()
     await asyncio.sleep(PATIENCE.whole / 2)
@@ -131,8 +131,8 @@ async def test_who_has_shown_who_it_is_goes_last() -> None:
 
 
 @in_virtual_time
-async def test_who_keeps_a_connection_is_not_displaced_by_a_crowd_that_comes_at_once() -> None:
-    """Between its questions it is as late as who says nothing; another address goes before the crowd's oldest."""
+async def test_a_persistent_connection_is_not_displaced_by_a_flood() -> None:
+    """It is silent between requests and so overdue, but its address has fewer connections than the flood."""
     ground = LimitedListener(OTHER)
     await ground.full()
     await asyncio.sleep(PATIENCE.whole)
@@ -143,8 +143,8 @@ async def test_who_keeps_a_connection_is_not_displaced_by_a_crowd_that_comes_at_
 
 
 @in_virtual_time
-async def test_leaving_twice_is_leaving_once() -> None:
-    """Also after having been dropped, and what would end the connection is forgotten."""
+async def test_leaving_a_second_time_has_no_effect() -> None:
+    """The same applies after the connection was dropped, and the callback that closes it is removed."""
     ground = LimitedListener(*[STRANGER] * ROOM)
     guests = await ground.full()
     guests[0].leave()
@@ -160,8 +160,8 @@ async def test_leaving_twice_is_leaving_once() -> None:
 
 
 @in_virtual_time
-async def test_friends_are_remembered_in_bounded_number() -> None:
-    """Those that were let in last."""
+async def test_the_number_of_admitted_addresses_is_limited() -> None:
+    """The addresses that were admitted last are kept."""
     ground = LimitedListener()
     for number in range(300):
         await ground.befriend(f"10.1.{number // 256}.{number % 256}")
@@ -182,6 +182,6 @@ async def test_friends_are_remembered_in_bounded_number() -> None:
         ("", ""),
     ],
 )
-def test_what_counts_as_one_origin(host: str, origin: str) -> None:
-    """A machine has as many addresses of IPv6 as it likes, and an IPv4 address two ways to be written."""
+def test_the_origin_is_an_ipv4_address_or_an_ipv6_network(host: str, origin: str) -> None:
+    """A machine has many IPv6 addresses, and an IPv4 address can be written in two ways."""
     assert origin_of(host) == origin

@@ -1,4 +1,4 @@
-"""Tasks that are kept running: begun again after a defect, done when they are done, gone when they are cancelled."""
+"""Tests of supervised tasks: restarted after an exception, finished when they return, and ended when canceled."""
 
 import asyncio
 
@@ -9,8 +9,8 @@ from tensile.kube.net import cancel_and_wait, insist, supervised
 
 
 @in_virtual_time
-async def test_a_task_that_fails_is_begun_again() -> None:
-    """Every failure costs a pause; what the task returns with in the end is its end."""
+async def test_a_failed_task_is_restarted_after_a_pause() -> None:
+    """It ends when its job returns."""
     begun: list[float] = []
 
     async def job() -> None:
@@ -24,8 +24,8 @@ async def test_a_task_that_fails_is_begun_again() -> None:
 
 
 @in_virtual_time
-async def test_a_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever reads the log learns which task it was, and what went wrong where."""
+async def test_a_failure_is_logged_with_its_task_and_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log line has the name of the task, the exception, and the line of code."""
     failed = asyncio.Event()
 
     async def job() -> None:
@@ -41,8 +41,8 @@ async def test_a_failure_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @in_virtual_time
-async def test_a_defect_that_stays_does_not_fill_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is told once a minute, with the number of those in between, however fast the task fails."""
+async def test_a_repeated_failure_is_logged_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line has the number of failures since the last one, however fast the task fails."""
 
     async def job() -> None:
         """Fail."""
@@ -56,13 +56,13 @@ async def test_a_defect_that_stays_does_not_fill_the_log(capsys: pytest.CaptureF
 
 
 @in_virtual_time
-async def test_what_is_insisted_on_ends_with_another_error() -> None:
-    """Only what passes by itself is waited for."""
+async def test_insist_retries_after_expected_errors_and_raises_the_excepted_ones() -> None:
+    """Only errors that end without intervention are retried."""
     met = [KeyError("a"), IndexError("b"), KeyError("c")]
     told: list[Exception] = []
 
     async def job() -> None:
-        """Fail, each time in another way."""
+        """Fail, each time with another exception."""
         raise met.pop(0)
 
     with pytest.raises(IndexError):
@@ -72,12 +72,12 @@ async def test_what_is_insisted_on_ends_with_another_error() -> None:
 
 
 @in_virtual_time
-async def test_a_task_can_be_cancelled() -> None:
-    """Cancelling is no failure: it is not begun again."""
+async def test_a_canceled_task_is_not_restarted() -> None:
+    """Cancellation is no failure."""
     begun: list[int] = []
 
     async def job() -> None:
-        """Never end."""
+        """Wait indefinitely."""
         begun.append(1)
         await asyncio.Event().wait()
 
@@ -89,12 +89,12 @@ async def test_a_task_can_be_cancelled() -> None:
     assert begun == [1]
 
 
-async def test_cancelled_tasks_have_ended_whatever_they_raise() -> None:
-    """Each has cleaned up; an error in that, a task that is done and no task at all are no matter."""
+async def test_cancel_and_wait_returns_after_all_tasks_have_cleaned_up() -> None:
+    """An exception in a cleanup, a finished task and None are ignored."""
     ended: list[str] = []
 
     async def job(name: str, error: Exception | None = None) -> None:
-        """Take a moment to clean up."""
+        """Wait, and need a moment to clean up when canceled."""
         try:
             await asyncio.Event().wait()
         finally:

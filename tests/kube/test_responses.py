@@ -1,4 +1,4 @@
-"""The table from an apiserver's answers to our errors, and watch events out of chunks."""
+"""Tests of the mapping from responses of an apiserver to errors, and of decoding watch events from chunks."""
 
 from itertools import pairwise
 
@@ -61,10 +61,10 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("status", "reason", "causes", "sort"), TABLE)
-def test_status_reason_and_causes_decide(
+def test_status_reason_and_causes_determine_the_error(
     status: int, reason: str, causes: tuple[tuple[str, str], ...], sort: type[ClusterError]
 ) -> None:
-    """Each answer is exactly one of our errors, and carries what the API said."""
+    """Each response maps to exactly one error class, and the error has the message of the API."""
     error = error_of(DOING, status, refusal(status, reason, *causes).body)
     assert type(error) is sort
     assert (error.status, error.reason, error.cluster) == (status, reason, "lower-a")
@@ -72,8 +72,8 @@ def test_status_reason_and_causes_decide(
     assert str(error) == f"lower-a: create Pod default/web: {sort.title}: words about {reason}"
 
 
-def test_an_admission_webhook_cannot_pretend_a_conflict() -> None:
-    """Another cause beside does not hide the UID's, and the same field in a plain 403 means a denial."""
+def test_a_cause_for_the_uid_means_a_conflict_only_with_status_422() -> None:
+    """A webhook can return that cause with a 403, which is a denial; other causes beside it do not matter."""
     both = refusal(422, "Invalid", ("FieldValueInvalid", "spec"), ("FieldValueInvalid", "metadata.uid"))
     assert type(error_of(DOING, 422, both.body)) is Conflict
     foreign = refusal(403, "Forbidden", ("FieldValueInvalid", "metadata.uid"))
@@ -91,15 +91,17 @@ def test_an_admission_webhook_cannot_pretend_a_conflict() -> None:
         (429, 4, "9", 9.0),
     ],
 )
-def test_the_wait_that_the_server_asks_for_is_kept(status: int, seconds: int, header: str, wait: float) -> None:
-    """Retry-After counts, then the Status' own seconds, then one second; with either, 500 and 503 only ask to wait."""
+def test_an_error_with_a_requested_wait_is_throttled_with_that_wait(
+    status: int, seconds: int, header: str, wait: float
+) -> None:
+    """Retry-After has precedence over retryAfterSeconds; a 429 without both waits one second."""
     error = error_of(DOING, status, refusal(status, "Busy", seconds=seconds).body, header)
     assert isinstance(error, Throttled)
     assert error.retry_after == wait
 
 
-def test_a_retry_after_of_another_form_is_no_wait() -> None:
-    """A date, which Kubernetes never sends, is passed over, and other errors carry no wait."""
+def test_a_retry_after_that_is_no_number_is_ignored() -> None:
+    """Kubernetes never sends a date there; errors such as 404 have no wait at all."""
     assert type(error_of(DOING, 503, b"", "Wed, 21 Oct 2026 07:28:00 GMT")) is Unreachable
     assert error_of(DOING, 404, refusal(404, "NotFound", seconds=5).body).retry_after == 0.0
 
@@ -108,12 +110,12 @@ SECRET = "hunter2-the-database-password"
 FOREIGN = {
     "a page": (f"<html>{SECRET}</html>".encode(), "text/html; charset=utf-8", "text/html"),
     "text": (SECRET.encode(), "text/plain", "text/plain"),
-    "JSON of something else": (
+    "JSON of another program": (
         orjson.dumps({"message": SECRET, "reason": SECRET}),
         "application/json",
         "application/json",
     ),
-    "a Status of no version": (
+    "a Status without a version": (
         orjson.dumps({"kind": "Status", "message": SECRET}),
         "application/json",
         "application/json",
@@ -123,20 +125,23 @@ FOREIGN = {
         "application/json",
         "application/json",
     ),
-    "a reason that is none": (
+    "an invalid reason": (
         orjson.dumps({"kind": "Status", "apiVersion": "v1", "reason": f"a {SECRET}"}),
         "application/json",
         "application/json",
     ),
-    "a type that is none": (b"x", f"{SECRET}\x1b[2J", "an unknown type"),
-    "a text in JSON": (orjson.dumps(SECRET), "", "an unknown type"),
+    "an invalid media type": (b"x", f"{SECRET}\x1b[2J", "an unknown type"),
+    "a JSON string": (orjson.dumps(SECRET), "", "an unknown type"),
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429, 500, 503])
-def test_of_what_is_no_apiservers_answer_no_word_is_told(kind: str, status: int) -> None:
-    """Its status, type and length, and what to check: whoever names an address does not read what is there by that."""
+def test_the_error_for_a_response_of_another_program_does_not_quote_it(kind: str, status: int) -> None:
+    """It has status, type and length only.
+
+    A user who can name an address must not be able to read what is there by that.
+    """
     body, media, shown = FOREIGN[kind]
     error = error_of(DOING, status, body, media=media)
     assert error.message == (
@@ -146,15 +151,15 @@ def test_of_what_is_no_apiservers_answer_no_word_is_told(kind: str, status: int)
     assert SECRET not in f"{error}{error.reason}{error.causes}"
 
 
-def test_an_empty_answer_still_says_something() -> None:
-    """And a Status without a message says its reason."""
+def test_the_error_for_an_empty_response_has_the_http_status() -> None:
+    """The error for a Status without a message has its reason."""
     assert error_of(DOING, 502, b"").message == "HTTP status 502"
     bare = {"kind": "Status", "apiVersion": "v1", "reason": "Forbidden"}
     assert error_of(DOING, 403, orjson.dumps(bare)).message == "Forbidden"
 
 
-def test_the_words_of_a_status_are_short_and_harmless() -> None:
-    """One line, no escape sequence, an end, and no credential that a webhook quotes."""
+def test_the_message_of_a_status_is_shortened_and_sanitized() -> None:
+    """It becomes one printable line of limited length without a credential that a webhook may have quoted."""
     words = "no:\n\x1b[2J Authorization: Bearer abcdefgh12345678 \u202e" + "x" * 5000
     body = {**status_body(403, "Forbidden"), "message": words}
     message = error_of(DOING, 403, orjson.dumps(body)).message
@@ -163,8 +168,8 @@ def test_the_words_of_a_status_are_short_and_harmless() -> None:
     assert message.isprintable()
 
 
-def test_a_page_is_cut_into_the_bytes_of_its_objects() -> None:
-    """Objects come back as they were sent, fields unknown to us and spaces included."""
+def test_a_page_is_split_into_the_unchanged_bytes_of_its_objects() -> None:
+    """Unknown fields and spaces are kept."""
     first, second = b'{"a": 1,  "new":[]}', b'{"metadata":{"name":"b"}}'
     body = (
         b'{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"c"},"items":[' + first + b"," + second + b"]}"
@@ -172,20 +177,20 @@ def test_a_page_is_cut_into_the_bytes_of_its_objects() -> None:
     assert page_of(DOING, body) == ([first, second], "7", "c")
 
 
-def test_an_empty_list_may_be_null() -> None:
-    """Go writes an empty list as null."""
+def test_a_list_with_null_items_is_empty() -> None:
+    """Go encodes an empty list as null."""
     assert page_of(DOING, b'{"metadata":{"resourceVersion":"7"},"items":null}') == ([], "7", "")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items":3,"metadata":{}}'])
-def test_what_is_no_page_says_that_this_is_no_apiserver(body: bytes) -> None:
-    """The message tells what to check."""
+def test_the_error_for_an_invalid_page_advises_to_check_the_server_address(body: bytes) -> None:
+    """The response is not one of an apiserver."""
     with pytest.raises(Unreachable, match="check that the server address"):
         page_of(DOING, body)
 
 
-def test_identity_and_version_are_taken_out_of_an_object() -> None:
-    """UID, resourceVersion and release are read; a version that is no number counts as none."""
+def test_uid_resource_version_and_release_are_read_from_responses() -> None:
+    """A resourceVersion that is no number counts as 0; a missing UID or release is an error."""
     raw = orjson.dumps(pod("a", 17))
     assert (identity_of(DOING, raw), version_of(DOING, raw)) == ("uid-a", 17)
     assert version_of(DOING, b'{"metadata":{"resourceVersion":"abc"}}') == 0
@@ -197,8 +202,8 @@ def test_identity_and_version_are_taken_out_of_an_object() -> None:
         identity_of(DOING, b"{}")
 
 
-def test_versions_of_api_groups_are_read_the_preferred_one_first() -> None:
-    """Once each, so that a kind that several versions serve is found in the one that the server prefers."""
+def test_the_preferred_version_of_an_api_group_is_returned_first() -> None:
+    """Each version is returned once, so that a kind in several versions is found in the preferred one."""
     versions = [{"groupVersion": "batch/v1beta1"}, {"groupVersion": "batch/v1"}]
     groups = [{"name": "batch", "versions": versions, "preferredVersion": versions[1]}, {"name": "none"}]
     assert apis_of(DOING, orjson.dumps({"groups": groups}))[:2] == ["batch/v1", "batch/v1beta1"]
@@ -206,8 +211,8 @@ def test_versions_of_api_groups_are_read_the_preferred_one_first() -> None:
         apis_of(DOING, b"{}")
 
 
-def test_kinds_are_those_in_namespaces_that_can_be_listed() -> None:
-    """No subresources, nothing that is only asked, and nothing of the cluster as a whole."""
+def test_only_namespaced_kinds_that_can_be_listed_are_returned() -> None:
+    """Subresources, kinds that can only be created, and cluster-scoped kinds are left out."""
     verbs = ["get", "list"]
     resources = [
         {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": verbs},
@@ -225,21 +230,21 @@ WIRE = b"".join(orjson.dumps(one) + b"\n" for one in EVENTS)
 
 
 @given(st.lists(st.integers(0, len(WIRE)), max_size=12))
-def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
-    """However the bytes are cut, the same events come out, in order, with unknown types passed on."""
+def test_watch_events_are_decoded_from_chunks_that_end_anywhere(cuts: list[int]) -> None:
+    """The same events are returned in order, and unknown types are included."""
     lines = WatchDecoder(DOING)
     places = [0, *sorted(cuts), len(WIRE)]
     seen = [found for a, b in pairwise(places) for found in lines.feed(WIRE[a:b])]
     assert [(found.type, orjson.loads(found.raw)) for found in seen] == [(one["type"], one["object"]) for one in EVENTS]
 
 
-def test_an_unfinished_line_is_no_event() -> None:
-    """What the connection's end cut off is not taken for an object."""
+def test_an_incomplete_line_is_no_watch_event() -> None:
+    """A broken connection may have cut it off."""
     assert WatchDecoder(DOING).feed(WIRE[: WIRE.index(b"\n")]) == []
 
 
-def test_a_line_without_end_is_given_up() -> None:
-    """A server that never ends its line cannot fill the memory."""
+def test_a_watch_line_that_is_too_long_is_an_error() -> None:
+    """A server that never ends a line must not fill the memory."""
     lines = WatchDecoder(DOING, longest=3 << 20)
     part = b"x" * (2 << 20)
     lines.feed(part)
@@ -247,16 +252,16 @@ def test_a_line_without_end_is_given_up() -> None:
         lines.feed(part)
 
 
-def test_many_long_lines_are_no_endless_one() -> None:
-    """The bound is for each line, and starts anew with every end."""
+def test_the_length_limit_applies_to_each_watch_line() -> None:
+    """The count restarts at the end of each line."""
     lines = WatchDecoder(DOING, longest=len(WIRE))
     for _ in range(5):
         assert lines.feed(WIRE[:-10]) != []
         assert len(lines.feed(WIRE[-10:])) == 1
 
 
-def test_an_error_line_is_the_error_that_its_status_means() -> None:
-    """410 comes as an event inside a watch that was answered with 200, as Kubernetes does after compaction."""
+def test_an_error_event_raises_the_error_of_its_status() -> None:
+    """After a compaction, Kubernetes sends the 410 as an event in a watch that was accepted with 200."""
     with pytest.raises(Expired, match="words about Expired"):
         WatchDecoder(DOING).feed(orjson.dumps(event("ERROR", status_body(410, "Expired"))) + b"\n")
     with pytest.raises(Unreachable):
@@ -264,12 +269,12 @@ def test_an_error_line_is_the_error_that_its_status_means() -> None:
 
 
 @pytest.mark.parametrize("line", [b"<html>\n", b"{}\n", b'{"type":1,"object":{}}\n', b'{"type":"ADDED"\n'])
-def test_what_is_no_event_is_not_followed(line: bytes) -> None:
-    """Bytes that are no watch event end the watch with an error."""
+def test_an_invalid_watch_line_raises_unreachable(line: bytes) -> None:
+    """Bytes that are no watch event end the watch."""
     with pytest.raises(Unreachable):
         WatchDecoder(DOING).feed(line)
 
 
-def test_strange_answers_name_where_they_came_up() -> None:
-    """The error has the cluster and what was done."""
+def test_the_error_for_an_unexpected_response_names_cluster_and_request() -> None:
+    """It also says that the server is not an apiserver."""
     assert str(strange(DOING, "a page")).startswith("lower-a: create Pod default/web: not reachable: this is not")

@@ -1,4 +1,4 @@
-"""Objects that nest deeper than can be decoded are read all the same: on a list, on a watch, and by themselves."""
+"""Tests that objects which nest deeper than decoders allow can be read from lists, watches and single reads."""
 
 import json
 import time
@@ -13,30 +13,30 @@ from tensile.kube.responses import DEEPEST, RequestInfo, WatchDecoder, cut, page
 
 DOING = RequestInfo("lower-a", "list", "Pod")
 DEPTHS = (150, 253, 300, 1_100, 9_000)
-"""An encoder ends at 254, one decoder somewhere below a thousand, another at 1,024; an apiserver at ten thousand."""
+"""An encoder fails at 254, one decoder below 1,000, another one at 1,024; an apiserver accepts 10,000."""
 
 
 def nested(depth: int) -> bytes:
-    """Write book-keeping of a depth."""
+    """Return managed fields of a depth."""
     return b'{"f:a":' * depth + b"{}" + b"}" * depth
 
 
 def pod(depth: int) -> bytes:
-    """Write a pod with such book-keeping, between strings that look like JSON."""
+    """Return a pod with managed fields of that depth, between strings that look like JSON."""
     meta = b'"annotations":{"a":"]}\\\\\\"{[["},"managedFields":[{"fieldsV1":' + nested(depth) + b"}]"
     return b'{"metadata":{"name":"p","resourceVersion":"7",' + meta + b'},"spec":{"containers":[{"name":"c"}]}}'
 
 
 def rest(raw: bytes) -> Any:
-    """Return a pod without its book-keeping; it has to be possible to decode it, and to encode it in something else."""
+    """Return a pod without its managed fields, after decoding, encoding it nested in lists, and decoding again."""
     found = orjson.loads(orjson.dumps([[[[orjson.loads(raw)]]]]))[0][0][0][0]
     del found["metadata"]["managedFields"]
     return found
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_a_deep_object_is_read_wherever_it_comes_from(depth: int) -> None:
-    """With all that is not deep, whatever stands beside it."""
+def test_a_deep_object_is_read_from_a_list_a_watch_and_a_single_read(depth: int) -> None:
+    """Everything in it that is not too deep is kept."""
     body = b'{"metadata":{"resourceVersion":"9"},"items":[' + pod(0) + b"," + pod(depth) + b"]}"
     first, second = page_of(DOING, body).items
     (event,) = WatchDecoder(DOING).feed(b'{"type":"ADDED","object":' + pod(depth) + b"}\n")
@@ -44,8 +44,8 @@ def test_a_deep_object_is_read_wherever_it_comes_from(depth: int) -> None:
     assert rest(second) == rest(event.raw) == rest(shallow(pod(depth))) == rest(pod(0))
 
 
-def test_what_is_not_deep_comes_as_it_is() -> None:
-    """Also what has many objects in it, none deep."""
+def test_an_object_that_is_not_too_deep_is_unchanged() -> None:
+    """This includes an object with many nested objects, none of which is deep."""
     broad = orjson.dumps({"a": {str(number): {"x": {}} for number in range(1_000)}})
     for raw in (pod(50), broad):
         assert shallow(raw) is raw
@@ -53,8 +53,8 @@ def test_what_is_not_deep_comes_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, DEEPEST - 2, DEEPEST - 1, DEEPEST, 2 * DEEPEST])
-def test_what_lies_deeper_is_taken_out(depth: int) -> None:
-    """Objects are left empty at a depth, and lists; what comes after them stays."""
+def test_objects_and_lists_below_the_maximum_depth_are_emptied(depth: int) -> None:
+    """What follows after them is kept."""
     left = min(depth, DEEPEST - 1)
     assert cut(b'{"x":' + nested(depth) + b',"y":1}') == b'{"x":' + nested(left) + b',"y":1}'
     assert cut(b"[" * depth + b"]" * depth) == b"[" * min(depth, DEEPEST + 1) + b"]" * min(depth, DEEPEST + 1)
@@ -68,21 +68,21 @@ JSON = st.recursive(
 
 
 @given(JSON, st.booleans())
-def test_cutting_changes_nothing_that_is_not_deep(value: Any, ascii_only: bool) -> None:  # noqa: FBT001
-    """However its strings are written."""
+def test_cut_does_not_change_json_that_is_not_too_deep(value: Any, ascii_only: bool) -> None:  # noqa: FBT001
+    """This holds with escaped and with unescaped strings."""
     text = json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass")
     assert cut(text) == text
 
 
 @given(st.binary(max_size=60))
-def test_what_is_no_json_is_no_trouble(text: bytes) -> None:
-    """It stays none, and the decoder says so."""
+def test_cut_does_not_change_text_that_is_no_json(text: bytes) -> None:
+    """The decoder reports the error later."""
     assert cut(text) == text
     assert shallow(text) == text
 
 
-def test_strings_without_an_end_cost_no_more_than_their_length() -> None:
-    """A cluster of somebody's own may send them; each byte is looked at once."""
+def test_an_unterminated_string_takes_linear_time() -> None:
+    """A hostile cluster may send such strings, so each byte is read once."""
     begin = time.process_time()
     cut(b'"' + b'\\"' * 2_000_000)
     assert time.process_time() - begin < 2

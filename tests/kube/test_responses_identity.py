@@ -1,4 +1,4 @@
-"""Whether an object is what was asked for."""
+"""Tests of the check that an object in a response is one that was requested."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "labe
 
 
 def raw(kind: str = "Pod", **meta: Any) -> bytes:
-    """Make an object; None takes a field of its metadata away."""
+    """Make an object; None removes a field of its metadata."""
     fields = {name: value for name, value in {**META, **meta}.items() if value is not None}
     return orjson.dumps({"kind": kind, "apiVersion": "v1", "metadata": fields, "spec": {}})
 
@@ -36,8 +36,8 @@ def raw(kind: str = "Pod", **meta: Any) -> bytes:
         (POD, Selection(labels="owner!=me"), raw(labels=None)),
     ],
 )
-def test_what_was_asked_for_is_let_through(kind: Any, selection: Selection, found: bytes) -> None:
-    """With what it is filed by; terms of a selector that are no equalities are the cluster's to keep."""
+def test_an_object_that_was_requested_is_accepted(kind: Any, selection: Selection, found: bytes) -> None:
+    """Its metadata are returned; selector terms that are no equalities are not checked."""
     meta = ObjectFilter(kind, selection).meta(found)
     assert (meta.name, meta.uid, version_in(meta)) == ("a", "u", 5)
 
@@ -65,27 +65,29 @@ def test_what_was_asked_for_is_let_through(kind: Any, selection: Selection, foun
         (POD, Selection(), b'{"metadata":' + b"[" * 100_000, "Expected"),
     ],
 )
-def test_anything_else_is_malformed(kind: Any, selection: Selection, found: bytes, words: str) -> None:
-    """In words that say what is wrong."""
+def test_an_object_that_was_not_requested_or_is_invalid_is_malformed(
+    kind: Any, selection: Selection, found: bytes, words: str
+) -> None:
+    """The message is short and names the problem."""
     with pytest.raises(Malformed, match=words) as error:
         ObjectFilter(kind, selection).meta(found)
     assert len(error.value.message) < 400
 
 
-def test_one_that_leaves_may_have_lost_the_labels() -> None:
-    """A watch tells of what is selected no more as deleted."""
+def test_a_deleted_object_may_lack_the_selected_labels() -> None:
+    """A watch reports an object that is no longer selected as deleted."""
     screen = ObjectFilter(POD, Selection(labels="owner=me"))
     assert screen.meta(raw(labels={}), leaves=True).name == "a"
 
 
-def test_a_version_that_is_no_number_is_malformed() -> None:
-    """Versions are compared, so they have to be numbers."""
+def test_a_resource_version_that_is_no_number_is_malformed() -> None:
+    """Versions are compared, so they must be numbers."""
     meta = ObjectFilter(POD, Selection()).meta(raw(resourceVersion="new"))
     with pytest.raises(Malformed, match="'new' is not a number"):
         version_in(meta)
 
 
-def test_where_nothing_can_be_nothing_may_come() -> None:
-    """A list by a name that no object has."""
+def test_any_object_in_a_list_that_must_be_empty_is_malformed() -> None:
+    """Such a list selects a name that no object has."""
     with pytest.raises(Malformed):
         unwanted(raw())

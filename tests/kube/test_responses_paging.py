@@ -1,4 +1,4 @@
-"""Lists, page after page: how large a page is, and when a list goes on without end."""
+"""Tests of paged lists: the size of a page, and lists that do not end."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tensile.kube.store import CacheTotals
 
 
 class Collection:
-    """A collection of numbers, of which no more than `fits` go into a page; `sizes` are those asked for."""
+    """A collection of numbers, of which at most `fits` fit into a page; `sizes` are the requested page sizes."""
 
     def __init__(self, count: int, fits: int = 10_000) -> None:
         self.objects = [orjson.dumps({"number": number}) for number in range(count)]
@@ -32,14 +32,14 @@ class Collection:
 
 
 def pager(ask: FetchPage, tally: CacheTotals | None = None, allowance: CacheLimit | None = None) -> Pager:
-    """Make a list that reads numbers."""
+    """Make a pager that reads numbers."""
     share, doing = TimeShare(0.0, 1, lambda: 0.0, asyncio.sleep), RequestInfo("a", "list", "Pod")
     known, most = tally or CacheTotals(), allowance or CacheLimit()
     return Pager(doing, ask, lambda raw: orjson.loads(raw)["number"], share, tally=known, allowance=most)
 
 
-async def test_everything_comes_in_order() -> None:
-    """Over several pages."""
+async def test_a_list_of_several_pages_is_returned_in_order() -> None:
+    """Each request has the largest page size."""
     collection = Collection(1_200)
     listing = await pager(collection).all()
     assert (listing.items, listing.version) == (list(range(1_200)), "7")
@@ -47,8 +47,8 @@ async def test_everything_comes_in_order() -> None:
 
 
 @pytest.mark.parametrize(("fits", "sizes"), [(499, {500, 50}), (20, {500, 50, 2}), (2, {500, 50, 2})])
-async def test_a_page_that_is_too_long_is_asked_for_with_fewer_objects(fits: int, sizes: set[int]) -> None:
-    """And so is the rest of that list; only the smallest page may not be too long."""
+async def test_a_page_that_is_too_large_is_requested_with_fewer_objects(fits: int, sizes: set[int]) -> None:
+    """The smaller size is also used for the rest of the list; only the smallest page must not be too large."""
     collection = Collection(600, fits)
     listing = await pager(collection).all()
     assert listing.items == list(range(600))
@@ -57,14 +57,14 @@ async def test_a_page_that_is_too_long_is_asked_for_with_fewer_objects(fits: int
     assert {size for size, spare in zip(collection.sizes, collection.spared, strict=True) if not spare} <= {PAGES[-1]}
 
 
-async def test_one_that_never_fits_is_too_large() -> None:
-    """Two objects that are longer than a page."""
+async def test_a_list_raises_too_large_if_the_smallest_page_does_not_fit() -> None:
+    """Here even two objects exceed the size of a page."""
     with pytest.raises(TooLarge, match="too long"):
         await pager(Collection(600, 1)).all()
 
 
-async def test_the_same_token_again_is_no_progress() -> None:
-    """The server would be asked for that page without end."""
+async def test_a_repeated_continue_token_raises_too_large() -> None:
+    """Otherwise the same page would be requested indefinitely."""
 
     async def ask(more: dict[str, str], *, spare: bool) -> Page:
         return Page([b'{"number":1}'], "7", "again")
@@ -73,8 +73,8 @@ async def test_the_same_token_again_is_no_progress() -> None:
         await pager(ask).all()
 
 
-async def test_pages_without_objects_end() -> None:
-    """Each has another token; a few of them are let pass."""
+async def test_too_many_empty_pages_raise_too_large() -> None:
+    """Each page has another continue token, and only a few empty pages are accepted."""
     asked = 0
 
     async def ask(more: dict[str, str], *, spare: bool) -> Page:
@@ -87,8 +87,8 @@ async def test_pages_without_objects_end() -> None:
     assert asked == EMPTY_PAGES + 1
 
 
-async def test_a_few_empty_pages_are_no_fault() -> None:
-    """Where objects follow."""
+async def test_a_few_empty_pages_are_accepted() -> None:
+    """Objects may follow after them."""
 
     async def ask(more: dict[str, str], *, spare: bool) -> Page:
         number = int(more.get("continue", "0"))
@@ -97,21 +97,21 @@ async def test_a_few_empty_pages_are_no_fault() -> None:
     assert (await pager(ask).all()).items == [5]
 
 
-async def test_too_many_objects_are_too_large() -> None:
-    """However small they are."""
+async def test_a_list_with_too_many_objects_raises_too_large() -> None:
+    """The size of the objects does not matter, and a list of exactly the limit is accepted."""
     with pytest.raises(TooLarge, match="more than 1,000 objects"):
         await pager(Collection(2_000), allowance=CacheLimit(objects=1_000)).all()
     assert len((await pager(Collection(1_000), allowance=CacheLimit(objects=1_000)).all()).items) == 1_000
 
 
-async def test_objects_that_are_too_long_together_are_too_large() -> None:
-    """Where nothing but the list itself keeps them."""
+async def test_a_list_with_too_much_content_raises_too_large() -> None:
+    """This applies also if no cache keeps the objects."""
     with pytest.raises(TooLarge, match="objects of more than 1 KiB"):
         await pager(Collection(2_000), allowance=CacheLimit(content=1 << 10)).all()
 
 
-async def test_what_is_kept_of_the_cluster_bounds_a_list_too() -> None:
-    """Other lists may have filled what it may have."""
+async def test_cached_objects_of_the_cluster_count_for_the_limit_of_a_list() -> None:
+    """Other lists may have used up the limit of the cluster already."""
     tally = CacheTotals()
     tally.add(99, 0)
     allowance = CacheLimit(objects=100)

@@ -1,4 +1,4 @@
-"""Requests over connections that are kept, against a server that writes exactly the bytes that a test lays out."""
+"""Tests of requests over persistent connections, against a server that sends exactly the bytes of each test."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\
 
 
 class Wire:
-    """What came in, connection by connection, and the answers that are still to be given, in their order."""
+    """The requests of each connection, and the responses that remain to be sent, in order."""
 
     def __init__(self, answers: Sequence[bytes]) -> None:
         self.port = 0
@@ -32,11 +32,11 @@ class Wire:
         self._answers = list(answers)
 
     def pause(self) -> None:
-        """Answer nothing from now on; `paused` is set when something was asked nevertheless."""
+        """Send no more responses; `paused` is set at the next request."""
         self._is_paused = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer each request of a connection; an answer of b"" closes it instead."""
+        """Respond to each request of a connection; a response of b"" closes it instead."""
         self.heard.append(b"")
         self.serving.append(cast("asyncio.Task[None]", asyncio.current_task()))
         while head := await self._request(reader):
@@ -62,7 +62,7 @@ class Wire:
 
 @asynccontextmanager
 async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[Wire, Access, RequestPool]]:
-    """Serve answers in plain HTTP on loopback, and give the access to it and a set of connections."""
+    """Serve responses in plain HTTP on loopback, and yield the server, the access and a pool of connections."""
     made, calls = Wire(answers), RequestPool(keep=KeepAlive(idle=idle))
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
         made.port = server.sockets[0].getsockname()[1]
@@ -72,13 +72,13 @@ async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tup
 
 
 async def ask(calls: RequestPool, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
-    """Ask for /x, and return status and body."""
+    """Request /x, and return status and body."""
     answer = await calls.call(access, method, "/x", {}, body or None)
     return answer.status, answer.body
 
 
-async def test_a_request_is_written_as_http_has_it() -> None:
-    """Path, host, headers, length and body; nothing that was not asked for."""
+async def test_a_request_has_the_form_that_http_requires() -> None:
+    """It has path, host, length, body and the given headers, and no other headers."""
     async with wire(OK) as (made, access, calls):
         here = replace(access, url=f"{access.url}/k8s")
         answer = await calls.call(here, "POST", "/x?y=z", {"User-Agent": "test", "Content-Type": "a/b"}, b"body")
@@ -89,23 +89,23 @@ async def test_a_request_is_written_as_http_has_it() -> None:
     assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"{}", "application/json")
 
 
-async def test_a_connection_is_kept() -> None:
-    """Calls one after the other use one."""
+async def test_consecutive_calls_use_one_connection() -> None:
+    """The connection is kept open between calls."""
     async with wire(OK, OK, OK) as (made, access, calls):
         for method in ("GET", "PATCH", "DELETE"):
             assert await ask(calls, access, method) == (200, b"{}")
     assert len(made.heard) == 1
 
 
-async def test_calls_at_one_time_have_connections_of_their_own() -> None:
-    """No answer waits for another."""
+async def test_concurrent_calls_use_separate_connections() -> None:
+    """No call waits for the response to another."""
     async with wire(OK, OK) as (made, access, calls):
         await asyncio.gather(ask(calls, access), ask(calls, access))
     assert len(made.heard) == 2
 
 
-async def test_connections_of_a_burst_are_closed_when_nothing_needs_them() -> None:
-    """With many clusters they are more than all others; the next call makes a new one."""
+async def test_idle_connections_are_closed_after_a_burst() -> None:
+    """With many clusters they would be most of all connections; the next call opens a new one."""
     async with wire(OK, OK, OK, OK, idle=0.05) as (made, access, calls):
         await asyncio.gather(*(ask(calls, access) for _ in range(3)))
         await asyncio.gather(*made.serving)
@@ -113,8 +113,8 @@ async def test_connections_of_a_burst_are_closed_when_nothing_needs_them() -> No
     assert len(made.heard) == 4
 
 
-async def test_a_call_that_is_given_up_costs_the_kept_connections_too() -> None:
-    """They may be half open like that one: each would cost the next call its whole time."""
+async def test_canceling_a_call_closes_idle_connections_too() -> None:
+    """They may be half open like that of the call, and each would cost a later call its whole timeout."""
     async with wire(OK, OK) as (made, access, calls):
         await asyncio.gather(ask(calls, access), ask(calls, access))
         made.pause()
@@ -135,10 +135,10 @@ async def test_a_call_that_is_given_up_costs_the_kept_connections_too() -> None:
         (OK + OK, 2),
         (OK.replace(b"1.1", b"1.0"), 2),
     ],
-    ids=["chunked", "continue", "hints", "close", "said too much", "http/1.0"],
+    ids=["chunked", "continue", "hints", "close", "extra response", "http/1.0"],
 )
-async def test_every_form_of_an_answer_is_read_to_its_end(first: bytes, connections: int) -> None:
-    """The connection is used again, unless it ends, or had more than one answer: the next call needs its own."""
+async def test_every_form_of_a_response_is_read_completely(first: bytes, connections: int) -> None:
+    """The connection is used again unless the server ends it or sent more than one response."""
     async with wire(first, OK) as (made, access, calls):
         assert await ask(calls, access) == (200, b"{}")
         assert await ask(calls, access) == (200, b"{}")
@@ -150,8 +150,8 @@ async def test_every_form_of_an_answer_is_read_to_its_end(first: bytes, connecti
     [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n{}"],
     ids=["closed", "no HTTP", "endless headers"],
 )
-async def test_what_is_no_answer_breaks_the_call(answer: bytes) -> None:
-    """And only that one."""
+async def test_an_invalid_response_fails_only_its_call(answer: bytes) -> None:
+    """The next call uses a new connection."""
     async with wire(answer, OK) as (made, access, calls):
         with pytest.raises((ProtocolError, TooLarge)):
             await ask(calls, access, "POST")
@@ -159,8 +159,8 @@ async def test_what_is_no_answer_breaks_the_call(answer: bytes) -> None:
     assert len(made.heard) == 2
 
 
-async def test_a_call_that_is_given_up_ends_its_connection() -> None:
-    """A late answer would be taken for that of the next."""
+async def test_canceling_a_call_closes_its_connection() -> None:
+    """Otherwise its late response would be read as that of the next call."""
     async with wire(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", OK) as (made, access, calls):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
@@ -169,8 +169,8 @@ async def test_a_call_that_is_given_up_ends_its_connection() -> None:
         assert await ask(calls, access) == (200, b"{}")
 
 
-async def test_a_call_that_takes_too_long_ends_its_connection() -> None:
-    """Its time counts from its start, on a kept connection as on a new one."""
+async def test_a_call_that_times_out_closes_its_connection() -> None:
+    """The time counts from the start of the call, both on an open and on a new connection."""
     half, limits = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", RequestLimits(seconds=0.05)
     async with wire(half, OK, half, OK) as (made, access, calls):
         for _ in range(2):
@@ -180,8 +180,8 @@ async def test_a_call_that_takes_too_long_ends_its_connection() -> None:
     assert len(made.heard) == 3
 
 
-async def test_a_call_in_time_leaves_no_deadline_behind() -> None:
-    """The next one on its connection has its own."""
+async def test_the_timeout_of_a_call_does_not_apply_to_the_next_one() -> None:
+    """The next call on the connection has its own timeout."""
     async with wire(OK, OK) as (made, access, calls):
         await calls.call(access, "GET", "/x", {}, limits=RequestLimits(seconds=0.05))
         made.pause()
@@ -193,8 +193,8 @@ async def test_a_call_in_time_leaves_no_deadline_behind() -> None:
     assert len(made.heard) == 1
 
 
-async def test_each_call_has_its_own_headers() -> None:
-    """Those of earlier calls are kept as text, up to a limit."""
+async def test_each_call_sends_its_own_headers() -> None:
+    """The pool caches the text of a limited number of headers."""
     async with wire(*[OK] * 40) as (made, access, calls):
         for number in [*range(20), *range(20)]:
             await calls.call(access, "GET", "/x", {"X-Number": str(number)})
@@ -202,8 +202,8 @@ async def test_each_call_has_its_own_headers() -> None:
     assert sent == [f"X-Number: {number}" for number in [*range(20), *range(20)]]
 
 
-async def test_a_connection_belongs_to_its_keys() -> None:
-    """What was opened with other certificates is not used any more."""
+async def test_a_connection_is_not_used_with_another_tls_context() -> None:
+    """A connection that was opened with other certificates must not be used."""
     async with wire(OK, OK) as (made, access, calls):
         await ask(calls, access)
         await ask(calls, replace(access, tls=ssl.create_default_context()))
@@ -211,13 +211,13 @@ async def test_a_connection_belongs_to_its_keys() -> None:
 
 
 async def connected(made: Wire, count: int) -> None:
-    """Wait until so many connections have come in."""
-    while len(made.heard) < count:  # noqa: ASYNC110 - the server tells nobody
+    """Wait until that many connections were accepted."""
+    while len(made.heard) < count:  # noqa: ASYNC110 - the server does not notify
         await asyncio.sleep(0)
 
 
-async def test_what_is_under_way_beside_a_call_that_is_given_up_ends_with_the_rest() -> None:
-    """Its connections take no new calls, and are still closed with all others."""
+async def test_closing_the_pool_fails_calls_that_ran_beside_a_canceled_call() -> None:
+    """Their connections are not used for new calls, but are still closed with the pool."""
     async with wire(OK, OK) as (made, access, calls):
         made.pause()
         under_way, given_up = (asyncio.create_task(ask(calls, access)) for _ in range(2))
@@ -232,8 +232,8 @@ async def test_what_is_under_way_beside_a_call_that_is_given_up_ends_with_the_re
         assert all(isinstance(one, ProtocolError) for one in results)
 
 
-async def test_nothing_is_called_once_it_is_closed() -> None:
-    """Whoever still asks is told."""
+async def test_a_call_after_the_pool_was_closed_raises_an_error() -> None:
+    """The open connections are closed with the pool."""
     async with wire(OK) as (made, access, calls):
         await ask(calls, access)
         await calls.close()
@@ -249,8 +249,8 @@ async def test_nothing_is_called_once_it_is_closed() -> None:
         *((target, "a", "space") for target in ("/x y", "/x\r\nHost: z", "/\u00e4")),
     ],
 )
-async def test_nothing_in_a_path_or_a_header_begins_another(target: str, value: str, why: str) -> None:
-    """A line break, or in a path a blank or anything beyond ASCII, is refused before anything is sent."""
+async def test_a_path_or_header_with_a_line_break_is_rejected(target: str, value: str, why: str) -> None:
+    """A space or a non-ASCII character in a path is rejected too, before anything is sent."""
     async with wire(OK) as (made, access, calls):
         with pytest.raises(ValueError, match=why):
             await calls.call(access, "GET", target, {"Authorization": value})
@@ -258,7 +258,7 @@ async def test_nothing_in_a_path_or_a_header_begins_another(target: str, value: 
 
 
 def head(*fields: str, status: str = "200 OK") -> bytes:
-    """Write a head."""
+    """Return the head of a response."""
     return "\r\n".join((f"HTTP/1.1 {status}", "Content-Type: application/json", *fields, "", "")).encode()
 
 
@@ -278,9 +278,9 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
     ],
     ids=["within", "declared", "chunk", "extension", "hints", "pieces", "trailer"],
 )
-async def test_an_answer_has_a_bound(answer: bytes, words: str) -> None:
-    """Whatever it is long by; what was counted for it counts no more, and the next call comes through."""
-    # what is long outside of its body may arrive in pieces of any size, so the whole of it is within the other limit
+async def test_a_response_that_is_too_long_raises_too_large(answer: bytes, words: str) -> None:
+    """This applies to each part of a response; its bytes are released from the budget, and the next call succeeds."""
+    # data outside of the body may arrive in pieces of any size, so its total is within the other limit
     limits = RequestLimits(most=(1 << 20) if "outside" in words else (128 << 10))
     account = ResponseBudget()
     async with wire(answer, OK) as (_, access, _calls):
@@ -293,8 +293,8 @@ async def test_an_answer_has_a_bound(answer: bytes, words: str) -> None:
         await calls.close()
 
 
-async def test_of_an_error_the_beginning_is_read() -> None:
-    """Its status counts, however much follows; the connection is not used again."""
+async def test_only_the_beginning_of_an_error_response_is_read() -> None:
+    """The status is known, however long the body is, and the connection is not used again."""
     long = head("Content-Length: 90000000", status="409 Conflict") + b"x" * 200_000
     async with wire(long, OK) as (made, access, calls):
         status, body = await ask(calls, access)
@@ -303,8 +303,8 @@ async def test_of_an_error_the_beginning_is_read() -> None:
     assert len(made.heard) == 2
 
 
-async def test_answers_at_one_time_have_a_bound_together() -> None:
-    """Each is short enough by itself; one that comes when there is room again comes through."""
+async def test_concurrent_responses_share_one_budget() -> None:
+    """Each one is short enough alone; a call succeeds when the budget is free again."""
     half = head("Content-Length: 60000") + b"x" * 40_000
     account = ResponseBudget(60_000)
     async with wire(half, half, OK) as (_, access, _calls):

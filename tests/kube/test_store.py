@@ -1,4 +1,4 @@
-"""The cache of one kind: what is filed, what is passed over, what departed, and what listeners hear."""
+"""Tests of the cache of one kind: which objects are stored, ignored or removed, and what listeners receive."""
 
 from collections.abc import Callable
 
@@ -18,12 +18,12 @@ def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:
 
 
 def facts(bytes_: bytes) -> Transformed:
-    """Keep what an object says about its node, and no bytes."""
+    """Keep the node of an object as its facts, and no bytes."""
     return Transformed(b"", orjson.loads(bytes_).get("node"))
 
 
 def node(entry: Entry) -> tuple[str, ...]:
-    """Index by node, objects without one under nothing."""
+    """Index by node; an object without one has no index value."""
     return (entry.facts,) if entry.facts else ()
 
 
@@ -33,7 +33,7 @@ def names(cache: Cache) -> list[str]:
 
 
 def found(cache: Cache, name: str, namespace: str = "ns") -> Entry:
-    """Return the entry of a name, which has one."""
+    """Return the entry of a name that has one."""
     entry = cache.get(namespace, name)
     assert entry is not None
     return entry
@@ -47,7 +47,7 @@ def filled(*raws: bytes, version: int = 10) -> Cache:
 
 
 def heard(cache: Cache) -> list[tuple[str, str]]:
-    """Collect from now on what a listener hears, as pairs of UIDs before and after."""
+    """Return a list to which a listener appends the UIDs before and after each change."""
     told: list[tuple[str, str]] = []
 
     def hear(delta: Delta) -> None:
@@ -57,8 +57,8 @@ def heard(cache: Cache) -> list[tuple[str, str]]:
     return told
 
 
-def test_a_list_fills_it() -> None:
-    """Objects are found by namespace, "" for none, and name, as bytes and decoded, once for all who ask."""
+def test_a_list_fills_the_cache() -> None:
+    """Objects are found by namespace ("" for none) and name, and are decoded once for all callers."""
     cache = Cache()
     assert (cache.synced, cache.version, len(cache), cache.tombstone("ns", "a")) == (False, 0, 0, None)
     node = b'{"metadata":{"name":"n","uid":"u","resourceVersion":"3"}}'
@@ -71,8 +71,8 @@ def test_a_list_fills_it() -> None:
     assert cache.get("other", "a") is None
 
 
-def test_what_a_list_lacks_is_gone_but_did_not_depart() -> None:
-    """Something may have been missed, so the absence allows nothing that cannot be undone."""
+def test_an_object_that_a_list_lacks_is_removed_without_a_tombstone() -> None:
+    """Events may have been missed, so the absence allows no irreversible action."""
     cache = filled(raw("a", 5), raw("b", 6))
     told = heard(cache)
     cache.replace([raw("b", 6)], 30)
@@ -82,8 +82,8 @@ def test_what_a_list_lacks_is_gone_but_did_not_depart() -> None:
     assert told == [("uid-a", "")]
 
 
-def test_a_list_tells_only_what_changed() -> None:
-    """Listeners are called for objects that are changed, new or exchanged, not for unchanged ones."""
+def test_a_list_notifies_listeners_only_of_changes() -> None:
+    """Changes are modified, new and replaced objects."""
     cache = filled(raw("same", 5), raw("moved", 6), raw("exchanged", 7, uid="one"))
     told = heard(cache)
     fresh = [raw("same", 5), raw("moved", 16, x=1), raw("exchanged", 17, uid="two"), raw("new", 18)]
@@ -92,8 +92,8 @@ def test_a_list_tells_only_what_changed() -> None:
 
 
 @pytest.mark.parametrize("digest", [keep_all, facts], ids=["bytes", "facts alone"])
-def test_an_object_that_is_only_renumbered_tells_nothing(digest: Transform) -> None:
-    """Its new resourceVersion is in the cache, for writes that name it; listeners are called for other changes only."""
+def test_a_new_resource_version_without_another_change_notifies_no_listener(digest: Transform) -> None:
+    """The new resourceVersion is cached for later writes."""
     cache = Cache(digest)
     cache.replace([raw("a", 5, node="one")], 5)
     told = heard(cache)
@@ -104,8 +104,8 @@ def test_an_object_that_is_only_renumbered_tells_nothing(digest: Transform) -> N
     assert told == [("uid-a", "uid-a")]
 
 
-def test_a_list_does_not_undo_what_was_written_after_it() -> None:
-    """A list that compares takes a while; an answer to a write may overtake it, and the watch will tell the rest."""
+def test_a_list_does_not_undo_newer_writes() -> None:
+    """The response to a write may arrive during a list, and the watch delivers its event later."""
     cache = filled(raw("changed", 5), raw("old", 6))
     cache.apply_response(raw("made", 31))
     cache.apply_response(raw("changed", 32))
@@ -117,8 +117,8 @@ def test_a_list_does_not_undo_what_was_written_after_it() -> None:
     assert names(cache) == ["changed"]
 
 
-def test_after_distrust_a_list_is_all_that_counts() -> None:
-    """After a restore versions are lower than before, and those of the history that is gone say nothing."""
+def test_a_list_after_mark_stale_replaces_newer_objects_too() -> None:
+    """After a restore, resourceVersions are lower than before, so the old ones prove nothing."""
     cache = filled(raw("a", 500), version=600)
     cache.apply_response(raw("b", 700))
     cache.mark_stale()
@@ -128,8 +128,8 @@ def test_after_distrust_a_list_is_all_that_counts() -> None:
     assert found(cache, "a").version == 90
 
 
-def test_a_newer_object_replaces_an_older_one() -> None:
-    """Versions decide, not the order of arrival; the cache's own version only grows."""
+def test_only_a_newer_resource_version_replaces_an_object() -> None:
+    """The order of arrival does not matter, and the version of the cache only increases."""
     cache = filled(raw("a", 5))
     told = heard(cache)
     cache.put(raw("a", 25, x=1))
@@ -141,16 +141,16 @@ def test_a_newer_object_replaces_an_older_one() -> None:
     assert told == [("uid-a", "uid-a")]
 
 
-def test_a_successor_is_heard_of_with_its_predecessor() -> None:
-    """Same name, other UID: listeners see both and can tell that it is another object."""
+def test_listeners_receive_the_old_and_the_new_object_if_the_uid_changes() -> None:
+    """They can recognize that another object has the same name."""
     cache = filled(raw("a", 5, uid="one"))
     told = heard(cache)
     cache.put(raw("a", 25, uid="two"))
     assert told == [("one", "two")]
 
 
-def test_a_predecessors_late_news_do_not_displace_the_successor() -> None:
-    """The answer to our create is here before the watch has told the end of the object that stood there before."""
+def test_late_events_of_an_old_object_do_not_replace_its_successor() -> None:
+    """The response to our create may arrive before the watch delivers the deletion of the old object."""
     cache = filled(raw("a", 5, uid="one"))
     cache.apply_response(raw("a", 25, uid="two"))
     told = heard(cache)
@@ -162,8 +162,8 @@ def test_a_predecessors_late_news_do_not_displace_the_successor() -> None:
     assert told == []
 
 
-def test_a_deletion_that_was_seen_is_a_departure() -> None:
-    """What the watch saw go is gone for certain, known or not, and its last facts stay readable."""
+def test_a_deletion_on_the_watch_leaves_a_tombstone() -> None:
+    """It does so also for an unknown object, and the tombstone has the object's last facts."""
     cache = Cache(facts)
     cache.replace([raw("a", 5, node="n1")], 10)
     told = heard(cache)
@@ -178,8 +178,8 @@ def test_a_deletion_that_was_seen_is_a_departure() -> None:
     assert cache.tombstone("ns", "a") is None
 
 
-def test_an_answer_to_a_write_is_known_at_once() -> None:
-    """The next decision sees what was written, for new objects and changed ones, without the watch."""
+def test_the_response_to_a_write_is_cached_at_once() -> None:
+    """The next decision sees created and changed objects without waiting for the watch."""
     cache = filled(raw("a", 5), version=10)
     cache.apply_response(raw("a", 11, x=1))
     cache.apply_response(raw("b", 12))
@@ -187,8 +187,8 @@ def test_an_answer_to_a_write_is_known_at_once() -> None:
     assert cache.version == 10
 
 
-def test_an_answer_that_the_watch_has_overtaken_is_passed_over() -> None:
-    """A created object that the watch already saw come and go does not rise again."""
+def test_the_response_to_a_write_is_ignored_if_the_watch_is_newer() -> None:
+    """A created object whose deletion was already seen does not appear again."""
     cache = filled(version=10)
     cache.put(raw("a", 11))
     cache.remove(raw("a", 12))
@@ -201,15 +201,15 @@ def test_an_answer_that_the_watch_has_overtaken_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "abc"])
-def test_an_answer_that_is_no_stored_object_is_not_filed(version: str) -> None:
-    """Reviews and other answers without a resourceVersion are nobody's state."""
+def test_a_response_without_a_resource_version_is_not_cached(version: str) -> None:
+    """Reviews, for example, are not stored by the cluster."""
     cache = filled()
     cache.apply_response(orjson.dumps({"metadata": {"name": "a", "resourceVersion": version}}))
     assert names(cache) == []
 
 
-def test_a_read_at_quorum_can_confirm_an_absence() -> None:
-    """404 for a name makes it empty for certain, though nobody saw how it came to be."""
+def test_a_quorum_read_without_a_result_leaves_a_tombstone() -> None:
+    """A 404 proves that the name has no object, although no deletion was seen."""
     cache = Cache(facts)
     cache.replace([raw("a", 5, node="n1")], 10)
     told = heard(cache)
@@ -220,8 +220,8 @@ def test_a_read_at_quorum_can_confirm_an_absence() -> None:
     assert told == [("uid-a", "")]
 
 
-def test_an_absence_is_not_confirmed_against_newer_news() -> None:
-    """An object that the watch brought while the read was under way stays."""
+def test_a_quorum_read_does_not_remove_an_object_that_the_watch_added_since() -> None:
+    """The object was created during the read."""
     cache = filled(raw("a", 5))
     since = cache.version
     cache.put(raw("a", 25, uid="two"))
@@ -232,8 +232,8 @@ def test_an_absence_is_not_confirmed_against_newer_news() -> None:
     assert names(cache) == []
 
 
-def test_a_late_word_of_what_is_gone_does_not_bring_it_back() -> None:
-    """After a deletion is confirmed, older events of that object are passed over; a successor is not."""
+def test_a_late_event_does_not_restore_an_object_that_was_confirmed_absent() -> None:
+    """A new object with another UID is stored."""
     cache = filled(raw("a", 5))
     cache.confirm_absent("ns", "a")
     cache.put(raw("a", 12))
@@ -242,8 +242,8 @@ def test_a_late_word_of_what_is_gone_does_not_bring_it_back() -> None:
     assert names(cache) == ["a"]
 
 
-def test_an_object_can_come_back_into_a_selection() -> None:
-    """A label that somebody takes off and puts back is told as a deletion and an addition of the same UID."""
+def test_an_object_that_is_selected_again_is_stored_again() -> None:
+    """If a label is removed and set again, the watch delivers a deletion and an addition of the same UID."""
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 12))
     for version in (11, 12):
@@ -260,8 +260,8 @@ def test_an_object_can_come_back_into_a_selection() -> None:
     assert names(copy) == ["a"]
 
 
-def test_what_left_the_selection_is_admitted_as_it_left() -> None:
-    """A read finds it at the very version that the watch gave its leaving; an older answer says nothing of it."""
+def test_an_object_that_left_the_selection_can_be_added_from_a_read() -> None:
+    """The read returns the version of the deletion event; an older response is ignored."""
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 12))
     cache.add_unselected(raw("a", 11))
@@ -274,8 +274,8 @@ def test_what_left_the_selection_is_admitted_as_it_left() -> None:
 
 
 @pytest.mark.parametrize("is_gone", [Cache.confirm_absent, lambda cache, *name: cache.confirm_deleted(*name, "uid-a")])
-def test_what_is_gone_for_good_is_not_admitted(is_gone: Callable[..., None]) -> None:
-    """The answer to a read was on its way when the object went: no version brings it back, but another object does."""
+def test_a_deleted_object_cannot_be_added_from_a_read(is_gone: Callable[..., None]) -> None:
+    """The response may have been sent before the deletion; an object with another UID is added."""
     cache = filled(raw("a", 5))
     is_gone(cache, "ns", "a")
     cache.add_unselected(raw("a", 12))
@@ -284,8 +284,8 @@ def test_what_is_gone_for_good_is_not_admitted(is_gone: Callable[..., None]) -> 
     assert names(cache) == ["a"]
 
 
-def test_what_the_watch_has_told_since_a_read_counts_more() -> None:
-    """An answer that was overtaken would stand there until the next change."""
+def test_an_older_read_does_not_replace_a_newer_watch_event() -> None:
+    """Otherwise the old state would stay cached until the next change."""
     cache = filled(raw("a", 5))
     cache.put(raw("a", 14, node="new"))
     cache.add_unselected(raw("a", 12, node="old"))
@@ -293,20 +293,20 @@ def test_what_the_watch_has_told_since_a_read_counts_more() -> None:
     assert (entry.version, entry.manifest()["node"]) == (14, "new")
 
 
-def test_a_confirmation_does_not_forget_what_was_seen_to_go() -> None:
-    """When the watch tells of a deletion first, the answer to it adds nothing and takes nothing away."""
+def test_confirming_an_absence_keeps_the_tombstone_of_a_seen_deletion() -> None:
+    """The watch may deliver the deletion before its response arrives."""
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 12))
     cache.confirm_absent("ns", "a")
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", None)
 
 
-def test_an_echo_is_not_digested_again() -> None:
-    """What the watch tells of a write that was absorbed costs no digest."""
+def test_the_watch_event_of_an_own_write_is_not_transformed_again() -> None:
+    """The response to the write was transformed already."""
     digested: list[bytes] = []
 
     def digest(bytes_: bytes) -> Transformed:
-        """Count, and keep everything."""
+        """Record the call and keep the object."""
         digested.append(bytes_)
         return Transformed(bytes_, None)
 
@@ -318,22 +318,22 @@ def test_an_echo_is_not_digested_again() -> None:
 
 
 def decoding(bytes_: bytes) -> Transformed:
-    """Decode an object, and keep all of it."""
+    """Decode an object and keep all of it."""
     return Transformed(bytes_, None, orjson.loads(bytes_))
 
 
-def test_what_a_digest_has_decoded_is_filed_by_that() -> None:
-    """It is the same entry as without, whatever of the metadata is not there."""
+def test_an_object_that_its_transform_decoded_has_the_same_entry() -> None:
+    """This holds even if fields of the metadata are absent."""
     for one in (raw("a", 5), orjson.dumps({"metadata": {"name": "node"}})):
         assert Cache(decoding).read(one) == Cache().read(one)
 
 
-def test_what_comes_alone_stays_decoded_and_what_is_listed_does_not() -> None:
-    """Something is decided about the one next; of a list there may be thousands."""
+def test_single_objects_stay_decoded_and_listed_objects_do_not() -> None:
+    """The next decision is about a single object, while a list may have thousands."""
     made: list[Transformed] = []
 
     def digest(bytes_: bytes) -> Transformed:
-        """Decode, and note what came of it."""
+        """Decode the object and record the result."""
         made.append(decoding(bytes_))
         return made[-1]
 
@@ -347,8 +347,8 @@ def test_what_comes_alone_stays_decoded_and_what_is_listed_does_not() -> None:
     assert [one is known.manifest for one, known in zip(found, made, strict=True)] == [False, True, True]
 
 
-def test_a_cache_tells_when_it_becomes_complete() -> None:
-    """Each first list and each list after a doubt is told once its changes are known; one that was true is not."""
+def test_on_sync_listeners_are_called_when_the_cache_becomes_synced() -> None:
+    """They are called after the changes of the first list and of a list after mark_stale, and not after others."""
     cache, told = Cache(), list[int]()
     cache.on_sync(lambda: told.append(len(cache)))
     cache.replace([raw("a", 5)], 10)
@@ -358,8 +358,8 @@ def test_a_cache_tells_when_it_becomes_complete() -> None:
     assert told == [1, 2]
 
 
-def test_a_copy_goes_its_own_way() -> None:
-    """A copy has the same objects, departures, indexes and standing, and neither changes the other or tells of it."""
+def test_a_copy_of_a_cache_is_independent() -> None:
+    """It has the same objects, tombstones, indexes and state, and no listeners of the original are called."""
     cache = Cache(facts, {"node": node})
     cache.replace([raw("a", 5, node="n1"), raw("b", 6)], 10)
     cache.confirm_absent("ns", "b")
@@ -377,8 +377,8 @@ def test_a_copy_goes_its_own_way() -> None:
     assert (names(cache), names(copy), told) == (["a"], ["c"], [])
 
 
-def test_departures_are_kept_up_to_a_bound() -> None:
-    """The oldest are forgotten first, so that a long life does not fill the memory; forgetting only costs a read."""
+def test_the_number_of_tombstones_is_limited() -> None:
+    """The oldest are removed first, which costs no more than another read."""
     cache = filled()
     for number in range(20_000):
         cache.confirm_absent("ns", f"p{number}")
@@ -389,8 +389,8 @@ def test_departures_are_kept_up_to_a_bound() -> None:
     assert cache.tombstone("ns", "p2") is not None
 
 
-def test_an_index_follows_its_objects() -> None:
-    """Objects are found by what the digest took out of them, move with it, and leave nothing behind."""
+def test_an_index_is_updated_with_its_objects() -> None:
+    """Objects are found by their facts, and no empty index value is left."""
     cache = Cache(facts, {"node": node})
     cache.replace([raw("a", 5, node="n1"), raw("b", 6, node="n1"), raw("c", 7)], 10)
     assert {entry.name for entry in cache.select("node", "n1")} == {"a", "b"}
@@ -405,8 +405,8 @@ def test_an_index_follows_its_objects() -> None:
     assert cache.select("node", "n2") == ()
 
 
-def test_listeners_see_the_cache_as_it_is_after_the_change() -> None:
-    """A listener that looks finds the new state, and may change nothing for those that iterate."""
+def test_listeners_are_called_after_the_cache_has_changed() -> None:
+    """The cache may also be changed while it is iterated."""
     cache = filled(raw("a", 5), raw("b", 6))
     seen: list[list[str]] = []
     cache.subscribe(lambda _: seen.append(names(cache)))
@@ -420,8 +420,10 @@ STEPS = st.lists(st.tuples(st.sampled_from(["put", "remove", "successor"]), NAME
 
 
 @given(STEPS, st.data())
-def test_answers_absorbed_at_any_time_change_no_end(steps: list[tuple[str, str]], data: st.DataObject) -> None:
-    """Whatever the watch tells, absorbing some of it early or late leads to the same objects in the end."""
+def test_responses_applied_at_any_time_do_not_change_the_final_state(
+    steps: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    """With and without early or late responses, the cache has the same objects in the end."""
     told: list[tuple[str, bytes]] = []
     uids = dict.fromkeys("abc", 0)
     for version, (verb, name) in enumerate(steps, 11):

@@ -1,4 +1,4 @@
-"""What a cache takes of what cannot be read, and how much it remembers of what went."""
+"""Tests of invalid objects in a cache, and of the limits for data of deleted objects."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,8 @@ def thing(name: str, version: int, **more: object) -> bytes:
 
 
 @pytest.mark.parametrize("take", [Cache.put, Cache.apply_response, Cache.add_unselected, Cache.remove, Cache.read])
-def test_whatever_cannot_be_read_is_malformed(take: Callable[[Cache, bytes], object]) -> None:
-    """No other error comes out of a cache, and nothing of the object gets into it."""
+def test_an_object_that_cannot_be_read_raises_malformed(take: Callable[[Cache, bytes], object]) -> None:
+    """The cache raises no other error and stores nothing of the object."""
 
     def digest(raw: bytes) -> Transformed:
         return Transformed(raw, orjson.loads(raw)["spec"]["deep"])
@@ -29,8 +29,8 @@ def test_whatever_cannot_be_read_is_malformed(take: Callable[[Cache, bytes], obj
     assert (len(cache), cache.version) in ((0, 0), (0, 7))
 
 
-def test_the_last_words_of_what_went_have_a_bound_in_bytes() -> None:
-    """So many objects, or fewer long ones; the oldest go."""
+def test_the_last_states_of_deleted_objects_are_limited_in_bytes() -> None:
+    """Fewer objects are kept if they are large, and the oldest are removed."""
     cache = Cache(remembers=1_000)
     for number in range(40):
         big = thing(f"big-{number}", number + 1, data="x" * (1 << 20))
@@ -41,8 +41,8 @@ def test_the_last_words_of_what_went_have_a_bound_in_bytes() -> None:
     assert 10 <= len(kept) <= 16
 
 
-def test_what_is_known_to_be_gone_has_a_bound_in_bytes() -> None:
-    """Where what is kept is counted: the facts of what went are kept too."""
+def test_tombstones_are_limited_in_bytes_if_the_cache_is_counted() -> None:
+    """They keep the facts of deleted objects, and do not count for the total of the cluster."""
     cache = Cache(lambda raw: Transformed(b"", raw.decode()))
     cache.tally = CacheTotals()
     for number in range(60):
@@ -54,8 +54,8 @@ def test_what_is_known_to_be_gone_has_a_bound_in_bytes() -> None:
     assert (cache.tally.objects, cache.tally.content) == (0, 0)
 
 
-def test_a_copy_counts_the_bytes_of_the_tombstones_it_was_made_with() -> None:
-    """Else it would keep up to twice as many: those of the original and as many of its own."""
+def test_a_copy_of_a_cache_counts_the_bytes_of_its_inherited_tombstones() -> None:
+    """Otherwise it would keep up to twice as many bytes."""
     cache = Cache(lambda raw: Transformed(b"", raw.decode()))
     cache.tally = CacheTotals()
     for number in range(60):

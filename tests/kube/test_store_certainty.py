@@ -1,4 +1,4 @@
-"""How certain a cache is that a name is empty, and what it remembers of what stood there."""
+"""Tests of how certain a cache is that a name has no object, and what it remembers of earlier objects."""
 
 import orjson
 
@@ -18,15 +18,15 @@ def phase_of(given: bytes) -> Transformed:
 
 
 def filled(*, remembers: int = 0) -> tuple[Cache, list[Delta]]:
-    """Make a cache with one object, and a list of what it tells from then on."""
+    """Make a cache with one object, and a list of its later changes."""
     cache, told = Cache(phase_of, remembers=remembers), list[Delta]()
     cache.replace([raw("a", 5)], 5)
     cache.subscribe(told.append)
     return cache, told
 
 
-def test_a_deletion_of_ours_takes_its_own_object_only() -> None:
-    """However late its answer comes: the watch may have told of a newer state, or of a successor."""
+def test_the_response_to_our_deletion_removes_only_the_object_with_its_uid() -> None:
+    """The watch may have delivered a newer state of the object, or its successor, before the response arrives."""
     cache, _ = filled()
     cache.put(raw("a", 8))
     cache.confirm_deleted("ns", "a", "uid-a")
@@ -36,8 +36,8 @@ def test_a_deletion_of_ours_takes_its_own_object_only() -> None:
     assert cache.get("ns", "a") is not None
 
 
-def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
-    """With what the object was in the end, to those who have heard that it is gone."""
+def test_a_deletion_event_after_a_read_updates_the_tombstone_and_notifies_listeners() -> None:
+    """Listeners get the final state of the object although they know already that it is deleted."""
     cache, told = filled()
     cache.confirm_absent("ns", "a")
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=False)
@@ -48,8 +48,8 @@ def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
     assert (before and before.facts, after) == ("Failed", None)
 
 
-def test_nobody_is_told_twice_of_what_is_certain() -> None:
-    """Our own deletions come back on the watch, thousands of them; so may that of another than a read found missing."""
+def test_listeners_are_not_notified_twice_of_a_certain_deletion() -> None:
+    """The watch delivers our own deletions too, and that of another object than the one a read found missing."""
     cache, told = filled()
     cache.confirm_deleted("ns", "a", "uid-a")
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
@@ -63,8 +63,8 @@ def test_nobody_is_told_twice_of_what_is_certain() -> None:
     assert told == []
 
 
-def test_a_doubt_takes_the_certainty_and_nothing_else() -> None:
-    """The name is still empty as far as is known, and late words of the old object are still passed over."""
+def test_invalidate_only_removes_the_tombstone() -> None:
+    """The name still counts as empty, and late events of the old object are ignored."""
     cache, told = filled()
     cache.remove(raw("a", 6))
     told.clear()
@@ -75,8 +75,8 @@ def test_a_doubt_takes_the_certainty_and_nothing_else() -> None:
     assert told == []
 
 
-def test_a_doubt_ends_with_the_next_certainty() -> None:
-    """A read that finds nothing, or an object that comes and goes."""
+def test_a_read_or_a_seen_deletion_restores_the_tombstone_after_invalidate() -> None:
+    """The read finds no object, or another object is created and deleted."""
     cache, _ = filled()
     cache.remove(raw("a", 6))
     cache.invalidate("ns", "a")
@@ -88,8 +88,8 @@ def test_a_doubt_ends_with_the_next_certainty() -> None:
     assert cache.tombstone("ns", "a") == Tombstone("second", "Running", seen=True)
 
 
-def test_a_doubt_about_a_name_that_is_taken_changes_nothing() -> None:
-    """Once that object goes, its going counts."""
+def test_invalidate_has_no_effect_on_a_name_with_an_object() -> None:
+    """The later deletion of that object leaves a tombstone."""
     cache, _ = filled()
     cache.invalidate("ns", "a")
     assert cache.get("ns", "a") is not None
@@ -97,8 +97,8 @@ def test_a_doubt_about_a_name_that_is_taken_changes_nothing() -> None:
     assert cache.tombstone("ns", "a") is not None
 
 
-def test_a_copy_doubts_the_same() -> None:
-    """And its doubts are its own from then on."""
+def test_a_copy_of_a_cache_inherits_invalidated_names() -> None:
+    """Later changes affect only the copy."""
     cache, _ = filled(remembers=1)
     cache.remove(raw("a", 6))
     cache.invalidate("ns", "a")
@@ -109,10 +109,10 @@ def test_a_copy_doubts_the_same() -> None:
     assert cache.tombstone("ns", "a") is None
 
 
-def test_an_object_is_gone_for_good_whatever_has_its_name() -> None:
-    """Its going was seen, or another came after it; that a name is empty says nothing of any other object.
+def test_an_object_is_deleted_if_its_deletion_was_seen_or_a_successor_exists() -> None:
+    """An empty name proves nothing about an object of another UID.
 
-    An object that left the selection and came back is not gone.
+    An object that left the selection and was selected again is not deleted.
     """
     cache, _ = filled()
     cache.remove(raw("a", 5))
@@ -128,8 +128,8 @@ def test_an_object_is_gone_for_good_whatever_has_its_name() -> None:
     assert [cache.is_deleted("ns", "a", uid) for uid in ("second", "third")] == [True, False]
 
 
-def test_what_a_read_looked_for_and_did_not_find_is_gone() -> None:
-    """Not where the watch has told of something newer, nor what was not looked for."""
+def test_an_object_that_a_quorum_read_searched_and_did_not_find_is_deleted() -> None:
+    """It is not if the watch delivered a newer object since, and other UIDs are not deleted."""
     cache, _ = filled()
     cache.put(raw("a", 30))
     cache.confirm_absent("ns", "a", 20, sought="made for this")
@@ -141,8 +141,8 @@ def test_what_a_read_looked_for_and_did_not_find_is_gone() -> None:
     assert cache.copy().is_deleted("ns", "a", "and this")
 
 
-def test_a_doubt_and_a_new_object_are_about_what_was_not_found_too() -> None:
-    """It may be what comes there now."""
+def test_invalidate_or_a_new_object_ends_the_deletion_that_a_read_confirmed() -> None:
+    """The object that was not found may be the one that is created now."""
     cache, _ = filled()
     cache.confirm_absent("ns", "a", sought="one")
     cache.invalidate("ns", "a")
@@ -152,8 +152,8 @@ def test_a_doubt_and_a_new_object_are_about_what_was_not_found_too() -> None:
     assert not cache.is_deleted("ns", "a", "one")
 
 
-def test_of_one_name_the_latest_that_are_gone_are_remembered() -> None:
-    """A name can be used for ever."""
+def test_the_number_of_remembered_deleted_uids_per_name_is_limited() -> None:
+    """The latest are kept, because a name can be used again indefinitely."""
     cache, _ = filled()
     for number in range(20):
         cache.mark_deleted("ns", "a", f"uid-{number}")
@@ -163,8 +163,8 @@ def test_of_one_name_the_latest_that_are_gone_are_remembered() -> None:
     assert not cache.is_deleted("ns", "a", "uid-2")
 
 
-def test_last_words_are_those_of_the_watch() -> None:
-    """The object as it was when it went, not as it was last put; once the name is taken, they were another's."""
+def test_the_last_state_of_an_object_is_that_of_its_deletion_event() -> None:
+    """It is not the state that was cached before, and is removed when another object has the name."""
     cache, _ = filled(remembers=1)
     assert cache.last("ns", "a") == b""
     cache.remove(raw("a", 6, phase="Succeeded"))
@@ -173,8 +173,8 @@ def test_last_words_are_those_of_the_watch() -> None:
     assert cache.last("ns", "a") == b""
 
 
-def test_only_so_many_last_words_are_remembered() -> None:
-    """The oldest go first; without a number, there are none."""
+def test_the_number_of_remembered_last_states_is_limited() -> None:
+    """The oldest are removed first; without `remembers` none is kept."""
     cache, _ = filled(remembers=2)
     for version, name in enumerate("abc", start=6):
         cache.remove(raw(name, version))
@@ -184,8 +184,8 @@ def test_only_so_many_last_words_are_remembered() -> None:
     assert forgetful.last("ns", "a") == b""
 
 
-def test_what_a_restored_store_lacks_is_lost_until_something_is_known_of_it() -> None:
-    """A read at quorum only finds out the same; a new object, or a deletion that is seen, says more."""
+def test_an_object_that_a_restored_store_lacks_is_lost_until_a_newer_object_or_deletion() -> None:
+    """A quorum read only confirms the absence and does not end it."""
     cache, _ = filled()
     cache.take_over((), 3, rewound=True)
     assert (cache.is_lost("ns", "a"), cache.is_lost("ns", "other")) == (True, False)
@@ -201,10 +201,10 @@ def test_what_a_restored_store_lacks_is_lost_until_something_is_known_of_it() ->
     assert not cache.is_lost("ns", "a")
 
 
-def test_an_older_object_in_its_place_says_nothing_of_a_lost_one() -> None:
-    """The store had it before; whatever becomes of it, the later one is forgotten, until it is back or one is made.
+def test_an_older_object_of_a_restored_store_does_not_end_the_loss_of_a_newer_one() -> None:
+    """Changes of the older object do not end it either, but a new object of that name does.
 
-    What the restored store still has is not lost.
+    An object that the restored store still has is not lost.
     """
     cache, _ = filled()
     cache.take_over([cache.read(raw("a", 2))], 3, rewound=True)

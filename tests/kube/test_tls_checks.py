@@ -1,4 +1,4 @@
-"""Every way in which a certificate can be wrong is said: which certificate, what, and what to do."""
+"""Tests of certificate checks: each problem is reported with the certificate, the problem and a remedy."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -23,12 +23,12 @@ DAMAGED_KEY = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Make the authorities and identities once."""
+    """Create the CAs and identities once."""
     return Pki(tmp_path_factory.mktemp("pki"))
 
 
 def encrypted(pki: Pki) -> bytes:
-    """Return the key with a password on it."""
+    """Return the serving key encrypted with a password."""
     key = serialization.load_pem_private_key(pki.serving.key, None)
     return key.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"a password"))
 
@@ -45,7 +45,7 @@ BAD: dict[str, tuple[Callable[[Pki], tuple[bytes, bytes]], str, str]] = {
     "damaged key": (lambda pki: (pki.serving.certificate, DAMAGED_KEY), "tls.key", "damaged"),
     "cut key": (lambda pki: (pki.serving.certificate, pki.serving.key[:80]), "tls.key", "damaged"),
     "encrypted key": (lambda pki: (pki.serving.certificate, encrypted(pki)), "tls.key", "remove the password"),
-    "another's key": (
+    "other key": (
         lambda pki: (pki.serving.certificate, pki.servers.issue("other", usage=SERVER).key),
         "tls.crt",
         "does not match the key in kubelet.tlsKeyFile",
@@ -56,14 +56,14 @@ BAD: dict[str, tuple[Callable[[Pki], tuple[bytes, bytes]], str, str]] = {
         "is not the first",
     ),
 }
-"""Bad pairs: certificate and key, which of the two files is said, and a piece of what is said."""
+"""Bad pairs: certificate and key, the file that the error names, and a part of the error."""
 
 
 @pytest.mark.parametrize(("pair", "which", "what"), BAD.values(), ids=BAD)
-def test_a_bad_pair_is_explained(
+def test_the_error_for_an_unusable_certificate_and_key_names_file_problem_and_remedy(
     tmp_path: Path, pki: Pki, pair: Callable[[Pki], tuple[bytes, bytes]], which: str, what: str
 ) -> None:
-    """The error names the field and the file, what is wrong with it and a remedy, and holds no key."""
+    """It starts with the topology field and contains no key."""
     files = write(tmp_path, Identity(*pair(pki)))
     with pytest.raises(TensileError) as error:
         ServingCertificate(Notes(), ADDRESS, files).context("virtual-a", "")
@@ -80,8 +80,10 @@ def test_a_bad_pair_is_explained(
     [("absent", "No such file"), ("folder", "not a file")],
 )
 @pytest.mark.parametrize("which", ["tls.crt", "tls.key"])
-def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path, pki: Pki, which: str, spoil: str, what: str) -> None:
-    """A file that is not there, or is a folder, is named alone: the other one is good."""
+def test_the_error_for_an_unreadable_file_names_only_that_file(
+    tmp_path: Path, pki: Pki, which: str, spoil: str, what: str
+) -> None:
+    """The file is absent or a directory, and the other file is not mentioned."""
     files = write(tmp_path, pki.serving)
     (tmp_path / which).unlink()
     if spoil == "folder":
@@ -93,8 +95,8 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path, pki: Pki, which
     assert other not in str(error.value)
 
 
-def test_what_stands_before_a_key_does_no_harm(tmp_path: Path, pki: Pki) -> None:
-    """A key with comments, or a certificate, before it in its file is served; a chain behind the certificate too."""
+def test_text_before_a_key_and_a_certificate_chain_are_accepted(tmp_path: Path, pki: Pki) -> None:
+    """The key file may begin with comments or a certificate."""
     mixed = b"Bag Attributes\n  friendlyName: node\n" + pki.serving.certificate + pki.serving.key
     chain = pki.serving.certificate + pki.servers.pem.encode()
     log = Notes()
@@ -121,10 +123,10 @@ DOUBTFUL = [
 
 
 @pytest.mark.parametrize(("made", "address", "words"), DOUBTFUL)
-def test_what_callers_refuse_is_said_once(
+def test_a_certificate_that_callers_may_refuse_is_served_and_warned_about_once(
     tmp_path: Path, pki: Pki, made: dict[str, object], address: str, words: list[str]
 ) -> None:
-    """A pair that can be served and would be refused is served, and each doubt is said once with file and remedy."""
+    """Each warning has the file, and is not repeated for other nodes."""
     files = write(tmp_path, pki.servers.issue("node", **{"usage": SERVER, **made}))
     log = Notes()
     serving = ServingCertificate(log, address, files)
@@ -137,8 +139,8 @@ def test_what_callers_refuse_is_said_once(
         assert part in doubt
 
 
-def test_a_certificate_that_ends_while_it_is_served_is_said(tmp_path: Path, pki: Pki) -> None:
-    """The files did not change: time did. A renewed pair ends the doubt, and a later one is said again."""
+def test_a_certificate_that_expires_while_it_is_served_is_warned_about(tmp_path: Path, pki: Pki) -> None:
+    """The files do not change; after a renewal, the next expiry is warned about again."""
     now = [datetime.now(UTC)]
     log = Notes()
     serving = ServingCertificate(log, ADDRESS, write(tmp_path, pki.serving), now=lambda: now[0])
@@ -155,16 +157,16 @@ def test_a_certificate_that_ends_while_it_is_served_is_said(tmp_path: Path, pki:
     assert len(log.entries) == 2
 
 
-def test_a_certificate_is_described(pki: Pki) -> None:
-    """In one line: whose, by whom, for which names, until when."""
+def test_described_returns_subject_issuer_names_and_expiry(pki: Pki) -> None:
+    """The description has one line."""
     text = described(x509.load_pem_x509_certificate(pki.serving.certificate))
     assert text.startswith("CN=serving, issued by CN=servers, for 127.0.0.1, localhost, until 20")
     bare = x509.load_pem_x509_certificate(pki.servers.issue("", plain=True).certificate)
     assert described(bare).startswith("no subject, issued by CN=servers, for no name, until")
 
 
-def test_no_doubt_about_a_good_one(pki: Pki) -> None:
-    """A certificate that is in date, for servers and for the address raises none, at either end of its days."""
+def test_a_valid_certificate_causes_no_warning(pki: Pki) -> None:
+    """This holds from its first to its last second; a second later the advice is to renew it."""
     good = x509.load_pem_x509_certificate(pki.serving.certificate)
     for moment in (good.not_valid_before_utc, good.not_valid_after_utc):
         assert list(warnings("it", good, ADDRESS, moment)) == []
@@ -172,8 +174,8 @@ def test_no_doubt_about_a_good_one(pki: Pki) -> None:
     assert [each.advice for each in warnings("it", good, ADDRESS, late)] == ["renew it"]
 
 
-async def test_a_key_as_authority_is_explained(tmp_path: Path, pki: Pki) -> None:
-    """The authority's key in place of its certificate is told apart from rubbish, and is not shown."""
+async def test_a_private_key_in_place_of_a_client_ca_is_reported_without_showing_it(tmp_path: Path, pki: Pki) -> None:
+    """The warning differs from that for other invalid content."""
     file, log = tmp_path / "ca.crt", Notes()
     file.write_bytes(pki.serving.key)
     await ClientCA(log, file).pem()
@@ -181,8 +183,8 @@ async def test_a_key_as_authority_is_explained(tmp_path: Path, pki: Pki) -> None
     assert pki.serving.key.decode().splitlines()[1] not in str(log.entries)
 
 
-async def test_a_useless_authority_is_doubted(tmp_path: Path, pki: Pki) -> None:
-    """An authority that ended, or is none, is in force, and what that means is said."""
+async def test_a_client_ca_with_problems_is_used_and_warned_about(tmp_path: Path, pki: Pki) -> None:
+    """A valid CA causes no warning."""
     file, log = tmp_path / "ca.crt", Notes()
     file.write_bytes(pki.apiserver.certificate + pki.expired.certificate)
     assert await ClientCA(log, file).pem() != ""
@@ -199,8 +201,8 @@ async def test_a_useless_authority_is_doubted(tmp_path: Path, pki: Pki) -> None:
     assert log.entries == []
 
 
-def test_what_openssl_refuses_by_itself_is_passed_on(tmp_path: Path) -> None:
-    """A pair that looks right and that TLS does not take is an error with the library's words."""
+def test_a_pair_that_only_openssl_rejects_is_an_error_with_its_message(tmp_path: Path) -> None:
+    """The checks find no problem in a key that is too small."""
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "weak")])
     now = datetime.now(UTC)

@@ -1,6 +1,7 @@
-"""What clusters tell in a form of our own choosing, written by somebody else: each value is harmless, whatever it is.
+"""Tests that values in the engine's own formats are harmless, even if another client has written them.
 
-Notes on objects are ours to write, and anybody's to change who may change the object, above or in a lower cluster.
+The engine writes annotations on objects, but anyone who may change the object can change them, in the upper or in a
+lower cluster.
 """
 
 from datetime import UTC, datetime
@@ -47,17 +48,17 @@ TEXTS = (
     "\u2028",
     "9" * 5_000,
 )
-"""Values for a note that is JSON."""
+"""Values for an annotation that contains JSON."""
 
 
 def noted(**notes: str) -> dict[str, Any]:
-    """Make an object with annotations."""
+    """Return an object with annotations."""
     return {"metadata": {"name": "web", "namespace": "default", "labels": {"app": "2"}, "annotations": notes}}
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_note_of_keys_that_somebody_wrote_hides_nothing(text: str) -> None:
-    """One that is none counts as none: what is wanted is written."""
+def test_an_invalid_record_of_keys_hides_no_desired_label(text: str) -> None:
+    """It counts as absent, so the desired labels are written."""
     lower = noted(**{WRITTEN_KEYS: text, WRITTEN_IMAGES: text})
     written = mutable_metadata(pod(labels={"app": "1", "new": "x"}), place(), lower)
     assert written["labels"]["new"] == "x"
@@ -65,13 +66,13 @@ def test_a_note_of_keys_that_somebody_wrote_hides_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"labels":5}', '{"labels":"app"}', '{"labels":{"app":1}}', '{"labels":null}'])
-def test_a_note_of_another_shape_is_no_note(text: str) -> None:
-    """So a key that somebody set below is written over, as where there is no note."""
+def test_a_record_of_keys_in_another_form_counts_as_absent(text: str) -> None:
+    """So a key that another client set in the lower pod is overwritten, as without a record."""
     assert mutable_metadata(pod(labels={"app": "1"}), place(), noted(**{WRITTEN_KEYS: text}))["labels"]["app"] == "1"
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_note_of_images_that_somebody_wrote_hides_nothing(text: str) -> None:
+def test_an_invalid_record_of_images_hides_no_changed_image(text: str) -> None:
     """An image that differs is sent."""
     lower = {**noted(**{WRITTEN_IMAGES: text}), "spec": {"containers": [{"name": "main", "image": "other:1"}]}}
     patch = image_patch(pod(), lower)
@@ -97,15 +98,15 @@ def test_a_note_of_images_that_somebody_wrote_hides_nothing(text: str) -> None:
         "\x00/PT5S",
     ],
 )
-def test_a_term_of_tokens_that_nobody_gave_is_none(text: str) -> None:
+def test_an_invalid_token_term_counts_as_absent(text: str) -> None:
     """Tokens without a term are issued again."""
     assert term_of(noted(**{TOKEN_TERM: text})) is None
 
 
 @pytest.mark.parametrize("since", ["1000-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 @pytest.mark.parametrize("seconds", ["0", "5", "9" * 10])
-def test_a_term_of_tokens_ends_at_some_moment(since: str, seconds: str) -> None:
-    """However long somebody says that they hold."""
+def test_any_valid_token_term_has_an_end_that_is_a_date(since: str, seconds: str) -> None:
+    """This holds however long the annotation claims that the tokens are valid."""
     term = term_of(noted(**{TOKEN_TERM: f"{since}/PT{seconds}S"}))
     assert term is not None
     assert isinstance(term.passed(0.8), datetime)
@@ -127,14 +128,14 @@ NOTES = (
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *NOTES])
-def test_a_note_of_who_left_that_nobody_wrote_says_nothing(text: str) -> None:
-    """None of these is one."""
+def test_an_invalid_record_of_evicted_pods_is_empty(text: str) -> None:
+    """None of these values is a valid record of the descheduler."""
     assert notes_on(noted(**{TRIED: text})) == []
 
 
 @pytest.mark.parametrize("text", [*TEXTS, ",,", "vk-a,\x00", "²", "-5", "1" * 9, "1" * 10, "٣"])
-def test_what_a_pod_says_of_its_moves_costs_nobody_anything(text: str) -> None:
-    """Neither where it is kept off, nor how often it was moved."""
+def test_invalid_annotations_about_a_pods_moves_cause_no_error(text: str) -> None:
+    """The replacement pod is valid, whatever the excluded nodes and the count of moves are."""
     upper = {**pod(), **noted(**{KEPT_OFF: text, DESCHEDULE_COUNT: text})}
     made = successor_of(upper, ["vk-b"])
     assert made["metadata"]["annotations"][DESCHEDULE_COUNT].isdecimal()
@@ -148,8 +149,8 @@ GRACES = (0, 1, 9_223_372_036, 99_999_999_999, 2**62, 2**63 - 1)
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("grace", GRACES)
-def test_a_pod_may_have_more_seconds_to_end_in_than_there_are(end: str, grace: int) -> None:
-    """As an apiserver stored them: it takes any number of seconds, and its clock goes round."""
+def test_any_stored_deletion_time_and_grace_period_yields_a_valid_time(end: str, grace: int) -> None:
+    """An apiserver accepts any number of seconds, and its clock wraps around."""
     ending = {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
     lower = below({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, **ending)
     since = reflected_conditions(pod(), lower, 1)[DISRUPTION]
@@ -161,8 +162,8 @@ def test_a_pod_may_have_more_seconds_to_end_in_than_there_are(end: str, grace: i
 
 @pytest.mark.parametrize("grace", [*GRACES, -1, -(2**63)])
 @pytest.mark.parametrize("asked", [None, 0, 30, 2**63 - 1])
-def test_a_plan_can_be_made_of_a_pod_that_takes_its_time(grace: int, asked: int | None) -> None:
-    """What its deletion would leave, now and once more, has a time in it that an apiserver would take."""
+def test_the_planned_deletion_of_a_pod_with_any_grace_period_has_a_valid_time(grace: int, asked: int | None) -> None:
+    """It is valid also after a second deletion."""
     now = datetime(2026, 11, 23, tzinfo=UTC)
     upper = pod({"terminationGracePeriodSeconds": grace})
     once = marked(POD, upper, asked, now)
@@ -172,8 +173,8 @@ def test_a_plan_can_be_made_of_a_pod_that_takes_its_time(grace: int, asked: int 
 
 
 @pytest.mark.parametrize("seconds", [0, 1.5, -1, 1e300, -1e300, 2**63, -(2**63), float("inf"), 10**400])
-def test_a_moment_has_always_a_later_one(seconds: float) -> None:
-    """Between the first and the last that can be written."""
+def test_adding_any_seconds_to_a_time_yields_a_valid_time(seconds: float) -> None:
+    """The result is between the first and the last time that can be written."""
     found = later(datetime(2026, 1, 1, tzinfo=UTC), seconds)
     assert 1000 <= found.year <= 9999
     assert len(timestamp(found)) == len("2026-11-23T04:39:20Z")
@@ -198,8 +199,8 @@ METRICS = {"timestamp": "2026-01-01T00:00:00Z", "window": "15s", "usage": {"cpu"
         {"usage": []},
     ],
 )
-def test_a_metrics_api_that_tells_nonsense_is_told_so(change: dict[str, Any]) -> None:
-    """By ValueError, which whoever asks is answered with, for nodes and for pods."""
+def test_an_invalid_answer_of_a_metrics_api_raises_a_value_error(change: dict[str, Any]) -> None:
+    """The error is for nodes and for pods, and callers turn it into an answer."""
     node = {**METRICS, **change}
     container = {"name": "c", "usage": node["usage"]}
     one = {"metadata": {"name": "p"}, **{field: node[field] for field in ("timestamp", "window")}}
@@ -210,8 +211,8 @@ def test_a_metrics_api_that_tells_nonsense_is_told_so(change: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"items":' + b"[" * 5_000, b'{"x":' + b"[" * 5_000, b"", b"\xff"])
-def test_an_answer_that_nests_without_end_is_told_so(body: bytes) -> None:
-    """It is nobody's defect."""
+def test_a_deeply_nested_answer_raises_a_value_error(body: bytes) -> None:
+    """It does not count as a defect of the engine."""
     for read in (node_samples, pod_samples):
         with pytest.raises(ValueError, match=r"."):
             read(body)
@@ -221,6 +222,6 @@ def test_an_answer_that_nests_without_end_is_told_so(body: bytes) -> None:
     ("text", "found"),
     [("0001-01-01T00:00:00+00:00", 0), ("9999-12-31T23:59:59.999999+00:00", 253_402_300_799_000)],
 )
-def test_moments_beyond_all_others_are_the_nearest(text: str, found: int) -> None:
-    """Whoever reads statistics gets a moment that can be written."""
+def test_a_time_out_of_range_becomes_the_nearest_valid_time(text: str, found: int) -> None:
+    """Clients of the statistics get a time that can be written."""
     assert milliseconds(datetime.fromisoformat(text)) == found

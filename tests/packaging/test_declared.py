@@ -1,4 +1,4 @@
-"""What the program imports and what it declares, which has to be the same."""
+"""Tests that the program imports exactly the packages that it declares."""
 
 import ast
 import subprocess
@@ -14,18 +14,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 READ = {"tzdata"}
-"""What no module imports: zoneinfo reads the time zones in it where the machine has none."""
+"""Packages that no module imports: zoneinfo reads the time zones in it if the machine has none."""
 
 
 def declared() -> set[str]:
-    """Return the packages that pyproject.toml asks for, with those of the extra of the program."""
+    """Return the packages that pyproject.toml requires, with those of the extra `otel`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
     return {canonicalize_name(Requirement(text).name) for text in asked}
 
 
 def imported() -> set[str]:
-    """Return the packages of others that the program's modules import."""
+    """Return the third-party packages that the program's modules import."""
     modules: set[str] = set()
     for path in (ROOT / "tensile").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -43,7 +43,7 @@ def imported() -> set[str]:
 
 
 def owner(module: str, packages: list[str]) -> str:
-    """Return the package that has a module, or the module of a name in it; several share a namespace."""
+    """Return the package that has a module or the module of a name in it; several may share a namespace."""
     if len(set(packages)) == 1:
         return packages[0]
     place = module.replace(".", "/")
@@ -56,13 +56,13 @@ def is_of(place: str, path: str) -> bool:
     return path == f"{place}.py" or path.startswith(f"{place}/")
 
 
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    """Another package may stop bringing along what we use, and what nobody uses is more to install and to trust."""
+def test_the_imported_packages_are_exactly_the_declared_ones() -> None:
+    """An undeclared one may disappear with another package, and an unused one is more to install and to trust."""
     assert imported() == declared() - READ
 
 
-def test_rich_is_not_loaded() -> None:
-    """It is there for typer, which does not need it; structlog would load it at each start, for nothing."""
+def test_importing_the_program_does_not_load_rich() -> None:
+    """Neither typer nor structlog needs it, and structlog would load it at each start."""
     words = "import tensile.__main__, tensile.engine.run, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
     assert "structlog" in loaded

@@ -1,4 +1,7 @@
-"""What a machine lacks is named in one line, and nothing stays: `python -m bench.packaging.install` in short."""
+"""Tests that a missing prerequisite of the machine is reported in one line, and that no files are left.
+
+They are a short form of `python -m bench.packaging.install`.
+"""
 
 import os
 import shutil
@@ -17,7 +20,7 @@ NAMES = [case.name for case in cases(Place(_ROOT, _ROOT, ())) if case.words]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A place with the program as it is here, and the programs that are built already."""
+    """A place with the program of this repository and the programs that are built already."""
     program = (sys.executable, "-m", "tensile")
     made = furnished(tmp_path / "place", cache_directory(os.environ).parent, program)
     yield made
@@ -27,8 +30,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_missing_is_told_in_one_line(place: Place, name: str) -> None:
-    """With exit code 1, without a traceback, and with nothing left; what cannot be tried here is skipped with why."""
+def test_a_missing_prerequisite_is_reported_in_one_line(place: Place, name: str) -> None:
+    """The exit code is 1, there is no traceback, and a case that cannot be tested here is skipped with a reason."""
     (case,) = (case for case in cases(place) if case.name == name)
     if why := case.lacks():
         pytest.skip(f"{name}: {why}")
@@ -37,8 +40,8 @@ def test_what_is_missing_is_told_in_one_line(place: Place, name: str) -> None:
     assert found["wrong"] == [], found["said"]
 
 
-def test_the_cases_are_those_that_a_machine_may_be() -> None:
-    """None is lost when one is added."""
+def test_the_cases_of_missing_prerequisites_are_complete() -> None:
+    """No case gets lost when another one is added."""
     assert NAMES == [
         "no network, no Go",
         "no network, but Go",
@@ -68,6 +71,8 @@ WHOLE = "Finished after 20 s. All processes and files of the demo were removed.\
         (Case("x"), 0, "", "half of it", ["it ended with 0: "]),
     ],
 )
-def test_what_is_wrong_with_an_end_is_told(case: Case, code: int, errors: str, output: str, wrong: list[str]) -> None:
-    """A demo that has to fail is judged by its line, one that has to work by its end."""
+def test_judged_returns_what_is_wrong_with_the_result_of_a_case(
+    case: Case, code: int, errors: str, output: str, wrong: list[str]
+) -> None:
+    """A demo that must fail is judged by its error line, and one that must succeed by its last line."""
     assert judged(case, code, errors, output) == wrong

@@ -1,4 +1,4 @@
-"""What a release consists of besides wheel and sdist: the notes, the workflow that publishes it, and its SBOM."""
+"""Tests of what a release has besides wheel and sdist: its notes, the workflow that publishes it, and its SBOM."""
 
 import re
 import subprocess
@@ -18,14 +18,14 @@ DATE, TIME = "1700000000", "2023-11-14T22:13:20+00:00"
 
 
 def make(*words: str, code: int = 0) -> str:
-    """Run make without its own lines, which has to end with a code, and return what it prints."""
+    """Run make without echoing commands, check its exit code, and return its output."""
     done = subprocess.run(["make", "--silent", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_notes_are_the_section_of_the_version() -> None:
-    """From its heading to the next one, and nothing of what is not released."""
+def test_the_release_notes_are_the_changelog_section_of_the_version() -> None:
+    """They contain no unreleased changes."""
     told = make("notes", f"TAG=v{tensile.__version__}")
     assert told.startswith(f"## [{tensile.__version__}] - ")
     assert told in (ROOT / "CHANGELOG.md").read_text()
@@ -33,13 +33,13 @@ def test_the_notes_are_the_section_of_the_version() -> None:
     assert make("notes") == told
 
 
-def test_a_tag_of_another_version_has_no_notes() -> None:
-    """So that the workflow ends before it builds anything."""
+def test_making_release_notes_for_another_version_fails() -> None:
+    """The workflow then ends before it builds anything."""
     assert make("notes", "TAG=v99.0.0", code=2) == ""
 
 
-def test_the_workflow_starts_by_a_tag_and_makes_targets_that_are_there() -> None:
-    """And by nothing else. It runs no actions, which would be programs of others that may change."""
+def test_the_release_workflow_only_runs_for_tags_and_uses_existing_make_targets() -> None:
+    """It uses no actions, because they are third-party programs that may change."""
     told = yaml.load(WORKFLOW.read_text(), Loader=yaml.BaseLoader)  # in which `on` stays a string
     assert told["on"] == {"push": {"tags": ["v*"]}}
     steps = told["jobs"]["release"]["steps"]
@@ -51,15 +51,15 @@ def test_the_workflow_starts_by_a_tag_and_makes_targets_that_are_there() -> None
 
 @pytest.fixture(scope="module")
 def sbom(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The list of packages as `make sbom` writes it; the first time, the packages of its tool are installed."""
+    """The SBOM as `make sbom` writes it; the first time, the packages of its tool are installed."""
     dist = tmp_path_factory.mktemp("sbom")
     said = make("sbom", f"DIST={dist}", f"SOURCE_DATE_EPOCH={DATE}").splitlines()[-1]
     assert Path(said).name == f"tensile_kube-{tensile.__version__}.cdx.json"
     return Path(said).read_bytes()
 
 
-def test_the_sbom_lists_what_is_installed_with_its_licences(sbom: bytes) -> None:
-    """Each package of the lock file, no other, and with the licences of the page."""
+def test_the_sbom_lists_exactly_the_installed_packages_with_their_licenses(sbom: bytes) -> None:
+    """The packages and versions are those of the page of licenses."""
     told = orjson.loads(sbom)
     assert (told["bomFormat"], told["metadata"]["timestamp"]) == ("CycloneDX", TIME)
     root = told["metadata"]["component"]
@@ -71,8 +71,8 @@ def test_the_sbom_lists_what_is_installed_with_its_licences(sbom: bytes) -> None
     assert [name for name, one in found.items() if not one.get("licenses")] == []
 
 
-def test_the_sbom_has_the_dependencies(sbom: bytes) -> None:
-    """The program on its packages, and these on each other, by the references of the list."""
+def test_the_sbom_has_the_dependencies_of_the_program_and_its_packages(sbom: bytes) -> None:
+    """They refer to components of the SBOM."""
     told = orjson.loads(sbom)
     needs = {one["ref"]: one.get("dependsOn", []) for one in told["dependencies"]}
     references = {one["bom-ref"] for one in told["components"]}

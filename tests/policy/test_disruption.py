@@ -1,4 +1,4 @@
-"""What a plan costs running pods: who restarts, moves or ends, and what else is lost with them."""
+"""Tests of what a plan costs running pods: pods that restart, move or end, and other losses with them."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ TWIN = Ref(A, POD, "default", "web")
 
 
 def running(*names: str, status: Manifest | None = None, more: str = "", **meta: Any) -> World:
-    """Return a world with pods that run in lower-a, with their lower pods."""
+    """Return a world with running pods in lower-a and their lower pods."""
     here = world(more=more)
     for name in names or ("web",):
         pod = upper_pod(name, status=status or RUNNING, **meta)
@@ -43,31 +43,31 @@ def running(*names: str, status: Manifest | None = None, more: str = "", **meta:
 
 
 def cost(here: World, *steps: Step, moves: dict[Ref, PodMove | None] | None = None, **more: Any) -> Disruption:
-    """Return what steps cost."""
+    """Return the disruption of some steps."""
     seen = {one.ref: seen_as({"spec": {"containers": [{"name": "main", "image": "app:1"}]}}) for one in steps}
     return disruption(previewed(*steps, seen=seen).changes, here, moves or {}, **more)
 
 
 def pod(name: str = "web", *targets: str) -> DisruptedPod:
-    """Name a pod of lower-a."""
+    """Return a disrupted pod of lower-a."""
     return DisruptedPod("default", name, A, targets)
 
 
-def test_a_pod_that_is_replaced_below_restarts() -> None:
-    """It comes back at the same place."""
+def test_a_replaced_lower_pod_is_a_restart() -> None:
+    """The pod runs in the same lower cluster again."""
     assert cost(running(), delete(TWIN), create(TWIN)) == Disruption(restarted=(pod(),))
 
 
-def test_a_pod_with_another_image_restarts_and_one_with_another_label_does_not() -> None:
-    """The kubelet restarts a container for its image only."""
+def test_a_changed_image_is_a_restart_and_a_changed_label_is_not() -> None:
+    """The kubelet restarts a container only if its image changes."""
     image = operate(TWIN, {"op": "replace", "path": "/spec/containers/0/image", "value": "app:2"})
     label = operate(TWIN, {"op": "add", "path": "/metadata/labels", "value": {"image": "app:2"}})
     assert cost(running(), image).restarted == (pod(),)
     assert cost(running(), label) == Disruption()
 
 
-def test_a_lower_pod_that_is_taken_away_ends() -> None:
-    """Whether or not its upper pod is known."""
+def test_a_deleted_lower_pod_ends_the_pod() -> None:
+    """That holds whether or not its upper pod is known."""
     assert cost(running(), delete(TWIN)).ended == (pod(),)
     here = running()
     here.lowers[A].upper_pods.replace((), 9)
@@ -76,15 +76,15 @@ def test_a_lower_pod_that_is_taken_away_ends() -> None:
 
 @pytest.mark.parametrize("targets", [(B,), ()], ids=["moved", "stranded"])
 def test_an_evicted_pod_is_moved_or_stranded(targets: tuple[str, ...]) -> None:
-    """By whether another node has room; its lower pod, which goes with it, is not counted twice."""
+    """It depends on whether another node has room; the lower pod, which is deleted too, is not counted twice."""
     move = PodMove(A, targets, "n1") if targets else None
     found = cost(running(), delete(WEB), delete(TWIN), moves={WEB: move})
     expected = Disruption(moved=(pod("web", B),)) if targets else Disruption(stranded=(pod(),))
     assert found == expected
 
 
-def test_an_evicted_pod_of_which_nothing_is_known_is_only_evicted() -> None:
-    """A plan without the real nodes cannot know where it fits."""
+def test_an_evicted_pod_without_a_known_move_is_only_evicted() -> None:
+    """A plan without the real nodes cannot know where the pod fits."""
     assert cost(running(), delete(WEB)) == Disruption(evicted=(pod(),))
 
 
@@ -97,8 +97,8 @@ def test_an_evicted_pod_of_which_nothing_is_known_is_only_evicted() -> None:
     ],
     ids=["pending", "ended", "deleted by its user"],
 )
-def test_pods_with_nothing_to_lose_cost_nothing(status: Manifest, meta: dict[str, Any]) -> None:
-    """They never ran, have ended, or a user has deleted them."""
+def test_pending_terminated_and_deleted_pods_cost_nothing(status: Manifest, meta: dict[str, Any]) -> None:
+    """They never ran, have terminated, or were deleted by a user."""
     here = world()
     upper = upper_pod("web", status=status, **meta)
     put(here.lowers[A].upper_pods, upper)
@@ -108,8 +108,8 @@ def test_pods_with_nothing_to_lose_cost_nothing(status: Manifest, meta: dict[str
     assert cost(here, *steps) == Disruption()
 
 
-def test_budgets_that_cover_evicted_pods_are_named() -> None:
-    """By their selector, with what they allow now; others of the namespace or of another one are not."""
+def test_disruption_budgets_of_evicted_pods_are_reported() -> None:
+    """A budget matches by namespace and selector, and has the disruptions that it allows now."""
     here = running("web", "other", labels={"app": "web"})
 
     def budget(name: str, namespace: str = "default", **labels: str) -> Manifest:
@@ -124,15 +124,15 @@ def test_budgets_that_cover_evicted_pods_are_named() -> None:
     assert cost(here, *steps, unknown_budgets="forbidden").unknown_budgets == "forbidden"
 
 
-def test_claims_and_services_that_are_deleted_below_are_lost() -> None:
-    """Those of the upper cluster are the user's own business."""
+def test_deleted_lower_claims_and_services_are_lost() -> None:
+    """A user decides about those of the upper cluster, so they are not counted."""
     steps = [delete(Ref(where, kind, "default", "data")) for kind in (CLAIM, SERVICE, SECRET) for where in (A, UPPER)]
     lost = (LostObject(A, "default", "data"),)
     assert cost(running(), *steps) == Disruption(claims=lost, services=lost)
 
 
-def test_services_lose_the_ready_endpoints_of_these_pods() -> None:
-    """Counted against all ready ones of the Service; another namespace may have the same address."""
+def test_services_lose_the_ready_endpoints_of_disrupted_pods() -> None:
+    """They are counted against all ready endpoints of the Service; another address type is not counted twice."""
     here = running(more="controllers: [Service]\n")
     here.upper.more[ENDPOINT_SLICE].replace((), 1)
     ends = [endpoint("10.1.0.1"), endpoint("10.1.0.2"), endpoint("10.1.0.3", ready=False)]
@@ -143,8 +143,8 @@ def test_services_lose_the_ready_endpoints_of_these_pods() -> None:
     assert cost(here, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
 
 
-def test_streams_of_a_node_end_with_it_or_with_its_port() -> None:
-    """Only where pods run and the kubelet API listens; a port that the topology leaves open stays."""
+def test_streams_of_a_node_end_if_it_is_deleted_or_its_kubelet_port_changes() -> None:
+    """They count only if pods run there and the kubelet API has a port."""
     node = {"metadata": {"name": A}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10350}}}}
     here = running()
     put(here.upper.nodes, node)
@@ -161,8 +161,8 @@ def test_streams_of_a_node_end_with_it_or_with_its_port() -> None:
     assert cost(here).streams == ()
 
 
-def test_where_the_pods_of_a_drain_go_is_known_with_the_real_nodes() -> None:
-    """The first finds room, the second none; without the real nodes nothing is said."""
+def test_planned_moves_of_a_drain_need_the_real_nodes() -> None:
+    """The first pod fits and the second does not; without the real nodes no move is planned."""
     drained = f"name: {A}, maintenance: drain", f"name: {B}"
     here = ground(*drained)
     for name in ("one", "two"):
@@ -176,8 +176,8 @@ def test_where_the_pods_of_a_drain_go_is_known_with_the_real_nodes() -> None:
     assert not any(planned_moves(ground()))
 
 
-def test_without_all_lists_of_real_nodes_nothing_is_said() -> None:
-    """A drain that begins with the watch of real nodes must not look as if no node had room."""
+def test_no_moves_are_planned_while_real_nodes_are_not_synced() -> None:
+    """A drain that starts the watch of real nodes must not appear as if no node had room."""
     here = ground(f"name: {A}, maintenance: drain", f"name: {B}")
     put(here.lowers[A].upper_pods, {**seeker("one", cpu="3"), "status": {"phase": "Running"}})
     here.lowers[B].place_nodes.mark_stale()
@@ -188,7 +188,7 @@ REPAIR = {"key": "repair", "value": "now", "effect": "NoExecute"}
 
 
 def tainted(**spec: Any) -> tuple[World, Step]:
-    """Return a world with a running pod on lower-a, whose file gives its node a taint, and the Node's change."""
+    """Return a world with a running pod whose node gets a taint from the topology, and the step that adds the taint."""
     here = world(f"name: {A}, node: {{taints: [{{key: repair, value: now, effect: NoExecute}}]}}", f"name: {B}")
     put(here.lowers[A].upper_pods, upper_pod("web", spec, status=RUNNING))
     put(here.upper.nodes, {"metadata": {"name": A}, "spec": {}})
@@ -208,22 +208,22 @@ def tainted(**spec: Any) -> tuple[World, Step]:
     ],
     ids=["none", "exists", "equal", "another value", "another effect", "for a minute", "the first without a limit"],
 )
-def test_a_new_taint_ends_the_pods_that_do_not_tolerate_it(tolerations: list[Manifest], stays: bool) -> None:  # noqa: FBT001
-    """Kubernetes deletes them, now or after the time that they tolerate it for."""
+def test_a_new_no_execute_taint_ends_pods_that_do_not_tolerate_it(tolerations: list[Manifest], stays: bool) -> None:  # noqa: FBT001
+    """Kubernetes deletes them at once or after their toleration time."""
     here, change = tainted(tolerations=tolerations)
     assert cost(here, change) == (Disruption() if stays else Disruption(ended=(pod(),)))
 
 
-def test_a_taint_that_the_node_has_already_ends_nothing() -> None:
-    """Nor does one of a Node that does not change."""
+def test_an_existing_taint_ends_no_pod() -> None:
+    """A Node without a change ends no pod either."""
     here, change = tainted()
     assert cost(here) == Disruption()
     put(here.upper.nodes, {"metadata": {"name": A}, "spec": {"taints": [REPAIR]}})
     assert cost(here, change) == Disruption()
 
 
-def test_people_read_a_section_and_nothing_where_nothing_is_lost() -> None:
-    """One line for each kind of loss."""
+def test_the_text_has_one_section_or_none_if_nothing_is_lost() -> None:
+    """Each kind of loss has one line."""
     found = Disruption(
         restarted=(pod("a"), pod("b")),
         moved=(pod("c", B),),
@@ -255,8 +255,8 @@ def test_people_read_a_section_and_nothing_where_nothing_is_lost() -> None:
     assert unknown[0].endswith("\n  PodDisruptionBudgets: unknown: upper: denied")
 
 
-def test_more_pods_than_an_edit_may_affect_are_told() -> None:
-    """A pod counts once; an edit of no more than that does not wait."""
+def test_the_text_reports_more_disrupted_pods_than_the_approval_limit() -> None:
+    """A pod counts once, and an edit within the limit needs no approval."""
     found = Disruption(restarted=(pod("a"),), ended=(pod("a"), pod("b")))
     assert as_sections(found, 1)[0].endswith(
         "\n  more than guard.approveOver (1): a running engine waits for an approval"
@@ -264,8 +264,8 @@ def test_more_pods_than_an_edit_may_affect_are_told() -> None:
     assert as_sections(found, 2) == as_sections(found)
 
 
-def test_programs_get_every_field() -> None:
-    """With plain data."""
+def test_the_document_has_every_field() -> None:
+    """Its values are plain data."""
     document = as_document(Disruption(moved=(pod("web", B),), unknown_budgets="denied"))
     assert document["moved"] == [{"namespace": "default", "name": "web", "node": A, "targets": (B,)}]
     assert document["unknownBudgets"] == "denied"

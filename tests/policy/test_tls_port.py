@@ -1,4 +1,4 @@
-"""A port as those use it who mean it no good: over real TLS on loopback, from addresses of their own."""
+"""Tests of the HTTPS port against misuse, over real TLS on loopback with separate client addresses."""
 
 import asyncio
 import gzip
@@ -21,20 +21,20 @@ BOUNDS = ClientBounds(largest=100_000, content=400_000, connections=16, patience
 
 
 class Caller:
-    """One connection to a front."""
+    """One connection to a port."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.said = b""
 
     async def send(self, body: bytes = b"", head: str = "", size: int | None = None) -> None:
-        """Send a request, or what is given of it; `size` is how many bytes are said to come."""
+        """Send a request or a part of it; `size` is the announced Content-Length."""
         length = f"Content-Length: {len(body) if size is None else size}\r\n" if "chunked" not in head else ""
         self.writer.write(f"POST / HTTP/1.1\r\nHost: x\r\n{length}{head}\r\n".encode() + body)
         await self.writer.drain()
 
     async def status(self) -> int:
-        """Return the status of the answer, 0 where the connection ends instead; `said` is what it says."""
+        """Return the status of the response, 0 if the connection ends instead; `said` is the response body."""
         with suppress(OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(60):
                 head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
@@ -43,7 +43,7 @@ class Caller:
         return 0
 
     async def asks(self, body: bytes = b"?") -> int:
-        """Ask, and give the status of the answer."""
+        """Send a request, and return the status of the response."""
         with suppress(OSError):
             await self.send(body)
         return await self.status()
@@ -57,14 +57,14 @@ class Caller:
 
 
 class Port:
-    """A front that is served, and who calls it."""
+    """A port that is served, with its clients."""
 
     def __init__(self, served: TLSPort) -> None:
         self.front = served
         self._callers: list[Caller] = []
 
     async def come(self, origin: str = CALLER, *, plain: bool = False) -> Caller:
-        """Connect from an address; `plain` begins no handshake."""
+        """Connect from an address; `plain` starts no TLS handshake."""
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         way = {} if plain else {"ssl": tls}
@@ -73,17 +73,17 @@ class Port:
         return made
 
     async def crowd(self, count: int, *, plain: bool = False) -> list[Caller]:
-        """Let so many connections come from one address."""
+        """Open so many connections from one address."""
         return [await self.come(CROWD, plain=plain) for _ in range(count)]
 
     async def until(self, holds: Callable[[PortClients], bool]) -> None:
-        """Wait for something to hold of who is there."""
+        """Wait until a condition on the connections holds."""
         async with asyncio.timeout(60):
-            while not holds(self.front.visitors):  # noqa: ASYNC110 - nothing tells
+            while not holds(self.front.visitors):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
 
     async def close(self) -> None:
-        """Let all callers go."""
+        """Abort all connections."""
         for one in self._callers:
             one.writer.transport.abort()
             with suppress(OSError):
@@ -91,16 +91,16 @@ class Port:
 
 
 def held(visitors: PortClients) -> int:
-    """Count the bytes that are kept."""
+    """Count the buffered bytes."""
     return sum(one.held for one in visitors)
 
 
 @asynccontextmanager
 async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes) -> AsyncIterator[Port]:
-    """Serve a front that answers how much it was asked; in the end nobody may be counted."""
+    """Serve a port that responds with the length of the request body; at the end no connection may be counted."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        """Answer."""
+        """Return the response."""
         body = await made.body(request)
         return web.Response(status=413) if body is None else web.Response(text=str(len(answer(body))))
 
@@ -117,7 +117,7 @@ async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] =
 
 
 async def flooded(*, plain: bool) -> None:
-    """Let somebody open many connections."""
+    """Open many connections from one address."""
     async with port() as made:
         before = await made.come()
         assert await before.asks() == 200
@@ -129,13 +129,13 @@ async def flooded(*, plain: bool) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_whoever_opens_many_connections_displaces_its_own(plain: bool) -> None:  # noqa: FBT001
-    """With a handshake and without: who came before is served, and so is who comes after."""
+async def test_a_client_with_many_connections_displaces_its_own(plain: bool) -> None:  # noqa: FBT001
+    """Clients that connected before and after are served, both for connections with and without a TLS handshake."""
     await flooded(plain=plain)
 
 
 async def overfilled() -> None:
-    """Let somebody send much of many bodies."""
+    """Send large parts of many bodies from one address."""
     async with port(BOUNDS._replace(patience=5.0)) as made:
         before = await made.come()
         others = await made.crowd(12)
@@ -148,19 +148,19 @@ async def overfilled() -> None:
         assert await others[0].ends()
 
 
-async def test_bodies_that_begin_to_come_are_bounded_together() -> None:
-    """Each is small enough: those of the address that sends most go, the oldest first."""
+async def test_unfinished_bodies_are_bounded_together() -> None:
+    """Each body is within its limit; connections of the address that sends most are dropped, the oldest first."""
     await overfilled()
 
 
-def test_so_it_is_on_the_engines_own_event_loop() -> None:
-    """Which has connections of its own kind."""
+def test_the_bounds_hold_on_the_engines_event_loop() -> None:
+    """Uvloop has its own kind of connections."""
     for trial in (flooded(plain=False), flooded(plain=True), overfilled()):
         uvloop.run(trial)
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    """It has its time, and what came of it is let go of."""
+async def test_an_incomplete_body_times_out() -> None:
+    """Its bytes are not counted any longer."""
     async with port() as made:
         late = await made.come()
         await late.send(b"x" * 10, size=20)
@@ -168,8 +168,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         assert held(made.front.visitors) == 0
 
 
-async def test_a_handshake_that_does_not_come_is_not_waited_for() -> None:
-    """Nor counted any longer than it has time."""
+async def test_a_missing_handshake_times_out() -> None:
+    """The connection is not counted any longer."""
     async with port() as made:
         silent = await made.come(plain=True)
         await made.until(lambda visitors: len(visitors) == 1)
@@ -177,8 +177,8 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for() -> None:
         await made.until(lambda visitors: not len(visitors))
 
 
-async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
-    """It has its time from its first byte, the first of a connection and each later one; who is idle has no end."""
+async def test_an_incomplete_head_times_out() -> None:
+    """The time starts with the first byte of each head; an idle connection has no timeout."""
     async with port(BOUNDS._replace(patience=0.5)) as made:
         idle, silent = await made.come(), await made.come()
         assert await idle.asks() == 200
@@ -201,7 +201,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for() -> None:
     ],
 )
 async def test_a_head_that_is_too_large_ends_the_connection(sent: bytes) -> None:
-    """By all its bytes, the number of its headers, the bytes of one and of the first line; long before its time."""
+    """Its total size, the number of headers, and the size of a header and of the first line are limited."""
     async with port(BOUNDS._replace(patience=1000.0)) as made:
         caller = await made.come()
         caller.writer.write(sent)
@@ -212,8 +212,8 @@ async def test_a_head_that_is_too_large_ends_the_connection(sent: bytes) -> None
         assert await caller.status() == 200
 
 
-async def test_who_sends_requests_ahead_is_dropped() -> None:
-    """Each that waits would keep its head in memory."""
+async def test_a_client_that_pipelines_requests_is_dropped() -> None:
+    """Each waiting request would keep its head in memory."""
     async with port() as made:
         caller = await made.come()
         caller.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
@@ -222,7 +222,7 @@ async def test_who_sends_requests_ahead_is_dropped() -> None:
 
 @pytest.mark.parametrize(("size", "head"), [(100_001, ""), (10**12, ""), (None, "Transfer-Encoding: chunked\r\n")])
 async def test_a_body_that_is_too_large_is_refused(size: int | None, head: str) -> None:
-    """By what it says it is, before any of it is read, or by what has come; the largest is read."""
+    """The Content-Length is checked before reading, otherwise the received bytes; the largest body is accepted."""
     async with port() as made:
         caller = await made.come()
         body = b"" if size else b"1ffff\r\n" + b"x" * 0x1FFFF + b"\r\n0\r\n\r\n"
@@ -231,18 +231,18 @@ async def test_a_body_that_is_too_large_is_refused(size: int | None, head: str) 
         assert await (await made.come()).asks(b"x" * 100_000) == 200
 
 
-async def test_what_is_packed_is_taken_as_it_is() -> None:
-    """A few bytes that unpack to gigabytes are a few bytes."""
+async def test_a_compressed_body_is_not_decompressed() -> None:
+    """A few bytes could otherwise decompress to gigabytes."""
     async with port(answer=gzip.decompress) as made:
         caller = await made.come()
         await caller.send(gzip.compress(b" " * 1_000_000), "Content-Encoding: gzip\r\n")
         assert (await caller.status(), caller.said) == (200, b"1000000")
 
 
-async def test_connections_that_break_off_are_nobodys_news(
+async def test_broken_connections_are_not_logged(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither in a body, nor in a head, nor with what is no HTTP: anybody could fill a log with them."""
+    """A client could otherwise fill the log with broken bodies, broken heads, and bytes that are no HTTP."""
     async with port() as made:
         half = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"
         for sent in (half, half[:9], b"\x00\xff\r\n\r\n", b"GET\r\n\r\n"):
@@ -259,8 +259,8 @@ async def test_connections_that_break_off_are_nobodys_news(
     assert caplog.text == ""
 
 
-async def test_a_front_that_is_deaf_refuses_at_once_and_answers_who_is_there() -> None:
-    """Those that are there have their answer, and then their end."""
+async def test_a_port_that_stops_listening_refuses_new_and_serves_open_connections() -> None:
+    """Open connections get their response, and are closed afterwards."""
     async with port() as made:
         before, number = await made.come(), made.front.port
         leaving = asyncio.ensure_future(made.front.deafen())

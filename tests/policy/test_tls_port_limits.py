@@ -1,4 +1,4 @@
-"""Who makes room at a port: whoever has most there, and never a caller with a few connections."""
+"""Tests of which connection of a port is dropped: one of the client with most of them, never one of a small client."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from tensile.policy.tls_port import PortClient, PortClients
 
 
 class Port:
-    """Visitors, by names of their own, and who was sent away."""
+    """Connections by name, and the names of those that were dropped."""
 
     def __init__(self, most: int = 4, content: int = 100) -> None:
         self.visitors = PortClients(most, content)
@@ -15,14 +15,14 @@ class Port:
         self.dropped: list[str] = []
 
     def enter(self, name: str, origin: str) -> None:
-        """Let one come, after the others."""
+        """Add a connection after the others."""
         made = PortClient(origin, float(len(self.named)), lambda: self.dropped.append(name))
         self.named[name] = made
         self.visitors.enter(made)
 
 
-def test_the_oldest_of_the_crowd_goes() -> None:
-    """For a newcomer of its own, and for one of somebody else."""
+def test_the_oldest_connection_of_the_largest_origin_is_dropped() -> None:
+    """That holds for a new connection of that origin and of another one."""
     port = Port()
     for name, origin in (("caller", "1"), ("a", "2"), ("b", "2"), ("c", "2"), ("d", "2"), ("other", "3")):
         port.enter(name, origin)
@@ -30,8 +30,8 @@ def test_the_oldest_of_the_crowd_goes() -> None:
     assert len(port.visitors) == 4
 
 
-def test_who_has_asked_a_question_goes_after_who_has_not() -> None:
-    """Also where both are behind one address, as behind a load balancer; then by when it last asked."""
+def test_connections_without_a_request_are_dropped_first() -> None:
+    """Clients may share a load balancer's address; after those, the one that was idle for longest is dropped."""
     port = Port()
     for name in "abcd":
         port.enter(name, "1")
@@ -46,8 +46,8 @@ def test_who_has_asked_a_question_goes_after_who_has_not() -> None:
     assert port.dropped[4:] == ["a"]
 
 
-def test_who_sends_most_goes_for_what_is_too_much_together() -> None:
-    """Of its address the one that has waited longest; what is let go of counts no more."""
+def test_the_origin_with_most_buffered_bytes_is_dropped_beyond_the_bound() -> None:
+    """Its connection that has waited longest is dropped, and released bytes do not count."""
     port = Port(most=10)
     for name, origin in (("caller", "1"), ("a", "2"), ("b", "2"), ("idle", "2")):
         port.enter(name, origin)
@@ -64,8 +64,8 @@ def test_who_sends_most_goes_for_what_is_too_much_together() -> None:
     assert port.dropped == ["a", "b"]
 
 
-def test_who_has_left_is_nobodys_concern() -> None:
-    """However often that is told."""
+def test_a_closed_connection_does_not_count() -> None:
+    """It may be removed more than once."""
     port = Port()
     port.enter("a", "1")
     port.visitors.hold(port.named["a"], 100)
@@ -79,8 +79,8 @@ def test_who_has_left_is_nobodys_concern() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 60)), max_size=200))
-def test_the_bounds_hold_whatever_comes(doings: list[tuple[int, int, int]]) -> None:
-    """And who has one connection and sends little is never sent away for others."""
+def test_the_bounds_hold_for_any_sequence_of_events(doings: list[tuple[int, int, int]]) -> None:
+    """A client with one connection and few bytes is never dropped for others."""
     port = Port(most=6)
     port.enter("caller", "caller")
     port.visitors.hold(port.named["caller"], 5)

@@ -1,4 +1,4 @@
-"""Steps carried out to the letter, and what the caches know afterwards."""
+"""Tests that each step is carried out exactly, and of the caches' content afterwards."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ SOME_PATCH = Patch("json-patch", [{"op": "replace", "path": "/metadata/uid", "va
 
 
 def copy(version: int = 0, **meta: Any) -> Manifest:
-    """Make our ConfigMap below, as a cluster answers it where a version is given."""
+    """Return the engine's ConfigMap in the lower cluster, as a cluster returns it if a version is given."""
     more = {"resourceVersion": str(version)} if version else {}
     return marked(config_map("settings", uid="below", **more, **meta), "above")
 
 
 def holding(*manifests: Manifest) -> Cache:
-    """Make a cache that was told of objects."""
+    """Create a synced cache that contains these objects."""
     cache = filled()
     if manifests:
         put(cache, *manifests)
@@ -37,32 +37,32 @@ def holding(*manifests: Manifest) -> Cache:
 
 
 def uid_in(cache: Cache) -> str | None:
-    """Return the UID of what the cache has under our name, None when nothing."""
+    """Return the UID of the cached object of the ConfigMap's name, None if there is none."""
     entry = cache.get("default", "settings")
     return entry.uid if entry else None
 
 
 def departed(cache: Cache) -> bool:
-    """Report whether the name is known to be empty."""
+    """Report whether the name is known to be absent."""
     return cache.tombstone("default", "settings") is not None
 
 
-def test_the_fake_honours_the_protocol() -> None:
-    """Or the tests here would prove nothing about a real client."""
+def test_the_fake_cluster_implements_the_protocol() -> None:
+    """Otherwise the tests in this module would not apply to a real client."""
     cluster: Cluster = Answering()
     assert cluster.name == A
 
 
-async def test_a_create_is_sent_as_it_is_and_known_at_once() -> None:
-    """The next decision sees it without waiting for the watch."""
+async def test_a_create_is_sent_unchanged_and_its_response_is_cached() -> None:
+    """The next decision sees the object without waiting for the watch."""
     cluster, cache = Answering(), holding()
     await carry_out(Step("create", REF, "", body=copy()), cluster, cache)
     assert cluster.asked == [("create", REF, copy())]
     assert uid_in(cache) == "made-settings"
 
 
-async def test_a_patch_is_sent_as_it_is_and_known_at_once() -> None:
-    """With its subresource."""
+async def test_a_patch_is_sent_unchanged_and_its_response_is_cached() -> None:
+    """The patch is sent with its subresource."""
     cluster, cache = Answering(), holding(copy())
     cluster.answer("patch", copy(50, labels={"app": "web"}))
     await carry_out(Step("patch", REF, "", patch=SOME_PATCH, subresource="status"), cluster, cache)
@@ -73,16 +73,16 @@ async def test_a_patch_is_sent_as_it_is_and_known_at_once() -> None:
 
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete", "confirm"])
-async def test_an_object_that_nobody_follows_is_written_all_the_same(verb: Any) -> None:
-    """Events and leases have no cache; nothing is read for one either."""
+async def test_a_step_without_a_cache_is_sent_unless_it_is_a_confirm(verb: Any) -> None:
+    """Events and leases have no cache, so writes are sent, and a confirm reads nothing."""
     cluster = Answering()
     await carry_out(Step(verb, REF, "", body=copy(), patch=SOME_PATCH, uid="below"), cluster, None)
     assert [one.verb for one in cluster.asked] == ([] if verb == "confirm" else [verb])
 
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
-async def test_a_refusal_is_raised_and_changes_no_cache(verb: Any) -> None:
-    """What it means is decided in one place, which is not here."""
+async def test_a_denied_write_raises_the_error_and_changes_no_cache(verb: Any) -> None:
+    """The loop decides what the error means, so carry_out only raises it."""
     cluster, cache = Answering(), holding(copy())
     cluster.answer(verb, Denied("quota"))
     with pytest.raises(Denied, match="quota"):
@@ -91,8 +91,8 @@ async def test_a_refusal_is_raised_and_changes_no_cache(verb: Any) -> None:
     assert not departed(cache)
 
 
-async def test_a_delete_carries_uid_and_grace() -> None:
-    """So that another object of that name survives it; and a resourceVersion where the object has to be as it was."""
+async def test_a_delete_sends_uid_grace_period_and_resource_version() -> None:
+    """The UID protects a successor of that name, and a resourceVersion requires an unchanged object."""
     cluster = Answering()
     await carry_out(Step("delete", REF, "", uid="below", grace=5), cluster, holding(copy()))
     await carry_out(Step("delete", REF, "", uid="below", version="7"), cluster, holding(copy()))
@@ -105,18 +105,21 @@ GONE_AFTER = {
     "the object as it was": (copy(50), None, True),
     "a pod with time left": (copy(50, **ENDING), None, False),
     "a pod without time left": (copy(50, **ENDING | {"deletionGracePeriodSeconds": 0}), None, True),
-    "a forced end": (copy(50, **ENDING), 0, True),
-    "a forced end that a finalizer holds up": (copy(50, **ENDING, finalizers=["x/y"]), 0, False),
+    "a forced deletion": (copy(50, **ENDING), 0, True),
+    "a forced deletion that a finalizer delays": (copy(50, **ENDING, finalizers=["x/y"]), 0, False),
     "a finalizer": (copy(50, finalizers=["x/y"]), None, False),
-    "an object that ends by and by, such as a namespace": (
+    "an object that terminates gradually, such as a namespace": (
         copy(50, deletionTimestamp="2026-03-01T12:00:00Z"), None, False,
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "grace", "gone"), GONE_AFTER.values(), ids=GONE_AFTER.keys())
-async def test_a_delete_tells_whether_the_object_is_gone(answer: Manifest, grace: int | None, gone: bool) -> None:  # noqa: FBT001 - a parameter
-    """Gone for certain only when nothing holds it; else it is known to be ending."""
+async def test_a_delete_response_shows_if_the_object_is_gone(answer: Manifest, grace: int | None, gone: bool) -> None:  # noqa: FBT001 - a parameter
+    """It is only gone if neither a finalizer nor a grace period keeps it.
+
+    Otherwise it is cached as terminating.
+    """
     cluster, cache = Answering(), holding(copy())
     cluster.answer("delete", answer)
     await carry_out(Step("delete", REF, "", uid="below", grace=grace), cluster, cache)
@@ -126,14 +129,14 @@ async def test_a_delete_tells_whether_the_object_is_gone(answer: Manifest, grace
     assert entry is None or entry.version == 50
 
 
-async def test_a_successor_seen_meanwhile_outlives_the_answer_to_a_delete() -> None:
-    """The watch told of the next object of that name before the answer arrived."""
+async def test_a_successor_that_the_watch_reports_first_survives_a_delete_response() -> None:
+    """The watch reports the next object of that name before the delete returns."""
 
     class Overtaken(Answering):
-        """Lets the watch be faster than the answer."""
+        """A cluster whose watch is faster than its response to a delete."""
 
         async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-            """Tell the cache of a successor first."""
+            """Add a successor to the cache before the delete is sent."""
             put(cache, config_map("settings", uid="next"))
             return await super().delete(ref, uid=uid, grace=grace, version=version)
 
@@ -143,8 +146,11 @@ async def test_a_successor_seen_meanwhile_outlives_the_answer_to_a_delete() -> N
     assert not departed(cache)
 
 
-async def test_a_deleted_object_is_gone_also_where_the_watch_lags_behind_our_own_write() -> None:
-    """The answer to a patch made it newer than anything that the watch has told; else it would be deleted twice."""
+async def test_a_deleted_object_leaves_the_cache_even_if_the_watch_lags_behind_a_patch() -> None:
+    """The response to a patch is newer than all watch events.
+
+    Without the removal the object would be deleted twice.
+    """
     cache = holding(copy())
     cache.apply_response(orjson.dumps(copy(cache.version + 10)))
     await carry_out(Step("delete", REF, "", uid="below", grace=0), Answering(), cache)
@@ -152,8 +158,8 @@ async def test_a_deleted_object_is_gone_also_where_the_watch_lags_behind_our_own
     assert departed(cache)
 
 
-async def test_a_name_is_found_empty_also_where_the_watch_lags_behind_our_own_write() -> None:
-    """What we wrote ourselves came before the read was sent."""
+async def test_a_reread_confirms_absence_even_if_the_watch_lags_behind_a_patch() -> None:
+    """The engine's own write precedes the read, so the read is newer."""
     cluster, cache = Answering(), holding(copy())
     cache.apply_response(orjson.dumps(copy(cache.version + 10)))
     cluster.answer("read", NotFound("gone", cluster=A))
@@ -161,8 +167,8 @@ async def test_a_name_is_found_empty_also_where_the_watch_lags_behind_our_own_wr
     assert departed(cache)
 
 
-async def test_a_confirmation_finds_the_name_empty() -> None:
-    """Read at quorum: now its absence means something."""
+async def test_a_confirm_that_finds_no_object_records_the_name_as_absent() -> None:
+    """The object is read at quorum, so its absence is certain."""
     cluster, cache = Answering(), holding()
     await carry_out(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert cluster.verbs() == ["read ConfigMap settings"]
@@ -171,8 +177,8 @@ async def test_a_confirmation_finds_the_name_empty() -> None:
 
 
 @pytest.mark.parametrize("uid", ["below", "above"])
-async def test_a_confirmation_finds_what_was_missed(uid: str) -> None:
-    """The object itself, or what was made for the upper object of that UID: the cache gets to know it."""
+async def test_a_confirm_caches_the_object_if_it_has_the_uid_or_was_made_for_it(uid: str) -> None:
+    """The step's UID is that of the object or of its upper object, and the object is not recorded as deleted."""
     cluster, cache = Answering(), holding()
     cluster.answer("read", copy(50))
     await carry_out(Step("confirm", REF, "", uid=uid), cluster, cache)
@@ -181,8 +187,8 @@ async def test_a_confirmation_finds_what_was_missed(uid: str) -> None:
     assert not cache.is_deleted("default", "settings", uid)
 
 
-async def test_a_name_that_is_anothers_counts_as_empty() -> None:
-    """What we look for is gone, whoever took its place."""
+async def test_an_object_of_another_owner_counts_as_absent_in_a_reread() -> None:
+    """The object that is looked for is deleted, whichever object has its name now."""
     cluster, cache = Answering(), holding(copy())
     cluster.answer("read", config_map("settings", uid="theirs", resourceVersion="50"))
     await reread(Step("confirm", REF, "", uid="above"), cluster, cache)
@@ -191,8 +197,8 @@ async def test_a_name_that_is_anothers_counts_as_empty() -> None:
     assert cache.is_deleted("default", "settings", "above")
 
 
-async def test_a_failed_confirmation_confirms_nothing() -> None:
-    """A cluster that does not answer says nothing about what is there."""
+async def test_a_failed_confirm_records_no_absence() -> None:
+    """A cluster that does not respond proves nothing about its objects."""
     cluster, cache = Answering(), holding()
     cluster.answer("read", Unreachable("no answer"))
     with pytest.raises(Unreachable):
@@ -200,8 +206,8 @@ async def test_a_failed_confirmation_confirms_nothing() -> None:
     assert not departed(cache)
 
 
-async def test_after_a_lost_race_the_object_is_known_as_it_is_now() -> None:
-    """A conflict over a version leaves the object where it is: nothing may take it for gone."""
+async def test_a_reread_after_a_conflict_caches_the_current_object() -> None:
+    """A conflict over a resourceVersion must not make the object count as deleted."""
     cluster, cache = Answering(), holding(copy())
     cluster.answer("read", copy(50))
     await reread(Step("patch", REF, "", patch=SOME_PATCH, uid="below"), cluster, cache)
@@ -210,8 +216,8 @@ async def test_after_a_lost_race_the_object_is_known_as_it_is_now() -> None:
     assert entry.version == 50
 
 
-async def test_a_write_about_whatever_stands_there_finds_it() -> None:
-    """Fenced by a version alone, a step names no UID, so whatever is read is what it is about."""
+async def test_a_reread_for_a_step_without_a_uid_caches_any_object_of_that_name() -> None:
+    """A step with only a resourceVersion as precondition names no UID, so it applies to the object that is read."""
     cluster, cache = Answering(), holding()
     cluster.answer("read", copy(50))
     await reread(Step("patch", REF, "", patch=SOME_PATCH), cluster, cache)
@@ -219,8 +225,8 @@ async def test_a_write_about_whatever_stands_there_finds_it() -> None:
     assert not departed(cache)
 
 
-async def test_a_successor_that_is_known_stays_known() -> None:
-    """The upper pod was replaced while its predecessor's status was being written: the new one is not gone."""
+async def test_a_cached_successor_stays_cached_if_its_predecessor_is_reread() -> None:
+    """The upper pod was replaced during a write of its predecessor's status: only the predecessor is deleted."""
     ref = Ref(UPPER, POD, "default", "web")
     successor = upper_pod(uid="two")
     cluster, cache = Answering(UPPER), holding(successor)
@@ -234,14 +240,14 @@ async def test_a_successor_that_is_known_stays_known() -> None:
     assert not cache.is_deleted("default", "web", "two")
 
 
-async def test_news_that_came_while_reading_count() -> None:
-    """The watch told of a newer object after the read was sent, so the name is not empty."""
+async def test_an_object_that_the_watch_reports_during_a_read_stays_cached() -> None:
+    """The watch reports a newer object after the read was sent, so the name is not absent."""
 
     class Overtaken(Answering):
-        """Lets the watch be faster than the answer."""
+        """A cluster whose watch is faster than its response to a read."""
 
         async def read(self, ref: Ref) -> bytes:
-            """Tell the cache first."""
+            """Add the object to the cache before the read."""
             put(cache, copy())
             return await super().read(ref)
 
@@ -256,7 +262,10 @@ async def problem_of(
     cache: Cache | None = None,
     judged: Problem | None = TAKEN,
 ) -> bool:
-    """Ask whose a name is after a create met it; `judged` is what keeps a stranger's object from being taken over."""
+    """Report whether a create that met AlreadyExists is a conflict.
+
+    `judged` is the reason why an object of another owner must not be adopted, None if it may be.
+    """
     cluster = Answering()
     cluster.answer("read", found)
     asked = step or Step("create", REF, "", body=copy())
@@ -273,38 +282,38 @@ async def problem_of(
     ],
     ids=["without marks", "of another owner", "with the label alone"],
 )
-async def test_a_name_is_taken_by_what_is_not_ours(found: Manifest) -> None:
-    """A forged label is not enough; and the cache holds nothing of others."""
+async def test_an_object_that_is_not_ours_is_a_conflict_and_is_not_cached(found: Manifest) -> None:
+    """A forged owner label alone does not make it an object of this topology."""
     cache = holding()
     assert await problem_of(found, cache=cache)
     assert uid_in(cache) is None
 
 
-async def test_our_own_object_is_not_taken() -> None:
-    """Its creation was answered into a broken connection: the cache gets to know it."""
+async def test_an_existing_object_of_this_owner_is_no_conflict_and_is_cached() -> None:
+    """The connection broke before the response to its creation arrived."""
     cache = holding()
     assert not await problem_of(copy(50), cache=cache)
     assert uid_in(cache) == "below"
 
 
-async def test_our_own_object_is_known_again_that_the_watch_has_lost_sight_of() -> None:
-    """Somebody took off the label by which it is selected; what is found is as it was when the watch saw it leave."""
+async def test_an_object_of_this_owner_that_lost_its_label_is_cached_again() -> None:
+    """The watch does not select it any more because a client removed the label, and the object is unchanged since."""
     cache = holding(copy())
     cache.remove(orjson.dumps(copy(50)))
     assert not await problem_of(copy(50), cache=cache)
     assert uid_in(cache) == "below"
 
 
-async def test_our_own_object_that_goes_while_it_is_read_stays_gone() -> None:
-    """Nobody would tell of its end again."""
+async def test_an_object_that_is_deleted_during_a_read_is_not_cached_again() -> None:
+    """No further watch event would report its deletion."""
     cache = holding(copy())
     cache.remove(orjson.dumps(copy(51)))
     assert not await problem_of(copy(50), cache=cache)
     assert uid_in(cache) is None
 
 
-async def test_a_pod_in_anothers_place_is_known_again_that_lost_its_label() -> None:
-    """Or it would be made in vain for ever, and what keeps it never go."""
+async def test_a_replacement_pod_that_lost_its_label_is_cached_again() -> None:
+    """Otherwise the engine would try to create it again and again, and would never delete the pod that it replaces."""
     cache = holding(successor("new", "old"))
     cache.remove(orjson.dumps(successor("new", "old")))
     step = Step("create", Ref(UPPER, POD, "default", "web"), "", body=successor("", "old"))
@@ -313,82 +322,91 @@ async def test_a_pod_in_anothers_place_is_known_again_that_lost_its_label() -> N
 
 
 def successor(uid: str, replaces: str) -> Manifest:
-    """Make a pod that has another's place, as a cluster answers it."""
+    """Return a pod that replaces another pod, as a cluster returns it."""
     return upper_pod(uid=uid, resourceVersion="50", annotations={REPLACES: replaces})
 
 
 @pytest.mark.parametrize(
     ("found", "is_taken", "known"),
     [
-        pytest.param(successor("new", "old"), False, True, id="made by the engine before"),
-        pytest.param(successor("new", "other"), True, False, id="in another's place"),
-        pytest.param(upper_pod(uid="new", resourceVersion="50"), True, False, id="somebody else's"),
-        pytest.param(successor("old", "older"), False, False, id="not gone yet"),
+        pytest.param(successor("new", "old"), False, True, id="created earlier by the engine"),
+        pytest.param(successor("new", "other"), True, False, id="replaces another pod"),
+        pytest.param(upper_pod(uid="new", resourceVersion="50"), True, False, id="of another client"),
+        pytest.param(successor("old", "older"), False, False, id="the predecessor"),
     ],
 )
-async def test_the_place_of_a_pod_is_taken_by_no_other(found: Manifest, *, is_taken: bool, known: bool) -> None:
-    """What is there in its place already is known from then on."""
+async def test_a_replacement_pod_conflicts_with_unrelated_pods(found: Manifest, *, is_taken: bool, known: bool) -> None:
+    """A pod that replaces the same predecessor is cached, and the predecessor itself is no conflict."""
     cache = holding()
     step = Step("create", Ref(UPPER, POD, "default", "web"), "", body=successor("", "old"))
     assert await problem_of(found, step, cache) == is_taken
     assert (cache.get("default", "web") is not None) == known
 
 
-async def test_a_name_that_came_free_is_not_taken() -> None:
-    """It is tried again."""
+async def test_a_name_that_is_free_again_is_no_conflict() -> None:
+    """The create can be retried."""
     assert not await problem_of(NotFound("gone"))
 
 
-async def test_a_namespace_is_nobodys() -> None:
-    """One that somebody else made can be used."""
+async def test_an_existing_namespace_of_another_client_is_no_conflict() -> None:
+    """The engine can use a namespace that another client created, so it is cached."""
     cache = holding()
     step = Step("create", Ref(A, NAMESPACE, "", "default"), "", body=marked(space(), "above"))
     assert not await problem_of(space(resourceVersion="50"), step, cache)
     assert cache.get("", "default") is not None
 
 
-async def test_an_event_that_exists_has_been_told() -> None:
-    """Nothing has to be read for that."""
+async def test_an_event_that_exists_is_no_conflict_and_is_not_read() -> None:
+    """An Event that exists has been recorded already."""
     cluster = Answering()
     event = Step("create", Ref(UPPER, EVENT, "default", "web.1"), "", body=thing("Event", "web.1"))
     assert await taken(event, cluster, None, lambda _found: conflict(REF)) is None
     assert cluster.asked == []
 
 
-async def test_who_cannot_be_asked_decides_nothing() -> None:
-    """The error goes to the one place that knows what it means."""
+async def test_an_error_of_the_read_after_already_exists_is_raised() -> None:
+    """The loop decides what the error means."""
     with pytest.raises(Conflict):
         await problem_of(Conflict("not now"))
 
 
-async def test_what_may_be_taken_over_gets_into_the_cache() -> None:
-    """For the decision that makes it ours; also where the watch has seen it leave what is ours."""
+async def test_an_object_that_may_be_adopted_is_cached() -> None:
+    """The next decision adopts it.
+
+    This also applies if the watch reported that the object is not selected any more.
+    """
     cache = holding(copy())
     cache.remove(orjson.dumps(copy(40)))
     assert not await problem_of(config_map("settings", uid="below", resourceVersion="40"), cache=cache, judged=None)
     assert uid_in(cache) == "below"
 
 
-# What somebody wrote on an upper pod, and pods of other nodes.
+# Annotations of tenants on upper pods, and pods of other nodes.
 
 ABOVE = Ref(UPPER, POD, "default", "web")
 
 
 def stored_pod(**meta: Any) -> Manifest:
-    """Make an upper pod as a cluster answers it."""
+    """Return an upper pod as a cluster returns it."""
     return upper_pod(resourceVersion="50", **meta)
 
 
-async def test_the_uid_that_is_written_on_an_upper_pod_does_not_make_it_the_one_that_is_sought() -> None:
-    """Else the question would be asked again and again: its tenant writes what he likes."""
+async def test_the_upper_uid_annotation_on_an_upper_pod_does_not_identify_it_in_a_confirm() -> None:
+    """Its tenant can write any annotation.
+
+    If it counted, the same confirm would be sent again and again.
+    """
     cluster, cache = Answering(), filled()
     cluster.answer("read", stored_pod(uid="theirs", annotations={UPPER_UID: "sought"}))
     await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, cache)
     assert cache.is_deleted("default", "web", "sought")
 
 
-async def test_an_upper_pod_on_another_node_is_not_taken_for_one_of_this_lower() -> None:
-    """A forged lower pod with its UID asks after it: its own lower's engine would mirror it there a second time."""
+async def test_an_upper_pod_on_another_node_is_not_cached_for_this_lower() -> None:
+    """A forged lower pod may name its UID.
+
+    The engine would then mirror an upper pod of another lower a second time.
+    """
     lower = world().lowers[A]
     cluster = Answering()
     cluster.answer("read", {**stored_pod(uid="sought"), "spec": {"nodeName": B}})

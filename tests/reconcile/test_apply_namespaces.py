@@ -1,4 +1,4 @@
-"""A namespace is looked into before it is deleted: everything in it would go with it."""
+"""Tests that a namespace is checked for content before it is deleted, because its deletion removes everything in it."""
 
 from typing import Any
 
@@ -33,7 +33,10 @@ ROOT = config_map("kube-root-ca.crt", namespace="team")
 
 
 class Site(DryRunCluster):
-    """A cluster that knows some kinds more, and refuses to list some; `asked` is what was listed, in order."""
+    """A cluster with additional kinds that denies the listing of some.
+
+    `asked` are the names of the kinds that were listed, in order.
+    """
 
     def __init__(self, *more: Kind, refuses: dict[str, Exception] | None = None) -> None:
         super().__init__(A, now=lambda: NOW)
@@ -44,11 +47,11 @@ class Site(DryRunCluster):
         self.place(CONFIG_MAP, ROOT)
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Return the usual kinds, and these."""
+        """Return the usual kinds and the additional ones."""
         return (CONFIG_MAP, EVENT, POD, SECRET, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, *self.more)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """List, or refuse."""
+        """List objects, or raise the error of the kind."""
         assert selection == Selection("team")
         self.asked.append(kind.name)
         if kind.name in self.refuses:
@@ -57,7 +60,7 @@ class Site(DryRunCluster):
 
 
 async def objection(site: Site) -> str:
-    """Return why the namespace may not go, "" when it may."""
+    """Return the reason why the namespace must not be deleted, "" if it may be."""
     try:
         await look_into(site, TEAM)
     except Denied as error:
@@ -68,8 +71,8 @@ async def objection(site: Site) -> str:
     return found.message
 
 
-async def test_what_kubernetes_itself_puts_into_each_namespace_does_not_count() -> None:
-    """Its account and its root certificate."""
+async def test_objects_that_kubernetes_creates_in_each_namespace_do_not_count() -> None:
+    """The default ServiceAccount and the ConfigMap with the root certificate do not keep the namespace."""
     site = Site()
     site.place(SERVICE_ACCOUNT, account("team"))
     assert await objection(site) == ""
@@ -87,8 +90,8 @@ async def test_what_kubernetes_itself_puts_into_each_namespace_does_not_count() 
     ],
     ids=lambda one: one.name if isinstance(one, Kind) else "",
 )
-async def test_anything_else_keeps_the_namespace(kind: Kind, manifest: Manifest) -> None:
-    """Of whatever kind, also one that no release of Kubernetes knows; it is named."""
+async def test_any_other_object_prevents_the_deletion_of_the_namespace(kind: Kind, manifest: Manifest) -> None:
+    """Objects of every kind count, including those of custom resources, and the message names the object."""
     site = Site(WIDGET)
     site.place(kind, manifest)
     name = manifest["metadata"]["name"]
@@ -97,16 +100,16 @@ async def test_anything_else_keeps_the_namespace(kind: Kind, manifest: Manifest)
     )
 
 
-async def test_what_is_in_another_namespace_does_not_count() -> None:
-    """Each is looked into by itself."""
+async def test_objects_in_another_namespace_do_not_count() -> None:
+    """Each namespace is checked separately."""
     site = Site()
     site.place(NAMESPACE, space("other"))
     site.place(CONFIG_MAP, config_map(namespace="other"))
     assert await objection(site) == ""
 
 
-async def test_events_and_measurements_do_not_count() -> None:
-    """They tell of other objects, and are not asked for."""
+async def test_events_and_metrics_do_not_count() -> None:
+    """They only describe other objects, and are not listed."""
     site = Site(METRICS, NEWS)
     site.place(EVENT, thing("Event", "web.1", "team"))
     assert await objection(site) == ""
@@ -114,58 +117,61 @@ async def test_events_and_measurements_do_not_count() -> None:
     assert "Event" not in site.asked
 
 
-async def test_what_may_not_be_listed_may_be_there() -> None:
-    """Then nobody can be sure."""
+async def test_a_kind_that_must_not_be_listed_counts_as_present() -> None:
+    """If the engine may not list a kind, it cannot be sure that the namespace is empty."""
     site = Site(refuses={"Service": Denied("services is forbidden", status=403, reason="Forbidden")})
     assert "the engine cannot list its services: services is forbidden" in await objection(site)
 
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), NotFound("no such kind", status=404)])
-async def test_a_cluster_that_gives_no_answer_is_asked_again_later(error: Any) -> None:
-    """Its error is told as it is."""
+async def test_an_error_of_a_list_that_is_not_a_denial_is_raised(error: Any) -> None:
+    """The namespace is checked again later."""
     with pytest.raises(type(error)):
         await look_into(Site(refuses={"Secret": error}), TEAM)
 
 
 class Retiring(Site):
-    """A cluster from which a kind is removed while a namespace is examined; `left` are its kinds from then on."""
+    """A cluster that stops serving a kind during the check of a namespace. `left` are its kinds afterwards."""
 
     def __init__(self, left: tuple[Kind, ...]) -> None:
         super().__init__(WIDGET, refuses={WIDGET.name: NotFound("404 page not found", status=404)})
         self.left = left
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """List, with other kinds from now on."""
+        """List objects, and replace the additional kinds from now on."""
         self.more = self.left
         return await super().list(kind, selection, read)
 
 
-async def test_a_kind_that_is_removed_meanwhile_has_no_objects() -> None:
-    """The namespace may go; a kind that the cluster still serves, in whatever version, has to be listed."""
+async def test_a_kind_that_is_removed_during_the_check_has_no_objects() -> None:
+    """The namespace may be deleted.
+
+    A kind that the cluster still serves, in any version, has to be listed.
+    """
     assert await objection(Retiring(())) == ""
     for left in (WIDGET, WIDGET._replace(api="example.com/v2")):
         with pytest.raises(NotFound):
             await look_into(Retiring((left,)), TEAM)
 
 
-async def test_where_something_is_most_often_is_looked_first() -> None:
-    """Pods, ConfigMaps, Secrets: so that a namespace in use costs one question."""
+async def test_the_most_common_kinds_are_listed_first() -> None:
+    """Pods, ConfigMaps and Secrets come first, so the check of a used namespace needs one request."""
     site = Site()
     site.place(POD, thing("Pod", "web", "team"))
     await objection(site)
     assert site.asked == ["Pod"]
 
 
-def test_the_first_name_is_given() -> None:
-    """Of what counts."""
+def test_the_first_object_that_kubernetes_did_not_create_is_named() -> None:
+    """The name kube-root-ca.crt only counts for kinds other than ConfigMap."""
     names = [name_in(orjson.dumps(one)) for one in (ROOT, config_map("one"), config_map("two"))]
     assert first_of_somebody(CONFIG_MAP, names) == "one"
     assert first_of_somebody(CONFIG_MAP, names[:1]) == ""
     assert first_of_somebody(SECRET, names[:1]) == "kube-root-ca.crt"
 
 
-async def test_a_namespace_with_something_in_it_is_not_deleted() -> None:
-    """No request for it is sent; empty, it is."""
+async def test_a_namespace_with_objects_is_not_deleted() -> None:
+    """No delete is sent until the namespace is empty."""
     site = Site()
     site.place(SECRET, thing("Secret", "theirs", "team"))
     space_now = site.find(NAMESPACE, "", "team")

@@ -1,4 +1,4 @@
-"""Tokens get into what is sent, and nowhere else."""
+"""Tests that tokens are in requests only, not in steps, logs or output."""
 
 from base64 import b64encode
 from datetime import timedelta
@@ -32,43 +32,43 @@ HIDDEN = b64encode(MARKER.encode()).decode()
 
 
 def wanted() -> TokenSecret:
-    """Want two tokens in a Secret."""
+    """Return the desired Secret with two tokens."""
     return TokenSecret(REF, ACCOUNT, ASKS, secret(**{"token": "", "token-vault": ""}), "because")
 
 
 def secret(**data: str) -> Manifest:
-    """Make the Secret."""
+    """Return the Secret with a CA certificate and these entries."""
     meta = {"name": "tokens", "namespace": "default"}
     return marked({"kind": "Secret", "metadata": meta, "data": {"ca.crt": "Y2E=", **data}}, "Pod-web", uid="below")
 
 
 def answer(token: str = MARKER, seconds: int = 3600) -> Manifest:
-    """Make an answered TokenRequest."""
+    """Return the response to a TokenRequest."""
     return {"spec": {"expirationSeconds": seconds}, "status": {"token": token, "expirationTimestamp": "ignored"}}
 
 
 def the_step(here: World) -> Step:
-    """Plan the Secret."""
+    """Return the only step of the plan for the Secret."""
     (step,) = plan(ONE, Decision((wanted(),)), here).steps
     return step
 
 
 def renewal() -> Step:
-    """Plan the Secret where it is there."""
+    """Return the step for a Secret that exists."""
     here = world()
     put(here.lowers[A].secrets, secret(token="b2xk"))
     return the_step(here)
 
 
-def test_a_secret_that_is_missing_is_made_without_a_token_in_the_step() -> None:
-    """The step says which tokens it asks for; people decide about it."""
+def test_a_missing_secret_is_created_by_a_step_without_tokens() -> None:
+    """The step names the tokens that it requests, and it is part of the plan that a user approves."""
     step = the_step(world())
     assert (step.verb, step.ref, step.body, step.in_plan) == ("create", REF, wanted().manifest, True)
     assert step.grant == TokenGrant(ACCOUNT, ASKS, NOW)
 
 
-def test_a_secret_that_is_there_is_written_anew_unseen() -> None:
-    """For that object as it was read; renewing tokens is nobody's decision."""
+def test_an_existing_secret_is_patched_by_a_step_outside_the_plan() -> None:
+    """The patch has preconditions on UID and resourceVersion, and renewing tokens needs no approval."""
     step = renewal()
     assert (step.verb, step.uid, step.in_plan) == ("patch", "below", False)
     assert step.patch is not None
@@ -81,8 +81,8 @@ def test_a_secret_that_is_there_is_written_anew_unseen() -> None:
 
 
 @pytest.mark.parametrize("foreign", [{}, {"owner": STRANGER}])
-def test_a_secret_that_is_not_ours_is_a_conflict(foreign: dict[str, Any]) -> None:
-    """No token is asked for, and nothing is written."""
+def test_a_secret_of_another_owner_is_a_conflict(foreign: dict[str, Any]) -> None:
+    """No step results, so no token is requested and nothing is written."""
     here = world()
     plain = {"kind": "Secret", "metadata": {"name": "tokens", "namespace": "default", "uid": "foreign"}}
     put(here.lowers[A].secrets, marked(plain, "Pod-web", **foreign) if foreign else plain)
@@ -92,8 +92,8 @@ def test_a_secret_that_is_not_ours_is_a_conflict(foreign: dict[str, Any]) -> Non
     assert found.problem.reason == "NameConflict"
 
 
-def test_answers_fill_a_creation() -> None:
-    """Each under its key, beside what is there; the term is that of the token that ends first."""
+def test_issued_tokens_are_inserted_into_a_create() -> None:
+    """The existing data stays, and the term is that of the token that expires first."""
     step = filled(the_step(world()), [answer("one", 3600), answer("two", 600)])
     assert step.body is not None
     assert step.body["data"] == {"ca.crt": "Y2E=", "token": "b25l", "token-vault": "dHdv"}
@@ -101,8 +101,8 @@ def test_answers_fill_a_creation() -> None:
     assert step.body["metadata"]["annotations"][UPPER_UID] == "Pod-web"
 
 
-def test_answers_fill_a_renewal() -> None:
-    """The fences stay."""
+def test_issued_tokens_are_inserted_into_a_patch() -> None:
+    """The preconditions of the patch stay."""
     step = renewal()
     done = filled(step, [answer("one", 3600), answer("two", 600)])
     assert step.patch is not None
@@ -113,8 +113,8 @@ def test_answers_fill_a_renewal() -> None:
     assert term == TERM
 
 
-def test_the_decided_step_never_holds_a_token() -> None:
-    """It is what is logged, recorded and printed; only a copy is filled."""
+def test_the_planned_step_never_contains_a_token() -> None:
+    """The planned step is logged, recorded and printed, so tokens are inserted into a copy."""
     for step in (the_step(world()), renewal()):
         before = repr(step)
         assert HIDDEN in repr(filled(step, [answer(), answer()]))
@@ -122,33 +122,33 @@ def test_the_decided_step_never_holds_a_token() -> None:
         assert HIDDEN not in before
 
 
-def test_a_term_is_read_as_it_was_written() -> None:
-    """And its share is what is renewed by."""
+def test_a_token_term_is_parsed_as_it_was_written() -> None:
+    """Its share of the term determines the time of the renewal."""
     term = TokenTerm(NOW, 3600)
     assert term_of({"metadata": {"annotations": {TOKEN_TERM: str(term)}}}) == term
     assert term.passed(0.8) == NOW + timedelta(seconds=2880)
 
 
 @pytest.mark.parametrize("text", ["", "/PT5S", "2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z/PTxS", "x/PT5S", "PT5S"])
-def test_a_term_that_somebody_spoilt_is_none(text: str) -> None:
-    """Then tokens are issued anew."""
+def test_an_invalid_or_missing_token_term_is_none(text: str) -> None:
+    """Without a valid term, new tokens are issued."""
     assert term_of({"metadata": {"annotations": {TOKEN_TERM: text}}}) is None
     assert term_of({"metadata": {}}) is None
 
 
-# Asking.
+# Requesting tokens.
 
 
-async def test_a_step_that_asks_for_nothing_is_left_alone() -> None:
-    """No cluster is asked."""
+async def test_a_step_without_token_requests_is_returned_unchanged() -> None:
+    """No request is sent to any cluster."""
     step = Step("create", REF, "", body=secret())
     upper = Answering(UPPER)
     assert await granted(step, {UPPER: upper}) is step
     assert upper.asked == []
 
 
-async def test_each_token_is_asked_of_the_accounts_cluster() -> None:
-    """As the requests say, in their order."""
+async def test_each_token_is_requested_from_the_cluster_of_the_account() -> None:
+    """The TokenRequests are sent as the step has them, in their order."""
     upper = Answering(UPPER)
     upper.answer("issue", answer("one"), answer("two"))
     step = await granted(the_step(world()), {UPPER: upper})
@@ -159,14 +159,14 @@ async def test_each_token_is_asked_of_the_accounts_cluster() -> None:
     assert step.body["data"]["token-vault"] == "dHdv"
 
 
-async def test_without_the_accounts_cluster_nothing_is_done() -> None:
-    """It is not connected yet."""
+async def test_a_token_request_raises_unreachable_if_the_accounts_cluster_is_not_connected() -> None:
+    """The cluster may not be connected yet."""
     with pytest.raises(Unreachable, match="not connected"):
         await granted(the_step(world()), {})
 
 
-async def test_one_refusal_is_enough() -> None:
-    """A Secret with half of its tokens would start a pod that cannot work."""
+async def test_one_denied_token_request_fails_the_whole_step() -> None:
+    """A Secret with only some of its tokens would start a pod that cannot work."""
     upper = Answering(UPPER)
     upper.answer("issue", answer(), Denied("no rights", reason="Forbidden"))
     with pytest.raises(Denied, match="no rights"):
@@ -174,8 +174,8 @@ async def test_one_refusal_is_enough() -> None:
 
 
 @in_virtual_time
-async def test_the_loop_sends_tokens_and_tells_nobody() -> None:
-    """What reaches the lower cluster holds them; what the observer hears does not."""
+async def test_the_loop_sends_tokens_to_the_lower_but_not_to_the_observer() -> None:
+    """Only the request to the lower cluster contains the tokens."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("issue", answer(), answer())
     await bench.run(Decision((wanted(),)), Decision())
@@ -188,8 +188,8 @@ async def test_the_loop_sends_tokens_and_tells_nobody() -> None:
 
 
 @in_virtual_time
-async def test_the_loop_says_why_no_token_is_issued_and_writes_nothing() -> None:
-    """The key has the upper cluster's words, and is tried again after a while."""
+async def test_a_denied_token_request_is_a_problem_and_writes_nothing() -> None:
+    """The problem has the message of the upper cluster, and the step is retried after a back-off."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("issue", Denied("no rights", reason="Forbidden", status=403))
     await bench.run(Decision((wanted(),)))
@@ -203,8 +203,8 @@ async def test_the_loop_says_why_no_token_is_issued_and_writes_nothing() -> None
 
 
 @in_virtual_time
-async def test_a_lost_upper_cluster_is_no_word_against_the_lower() -> None:
-    """The step rests, and nothing is said of it."""
+async def test_an_unreachable_upper_cluster_delays_the_step_without_a_problem() -> None:
+    """The step backs off, and the key of the lower gets no problem."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("issue", Unreachable("no answer"))
     await bench.run(Decision((wanted(),)))
@@ -214,8 +214,8 @@ async def test_a_lost_upper_cluster_is_no_word_against_the_lower() -> None:
     await bench.close()
 
 
-def test_a_step_can_be_told_from_another_whatever_tokens_it_asks_for() -> None:
-    """A refused one rests as any other."""
+def test_the_identity_of_a_step_does_not_depend_on_its_token_requests() -> None:
+    """A refused step with token requests backs off like any other step."""
     step = the_step(world())
     assert step.identity == replace(step, grant=None).identity
     assert orjson.loads(orjson.dumps(step.operations)) == list(step.operations)

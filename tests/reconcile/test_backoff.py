@@ -1,4 +1,4 @@
-"""What keys wait for, and how refused steps rest."""
+"""Tests of dependencies between keys, back-off of refused steps, and deduplication of Events."""
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ NO = Problem("Forbidden", "no")
 
 
 def apart(**spec: str) -> Step:
-    """Make a change of a running pod."""
+    """Return an independent patch of a running pod."""
     operations = tuple({"op": "replace", "path": f"/spec/{field}", "value": value} for field, value in spec.items())
     patch = Patch("strategic-merge-patch", {"spec": spec})
     return Step("patch", CREATE.ref, "because", patch=patch, operations=operations, independent=True)
@@ -40,8 +40,8 @@ def apart(**spec: str) -> Step:
 IMAGE, SIZE = apart(image="a:2"), apart(size="2")
 
 
-def test_a_key_waits_until_it_says_otherwise() -> None:
-    """Only what is newly awaited is given back, so that two keys do not wake each other for ever."""
+def test_a_key_keeps_its_dependencies_until_they_are_replaced() -> None:
+    """Only new dependencies are returned, so that two keys do not enqueue each other indefinitely."""
     waits = DependencyIndex()
     assert waits.note(ONE, [TWO]) == {TWO}
     assert waits.note(ONE, [TWO, THREE]) == {THREE}
@@ -51,8 +51,8 @@ def test_a_key_waits_until_it_says_otherwise() -> None:
     assert list(waits.waiting_for(THREE)) == [ONE]
 
 
-def test_a_lower_that_leaves_is_forgotten() -> None:
-    """No key of it waits any more; another lower's still do."""
+def test_the_dependencies_of_a_lower_that_leaves_are_removed() -> None:
+    """The keys of another lower keep their dependencies."""
     waits, other = DependencyIndex(), ONE._replace(lower="b")
     waits.note(ONE, [TWO])
     waits.note(other, [TWO])
@@ -60,8 +60,8 @@ def test_a_lower_that_leaves_is_forgotten() -> None:
     assert list(waits.waiting_for(TWO)) == [other]
 
 
-def test_a_refused_step_rests_and_what_comes_before_it_does_not() -> None:
-    """A pod whose creation is denied can still be reported on."""
+def test_a_refused_step_in_back_off_blocks_only_later_steps_of_its_key() -> None:
+    """A pod whose creation is denied still gets status updates."""
     refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     assert refusals.rested(ONE, (PATCH, CREATE), now=10.0) == (PATCH,)
@@ -69,16 +69,16 @@ def test_a_refused_step_rests_and_what_comes_before_it_does_not() -> None:
     assert refusals.rested(TWO, (CREATE,), now=10.0) == (CREATE,)
 
 
-def test_what_is_left_of_a_rest_is_never_nothing() -> None:
-    """Who looks a moment too early has to come back, and not in the same moment again."""
+def test_the_remaining_back_off_has_a_minimum() -> None:
+    """A timer that fires slightly early must fire again, and not immediately."""
     refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     assert refusals.left(ONE, now=10.0) == pytest.approx(rest)
     assert refusals.left(ONE, now=10.0 + rest - 0.0001) == SHORTEST_LOOK
 
 
-def test_rests_double_up_to_a_limit() -> None:
-    """The limit keeps a denial that is lifted from lasting."""
+def test_back_off_doubles_up_to_a_limit() -> None:
+    """The limit ensures that a step is retried soon after a denial is lifted."""
     refusals = FailureBackoff()
     rests = [refusals.note(ONE, CREATE, now=0.0, jitter=0.999) for _ in range(20)]
     assert rests == sorted(rests)
@@ -86,8 +86,8 @@ def test_rests_double_up_to_a_limit() -> None:
     assert LONGEST_REST * 0.9 < rests[-1] <= LONGEST_REST
 
 
-def test_success_forgives() -> None:
-    """After it came through, the next refusal rests briefly again."""
+def test_a_success_resets_the_back_off_of_its_step() -> None:
+    """The next refusal starts with a short back-off again, and the success of another step resets nothing."""
     refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     assert not refusals.forgive(ONE, PATCH)
@@ -95,8 +95,8 @@ def test_success_forgives() -> None:
     assert ONE not in refusals
 
 
-def test_a_step_that_is_not_wanted_any_more_is_forgotten() -> None:
-    """A refusal does not outlive its reason."""
+def test_the_refusal_of_a_step_that_is_not_wanted_any_more_is_removed() -> None:
+    """It stays as long as the steps of the key contain the refused step."""
     refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     refusals.settle(ONE, (PATCH, CREATE))
@@ -105,16 +105,16 @@ def test_a_step_that_is_not_wanted_any_more_is_forgotten() -> None:
     assert ONE not in refusals
 
 
-def test_a_lower_that_leaves_takes_its_refusals_along() -> None:
-    """Nothing is remembered of a cluster that is gone."""
+def test_the_refusals_of_a_lower_that_leaves_are_removed() -> None:
+    """No state is kept for a cluster that is not connected any more."""
     refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     refusals.forget("a")
     assert ONE not in refusals
 
 
-def test_what_would_rest_briefly_can_be_tried_now() -> None:
-    """What was to rest for longer still does."""
+def test_expediting_makes_steps_with_short_back_off_available() -> None:
+    """A step with a longer remaining back-off is still delayed."""
     refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     refusals.note(TWO, CREATE, now=10.0, jitter=0.0, at_least=30.0)
@@ -125,14 +125,14 @@ def test_what_would_rest_briefly_can_be_tried_now() -> None:
     assert refusals.rested(TWO, (CREATE,), now=39.9) == ()
 
 
-def test_a_cluster_that_asks_for_a_rest_gets_it() -> None:
-    """On top of our own."""
+def test_the_wait_that_a_cluster_asks_for_is_added_to_the_back_off() -> None:
+    """A step that was throttled for 30 seconds is not retried earlier."""
     refusals = FailureBackoff()
     assert refusals.note(ONE, CREATE, now=0.0, jitter=0.0, at_least=30.0) > 30.0
 
 
-def test_only_those_who_wait_in_hope_count() -> None:
-    """A key that waits for one with a problem waits in vain for now."""
+def test_keys_that_wait_for_a_key_with_a_problem_do_not_count_as_hopeful() -> None:
+    """Their dependency is blocked for now."""
     waits = DependencyIndex()
     waits.note(ONE, [TWO])
     waits.note(TWO, [THREE])
@@ -142,8 +142,8 @@ def test_only_those_who_wait_in_hope_count() -> None:
     assert waits.hopeful({THREE}) == 0
 
 
-def test_a_step_that_is_apart_holds_up_nothing() -> None:
-    """What comes after it may be tried while it rests, and each rests for itself."""
+def test_an_independent_step_in_back_off_does_not_block_later_steps() -> None:
+    """Each independent step has its own back-off."""
     refusals = FailureBackoff()
     rest = refusals.note(ONE, IMAGE, now=0.0, jitter=0.0)
     assert refusals.rested(ONE, (IMAGE, SIZE, CREATE), now=0.0) == (SIZE, CREATE)
@@ -152,16 +152,16 @@ def test_a_step_that_is_apart_holds_up_nothing() -> None:
     assert refusals.left(ONE, now=0.0) == pytest.approx(rest)
 
 
-def test_another_content_of_a_step_that_is_apart_need_not_rest() -> None:
-    """Who corrects what was refused does not wait for the rest of the mistake."""
+def test_an_independent_step_with_other_content_is_not_in_back_off() -> None:
+    """A user who corrects a refused change does not wait for the back-off of the mistake."""
     refusals = FailureBackoff()
     refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
     assert refusals.rested(ONE, (apart(image="a:3"),), now=0.0) == (apart(image="a:3"),)
 
 
 @pytest.mark.parametrize(("problem", "longest"), [(NO, LASTING_REST), (None, LONGEST_REST)])
-def test_a_change_that_is_forbidden_rests_for_long(problem: Problem | None, longest: float) -> None:
-    """One that only found the cluster away does not: it is tried as soon as others are."""
+def test_a_denied_independent_step_has_a_longer_back_off_limit(problem: Problem | None, longest: float) -> None:
+    """A step without a problem from the cluster keeps the usual limit, and is retried as soon as others."""
     refusals = FailureBackoff()
     rests = [refusals.note(ONE, IMAGE, now=0.0, jitter=0.999, problem=problem) for _ in range(20)]
     assert longest * 0.9 < rests[-1] <= longest
@@ -169,8 +169,8 @@ def test_a_change_that_is_forbidden_rests_for_long(problem: Problem | None, long
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
-def test_a_denied_step_is_tried_twelve_times_a_minute_at_most(jitter: float) -> None:
-    """Whatever chance says, in the first minute as in any; and the last rest is not longer than the first ones."""
+def test_a_denied_step_is_tried_at_most_twelve_times_a_minute(jitter: float) -> None:
+    """This holds for any jitter and any minute, and the back-off has a fixed maximum."""
     refusals, moments = FailureBackoff(), [0.0]
     for _ in range(40):
         rest = refusals.note(ONE, CREATE, now=moments[-1], jitter=jitter, problem=NO, denied=True)
@@ -192,13 +192,13 @@ def test_a_denied_step_is_tried_twelve_times_a_minute_at_most(jitter: float) -> 
         (Unauthorized("x", status=401), False, False),
     ],
 )
-def test_an_answer_that_puts_off_is_told_from_none(error: ClusterError, *, answered: bool, lasting: bool) -> None:
-    """A webhook that fails is worth a word at once; a busy moment is not."""
+def test_a_transient_response_differs_from_no_response(error: ClusterError, *, answered: bool, lasting: bool) -> None:
+    """A failing webhook is reported at its first occurrence, but a short throttling is not."""
     assert (is_answer(error), is_lasting(error)) == (answered, lasting)
 
 
-def test_what_was_refused_is_known_until_it_came_through() -> None:
-    """By step: another of the same key was not."""
+def test_a_step_counts_as_refused_until_it_succeeds() -> None:
+    """Refusals are recorded per step, so another step of the key is not affected."""
     refusals = FailureBackoff()
     assert not refusals.is_refused(ONE, CREATE)
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
@@ -208,8 +208,8 @@ def test_what_was_refused_is_known_until_it_came_through() -> None:
     assert not refusals.is_refused(ONE, CREATE)
 
 
-def test_what_was_said_of_each_refused_step_is_told_together() -> None:
-    """Once each, in the order in which it came up, for as long as the step is refused."""
+def test_the_messages_of_all_refused_steps_of_a_key_are_combined() -> None:
+    """Each message appears once, in the order of the refusals, while its step is refused."""
     refusals = FailureBackoff()
     assert refusals.problem(ONE) is None
     refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
@@ -224,12 +224,12 @@ def test_what_was_said_of_each_refused_step_is_told_together() -> None:
 
 
 def told(name: str) -> Step:
-    """Make the step that tells of something."""
+    """Return the step that creates an Event."""
     return Step("create", Ref("", EVENT, "default", name), "because")
 
 
-def test_what_was_told_is_not_told_again() -> None:
-    """Other steps are left alone, however often they come through."""
+def test_an_event_that_was_recorded_is_not_created_again() -> None:
+    """Other steps are not filtered, however often they succeed."""
     telling = EventDeduplicator()
     steps = (told("one"), CREATE, told("two"))
     assert telling.fresh(steps, 5.0) == steps
@@ -238,8 +238,8 @@ def test_what_was_told_is_not_told_again() -> None:
     assert telling.fresh(steps, 5.0) == (CREATE, told("two"))
 
 
-def test_what_is_said_for_long_is_told_again() -> None:
-    """The cluster has dropped the Event by then; one that is there still is not told of again either."""
+def test_an_event_is_recorded_again_after_a_while() -> None:
+    """The apiserver has deleted it by then, and Events that it still has are not recorded again either."""
     telling, steps = EventDeduplicator(), (told("one"),)
     telling.note(steps[0], 5.0)
     assert telling.fresh(steps, 4.0 + RETOLD) == ()
@@ -248,8 +248,8 @@ def test_what_is_said_for_long_is_told_again() -> None:
     assert telling.fresh(steps, 6.0 + RETOLD) == ()
 
 
-def test_the_oldest_words_are_forgotten() -> None:
-    """They may be said again, and the cluster then knows whether they were."""
+def test_the_oldest_recorded_events_are_dropped_beyond_the_limit() -> None:
+    """They may be created again, and the cluster then responds that they exist."""
     telling = EventDeduplicator(limit=2)
     for name in ("one", "two", "one", "three"):
         telling.note(told(name), 0.0)
@@ -257,12 +257,12 @@ def test_the_oldest_words_are_forgotten() -> None:
 
 
 def said(number: int, reason: str = "Forbidden") -> Step:
-    """Make the step that tells the same object something, in the words of that number."""
+    """Return the step that creates an Event about the same object, with a name of that number."""
     return replace(told(f"words-{number}"), body={"involvedObject": {"uid": "u"}, "reason": reason})
 
 
-def test_one_object_is_told_of_so_often_and_no_more() -> None:
-    """Words that differ each time, as of an annotation that somebody rewrites all day, do not fill a store."""
+def test_events_about_one_object_are_rate_limited() -> None:
+    """A message that always differs, as of an annotation that a client keeps changing, does not fill the store."""
     telling = EventDeduplicator()
     burst, seconds = OF_AN_OBJECT
     for number in range(1000):
@@ -278,8 +278,8 @@ def test_one_object_is_told_of_so_often_and_no_more() -> None:
     assert sum(1 for ref in telling._told if ref.name.startswith("words-")) == burst + 1
 
 
-def test_what_is_refused_in_other_words_is_told_after_a_while() -> None:
-    """Another reason is news at once; and so is everything of what is not refused."""
+def test_an_event_with_another_message_for_a_refusal_is_delayed() -> None:
+    """An Event with another reason, or of a key without a refusal, is recorded at once."""
     telling = EventDeduplicator()
     telling.note(said(1), 5.0)
     later = 4.0 + REWORDED

@@ -1,4 +1,4 @@
-"""A change that somebody else undoes each time: made as soon as it is wanted at first, and then every few seconds."""
+"""Tests that a change that another client keeps reverting is repeated at once at first, and later with delays."""
 
 from typing import Any
 
@@ -17,25 +17,25 @@ from tensile.reconcile.world import World
 
 ABOVE = Ref(UPPER, POD, "default", "web")
 LEASED = Ref(UPPER, LEASE, "default", "web")
-"""Of a kind of which nothing is kept."""
+"""An object of a kind without a cache."""
 COPY = Ref(A, CONFIG_MAP, "default", "one")
 MINUTE = 60.0
 
 
 def status(ready: str, moment: str = "2026-03-01T12:00:00Z", version: str = "7") -> Patch:
-    """Make the write of a status."""
+    """Return the patch of a status."""
     said = {"type": "Ready", "status": ready, "lastTransitionTime": moment}
     meta = {"uid": "u", "resourceVersion": version}
     return Patch("strategic-merge-patch", {"metadata": meta, "status": {"conditions": [said]}})
 
 
 def step(ready: str = "True", **more: Any) -> Step:
-    """Make the step of such a write."""
+    """Return the step that patches the status."""
     return Step("patch", ABOVE, "because", patch=status(ready, **more), subresource="status")
 
 
 def made(times: int, *steps: Step, every: float = 0.1) -> tuple[WriteThrottle, float]:
-    """Note that steps came through, one after the other so many times, and return the time after the last too."""
+    """Record that each step succeeded so many times, and return the throttle and the time of the last success."""
     found, now = WriteThrottle(), 0.0
     for _ in range(times):
         for one in steps:
@@ -44,23 +44,26 @@ def made(times: int, *steps: Step, every: float = 0.1) -> tuple[WriteThrottle, f
     return found, now
 
 
-def test_what_is_done_once_more_and_again_does_not_rest_at_first() -> None:
-    """A container that is ready, and not, and ready: that is news each time."""
+def test_a_repeated_change_is_not_delayed_at_first() -> None:
+    """A container that alternates between ready and not ready is news each time."""
     found, now = made(REPEATED - 1, step("True"), step("False"))
     assert found.left(step("True"), now) <= 0.0
     assert found.left(step("Unknown"), now) <= 0.0
 
 
-def test_a_read_that_decides_nothing_rests_too() -> None:
-    """A lower cluster may answer so that the same is asked again; what is read for another UID does not rest."""
+def test_a_repeated_confirm_is_delayed_per_uid() -> None:
+    """A lower cluster may respond such that the same read is needed again."""
     asked = Step("confirm", COPY, "because", uid="one")
     found, now = made(REPEATED, asked)
     assert 0.0 < found.left(asked, now) < 1.0
     assert found.left(replace(asked, uid="another"), now) <= 0.0
 
 
-def test_what_somebody_undoes_each_time_rests_longer_and_longer() -> None:
-    """Up to seconds; something else about that object does not rest, nor the same after a while."""
+def test_a_change_that_is_reverted_each_time_is_delayed_longer_and_longer() -> None:
+    """The delay grows to seconds.
+
+    Another change of the object is not delayed, nor is the same change after a while.
+    """
     found, now = made(REPEATED, step())
     first = found.left(step(), now)
     assert 0.0 < first < 1.0
@@ -78,17 +81,17 @@ def test_what_somebody_undoes_each_time_rests_longer_and_longer() -> None:
     [{"moment": "2026-03-01T12:00:09.123456Z"}, {"version": "812"}],
     ids=["another moment", "another version"],
 )
-def test_the_same_is_the_same_whenever_it_is_said(other: dict[str, str]) -> None:
-    """Moments and versions in it differ each time."""
+def test_a_change_counts_as_repeated_if_only_its_time_or_version_differs(other: dict[str, str]) -> None:
+    """Times and resourceVersions differ in each write of the same status."""
     found, now = made(REPEATED, step())
     assert found.left(step(**other), now) > 0.0
 
 
-def test_a_fence_is_not_what_is_changed() -> None:
-    """As JSON patches have it."""
+def test_the_precondition_of_a_json_patch_is_not_part_of_the_change() -> None:
+    """Patches that differ only in the resourceVersion of their precondition count as the same change."""
 
     def fenced(version: str, value: str = "a") -> Step:
-        """Make a change with a version in its fence."""
+        """Return a JSON patch with a resourceVersion as precondition."""
         fence = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
         change = {"op": "replace", "path": "/data/key", "value": value}
         return Step("patch", COPY, "because", patch=Patch("json-patch", [fence, change]))
@@ -98,14 +101,14 @@ def test_a_fence_is_not_what_is_changed() -> None:
     assert found.left(fenced("99", "b"), now) <= 0.0
 
 
-def test_what_is_said_now_and_then_never_rests() -> None:
-    """However often in all."""
+def test_a_change_that_is_repeated_rarely_is_never_delayed() -> None:
+    """The total number of repetitions does not matter."""
     found, now = made(100, step(), every=REPEATED_WITHIN + 1.0)
     assert found.left(step(), now) <= 0.0
 
 
-def test_only_changes_are_counted_each_object_for_itself() -> None:
-    """A pod of one name may be made and deleted as fast as somebody likes; another object is another."""
+def test_repetitions_are_counted_per_object_and_not_for_pod_creation() -> None:
+    """Pods of one name may be created and deleted as fast as users like."""
     create = Step("create", ABOVE, "because", body={})
     found, now = made(30, create, step())
     assert found.left(create, now) <= 0.0
@@ -113,8 +116,8 @@ def test_only_changes_are_counted_each_object_for_itself() -> None:
     assert found.left(replace(step(), subresource=""), now) <= 0.0
 
 
-def test_only_so_many_objects_are_remembered() -> None:
-    """The oldest go."""
+def test_only_a_limited_number_of_objects_is_tracked() -> None:
+    """Beyond the limit, the oldest object is dropped."""
     found = WriteThrottle(limit=2)
     others = [Step("patch", ABOVE._replace(name=f"p{number}"), "", patch=status("True")) for number in range(3)]
     for one in others:
@@ -124,11 +127,14 @@ def test_only_so_many_objects_are_remembered() -> None:
 
 
 def fighting() -> tuple[LoopUnderTest, list[float]]:
-    """Make a loop whose rule wants another change each time, none of which lasts; return when it was asked."""
+    """Return a loop whose rule returns two patches at each decision, and the times of its decisions.
+
+    One patch is always the same, as if it were reverted, and the other one differs each time.
+    """
     bench, moments = LoopUnderTest(), list[float]()
 
     def wanted(_world: World) -> Decision:
-        """Want both."""
+        """Return both patches."""
         moments.append(clock())
         other = Patch("merge-patch", {"metadata": {"uid": "u"}, "spec": {"n": len(moments)}})
         return Decision((Patched(LEASED, status("True"), "because", "status"), Patched(LEASED, other, "because")))
@@ -138,8 +144,8 @@ def fighting() -> tuple[LoopUnderTest, list[float]]:
     return bench, moments
 
 
-def test_a_copy_that_somebody_removes_each_time_rests_too() -> None:
-    """As another engine does that does not know of the pod which needs it."""
+def test_the_creation_of_a_copy_that_is_deleted_each_time_is_delayed() -> None:
+    """Another engine that does not know the pod that needs the copy may delete it."""
     create = Step("create", COPY, "because", body={})
     found, now = made(REPEATED, create)
     assert found.left(create, now) > 0.0
@@ -147,8 +153,8 @@ def test_a_copy_that_somebody_removes_each_time_rests_too() -> None:
 
 
 @in_virtual_time
-async def test_two_that_undo_each_others_changes_do_so_every_few_seconds() -> None:
-    """And what else there is to be done about that object is done at once."""
+async def test_a_loop_repeats_a_reverted_change_every_few_seconds() -> None:
+    """Other changes of the object are made at once."""
     bench, moments = fighting()
     for number in range(int(10 * MINUTE)):
         await until(number / 10)
@@ -162,8 +168,8 @@ async def test_two_that_undo_each_others_changes_do_so_every_few_seconds() -> No
 
 
 @in_virtual_time
-async def test_a_change_that_rests_comes_back_by_itself() -> None:
-    """Nothing else has to happen for it to be made."""
+async def test_a_delayed_repetition_is_made_without_a_further_event() -> None:
+    """The loop enqueues the key again when the delay is over."""
     bench, _ = fighting()
     for _ in range(REPEATED + 3):
         bench.loop.add(ONE)

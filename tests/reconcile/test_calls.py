@@ -1,6 +1,6 @@
-"""How many calls an event takes on its way through the engine: a change that makes it a longer one shows here.
+"""Tests of the number of function calls that the engine needs for one event, to notice changes that make it slower.
 
-The clusters in memory do not count, only what the engine itself calls.
+Only calls of the engine count, not those of the clusters in memory.
 """
 
 import sys
@@ -64,7 +64,7 @@ def counted(calls: Counter[str]) -> Iterator[None]:
 
 
 async def trip(change: Callable[[Manifest], None]) -> tuple[int, int]:
-    """Let a mirrored pod's lower pod change once it has a node, and return the calls and the files that this took."""
+    """Change the lower pod of a mirrored pod that has a node, and return the numbers of calls and files involved."""
     stage, calls = Stage(), Counter[str]()
     stage.raise_nodes()
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "uid": "ns"}}
@@ -90,7 +90,7 @@ def _edit(stage: Stage, change: Callable[[Manifest], None]) -> None:
 
 
 def managed(pod: Manifest) -> None:
-    """Let the kubelet's entry in managedFields change, which no decision reads."""
+    """Change the kubelet's entry in managedFields, which no decision reads."""
     book = {"manager": "kubelet", "operation": "Update", "subresource": "status", "time": THEN}
     pod["metadata"]["managedFields"] = [*pod["metadata"]["managedFields"], book]
 
@@ -102,7 +102,7 @@ def managed(pod: Manifest) -> None:
 )
 @in_virtual_time
 async def test_an_event_takes_few_calls(change: Callable[[Manifest], None], most: int, files: int) -> None:
-    """From the watch below to the status above and its answer, or to the comparison that ends it."""
+    """Calls are counted from the lower pod's watch event to the upper status patch, or to the final comparison."""
     calls, seen = await trip(change)
     assert 0 < calls <= most
     assert seen <= files

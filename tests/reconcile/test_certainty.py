@@ -1,4 +1,4 @@
-"""What may be taken for certain: that somebody deleted a pod, that a name is empty, that a Node is ours."""
+"""Tests of what the engine may rely on: that a client deleted a pod, that a name is absent, that a Node is its own."""
 
 import pytest
 from answering import Answering
@@ -26,22 +26,25 @@ GC = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "D
         (upper_pod(status=GC), True, False),
         (upper_pod(status=GC, **ENDING), False, False),
     ],
-    ids=["seen to go", "was ending", "found missing", "by Kubernetes", "ending by Kubernetes"],
+    ids=["deletion seen", "was terminating", "missing", "by Kubernetes", "terminating by Kubernetes"],
 )
-def test_a_pod_was_deleted_when_somebody_was_seen_to_do_it(pod: Manifest, *, seen: bool, deleted: bool) -> None:
-    """Either its end was seen, or its deletion before it; and it was not Kubernetes itself."""
+def test_a_pod_counts_as_deleted_if_its_deletion_was_observed(pod: Manifest, *, seen: bool, deleted: bool) -> None:
+    """The watch reported its removal, or it was terminating before.
+
+    Deletion by the garbage collector of Kubernetes does not count.
+    """
     assert was_deleted(Tombstone("Pod-web", facts_of(pod), seen), "Pod-web") is deleted
 
 
-def test_the_deletion_of_another_pod_says_nothing() -> None:
-    """Nor does a name of which nothing else is known."""
+def test_a_tombstone_of_another_uid_proves_no_deletion() -> None:
+    """Neither does an absent name without a UID."""
     assert not was_deleted(Tombstone("Pod-web", facts_of(upper_pod())), "another")
     assert not was_deleted(Tombstone("", None), "")
 
 
 @pytest.mark.parametrize("error", [Unreachable("broke"), Denied("no")])
-async def test_an_attempt_to_create_puts_the_emptiness_of_its_name_in_doubt(error: ClusterError) -> None:
-    """A request whose answer is lost may have come through, so the doubt comes before the request."""
+async def test_a_failed_create_invalidates_the_recorded_absence_of_its_name(error: ClusterError) -> None:
+    """A request without a response may have succeeded, so the absence is dropped before the request is sent."""
     here = world()
     cache, cluster = here.lowers[A].config_maps, Answering()
     put(cache, config_map())
@@ -52,8 +55,8 @@ async def test_an_attempt_to_create_puts_the_emptiness_of_its_name_in_doubt(erro
     assert cache.tombstone("default", "settings") is None
 
 
-async def test_what_we_deleted_ourselves_was_seen_to_go() -> None:
-    """Nobody need be told of it again when the watch does."""
+async def test_the_engines_own_delete_counts_as_an_observed_deletion() -> None:
+    """The watch event of the deletion is not needed any more."""
     here = world()
     cache = here.lowers[A].config_maps
     entry = put(cache, config_map())
@@ -63,8 +66,8 @@ async def test_what_we_deleted_ourselves_was_seen_to_go() -> None:
     assert departure.seen
 
 
-def test_a_node_is_ours_by_both_marks() -> None:
-    """One that is missing or another's gives us no pods."""
+def test_a_lower_has_its_node_only_if_the_node_has_both_marks() -> None:
+    """A node that is missing or belongs to another owner does not count, and its pods are not mirrored."""
     here = world()
     lower = here.lowers[A]
     assert not has_node(lower, here)

@@ -1,4 +1,4 @@
-"""The copy of an upper object is what stands at its place; what carries our marks anywhere else is a stray."""
+"""Tests that the copy of an upper object is the object at its place, and that a marked object elsewhere is a stray."""
 
 from time import perf_counter
 
@@ -37,7 +37,7 @@ NAMES = referring(secrets=["password"]) | {"serviceAccountName": "robot"}
 
 
 def told(**pod: object) -> World:
-    """Make a world with a pod bound to lower-a, of which the upper cluster's namespaces are known."""
+    """Create a world with a pod bound to lower-a, in which the namespaces of the upper cluster are known."""
     here = world(f"name: {A}")
     here.lowers[A].upper_namespaces = here.upper.namespaces
     home(here)
@@ -47,13 +47,13 @@ def told(**pod: object) -> World:
 
 
 def elsewhere(pod: Manifest, namespace: str = "aaa", status: Manifest | None = None) -> Manifest:
-    """Make a lower pod with all the marks of an upper one's copy, in another namespace."""
+    """Return a lower pod in another namespace with all marks of an upper pod's copy."""
     made = twin(pod, status, uid=f"forged-{namespace}")
     return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
 
 
-def test_the_copy_is_at_its_place_and_nowhere_else() -> None:
-    """By place, mark and UID; the first of many claimants is as little as the last."""
+def test_the_copy_of_a_pod_is_only_found_at_its_place() -> None:
+    """Forged copies in other namespaces do not count, whether they sort before or after the real one."""
     here = told()
     lower = here.lowers[A]
     (upper,) = lower.upper_pods
@@ -67,8 +67,8 @@ def test_the_copy_is_at_its_place_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(("owner", "uid"), [(STRANGER, "Pod-web"), (OWNER_HERE, "another")])
-def test_what_stands_at_the_place_has_to_be_ours_and_of_that_uid(owner: object, uid: str) -> None:
-    """It is in the way then, and not the copy."""
+def test_a_pod_at_the_place_is_no_copy_if_its_owner_or_upper_uid_differs(owner: object, uid: str) -> None:
+    """It blocks the name, but it is not the copy."""
     here = told()
     lower = here.lowers[A]
     (upper,) = lower.upper_pods
@@ -77,8 +77,8 @@ def test_what_stands_at_the_place_has_to_be_ours_and_of_that_uid(owner: object, 
     assert copies.existing_copy(upper, lower) is not None
 
 
-def test_with_a_prefix_the_namespace_has_to_be_marked_for_the_upper_one() -> None:
-    """A pod in a namespace that another made under that name is no copy."""
+def test_a_copy_in_a_prefixed_namespace_requires_the_namespaces_own_marks() -> None:
+    """A pod in a namespace that another client created under that name is no copy."""
     here = told()
     lower = here.lowers[A]
     lower.naming = NamespaceNaming("demo", OWNER_HERE.mark)
@@ -92,7 +92,7 @@ def test_with_a_prefix_the_namespace_has_to_be_marked_for_the_upper_one() -> Non
 
 
 def squatted(status: Manifest | None = None) -> World:
-    """Make a world where a tenant has made the namespace of an upper one first, and what stands there has our marks."""
+    """Create a world in which a tenant created the mapped namespace first, with objects that have our marks."""
     here = told(deletionTimestamp="2026-03-01T12:00:30Z", **({"status": status} if status else {}))
     lower = here.lowers[A]
     lower.naming = NamespaceNaming("demo", OWNER_HERE.mark)
@@ -104,15 +104,15 @@ def squatted(status: Manifest | None = None) -> World:
     return here
 
 
-def test_a_pod_that_never_ran_goes_whatever_stands_in_a_namespace_of_anothers() -> None:
-    """Nothing of it can be there: the engine makes nothing in such a namespace."""
+def test_a_pod_that_never_ran_is_deleted_despite_a_pod_in_a_foreign_namespace() -> None:
+    """The engine creates nothing in a namespace of another owner, so the lower pod cannot be its copy."""
     decision, plan = decided(PodRule(), key_of(A, "default", "web"), squatted())
     assert [(step.verb, step.ref.cluster) for step in plan.steps] == [("delete", "")]
     assert decision.problem is None
 
 
-def test_a_pod_that_ran_is_told_where_it_is_left_when_its_namespace_is_taken_away() -> None:
-    """Its lower pod still runs there, and is not the engine's to end: nothing is read again and again."""
+def test_a_pod_that_ran_gets_a_conflict_if_its_namespace_is_not_ours_any_more() -> None:
+    """Its lower pod still runs, but the engine may not delete it, and does not read it again and again."""
     decision, plan = decided(PodRule(), key_of(A, "default", "web"), squatted(RUNNING))
     assert decision.problem is not None
     assert decision.problem.reason == "NameConflict"
@@ -123,8 +123,8 @@ def test_a_pod_that_ran_is_told_where_it_is_left_when_its_namespace_is_taken_awa
     ]
 
 
-def test_nothing_is_deleted_in_a_namespace_of_anothers() -> None:
-    """A Secret with our marks that no pod refers to goes where the namespace is ours, and stays where it is not."""
+def test_no_object_is_deleted_in_a_namespace_of_another_owner() -> None:
+    """A marked Secret to which no pod refers is only deleted if its namespace belongs to this topology."""
     here = squatted()
     lower, key = here.lowers[A], config.key_of(A, "default", "Secret", "password")
     assert decided(config.RULE, key, here)[1].steps == ()
@@ -133,8 +133,8 @@ def test_nothing_is_deleted_in_a_namespace_of_anothers() -> None:
     assert [step.verb for step in decided(config.RULE, key, here)[1].steps] == ["delete"]
 
 
-def test_strays_are_counted_and_belong_to_no_namespace() -> None:
-    """Where the upper cluster has no namespace of that name, unless the lower one was made for it."""
+def test_strays_are_counted_and_map_to_no_upper_namespace() -> None:
+    """The upper cluster has no namespace of that name, unless the lower one was created for it."""
     here = told()
     lower = here.lowers[A]
     put(lower.pods, elsewhere(upper_pod()), twin(upper_pod()))
@@ -147,8 +147,8 @@ def test_strays_are_counted_and_belong_to_no_namespace() -> None:
 
 
 @pytest.mark.parametrize("marks", ["label alone", "all"])
-def test_a_lower_pod_asks_for_nothing(marks: str) -> None:
-    """Neither for a Secret nor for an account: only an upper pod that is bound here does."""
+def test_a_lower_pod_causes_no_copies(marks: str) -> None:
+    """Only an upper pod that is bound to the node causes copies of Secrets and ServiceAccounts."""
     here = world(f"name: {A}")
     home(here)
     raised(here)
@@ -165,8 +165,8 @@ def test_a_lower_pod_asks_for_nothing(marks: str) -> None:
     assert [step.verb for step in decided(config.RULE, asked, here)[1].steps] == ["create"]
 
 
-def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
-    """What it has it keeps, in step."""
+def test_no_copy_is_created_for_a_terminating_pod() -> None:
+    """Existing copies are still updated."""
     here = told(spec=referring(config_maps=["settings"]), deletionTimestamp="2026-03-01T12:00:00Z")
     put(here.upper.config_maps, config_map())
     key = config.key_of(A, "default", "ConfigMap", "settings")
@@ -175,8 +175,8 @@ def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
     assert [step.verb for step in decided(config.RULE, key, here)[1].steps] == ["patch"]
 
 
-def test_ten_thousand_claimants_of_one_uid_cost_no_longer_decision() -> None:
-    """Nothing is searched for: a decision looks at one place."""
+def test_ten_thousand_forged_copies_do_not_slow_a_decision() -> None:
+    """A decision reads one place and does not search for marks."""
     here = told(status=RUNNING)
     lower = here.lowers[A]
     (upper,) = lower.upper_pods
@@ -184,7 +184,7 @@ def test_ten_thousand_claimants_of_one_uid_cost_no_longer_decision() -> None:
     rules = ((PodRule(), key_of(A, "default", "web")), (TokenRule(), token_key(A, "default", "web")))
 
     def cost() -> float:
-        """Time a hundred looks at the pod."""
+        """Return the seconds that a hundred decisions about the pod need."""
         began = perf_counter()
         for _ in range(100):
             for rule, key in rules:
@@ -199,8 +199,8 @@ def test_ten_thousand_claimants_of_one_uid_cost_no_longer_decision() -> None:
 SANDBOX, VICTIM = "sandbox", "victim-" + "v" * 54
 
 
-def test_no_name_shares_the_namespace_of_another_that_was_cut() -> None:
-    """Whoever may name his own namespaces could call one as the cut name of another's is."""
+def test_a_truncated_namespace_name_cannot_be_chosen_by_another_tenant() -> None:
+    """Otherwise a tenant who may name namespaces could choose the truncated name of another one's."""
     cut = prefixed(SANDBOX, VICTIM)
     assert len(cut) <= 63
     attackers = cut.removeprefix(f"{SANDBOX}-")

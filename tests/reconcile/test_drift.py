@@ -1,4 +1,4 @@
-"""What counts as a change that somebody else made, and that it is told once."""
+"""Tests of which changes count as drift by another client, and that each is reported once."""
 
 import pickle
 from collections.abc import Callable
@@ -32,13 +32,13 @@ REF = Ref(A, CONFIG_MAP, "default", "one")
 
 
 def wanted(data: dict[str, str]) -> Decision:
-    """Want a copy with this data."""
+    """Return a decision that wants the copy with this data."""
     found = present(data=data)
     return Decision((Present(REF, found.manifest, "because", found.sections, replaceable=True),))
 
 
 def book(manager: str, time: str, **fields: Any) -> Manifest:
-    """Make an entry of managedFields: data keys that a manager owns."""
+    """Return an entry of managedFields with the data keys that a manager owns."""
     keys = {f"f:{key}": {} for key in fields}
     return {"manager": manager, "operation": "Update", "time": f"2026-03-01T{time}:00Z", "fieldsV1": {"f:data": keys}}
 
@@ -49,12 +49,12 @@ def edited(one: Manifest) -> None:
 
 
 def emptied(one: Manifest) -> None:
-    """Remove the data: its remover owns nothing, so that managedFields does not name it."""
+    """Remove the data. Its remover owns no field, so managedFields does not name it."""
     one["data"] = {}
 
 
 def edit(bench: LoopUnderTest, change: Callable[[Manifest], None]) -> None:
-    """Let another client change the copy after our write; the watch tells of it."""
+    """Change the copy as another client after the engine's write, and deliver the watch event."""
     copies = bench.world.lowers[A].config_maps
     entry = copies.get("default", "one")
     assert entry is not None
@@ -70,7 +70,7 @@ def events(bench: LoopUnderTest) -> list[str]:
 
 
 async def made(bench: LoopUnderTest) -> None:
-    """Have the copy made, and answered as the cluster stores it."""
+    """Create the copy, with the response that the cluster returns."""
     await bench.run(wanted({"key": "value"}))
     assert bench.noted.verbs() == ["create one"]
     assert bench.loop.drift.counts == {}
@@ -86,8 +86,8 @@ def put_back(what: str) -> str:
 
 @pytest.mark.parametrize(("change", "field"), [(edited, "data.key"), (emptied, "data.key")])
 @in_virtual_time
-async def test_what_others_change_in_a_copy_is_counted_and_told_above(change: Any, field: str) -> None:
-    """Before it is put back, once; the Event is about the original."""
+async def test_a_change_of_a_copy_by_another_client_is_counted_and_recorded_as_event(change: Any, field: str) -> None:
+    """One Event about the upper object is created before the change is reverted."""
     bench = LoopUnderTest()
     await made(bench)
     edit(bench, change)
@@ -103,8 +103,8 @@ async def test_what_others_change_in_a_copy_is_counted_and_told_above(change: An
 
 
 @in_virtual_time
-async def test_a_copy_that_others_delete_is_counted() -> None:
-    """One that we deleted ourselves is not."""
+async def test_the_deletion_of_a_copy_by_another_client_is_counted() -> None:
+    """A deletion by the engine itself is not counted."""
     bench = LoopUnderTest()
     await made(bench)
     copies = bench.world.lowers[A].config_maps
@@ -123,8 +123,8 @@ async def test_a_copy_that_others_delete_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_an_edit_of_the_original_is_no_drift() -> None:
-    """The copy differs from it, and nobody else wrote it."""
+async def test_an_edit_of_the_upper_object_is_no_drift() -> None:
+    """The copy differs from the upper object, but no other client wrote the copy."""
     bench = LoopUnderTest()
     await made(bench)
     await bench.run(wanted({"key": "new", "more": "value"}))
@@ -134,8 +134,8 @@ async def test_an_edit_of_the_original_is_no_drift() -> None:
 
 
 @in_virtual_time
-async def test_what_admission_makes_of_our_own_write_is_no_drift() -> None:
-    """A webhook that changes what we send, each time, is nobody who changed it since."""
+async def test_a_mutation_by_admission_of_the_engines_own_write_is_no_drift() -> None:
+    """A webhook that changes each request is no client that changed the copy afterwards."""
     bench = LoopUnderTest()
     mutated = copy(data={"key": "mutated"})
     mutated["metadata"] |= {"namespace": "default", "uid": "made-one"}
@@ -155,8 +155,8 @@ async def test_what_admission_makes_of_our_own_write_is_no_drift() -> None:
 
 
 @in_virtual_time
-async def test_a_refused_event_keeps_nothing_back() -> None:
-    """The copy is put back all the same."""
+async def test_a_failed_event_does_not_prevent_the_revert() -> None:
+    """The copy is patched even if the upper cluster does not respond."""
     bench = LoopUnderTest()
     await made(bench)
     edit(bench, edited)
@@ -168,7 +168,7 @@ async def test_a_refused_event_keeps_nothing_back() -> None:
 
 
 def patch(value: str) -> Step:
-    """Make a step that sets a key of the copy."""
+    """Return a step that sets a key of the copy."""
     operations: tuple[dict[str, Any], ...] = ({"op": "replace", "path": "/data/key", "value": value},)
     return Step("patch", REF, "because", patch=Patch("json-patch", list(operations)), operations=operations)
 
@@ -185,9 +185,9 @@ def found_in(seen: Manifest, then: Manifest, original: Manifest | None = None, r
     ("books", "found"),
     [
         pytest.param([book(FIELD_MANAGER, "12:00", key={})], [], id="ours"),
-        pytest.param([OURS, book("kubectl-edit", "12:01", key={})], [("/data/key", "kubectl-edit")], id="another's"),
+        pytest.param([OURS, book("kubectl-edit", "12:01", key={})], [("/data/key", "kubectl-edit")], id="other-client"),
         pytest.param([OURS, book("kubectl-edit", "12:00", key={})], [("/data/key", "kubectl-edit")], id="same-second"),
-        pytest.param([OURS, book("virtual-kubelet", "11:00", key={})], [], id="before-we-adopted-it"),
+        pytest.param([OURS, book("virtual-kubelet", "11:00", key={})], [], id="before-the-adoption"),
         pytest.param([OURS, book("kubectl-edit", "12:01", another={})], [], id="another-field"),
         pytest.param([OURS, {**book("x", "12:01", key={}), "subresource": "status"}], [], id="a-status"),
         pytest.param([book(FIELD_MANAGER, "12:00", key={}), book("x", "12:01", key={})], [], id="shared-with-us"),
@@ -197,14 +197,14 @@ def found_in(seen: Manifest, then: Manifest, original: Manifest | None = None, r
         pytest.param(
             [{**book(FIELD_MANAGER, "12:00"), "fieldsV1": {"f:data": {}}}, book("kubectl-patch", "12:01", key={})],
             [("/data/key", "kubectl-patch")],
-            id="every-key-of-ours",
+            id="no-data-key-is-ours",
         ),
         pytest.param([OURS, {**book("x", "12:01"), "fieldsV1": {"f:data": 5}}], [], id="malformed"),
         pytest.param([OURS, {**book("x", "12:01"), "fieldsV1": {"f:data": {}}}], [("/data/key", "x")], id="as-a-whole"),
     ],
 )
-def test_without_memory_managed_fields_tell(books: list[Manifest], found: list[tuple[str, str]]) -> None:
-    """As after a restart: another client owns the field and wrote it after us."""
+def test_managed_fields_show_drift_without_earlier_state(books: list[Manifest], found: list[tuple[str, str]]) -> None:
+    """After a restart, a field is drift if another client owns it and wrote it after the engine."""
     seen = copy(data={"key": "edited"})
     seen["metadata"]["managedFields"] = books
     assert found_in(seen, {**seen, "data": {"key": "value"}}) == found
@@ -218,8 +218,11 @@ def test_without_memory_managed_fields_tell(books: list[Manifest], found: list[t
         pytest.param("12:01", False, id="after it"),
     ],
 )
-def test_a_removal_is_told_from_an_addition_above_by_its_time(born: str, *, is_drift: bool) -> None:
-    """Who removes a field owns nothing; but our last write had what the upper object had before."""
+def test_the_time_of_an_upper_field_shows_whether_its_absence_below_is_drift(born: str, *, is_drift: bool) -> None:
+    """A client that removes a field owns nothing.
+
+    But the engine's last write contained what the upper object had before it.
+    """
     seen, original = {**copy(), "data": {}}, config_map("one")
     seen["metadata"]["managedFields"] = [OURS]
     original["metadata"]["managedFields"] = [book("kubectl", born, key={})]
@@ -230,8 +233,8 @@ def test_a_removal_is_told_from_an_addition_above_by_its_time(born: str, *, is_d
     assert bool(told) is (born < "12:00"), "an engine that runs may have to carry down an edit of that second"
 
 
-def test_the_note_on_a_pod_tells_of_removed_keys() -> None:
-    """A label that we wrote and that is gone was removed below; one that was never written is new above."""
+def test_the_written_keys_annotation_of_a_pod_shows_removed_keys() -> None:
+    """A missing label that the engine wrote was removed in the lower cluster, and one that it never wrote is new."""
     seen = twin(upper_pod(labels={"app": "web"}, annotations={"team": "one"}))
     then = twin(upper_pod(labels={"app": "web", "new": "yes"}, annotations={"team": "one"}))
     del seen["metadata"]["labels"]["app"], seen["metadata"]["annotations"]["team"]
@@ -241,8 +244,8 @@ def test_the_note_on_a_pod_tells_of_removed_keys() -> None:
     assert found_in(seen, then, ref=pod) == [], "without the note it is unknown"
 
 
-def test_elements_of_lists_are_known_by_their_keys() -> None:
-    """Containers by name, ports of a Service by port and protocol; the path has the index."""
+def test_list_elements_are_matched_by_their_keys() -> None:
+    """Containers match by name, and ports of a Service by port and protocol; the path contains the index."""
     container = {"f:containers": {'k:{"name":"side"}': {"f:image": {}}}}
     seen = twin(upper_pod(spec={"containers": [{"name": "main", "image": "a:1"}, {"name": "side", "image": "b:2"}]}))
     seen["metadata"]["managedFields"] = [{**book("kubectl", "12:01"), "fieldsV1": {"f:spec": container}}]
@@ -257,15 +260,18 @@ def test_elements_of_lists_are_known_by_their_keys() -> None:
     assert found_in({**service, "spec": {"ports": ports[1:]}}, wanted) == [("/spec/ports/0/port", "x")]
 
 
-def test_taints_of_a_node_are_nobodys() -> None:
-    """They are one list to managedFields, which the node lifecycle controller writes too."""
+def test_taints_of_a_node_are_no_drift() -> None:
+    """ManagedFields has them as one list, which the node lifecycle controller writes too."""
     node = {"metadata": {"managedFields": [{**book("x", "12:01"), "fieldsV1": {"f:spec": {"f:taints": {}}}}]}}
     seen, then = {**node, "spec": {"taints": []}}, {**node, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
     assert found_in(seen, then, ref=Ref(UPPER, NODE, "", "a")) == []
 
 
-def test_a_state_counts_once_in_a_while() -> None:
-    """A controller may make the same change all the time; another one, and one that comes back much later, counts."""
+def test_the_same_drift_counts_once_within_a_period() -> None:
+    """A controller may repeat its change all the time.
+
+    Another change counts at once, and so does the same change much later.
+    """
     here = LoopUnderTest().world
     seen = marked(config_map("one"), "above")
     seen["metadata"]["managedFields"].append(book("kubectl-edit", "12:01", key={}))
@@ -283,8 +289,8 @@ def test_a_state_counts_once_in_a_while() -> None:
     assert detector.find(other, entry, here, 2 * AGAIN) == found
 
 
-def test_no_content_is_kept_of_what_was_found() -> None:
-    """It may be 1 MiB of a Secret, for each of thousands of objects."""
+def test_the_drift_detector_keeps_no_content() -> None:
+    """A Secret may contain 1 MiB of data, and thousands of objects may have drift."""
     here = LoopUnderTest().world
     seen = marked(config_map("one"), "above")
     seen["metadata"]["managedFields"].append(book("kubectl-edit", "12:01", key={}))
@@ -297,8 +303,11 @@ def test_no_content_is_kept_of_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("pod_first", [False, True], ids=["before the pod", "after the pod"])
-def test_a_missing_copy_was_there_if_a_newer_pod_refers_to_it(*, pod_first: bool) -> None:
-    """As after a restart: a pod is created after all that it refers to; one that is older tells nothing."""
+def test_a_missing_copy_counts_as_deleted_if_a_newer_pod_refers_to_it(*, pod_first: bool) -> None:
+    """After a restart, a pod that is newer than the upper object proves that the copy existed.
+
+    An older pod proves nothing.
+    """
     here, times = LoopUnderTest().world, ["2026-03-01T11:00:00Z", "2026-03-01T11:00:05Z"]
     made, started = reversed(times) if pod_first else times
     put(here.upper.namespaces, space())
@@ -315,8 +324,8 @@ def test_a_missing_copy_was_there_if_a_newer_pod_refers_to_it(*, pod_first: bool
     assert detector.find(step, None, here, 0.0) is None, "we deleted it ourselves"
 
 
-def test_the_last_drifts_are_kept() -> None:
-    """All are counted, the last 50 kept, the latest first."""
+def test_the_last_drifts_are_kept_and_all_are_counted() -> None:
+    """The log keeps the last 50 drifts, with the latest first."""
     log = DriftLog()
     for number in range(MOST_KEPT + 2):
         log.add(A, RecentDrift(NOW, REF._replace(name=str(number)), Drift(("data.key",))))

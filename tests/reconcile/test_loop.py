@@ -1,4 +1,4 @@
-"""What an error means, and that no key is lost, whatever happens on the way."""
+"""Tests of how the loop handles each error, and that no key is lost."""
 
 from typing import Any
 
@@ -30,18 +30,18 @@ REF = Ref(A, CONFIG_MAP, "default", "one")
 
 
 def stored(manifest: Manifest, version: int) -> Manifest:
-    """Return an object as a cluster answers it."""
+    """Return an object as a cluster returns it."""
     return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}}
 
 
 def tries(bench: LoopUnderTest, verb: str = "create") -> int:
-    """Count how often the lower cluster was asked for something."""
+    """Return the number of requests with that verb to the lower cluster."""
     return [one.verb for one in bench.lower.asked].count(verb)
 
 
 @in_virtual_time
-async def test_what_is_wanted_is_done_once() -> None:
-    """The answer is in the cache at once, so that the next look finds nothing to do."""
+async def test_a_desired_object_is_created_once() -> None:
+    """The response is cached at once, so the next decision needs no step."""
     bench = LoopUnderTest()
     await bench.run(WANTED)
     assert bench.noted.verbs() == ["create one"]
@@ -52,8 +52,8 @@ async def test_what_is_wanted_is_done_once() -> None:
 
 
 @in_virtual_time
-async def test_steps_are_carried_out_in_their_order() -> None:
-    """Each after the one before was answered."""
+async def test_steps_are_carried_out_in_order() -> None:
+    """Each step is sent after the response to the previous one."""
     bench = LoopUnderTest()
     await bench.run(Decision((present("b"), present("a"), present("c"))))
     assert bench.lower.verbs() == ["create ConfigMap b", "create ConfigMap a", "create ConfigMap c"]
@@ -64,8 +64,8 @@ PASSING = [Unreachable("x"), Unauthorized("x"), Expired("x"), ClusterError("x")]
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
 @in_virtual_time
-async def test_trouble_that_passes_is_waited_out(error: ClusterError) -> None:
-    """With rests that double, and no word to the pod's author, who can do nothing about it."""
+async def test_a_transient_error_is_retried_with_doubling_back_off(error: ClusterError) -> None:
+    """It causes no problem of the key, because the pod's author cannot fix it."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[error] * 3)
     await bench.run(WANTED)
@@ -81,8 +81,8 @@ async def test_trouble_that_passes_is_waited_out(error: ClusterError) -> None:
 
 
 @in_virtual_time
-async def test_trouble_that_lasts_is_looked_at_every_few_seconds() -> None:
-    """So that a cluster that comes back is used soon, and one that does not is not hammered."""
+async def test_a_lasting_transient_error_is_retried_every_few_seconds() -> None:
+    """A cluster that is back is used soon, and one that is not does not get too many requests."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[Unreachable("x")] * 1000)
     await bench.run(WANTED)
@@ -100,8 +100,8 @@ async def test_trouble_that_lasts_is_looked_at_every_few_seconds() -> None:
     ],
 )
 @in_virtual_time
-async def test_a_denial_is_said_and_tried_again(error: ClusterError, problem: Problem) -> None:
-    """Quotas are raised and rights given: once it comes through, the problem is gone."""
+async def test_a_denied_step_is_a_problem_of_its_key_and_is_retried(error: ClusterError, problem: Problem) -> None:
+    """A quota may be raised or a right granted, and the problem is removed once the step succeeds."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[error] * 3)
     await bench.run(WANTED)
@@ -115,13 +115,13 @@ async def test_a_denial_is_said_and_tried_again(error: ClusterError, problem: Pr
 
 
 @in_virtual_time
-async def test_a_denied_key_is_decided_at_once_with_its_problem_known() -> None:
-    """So that the pod says why it does not start with the first try."""
+async def test_a_denied_key_is_decided_again_at_once_with_its_problem() -> None:
+    """The pod then shows after the first try why it does not start."""
     bench = LoopUnderTest()
     seen: list[Problem | None] = []
 
     def says(of: Any) -> Decision:
-        """Note what is known when it is asked."""
+        """Record the known problem at each decision."""
         seen.append(of.problems.get(ONE))
         return WANTED
 
@@ -135,8 +135,8 @@ async def test_a_denied_key_is_decided_at_once_with_its_problem_known() -> None:
 
 
 @in_virtual_time
-async def test_a_refused_step_rests_while_those_before_it_go_on() -> None:
-    """A pod that cannot be made is still reported on."""
+async def test_a_refused_step_in_back_off_does_not_block_earlier_steps() -> None:
+    """The status of a pod that cannot be created is still updated."""
     bench = LoopUnderTest()
     bench.lower.answer("create", Denied("no room"))
     await bench.run(WANTED)
@@ -148,8 +148,8 @@ async def test_a_refused_step_rests_while_those_before_it_go_on() -> None:
 
 
 @in_virtual_time
-async def test_an_event_that_was_told_is_not_told_at_every_look() -> None:
-    """Nor when it is there already; while it could not be told, it is tried again, and after a while told anew."""
+async def test_an_event_is_created_once_and_again_only_after_a_while() -> None:
+    """It is retried if the cluster does not respond, but not if it exists already."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", Unreachable("no answer"), AlreadyExists("told"))
     await bench.run(Decision((event(),)))
@@ -163,8 +163,8 @@ async def test_an_event_that_was_told_is_not_told_at_every_look() -> None:
 
 
 @in_virtual_time
-async def test_a_problem_ends_with_what_was_wanted() -> None:
-    """The pod was deleted: nobody is told any more why it does not start, and it is not tried again."""
+async def test_a_problem_ends_when_its_step_is_not_wanted_any_more() -> None:
+    """The pod was deleted, so its step is neither reported nor retried."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[Denied("no room")] * 100)
     await bench.run(WANTED)
@@ -175,8 +175,8 @@ async def test_a_problem_ends_with_what_was_wanted() -> None:
 
 
 @in_virtual_time
-async def test_a_cluster_that_asks_to_wait_is_not_asked_before() -> None:
-    """Not even when something else has the key looked at."""
+async def test_the_retry_after_of_a_cluster_is_respected() -> None:
+    """Even if another change enqueues the key, the step is not retried earlier."""
     bench = LoopUnderTest()
     bench.lower.answer("create", Throttled("slowly", retry_after=30.0))
     await bench.run(WANTED)
@@ -194,13 +194,13 @@ RACE_LOST = (
     Conflict("changed"),
     Denied("the server rejected our request due to an error in our request", status=422, reason="Invalid"),
 )
-"""How a JSON patch is refused that was worked out on an older object: by its fence, or by a path that is gone."""
+"""The responses to a JSON patch of an older object: by its precondition, or by a path that is absent."""
 
 
 @pytest.mark.parametrize("error", RACE_LOST, ids=["conflict", "unprocessable"])
 @in_virtual_time
-async def test_a_lost_race_is_decided_again_from_what_is_there_now(error: ClusterError) -> None:
-    """Somebody wrote first: the object is read, and the change is worked out anew, with the new fence."""
+async def test_after_a_lost_race_the_patch_is_planned_again_on_the_current_object(error: ClusterError) -> None:
+    """Another client wrote first, so the object is read, and the patch gets a new precondition."""
     bench = LoopUnderTest()
     put(bench.world.lowers[A].config_maps, {**copy(), "data": {"key": "old"}})
     theirs = stored({**copy(), "data": {"key": "old", "theirs": "yes"}}, 90)
@@ -216,8 +216,8 @@ async def test_a_lost_race_is_decided_again_from_what_is_there_now(error: Cluste
 
 
 @in_virtual_time
-async def test_what_vanished_before_a_change_is_made_again() -> None:
-    """It is known to be gone, so that what rests on that can go on."""
+async def test_an_object_that_vanished_before_its_patch_is_created_again() -> None:
+    """The cache records that it is absent, so decisions that depend on that can continue."""
     bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, {**copy(), "data": {"key": "old"}})
@@ -229,14 +229,14 @@ async def test_what_vanished_before_a_change_is_made_again() -> None:
 
 
 @in_virtual_time
-async def test_a_deletion_of_what_was_replaced_leaves_the_successor() -> None:
-    """The UID did not fit any more: what stands there now is another's, and ours is gone."""
+async def test_a_delete_with_an_outdated_uid_keeps_the_successor() -> None:
+    """The object of that name belongs to another owner now, and the engine's own object is recorded as deleted."""
     bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, copy())
 
     def end(_: object) -> Decision:
-        """Want our object gone as long as it is known."""
+        """Return a decision to delete our object as long as it is cached."""
         known = cache.get("default", "one")
         return Decision((Absent(REF, known.uid, "because"),) if known else ())
 
@@ -250,8 +250,8 @@ async def test_a_deletion_of_what_was_replaced_leaves_the_successor() -> None:
 
 
 @in_virtual_time
-async def test_a_read_that_fails_after_a_refusal_is_waited_out() -> None:
-    """Nothing is known then, so nothing is said."""
+async def test_a_failed_read_after_a_conflict_is_retried() -> None:
+    """The state of the object is unknown then, so nothing is recorded as deleted."""
     bench = LoopUnderTest()
     put(bench.world.lowers[A].config_maps, {**copy(), "data": {"key": "old"}})
     bench.lower.answer("patch", Conflict("changed"))
@@ -264,15 +264,15 @@ async def test_a_read_that_fails_after_a_refusal_is_waited_out() -> None:
 
 
 FOREIGN = {
-    "nobody's": config_map("one"),
+    "no owner's": config_map("one"),
     "another owner's": marked(config_map("one"), "above", STRANGER),
 }
 
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
 @in_virtual_time
-async def test_a_name_that_is_anothers_is_a_conflict_until_it_is_free(foreign: Manifest) -> None:
-    """It is not touched, it is said, and looked at again every few seconds."""
+async def test_a_name_of_another_owners_object_is_a_conflict_until_it_is_free(foreign: Manifest) -> None:
+    """The object is not changed, the conflict is reported once, and the create is retried every few seconds."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[AlreadyExists("taken")] * 4)
     bench.lower.answer("read", *[stored(foreign, 90)] * 4)
@@ -285,8 +285,8 @@ async def test_a_name_that_is_anothers_is_a_conflict_until_it_is_free(foreign: M
 
 
 @in_virtual_time
-async def test_our_own_object_is_met_again() -> None:
-    """Its creation was answered into a broken connection: it is taken over, and brought up to date."""
+async def test_an_existing_object_of_this_owner_is_cached_and_patched() -> None:
+    """The response to its creation was lost, so the engine reads it and updates it."""
     bench = LoopUnderTest()
     bench.lower.answer("create", AlreadyExists("there"))
     bench.lower.answer("read", stored({**copy(), "data": {"key": "old"}}, 90))
@@ -297,8 +297,8 @@ async def test_our_own_object_is_met_again() -> None:
 
 
 @in_virtual_time
-async def test_a_name_that_is_free_and_taken_in_turns_is_not_hammered() -> None:
-    """Somebody makes and deletes it all the time, or the store was restored: the rests double as for any trouble."""
+async def test_a_name_that_is_free_and_in_use_in_turns_is_retried_with_back_off() -> None:
+    """Another client may create and delete the object all the time, or the store was restored."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[AlreadyExists("there")] * 1000)
     await bench.run(WANTED)
@@ -310,8 +310,8 @@ async def test_a_name_that_is_free_and_taken_in_turns_is_not_hammered() -> None:
 
 @pytest.mark.parametrize("error", [AlreadyExists("told"), Denied("namespace is ending"), NotFound("no namespace")])
 @in_virtual_time
-async def test_an_event_keeps_nothing_waiting(error: ClusterError) -> None:
-    """One that exists has been told; one that cannot be told is not worth a pod."""
+async def test_a_denied_or_existing_event_does_not_block_later_steps(error: ClusterError) -> None:
+    """An Event that exists has been recorded, and one that cannot be created must not delay a pod."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", error)
     await bench.run(Decision((event(), present())))
@@ -320,8 +320,8 @@ async def test_an_event_keeps_nothing_waiting(error: ClusterError) -> None:
 
 
 @in_virtual_time
-async def test_an_event_that_cannot_be_stored_holds_up_nothing() -> None:
-    """It is tried again; what comes after it may be in a cluster that answers."""
+async def test_an_event_whose_cluster_does_not_respond_does_not_block_later_steps() -> None:
+    """The Event is retried, but later steps may be for a cluster that responds."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", Unreachable("no answer"))
     told = EmitEvent(Ref(UPPER, POD, "default", "web"), "u", "Told", "it is so")
@@ -331,8 +331,8 @@ async def test_an_event_that_cannot_be_stored_holds_up_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_cluster_without_a_connection_is_waited_for() -> None:
-    """Its credentials cannot be read yet."""
+async def test_a_step_for_a_cluster_without_a_connection_is_retried() -> None:
+    """The credentials of the cluster may not be readable yet, which is no problem of the key."""
     bench = LoopUnderTest()
     connection = bench.clusters.pop(A)
     await bench.run(WANTED)
@@ -344,8 +344,8 @@ async def test_a_cluster_without_a_connection_is_waited_for() -> None:
 
 
 @in_virtual_time
-async def test_a_confirmation_has_its_key_looked_at_again() -> None:
-    """What is decided rests on its result, also where the cache did not change."""
+async def test_a_confirm_enqueues_its_key_again() -> None:
+    """The next decision depends on its result, even if the cache did not change."""
     bench = LoopUnderTest()
     confirm = Decision((VerifyAbsent(REF, "above", "because"),))
     await bench.run(confirm, WANTED)
@@ -353,13 +353,13 @@ async def test_a_confirmation_has_its_key_looked_at_again() -> None:
 
 
 @in_virtual_time
-async def test_a_rule_that_fails_stops_no_other() -> None:
-    """The defect is told, and its key is looked at again after a while."""
+async def test_an_exception_in_one_rule_stops_no_other_rule() -> None:
+    """The exception is reported, and its key is enqueued again after a delay."""
     bench = LoopUnderTest(ScriptedRule(), ScriptedRule("other"))
     fails = [True]
 
     def failing(_: object) -> Decision:
-        """Fail once."""
+        """Raise an exception at the first call only."""
         if fails.pop():
             fails.append(False)
             raise ZeroDivisionError
@@ -375,8 +375,8 @@ async def test_a_rule_that_fails_stops_no_other() -> None:
 
 
 @in_virtual_time
-async def test_a_defect_while_a_step_is_carried_out_loses_no_key() -> None:
-    """Something that is no error of a cluster: it is told, and the key comes back."""
+async def test_an_unexpected_exception_of_a_step_loses_no_key() -> None:
+    """An exception other than a ClusterError is reported, and the key is retried."""
     bench = LoopUnderTest()
     bench.lower.answer("create", ZeroDivisionError())
     await bench.run(WANTED)
@@ -386,8 +386,8 @@ async def test_a_defect_while_a_step_is_carried_out_loses_no_key() -> None:
 
 
 @in_virtual_time
-async def test_a_key_without_a_rule_is_a_defect_that_is_told() -> None:
-    """It does not end the queue."""
+async def test_a_key_of_an_unknown_rule_is_reported_as_a_rule_error() -> None:
+    """The queue continues with the next key."""
     bench = LoopUnderTest()
     bench.loop.open(A)
     bench.loop.add(ONE._replace(rule="unknown"))
@@ -398,20 +398,20 @@ async def test_a_key_without_a_rule_is_a_defect_that_is_told() -> None:
 
 
 def change(**spec: str) -> Patched:
-    """Make a change of a running pod that holds up nothing."""
+    """Return an independent patch of a running pod."""
     fence = {"metadata": {"uid": "uid-pod"}}
     patch = Patch("strategic-merge-patch", {**fence, "spec": spec})
     return Patched(Ref(A, POD, "default", "pod"), patch, "because", "resize", in_plan=True, independent=True)
 
 
 def forbidden(words: str = "no") -> Denied:
-    """Make a refusal that is likely to last."""
+    """Return a denial that is likely to last."""
     return Denied(words, status=403, reason="Forbidden")
 
 
 @in_virtual_time
-async def test_a_refused_change_holds_up_nothing() -> None:
-    """What comes after it is done at once, and not again while it rests; it is tried again by itself."""
+async def test_a_refused_independent_step_does_not_block_later_steps() -> None:
+    """Later steps are carried out once, and the refused step is retried without a further event."""
     bench = LoopUnderTest()
     bench.lower.answer("patch", *(forbidden() for _ in range(50)))
     await bench.run(Decision((change(size="2"), present())))
@@ -424,8 +424,8 @@ async def test_a_refused_change_holds_up_nothing() -> None:
 
 
 @in_virtual_time
-async def test_two_refused_changes_are_both_told() -> None:
-    """And one that comes through leaves the other's reason."""
+async def test_the_problem_combines_the_messages_of_two_refused_steps() -> None:
+    """When one of them is not wanted any more, the message of the other one stays."""
     bench = LoopUnderTest()
     bench.lower.answer("patch", forbidden(), forbidden("too large"), *(forbidden() for _ in range(50)))
     await bench.run(Decision((change(size="2"), change(image="b"))))
@@ -436,8 +436,8 @@ async def test_two_refused_changes_are_both_told() -> None:
 
 
 @in_virtual_time
-async def test_a_way_of_changing_that_a_cluster_does_not_have_is_told() -> None:
-    """A pod that stands, whose subresource is not found: an older apiserver, that nothing helps but patience."""
+async def test_a_missing_subresource_of_an_existing_pod_is_a_problem() -> None:
+    """An older apiserver does not have the subresource, so a retry does not help."""
     bench = LoopUnderTest()
     pod = upper_pod("pod", uid="uid-pod")
     put(bench.world.lowers[A].pods, pod)
@@ -451,8 +451,8 @@ async def test_a_way_of_changing_that_a_cluster_does_not_have_is_told() -> None:
 
 
 @in_virtual_time
-async def test_a_lost_race_of_a_change_does_not_delay_the_next_step() -> None:
-    """It is done in the same turn, and not only when the change is tried again."""
+async def test_a_conflict_of_an_independent_step_does_not_delay_the_next_step() -> None:
+    """The next step is carried out at once, before the conflicting step is retried."""
     bench = LoopUnderTest()
     bench.lower.answer("patch", Conflict("changed since", status=409))
     await bench.run(Decision((change(size="2"), present())))

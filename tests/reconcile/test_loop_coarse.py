@@ -1,4 +1,4 @@
-"""Event loops round the times of their timers, to milliseconds as a rule: one may fire a moment early."""
+"""Tests of the loop with an event loop whose timers fire slightly early, because event loops round their times."""
 
 import asyncio
 import math
@@ -14,19 +14,19 @@ GRAIN = 0.01
 
 
 class Coarse(_Loop):
-    """A loop whose timers fire up to a hundredth of a second before their time."""
+    """An event loop whose timers fire up to a hundredth of a second early."""
 
     def call_at(self, when: float, *rest: object, **named: object) -> asyncio.TimerHandle:  # type: ignore[override]
-        """Round the time down, but not into the past."""
+        """Round the time down, but not to before now."""
         rounded = math.floor(when / GRAIN + 1e-6) * GRAIN
         return super().call_at(max(rounded, self.time()), *rest, **named)  # type: ignore[arg-type]
 
 
-def test_a_timer_that_fires_a_moment_early_loses_no_key() -> None:
-    """The refused step still rests then, so its key has to come back once more."""
+def test_a_timer_that_fires_early_loses_no_key() -> None:
+    """The refused step is still in back-off then, so its key has to be enqueued once more."""
 
     async def refused_three_times() -> tuple[Answering, list[ClusterError | None], int]:
-        """Run a key on a cluster that is away for a while, and look much later."""
+        """Reconcile a key while its cluster does not respond, and return the state a minute later."""
         bench = LoopUnderTest()
         bench.lower.answer("create", *[Unreachable("no answer")] * 3)
         await bench.run(Decision((present(),)))

@@ -1,4 +1,4 @@
-"""What clusters refuse: said soon, tried again seldom, and done soon after nobody refuses it any more."""
+"""Tests that a refusal is reported soon, retried rarely, and succeeds soon after the cluster stops refusing."""
 
 from base64 import b64encode
 from typing import NamedTuple
@@ -24,7 +24,7 @@ SOON = 5.0
 
 
 class Refusal(NamedTuple):
-    """An answer of an apiserver: status, reason and message of its body, and its Retry-After."""
+    """A response of an apiserver: status, reason and message of its body, and its Retry-After."""
 
     code: int
     reason: str
@@ -33,7 +33,7 @@ class Refusal(NamedTuple):
 
     @property
     def error(self) -> ClusterError:
-        """Return the error that it means."""
+        """Return the error for this response."""
         body = {"kind": "Status", "apiVersion": "v1", "code": self.code, "reason": self.reason, "message": self.message}
         return error_of(RequestInfo(A, "create", "ConfigMap default/one"), self.code, orjson.dumps(body), self.wait)
 
@@ -56,7 +56,7 @@ REFUSALS = {
 
 
 class Timed(Answering):
-    """A cluster that notes when it was asked to create something."""
+    """A cluster that records the time of each create."""
 
     def __init__(self, *errors: ClusterError) -> None:
         super().__init__(A)
@@ -64,13 +64,13 @@ class Timed(Answering):
         self.moments: list[float] = []
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Note the time, and answer."""
+        """Record the time, and respond."""
         self.moments.append(clock())
         return await super().create(ref, body)
 
 
 def refusing(*errors: ClusterError) -> tuple[LoopUnderTest, Timed]:
-    """Make a loop whose lower cluster refuses to create."""
+    """Return a loop, and its lower cluster that refuses to create objects."""
     bench, lower = LoopUnderTest(), Timed(*errors)
     bench.clusters[A] = bench.lower = lower
     return bench, lower
@@ -78,8 +78,8 @@ def refusing(*errors: ClusterError) -> tuple[LoopUnderTest, Timed]:
 
 @pytest.mark.parametrize("name", REFUSALS)
 @in_virtual_time
-async def test_a_refusal_is_said_soon_and_not_tried_hot(name: str) -> None:
-    """Within five seconds with the cluster's own words, and no more than twelve times in any minute."""
+async def test_a_refusal_is_reported_within_five_seconds_and_retried_at_most_twelve_times_a_minute(name: str) -> None:
+    """The problem has the cluster's own message, and is reported only once."""
     refusal = REFUSALS[name]
     bench, lower = refusing(*[refusal.error] * 200)
     await bench.run(WANTED)
@@ -96,8 +96,11 @@ async def test_a_refusal_is_said_soon_and_not_tried_hot(name: str) -> None:
 
 
 @in_virtual_time
-async def test_a_reason_that_a_webhook_makes_up_is_no_reason_of_ours() -> None:
-    """People see it as it is. It is marked, since anything can stand there, also a reason of this program."""
+async def test_an_unknown_reason_of_a_webhook_is_a_foreign_problem() -> None:
+    """Users see the reason as it is.
+
+    It is marked as foreign because a webhook can return any reason, even one of this program.
+    """
     for reason, is_foreign in (("Policy4711", True), ("NameConflict", True), ("Forbidden", False), ("", False)):
         bench, _ = refusing(*[Refusal(403, reason, "no").error] * 200)
         await bench.run(WANTED)
@@ -109,8 +112,8 @@ async def test_a_reason_that_a_webhook_makes_up_is_no_reason_of_ours() -> None:
 
 @pytest.mark.parametrize("name", [one for one in REFUSALS if one != "busy for long"])
 @in_virtual_time
-async def test_what_is_not_refused_any_more_is_done_soon(name: str) -> None:
-    """Within one rest; the problem is gone then, and nothing comes back."""
+async def test_a_step_that_is_not_refused_any_more_succeeds_within_one_back_off(name: str) -> None:
+    """The problem is removed then, and nothing is retried."""
     bench, lower = refusing(*[REFUSALS[name].error] * 6)
     await bench.run(WANTED)
     await until(2 * MINUTE)
@@ -120,8 +123,8 @@ async def test_what_is_not_refused_any_more_is_done_soon(name: str) -> None:
 
 
 @in_virtual_time
-async def test_a_change_that_a_webhook_refuses_with_422_is_no_lost_race() -> None:
-    """The API answers a patch that came too late in the same way; but not twice in a row."""
+async def test_a_json_patch_that_fails_twice_with_422_counts_as_refused() -> None:
+    """The API also returns 422 for a patch of an outdated object, but not twice in a row."""
     bench, lower = refusing()
     old = put(bench.world.lowers[A].config_maps, copy(data={"key": "old"}))
     lower.answer("read", old.raw)
@@ -136,8 +139,8 @@ async def test_a_change_that_a_webhook_refuses_with_422_is_no_lost_race() -> Non
 
 
 @in_virtual_time
-async def test_what_is_over_with_the_next_try_is_nobodys_business() -> None:
-    """An apiserver that is busy, or that starts, is tried again after a moment, and nothing is said."""
+async def test_an_error_that_ends_with_the_first_retry_is_not_reported() -> None:
+    """An apiserver that is busy or starting is retried after a moment."""
     bench, lower = refusing(REFUSALS["webhook says no with 503"].error)
     await bench.run(WANTED)
     await until(SOON)
@@ -147,8 +150,8 @@ async def test_what_is_over_with_the_next_try_is_nobodys_business() -> None:
 
 
 @in_virtual_time
-async def test_what_the_upper_cluster_is_too_busy_for_is_not_said_of_the_lower() -> None:
-    """It would be said by a write to the upper cluster."""
+async def test_throttling_by_the_upper_cluster_is_no_problem_of_the_key() -> None:
+    """Reporting it would require another write to the upper cluster."""
     bench = LoopUnderTest()
     bench.clusters[UPPER].answer("create", *[Throttled("slowly", status=429, retry_after=1.0)] * 5)
     await bench.run(Decision((unfollowed(), present())))
@@ -159,8 +162,8 @@ async def test_what_the_upper_cluster_is_too_busy_for_is_not_said_of_the_lower()
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), Conflict("changed"), AlreadyExists("there")])
 @in_virtual_time
-async def test_what_is_no_refusal_is_tried_again_soon(error: ClusterError) -> None:
-    """Nobody has said no: something was quicker, or there was no answer."""
+async def test_an_error_that_is_no_refusal_is_retried_soon(error: ClusterError) -> None:
+    """Another client was faster, or the cluster did not respond, so there is no problem to report."""
     bench, lower = refusing(*[error] * 3)
     await bench.run(WANTED)
     await until(1.0)
@@ -169,8 +172,8 @@ async def test_what_is_no_refusal_is_tried_again_soon(error: ClusterError) -> No
 
 
 @in_virtual_time
-async def test_what_a_rule_says_itself_outlives_a_lost_race() -> None:
-    """The cluster has said nothing, so there is nothing to take back, and nothing to tell again."""
+async def test_a_problem_of_the_rule_itself_survives_a_lost_race() -> None:
+    """The cluster gave no reason, so the rule's problem is neither removed nor reported again."""
     bench, lower = refusing(Conflict("changed"))
     said = Problem("Deadlock", "it fits nowhere")
     bench.rule.says[ONE] = lambda of: Decision((present(),), problem=said if not lower.moments else of.problems[ONE])
@@ -183,15 +186,15 @@ async def test_what_a_rule_says_itself_outlives_a_lost_race() -> None:
 
 
 def reworded(number: int) -> Present:
-    """Want an event that says the same of the same object as others, in other words."""
+    """Return an Event about the same object for the same reason, with a different message."""
     found = event(f"told-{number}")
     body = {**found.manifest, "involvedObject": {"uid": "u"}, "reason": "Forbidden", "message": str(number)}
     return Present(found.ref, body, "because")
 
 
 @in_virtual_time
-async def test_a_refusal_in_other_words_each_time_is_told_once_a_minute() -> None:
-    """Some name a port, or the time; the newest words are in the pod's condition."""
+async def test_a_refusal_with_a_different_message_each_time_is_recorded_once_a_minute() -> None:
+    """Some messages contain a port or the time, and the latest one is in the pod's condition."""
     bench, lower = refusing(*[REFUSALS["quota"].error] * 200)
     bench.rule.says[ONE] = lambda _: Decision((reworded(len(lower.moments)), present()))
     bench.loop.open(A)
@@ -203,8 +206,8 @@ async def test_a_refusal_in_other_words_each_time_is_told_once_a_minute() -> Non
 
 
 @in_virtual_time
-async def test_several_events_of_what_is_not_refused_are_all_told() -> None:
-    """Nothing would have the key looked at again for the second."""
+async def test_several_events_of_a_key_without_a_refusal_are_all_recorded() -> None:
+    """Nothing would enqueue the key again for the second one."""
     bench = LoopUnderTest()
     await bench.run(Decision((reworded(1), reworded(2))))
     assert bench.noted.verbs() == ["create told-1", "create told-2"]
@@ -228,7 +231,7 @@ QUOTES = {
 
 
 def refused_secret(words: str, **meta: str) -> tuple[LoopUnderTest, Timed, Decision]:
-    """Make a loop whose lower cluster refuses a Secret with these words."""
+    """Return a loop whose lower cluster refuses a Secret with this message, and the decision that wants it."""
     bench, lower = refusing(*[Denied(words, status=403, reason="Forbidden")] * 50)
     data = {key: QUOTES["encoded"](value) for key, value in VALUES.items()}
     manifest = marked({**secret("one", **meta), "data": data}, "above")
@@ -238,8 +241,8 @@ def refused_secret(words: str, **meta: str) -> tuple[LoopUnderTest, Timed, Decis
 @pytest.mark.parametrize("quote", QUOTES)
 @pytest.mark.parametrize("key", VALUES)
 @in_virtual_time
-async def test_a_refusal_that_quotes_a_secret_is_told_without_its_words(key: str, quote: str) -> None:
-    """However it quotes it; that it was refused, and why in one word, is told."""
+async def test_a_message_that_quotes_a_secret_is_hidden(key: str, quote: str) -> None:
+    """This holds for any encoding or excerpt, and the reason is still reported."""
     bench, _, wanted = refused_secret(f"no: data[{key}] is {QUOTES[quote](VALUES[key])}, which is bad")
     await bench.run(wanted)
     assert bench.world.problems == {ONE: Problem("Forbidden", UNTOLD)}
@@ -248,8 +251,8 @@ async def test_a_refusal_that_quotes_a_secret_is_told_without_its_words(key: str
 
 
 @in_virtual_time
-async def test_a_refusal_that_quotes_what_the_secret_was_is_told_without_its_words() -> None:
-    """A change can be refused for what it changes."""
+async def test_a_message_that_quotes_the_previous_content_of_a_secret_is_hidden() -> None:
+    """A cluster can refuse a patch because of the values that it changes."""
     bench, lower, wanted = refused_secret("")
     put(bench.world.lowers[A].secrets, marked({**secret("one"), "data": {"old": "d2FzLWh1bnRlcjE="}}, "above"))
     lower.answer("patch", Denied("it was was-hunter1", status=403, reason="Forbidden"))
@@ -263,8 +266,8 @@ async def test_a_refusal_that_quotes_what_the_secret_was_is_told_without_its_wor
 
 
 @in_virtual_time
-async def test_a_refusal_that_quotes_nothing_is_told_with_its_words() -> None:
-    """The names of Secrets and keys are no secrets."""
+async def test_a_message_that_quotes_no_value_of_a_secret_is_shown() -> None:
+    """The names of Secrets and keys are not secret."""
     words = 'secrets "one" is forbidden: exceeded quota: q, requested: count/secrets=1; see data[password]'
     bench, _, wanted = refused_secret(words)
     await bench.run(wanted)
@@ -273,8 +276,8 @@ async def test_a_refusal_that_quotes_nothing_is_told_with_its_words() -> None:
 
 
 @in_virtual_time
-async def test_what_is_no_secret_may_be_quoted() -> None:
-    """Whoever reads the refusal of a ConfigMap may know what is in it."""
+async def test_a_message_that_quotes_a_config_map_is_shown() -> None:
+    """A user who can read the message may know the content of the ConfigMap."""
     bench, _ = refusing(Denied("no: its value is value", status=403, reason="Forbidden"))
     assert "value" in copy()["data"].values()
     await bench.run(WANTED)

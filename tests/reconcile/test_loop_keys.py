@@ -1,4 +1,4 @@
-"""Which keys are looked at, and when: changes, waits, delays, what is held back, and lowers that come and go."""
+"""Tests of which keys are reconciled and when: changes, dependencies, delays, the guard, opening and closing lowers."""
 
 import asyncio
 from typing import Any
@@ -23,15 +23,15 @@ THREE = ONE._replace(name="three")
 
 
 def looks(bench: LoopUnderTest, key: Key = ONE) -> int:
-    """Count how often a key was looked at."""
+    """Return how often a key was decided."""
     return bench.rule.looks.count(key)
 
 
 def hearing(cache: str, *, delay: float = 0.0, facts: tuple[str, ...] | None = None) -> ScriptedRule:
-    """Make a rule that has a key named like the object looked at when a cache changes."""
+    """Return a rule that enqueues a key with the name of the object when a cache changes."""
 
     def keys(_world: object, lower: str, delta: Any) -> list[Key]:
-        """Name the key."""
+        """Return the key with the name of the object."""
         return [Key(NAME, lower, "default", (delta.after or delta.before).name)]
 
     return ScriptedRule(hears=(Watch(cache, keys, delay, facts),))
@@ -41,8 +41,8 @@ def hearing(cache: str, *, delay: float = 0.0, facts: tuple[str, ...] | None = N
 
 
 @in_virtual_time
-async def test_opening_a_lower_looks_at_everything_once() -> None:
-    """Nothing is known of what was before."""
+async def test_opening_a_lower_reconciles_each_of_its_keys_once() -> None:
+    """The state before is unknown, so all keys of the lower are enqueued."""
     bench = LoopUnderTest()
     for key in (ONE, TWO, ELSEWHERE):
         bench.rule.say(key, Decision())
@@ -52,8 +52,8 @@ async def test_opening_a_lower_looks_at_everything_once() -> None:
 
 
 @in_virtual_time
-async def test_a_change_below_concerns_its_own_lower() -> None:
-    """The other one has caches of its own."""
+async def test_a_change_in_a_lower_cluster_enqueues_keys_of_that_lower_only() -> None:
+    """Each lower has its own caches."""
     bench = LoopUnderTest(hearing("config_maps"))
     bench.loop.open(A)
     bench.loop.open(B)
@@ -68,8 +68,8 @@ async def test_a_change_below_concerns_its_own_lower() -> None:
     [((), 3), (("terminal",), 4), (("ran", "terminal"), 5), (None, 6)],
     ids=["existence", "one fact", "two facts", "everything"],
 )
-async def test_a_watch_may_name_the_facts_that_concern_it(facts: tuple[str, ...] | None, times: int) -> None:
-    """A pod comes, gets a label, runs, ends, is replaced by another and goes."""
+async def test_a_watch_may_be_limited_to_certain_facts(facts: tuple[str, ...] | None, times: int) -> None:
+    """A pod is created, gets a label, runs, ends, is replaced by another pod, and is deleted."""
     bench = LoopUnderTest(hearing("upper_pods", facts=facts))
     bench.loop.open(A)
     pods = bench.world.lowers[A].upper_pods
@@ -88,8 +88,8 @@ async def test_a_watch_may_name_the_facts_that_concern_it(facts: tuple[str, ...]
 
 
 @in_virtual_time
-async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
-    """Each decides for itself."""
+async def test_a_change_in_the_upper_cluster_enqueues_keys_of_every_open_lower() -> None:
+    """Each lower decides for itself."""
     bench = LoopUnderTest(hearing("upper.config_maps"))
     bench.loop.open(A)
     put(bench.world.upper.config_maps, config_map("one"))
@@ -102,8 +102,11 @@ async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
 
 
 @in_virtual_time
-async def test_what_a_first_list_brings_is_looked_at_in_the_rules_order() -> None:
-    """Once for each key, what is urgent first; later changes are looked at as they come."""
+async def test_objects_of_a_first_list_are_reconciled_in_the_order_of_the_rules() -> None:
+    """Each key is decided once, and urgent ones first.
+
+    Later changes are reconciled in their own order.
+    """
     bench = LoopUnderTest(hearing("config_maps"))
     config_maps = bench.world.lowers[A].config_maps
     config_maps.mark_stale()
@@ -119,8 +122,8 @@ async def test_what_a_first_list_brings_is_looked_at_in_the_rules_order() -> Non
 
 
 @in_virtual_time
-async def test_changes_can_be_gathered() -> None:
-    """Several within the delay are one look, counted from the first."""
+async def test_a_watch_with_a_delay_combines_several_changes() -> None:
+    """Changes within the delay, which starts at the first one, cause one decision."""
     bench = LoopUnderTest(hearing("nodes", delay=0.5))
     bench.loop.open(A)
     for _ in range(5):
@@ -132,8 +135,8 @@ async def test_changes_can_be_gathered() -> None:
 
 
 @in_virtual_time
-async def test_a_cache_that_becomes_complete_has_everything_looked_at() -> None:
-    """What was not decided for want of it is decided now, though no object changed."""
+async def test_a_cache_that_becomes_synced_enqueues_all_keys() -> None:
+    """Decisions that waited for the cache can be made now, even if no object changed."""
     bench = LoopUnderTest()
     bench.rule.say(ONE, Decision())
     bench.rule.say(ELSEWHERE, Decision())
@@ -152,8 +155,8 @@ async def test_a_cache_that_becomes_complete_has_everything_looked_at() -> None:
 
 
 @in_virtual_time
-async def test_the_keys_of_some_rules_can_be_woken() -> None:
-    """A cluster that fell silent concerns its node, not every pod's configuration."""
+async def test_the_keys_of_some_rules_can_be_enqueued() -> None:
+    """An unreachable cluster affects its node, but not the configuration of every pod."""
     bench = LoopUnderTest(ScriptedRule(), ScriptedRule("other"), ScriptedRule("third"))
     for rule in bench.rules:
         rule.say(ONE._replace(rule=rule.name), Decision())
@@ -165,8 +168,8 @@ async def test_the_keys_of_some_rules_can_be_woken() -> None:
 
 
 @in_virtual_time
-async def test_a_change_while_a_key_is_worked_on_is_looked_at_afterwards() -> None:
-    """One key is never worked on twice at a time."""
+async def test_a_key_that_changes_while_in_progress_is_reconciled_again_afterwards() -> None:
+    """A key is never processed twice at the same time."""
     bench, held = LoopUnderTest(hearing("config_maps")), Held()
     bench.lower.answer("create", held)
     bench.rule.say(ONE, WANTED, Decision())
@@ -181,8 +184,8 @@ async def test_a_change_while_a_key_is_worked_on_is_looked_at_afterwards() -> No
 
 
 @in_virtual_time
-async def test_every_decision_knows_the_time() -> None:
-    """The world's clock is set for each."""
+async def test_every_decision_has_the_current_time() -> None:
+    """The loop sets the time of the world before each decision."""
     bench = LoopUnderTest()
     bench.world.now = NOW.replace(year=2000)
     seen: list[Any] = []
@@ -196,8 +199,8 @@ async def test_every_decision_knows_the_time() -> None:
 
 
 @in_virtual_time
-async def test_a_key_can_ask_to_be_looked_at_again() -> None:
-    """A heartbeat comes by itself, for as long as it is asked for."""
+async def test_a_decision_can_requeue_its_key_after_a_delay() -> None:
+    """A heartbeat recurs as long as the decision requests it."""
     bench = LoopUnderTest()
     await bench.run(*[Decision(requeue_after=300.0)] * 3, Decision())
     assert (looks(bench), bench.loop.delayed) == (1, 1)
@@ -206,8 +209,8 @@ async def test_a_key_can_ask_to_be_looked_at_again() -> None:
 
 
 @in_virtual_time
-async def test_what_was_to_come_soon_can_come_now() -> None:
-    """A command that runs once does not wait for what it can have at once; a heartbeat is not soon."""
+async def test_expediting_reconciles_keys_that_are_due_soon() -> None:
+    """A command that runs once does not wait for them, and a heartbeat in minutes is not due soon."""
     bench = LoopUnderTest()
     await bench.run(Decision(requeue_after=0.5), Decision(), key=ONE)
     await bench.run(Decision(requeue_after=300.0), Decision(), key=TWO)
@@ -221,8 +224,8 @@ async def test_what_was_to_come_soon_can_come_now() -> None:
 
 
 @in_virtual_time
-async def test_a_refused_step_that_is_hastened_is_tried() -> None:
-    """Else it would be looked at, found resting, and forgotten."""
+async def test_expediting_retries_a_refused_step() -> None:
+    """Otherwise the key would be decided while its step is in back-off, and would not be enqueued again."""
     bench = LoopUnderTest()
     bench.lower.answer("create", Unreachable("no answer"))
     await bench.run(WANTED)
@@ -232,12 +235,12 @@ async def test_a_refused_step_that_is_hastened_is_tried() -> None:
     assert bench.loop.delayed == 0
 
 
-# Waits.
+# Dependencies.
 
 
 @in_virtual_time
-async def test_a_key_that_waits_is_looked_at_when_the_other_was_done() -> None:
-    """And what it waits for is looked at first, whether or not anybody asked for it."""
+async def test_a_key_is_reconciled_after_its_dependency() -> None:
+    """The dependency is enqueued first, even if nothing else enqueued it."""
     bench = LoopUnderTest()
     bench.rule.say(TWO, Decision((present("two"),)))
     await bench.run(Decision(depends_on=(TWO,)), WANTED, key=ONE)
@@ -245,8 +248,8 @@ async def test_a_key_that_waits_is_looked_at_when_the_other_was_done() -> None:
 
 
 @in_virtual_time
-async def test_a_key_that_waits_for_a_refused_one_learns_of_it() -> None:
-    """The pod says what is wrong with what it waits for; then both rest."""
+async def test_a_key_is_reconciled_when_its_dependency_gets_a_problem() -> None:
+    """The pod reports the problem of its dependency, and then both keys wait."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[Denied("no room")] * 1000)
     seen: list[Problem | None] = []
@@ -261,8 +264,8 @@ async def test_a_key_that_waits_for_a_refused_one_learns_of_it() -> None:
 
 
 @in_virtual_time
-async def test_who_waits_learns_of_a_refusal_at_once() -> None:
-    """Not only when the refused key's other steps are through, which may hang."""
+async def test_a_dependent_key_sees_a_refusal_at_once() -> None:
+    """It does not wait for the refused key's other steps, which may hang."""
     bench, held = LoopUnderTest(), Held()
     bench.lower.answer("create", Denied("no room"))
     bench.clusters[UPPER].answer("create", {"metadata": {"name": "kept"}}, held)
@@ -277,8 +280,8 @@ async def test_who_waits_learns_of_a_refusal_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_key_waits_only_while_it_says_so() -> None:
-    """What it waited for once wakes it no more."""
+async def test_a_dependency_ends_when_the_decision_does_not_name_it_any_more() -> None:
+    """A former dependency does not enqueue the key again."""
     bench = LoopUnderTest()
     await bench.run(Decision(depends_on=(TWO,)), Decision())
     before = looks(bench)
@@ -288,8 +291,8 @@ async def test_a_key_waits_only_while_it_says_so() -> None:
 
 
 @in_virtual_time
-async def test_a_key_can_wait_for_one_of_another_lower() -> None:
-    """Two pods of one name never run at a time."""
+async def test_a_key_can_depend_on_a_key_of_another_lower() -> None:
+    """Two pods of one name never run at the same time."""
     bench = LoopUnderTest()
     bench.rule.say(ONE, Decision(depends_on=(ELSEWHERE,)), WANTED)
     bench.rule.say(ELSEWHERE, Decision((present(cluster=B),)))
@@ -302,8 +305,8 @@ async def test_a_key_can_wait_for_one_of_another_lower() -> None:
 
 @pytest.mark.parametrize("others", [(ONE,), (TWO,), (TWO, THREE)])
 @in_virtual_time
-async def test_keys_that_wait_for_each_other_are_not_looked_at_for_ever(others: tuple[Key, ...]) -> None:
-    """Nor is one that waits for itself: a user can make two claims the data source of each other."""
+async def test_keys_that_depend_on_each_other_are_not_reconciled_indefinitely(others: tuple[Key, ...]) -> None:
+    """Neither is a key that depends on itself: a user can make two claims the data source of each other."""
     bench = LoopUnderTest()
     for key, other in zip(others, (*others[1:], ONE), strict=True):
         bench.rule.say(key, Decision(depends_on=(other,), problem=DENIED))
@@ -313,8 +316,8 @@ async def test_keys_that_wait_for_each_other_are_not_looked_at_for_ever(others: 
 
 
 @in_virtual_time
-async def test_a_key_with_a_problem_of_its_own_does_not_wait_in_hope() -> None:
-    """Whatever it waits for beside that: a command that runs once would never end."""
+async def test_a_key_with_a_problem_of_its_own_does_not_count_as_waiting() -> None:
+    """Otherwise a command that runs once would never end."""
     bench = LoopUnderTest()
     await bench.run(Decision(depends_on=(TWO,), problem=DENIED), key=ONE)
     assert bench.loop.waiting == 0
@@ -322,8 +325,8 @@ async def test_a_key_with_a_problem_of_its_own_does_not_wait_in_hope() -> None:
 
 
 @in_virtual_time
-async def test_those_who_wait_in_hope_are_counted() -> None:
-    """Not those that wait for something with a problem: a command that runs once need not wait for them."""
+async def test_keys_with_an_unblocked_dependency_are_counted_as_waiting() -> None:
+    """A command that runs once need not wait for keys whose dependency has a problem."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[Denied("no room")] * 1000)
     await bench.run(Decision(depends_on=(TWO,)), key=ONE)
@@ -334,8 +337,8 @@ async def test_those_who_wait_in_hope_are_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_key_that_heeds_another_hears_when_its_problem_comes_and_goes() -> None:
-    """Without waiting for it: it is done all the same."""
+async def test_a_key_that_reports_on_another_is_reconciled_when_its_problem_changes() -> None:
+    """It does not wait for the other key."""
     bench = LoopUnderTest()
     seen: list[Problem | None] = []
     bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(reports_on=(TWO,))  # type: ignore[func-returns-value]
@@ -350,8 +353,8 @@ async def test_a_key_that_heeds_another_hears_when_its_problem_comes_and_goes() 
 
 
 @in_virtual_time
-async def test_a_problem_is_told_when_it_is_new() -> None:
-    """Not each time it is found again; another one is."""
+async def test_a_problem_is_reported_when_it_is_new() -> None:
+    """The same problem is not reported at each decision, but another one is."""
     bench = LoopUnderTest()
     other = Problem("Other", "so")
     for problem in (DENIED, DENIED, other, None, DENIED):
@@ -361,8 +364,8 @@ async def test_a_problem_is_told_when_it_is_new() -> None:
 
 
 @in_virtual_time
-async def test_a_problem_found_while_planning_is_told() -> None:
-    """A name that is taken, by an object that the cache shows."""
+async def test_a_problem_found_while_planning_is_reported() -> None:
+    """The cache contains an object of another owner with the desired name."""
     bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, config_map("one", labels={OWNER: "forged"}))
@@ -375,7 +378,7 @@ async def test_a_problem_found_while_planning_is_told() -> None:
 
 
 def orphans(bench: LoopUnderTest, count: int, *, asked: bool = False) -> Decision:
-    """Want pods of ours below gone, that are there."""
+    """Create lower pods of this owner, and return the decision to delete them."""
     cache = bench.world.lowers[A].pods
     entries = [put(cache, twin(upper_pod(f"web-{place}"))) for place in range(count)]
     refs = [(Ref(A, POD, entry.namespace, entry.name), entry.uid) for entry in entries]
@@ -383,8 +386,8 @@ def orphans(bench: LoopUnderTest, count: int, *, asked: bool = False) -> Decisio
 
 
 @in_virtual_time
-async def test_deletions_that_nobody_asked_for_are_held_back_when_they_are_many() -> None:
-    """All of them; what was asked for passes."""
+async def test_many_unrequested_deletions_are_blocked() -> None:
+    """All of them are blocked, and other steps of the key pass."""
     bench = LoopUnderTest()
     await bench.run(orphans(bench, 21)._replace(wanted=(*orphans(bench, 21).wanted, event())))
     assert bench.noted.verbs() == ["create told"]
@@ -399,8 +402,8 @@ async def test_deletions_that_nobody_asked_for_are_held_back_when_they_are_many(
 
 
 @in_virtual_time
-async def test_deletions_that_are_few_pass() -> None:
-    """And what is held back passes once it is few."""
+async def test_few_unrequested_deletions_pass() -> None:
+    """Blocked deletions also pass once they are few."""
     bench = LoopUnderTest()
     await bench.run(orphans(bench, 21))
     assert bench.noted.steps == []
@@ -411,16 +414,16 @@ async def test_deletions_that_are_few_pass() -> None:
 
 @pytest.mark.parametrize("forced", [False, True])
 @in_virtual_time
-async def test_deletions_pass_when_somebody_asked_or_forces_them(forced: bool) -> None:  # noqa: FBT001 - a parameter
-    """The guard is for what nobody meant."""
+async def test_requested_or_forced_deletions_pass(forced: bool) -> None:  # noqa: FBT001 - a parameter
+    """The guard only blocks deletions that no user requested."""
     bench = LoopUnderTest(forced=forced)
     await bench.run(orphans(bench, 50, asked=not forced))
     assert len(bench.noted.steps) == 50
 
 
 @in_virtual_time
-async def test_nothing_unasked_is_done_from_incomplete_caches() -> None:
-    """However little it is; it passes when they are complete again, by itself."""
+async def test_a_single_unrequested_deletion_is_blocked_until_caches_are_synced() -> None:
+    """It passes without a further event when they are."""
     bench = LoopUnderTest()
     bench.world.lowers[A].foreign_pods.mark_stale()
     await bench.run(orphans(bench, 1))
@@ -433,8 +436,8 @@ async def test_nothing_unasked_is_done_from_incomplete_caches() -> None:
 
 
 @in_virtual_time
-async def test_a_status_that_nobody_asked_for_counts_for_the_guard() -> None:
-    """A pod called lost is as good as deleted."""
+async def test_an_unrequested_status_patch_counts_for_the_guard() -> None:
+    """Setting a pod to Failed is as severe as deleting it."""
     bench = LoopUnderTest()
     lost = [
         Patched(Ref(UPPER, POD, "default", f"web-{n}"), Patch("merge-patch", {}), "lost", "status", requested=False)
@@ -444,12 +447,12 @@ async def test_a_status_that_nobody_asked_for_counts_for_the_guard() -> None:
     assert bench.noted.steps == []
 
 
-# Lowers that come and go.
+# Opening and closing lowers.
 
 
 @in_virtual_time
-async def test_a_lower_that_hangs_keeps_no_other_waiting() -> None:
-    """Each has a queue of its own."""
+async def test_a_lower_that_hangs_does_not_delay_another() -> None:
+    """Each lower has its own queue."""
     bench, held = LoopUnderTest(), Held()
     bench.lower.answer("create", held)
     bench.rule.say(ONE, WANTED)
@@ -464,8 +467,8 @@ async def test_a_lower_that_hangs_keeps_no_other_waiting() -> None:
 
 
 @in_virtual_time
-async def test_a_closed_lower_is_left_alone() -> None:
-    """Work in flight is given up, nothing is remembered of it, and nothing is heard any more."""
+async def test_a_closed_lower_is_not_reconciled_any_more() -> None:
+    """Steps in progress are canceled, its problems are removed, and changes of its caches are ignored."""
     bench, held = LoopUnderTest(hearing("config_maps")), Held()
     bench.lower.answer("create", Denied("no room"), held)
     await bench.run(Decision((present(),)), key=ONE)
@@ -487,8 +490,8 @@ async def test_a_closed_lower_is_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_nothing_of_a_closed_lower_is_remembered() -> None:
-    """What its keys waited for, which problems they heeded, and how long refused steps were to rest."""
+async def test_closing_a_lower_removes_its_dependencies_and_back_off() -> None:
+    """This includes the keys that it reports on, and the remaining back-off of refused steps."""
     bench = LoopUnderTest()
     bench.lower.answer("create", *[Unreachable("no answer")] * 20)
     await bench.run(Decision(problem=DENIED), key=ELSEWHERE)
@@ -506,8 +509,8 @@ async def test_nothing_of_a_closed_lower_is_remembered() -> None:
 
 
 @in_virtual_time
-async def test_changes_of_a_lower_that_is_gone_are_nobodys() -> None:
-    """Its caches may be told something while they are being taken down."""
+async def test_changes_of_a_removed_lower_are_ignored() -> None:
+    """Its caches may change while they are being removed."""
     bench = LoopUnderTest(hearing("config_maps"))
     bench.rule.hears = (*bench.rule.hears, Watch("config_maps", lambda world, lower, _: world.lowers[lower].caches()))
     bench.loop.open(A)
@@ -518,8 +521,8 @@ async def test_changes_of_a_lower_that_is_gone_are_nobodys() -> None:
 
 
 @in_virtual_time
-async def test_a_lower_knows_since_when_it_is_looked_after() -> None:
-    """Nobody has looked after one that is not open yet."""
+async def test_a_lower_records_the_time_since_which_it_is_reconciled() -> None:
+    """A lower that is not open yet has no time."""
     bench = LoopUnderTest()
     bench.loop.open(A)
     assert (bench.world.lowers[A].since, bench.world.lowers[B].since) == (NOW, None)
@@ -528,7 +531,7 @@ async def test_a_lower_knows_since_when_it_is_looked_after() -> None:
 
 @in_virtual_time
 async def test_a_lower_can_be_opened_again() -> None:
-    """Its connection changed: everything is looked at anew, and changes are heard once."""
+    """After a change of its connection all keys are reconciled again, and each change enqueues a key once."""
     bench = LoopUnderTest(hearing("config_maps"))
     bench.rule.say(ONE, Decision())
     bench.loop.open(A)
@@ -542,8 +545,8 @@ async def test_a_lower_can_be_opened_again() -> None:
 
 
 @in_virtual_time
-async def test_a_key_of_a_lower_that_is_not_open_is_nobodys() -> None:
-    """It is looked at when that lower is opened."""
+async def test_a_key_of_a_lower_that_is_not_open_is_ignored() -> None:
+    """It is reconciled when that lower is opened."""
     bench = LoopUnderTest()
     bench.rule.say(ELSEWHERE, Decision())
     bench.loop.add(ELSEWHERE)
@@ -556,8 +559,8 @@ async def test_a_key_of_a_lower_that_is_not_open_is_nobodys() -> None:
 
 
 @in_virtual_time
-async def test_a_step_above_goes_into_the_upper_clusters_cache() -> None:
-    """So that the next decision, of whichever lower, sees it."""
+async def test_the_response_to_an_upper_patch_goes_into_the_upper_clusters_cache() -> None:
+    """The next decision of any lower sees it."""
     bench = LoopUnderTest()
     node = Ref(UPPER, NODE, "", "lower-a")
     bench.clusters[UPPER].answer(

@@ -1,4 +1,4 @@
-"""No value of a Secret in what the loop tells: logs at level debug, problems, events, metrics, errors."""
+"""Tests that the loop's logs at debug level, problems, Events, metrics and errors contain no value of a Secret."""
 
 import asyncio
 import io
@@ -31,14 +31,14 @@ SENT = [b64encode(one.encode()).decode() for one in (OLD, NEW, APPLIED)]
 ERRORS: dict[str, Any] = {
     "none": None,
     "denied": Denied,
-    "put off": Throttled,
+    "throttled": Throttled,
     "failed": Unreachable,
     "lost": Conflict,
 }
 
 
 class Telling:
-    """A loop over one rule whose every word goes into `stream`, and the clusters that it talks to."""
+    """A loop over one rule that logs to `stream`, and the clusters that it uses."""
 
     def __init__(self, of: World, rule: Any) -> None:
         self.world = of
@@ -50,13 +50,13 @@ class Telling:
         self.loop = Loop(of, (rule,), self.clusters, narration, Timing(lambda: NOW, lambda: 0.5))
 
     async def run(self, seconds: float) -> None:
-        """Work for so long."""
+        """Run for so many seconds."""
         self.loop.open(A)
         await asyncio.sleep(seconds)
         await self.loop.close(A)
 
     def told(self) -> str:
-        """Return all that was told: lines, problems, metrics, and what was written into events and statuses."""
+        """Return all output: log lines, problems, metrics, and what was written to Events and statuses."""
         written = [one.carried for one in self.clusters[UPPER].asked if one.ref.kind == EVENT or one.verb == "patch"]
         return "\n".join(
             [self.stream.getvalue(), repr(self.world.problems), self.metrics.text().decode(), repr(written)]
@@ -65,20 +65,20 @@ class Telling:
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Any:
-    """Leave the log as it was."""
+    """Restore the logging configuration."""
     yield
     structlog.reset_defaults()
 
 
 def refusals(name: str, *values: str) -> list[ClusterError]:
-    """Return errors of a sort that quote values, encoded or not."""
+    """Return errors of a kind that quote values, encoded and as they are."""
     sort = ERRORS[name]
     words = [f"no: {value} is not allowed, nor is {b64encode(value.encode()).decode()}" for value in values]
     return [sort(one, status=500 if sort is Unreachable else 0, reason="Refused") for one in words] * 5 if sort else []
 
 
 def secret_world(*, is_below: bool) -> World:
-    """Make a world where a pod refers to a Secret that somebody applied, and that has changed since it was copied."""
+    """Create a world in which a pod refers to an applied Secret that has changed since it was copied."""
     here = world()
     raised(here)
     home(here)
@@ -97,8 +97,8 @@ def secret_world(*, is_below: bool) -> World:
 
 @pytest.mark.parametrize(("name", "is_below"), list(product(ERRORS, (False, True))))
 @in_virtual_time
-async def test_copying_a_secret_tells_nothing_of_it(name: str, *, is_below: bool) -> None:
-    """Whether it is made or changed, comes through or not, and whatever the refusal quotes."""
+async def test_copying_a_secret_reveals_none_of_its_values(name: str, *, is_below: bool) -> None:
+    """This holds for a create and a patch, with and without an error, whatever the error quotes."""
     telling = Telling(secret_world(is_below=is_below), config.RULE)
     verb = "patch" if is_below else "create"
     telling.clusters[A].answer(verb, *refusals(name, OLD if is_below else NEW, NEW))
@@ -113,18 +113,18 @@ async def test_copying_a_secret_tells_nothing_of_it(name: str, *, is_below: bool
 
 
 class Issuing(Answering):
-    """A cluster whose tokens are a value."""
+    """A cluster that issues the new value as token."""
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Issue it."""
+        """Issue the value as token."""
         self.answer("issue", {"spec": {"expirationSeconds": 3600}, "status": {"token": NEW}})
         return await super().issue(account, request)
 
 
 @pytest.mark.parametrize("name", [one for one in ERRORS if one != "lost"])
 @in_virtual_time
-async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
-    """It is in the request alone that writes it."""
+async def test_an_issued_token_is_not_revealed(name: str) -> None:
+    """Only the request that writes it contains the token."""
     rule = ScriptedRule()
     manifest = marked({**secret("one"), "data": {"token": ""}}, "above")
     manifest["metadata"]["annotations"][TOKEN_TERM] = ""
@@ -141,8 +141,8 @@ async def test_a_token_that_is_issued_is_not_told(name: str) -> None:
 
 
 @in_virtual_time
-async def test_what_quotes_nothing_is_told_in_its_own_words() -> None:
-    """So that the tests above could find something."""
+async def test_a_message_that_quotes_no_value_is_shown() -> None:
+    """This proves that the other tests in this module can find a message."""
     telling = Telling(secret_world(is_below=False), config.RULE)
     telling.clusters[A].answer("create", *[Denied("m4rker-of-nobody", status=403, reason="Refused")] * 5)
     await telling.run(3.0)

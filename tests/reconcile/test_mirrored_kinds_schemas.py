@@ -1,4 +1,4 @@
-"""Of what types the parts of a lower cluster's object are."""
+"""Tests of the types of the fields that are read from objects of a lower cluster."""
 
 import copy
 from typing import Any
@@ -60,7 +60,7 @@ def at(manifest: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def is_kept(kind: Kind, manifest: Any) -> bool:
-    """Report whether a cache takes an object."""
+    """Report whether a cache accepts an object."""
     cache = Cache(checked(kind, digest_below if kind == POD else keep_all))
     try:
         cache.put(orjson.dumps(manifest))
@@ -69,8 +69,8 @@ def is_kept(kind: Kind, manifest: Any) -> bool:
     return len(cache) == 1
 
 
-def test_a_pod_as_an_apiserver_has_it_is_kept() -> None:
-    """With everything that is looked at."""
+def test_a_complete_pod_of_an_apiserver_is_cached() -> None:
+    """The pod has every field that decisions read."""
     assert is_kept(POD, WHOLE)
 
 
@@ -108,8 +108,8 @@ def test_a_pod_as_an_apiserver_has_it_is_kept() -> None:
     ],
     ids=lambda path: "/".join(map(str, path)),
 )
-def test_a_part_of_a_wrong_type_is_malformed(path: tuple[Any, ...]) -> None:
-    """Whichever it is: what decisions read is of one type."""
+def test_a_field_of_a_wrong_type_is_malformed(path: tuple[Any, ...]) -> None:
+    """Decisions can rely on the type of each field that they read."""
     inner: Any = WHOLE
     for step in path:
         inner = inner[step]
@@ -119,7 +119,7 @@ def test_a_part_of_a_wrong_type_is_malformed(path: tuple[Any, ...]) -> None:
 
 
 def _is_alike(value: Any, usual: Any) -> bool:
-    """Report whether a value is one that could stand in the other's place, as a text or an object of any content."""
+    """Report whether a value is valid in place of another, such as any string for a string."""
     if isinstance(usual, str | dict):
         return isinstance(value, type(usual))
     if usual == ["f"]:
@@ -128,8 +128,8 @@ def _is_alike(value: Any, usual: Any) -> bool:
 
 
 @pytest.mark.parametrize("kind", [*SHAPES, NAMESPACE], ids=lambda kind: kind.name)
-def test_every_kind_has_metadata_of_one_form(kind: Kind) -> None:
-    """Also those of which nothing else is looked at."""
+def test_the_metadata_of_every_kind_is_checked(kind: Kind) -> None:
+    """This includes kinds of which no other field is read."""
     rest = {"spec": {"containers": []}} if kind == POD else {"spec": {}}
     assert is_kept(kind, {"metadata": META, **rest})
     assert not is_kept(kind, {"metadata": {**META, "annotations": [1]}, **rest})
@@ -144,13 +144,13 @@ def test_every_kind_has_metadata_of_one_form(kind: Kind) -> None:
         (SERVICE, {"spec": {"selector": {"a": {}}}}),
     ],
 )
-def test_content_is_of_one_form(kind: Kind, more: dict[str, Any]) -> None:
-    """Texts are texts, and lists are lists."""
+def test_fields_of_secrets_config_maps_and_services_are_checked(kind: Kind, more: dict[str, Any]) -> None:
+    """A number in place of a string, or an object or list in place of the other, is malformed."""
     assert not is_kept(kind, {"metadata": META, **more})
 
 
-def test_what_is_not_kept_is_not_looked_at() -> None:
-    """Of a stranger's pod only facts are kept; whoever read them out has looked at their types."""
+def test_an_object_whose_content_is_not_cached_is_not_checked() -> None:
+    """Of a pod of another owner only facts are cached, and the code that extracts them checks their types."""
     strict = checked(POD, lambda raw: Transformed(b"", len(raw)))
     assert strict(b'{"metadata":5}').facts == 14
 
@@ -168,11 +168,11 @@ _PATHS = st.sampled_from(
 
 
 @given(_PATHS, _JSON)
-def test_anything_is_either_kept_or_malformed(path: tuple[str, str], value: Any) -> None:
-    """Nothing else comes out of a cache, whatever stands in an object."""
+def test_any_value_of_a_field_is_either_cached_or_malformed(path: tuple[str, str], value: Any) -> None:
+    """No other error is raised, whatever value the object contains."""
     assert is_kept(POD, at(WHOLE, path, value)) in (True, False)
 
 
-def test_shapes_are_structs() -> None:
-    """So that each can be decoded into."""
+def test_every_shape_is_a_msgspec_struct() -> None:
+    """Objects can then be decoded into it."""
     assert all(issubclass(shape, msgspec.Struct) for shape in SHAPES.values())

@@ -1,4 +1,4 @@
-"""The namespace of the engine's own account: what is made there could be given the credential of the engine."""
+"""Tests of the namespace of the engine's own ServiceAccount, whose pods could use the engine's credential."""
 
 import pytest
 from worldkit import (
@@ -25,7 +25,7 @@ from tensile.reconcile.world import Problem, World
 
 
 def bound(namespace: str, *, below: str = "", above: str = "", mapping: str = "same") -> World:
-    """Make a world where a pod of a namespace that exists on both sides is bound to lower-a; the engine's accounts."""
+    """Create a world with a pod bound to lower-a in a namespace of both clusters, and with the engine's accounts."""
     here = world(f"name: {A}, namespaces: {{mapping: {mapping}}}")
     raised(here)
     home(here, namespace=namespace)
@@ -39,13 +39,13 @@ def bound(namespace: str, *, below: str = "", above: str = "", mapping: str = "s
 OWN = {
     "below": ({"namespace": "tensile", "below": "tensile"}, "tensile of lower-a"),
     "above": ({"namespace": "tensile", "above": "tensile", "below": "engine"}, "tensile of the upper cluster"),
-    "by its name below": ({"namespace": "x", "below": "demo-x", "mapping": "prefix"}, "demo-x of lower-a"),
+    "by its lower name": ({"namespace": "x", "below": "demo-x", "mapping": "prefix"}, "demo-x of lower-a"),
 }
 
 
 @pytest.mark.parametrize(("given", "where"), OWN.values(), ids=OWN)
-def test_nothing_is_made_in_the_engines_own_namespace(given: dict[str, str], where: str) -> None:
-    """By no rule; and the pod says why, in its condition and in an event."""
+def test_no_rule_creates_objects_in_the_engines_own_namespace(given: dict[str, str], where: str) -> None:
+    """The pod shows the reason in its condition and in an Event."""
     here, namespace = bound(**given), given["namespace"]
     words = f"namespace {where} has the engine's own ServiceAccount: nothing in {namespace} is mirrored"
     problem = Problem("NamespaceExcluded", words)
@@ -67,9 +67,9 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("given", OTHERS, ids=["another", "no accounts", "called otherwise below"])
+@pytest.mark.parametrize("given", OTHERS, ids=["another", "no accounts", "another name in the lower cluster"])
 def test_other_namespaces_are_mirrored(given: dict[str, str]) -> None:
-    """With a prefix it is the name below that counts."""
+    """With a prefix, the name in the lower cluster counts."""
     here, namespace = bound(**given), given["namespace"]
     assert not here.lowers[A].is_own(namespace)
     found = decided(namespaces.NamespaceRule(), namespaces.key_of(A, namespace), here)[1]
@@ -77,8 +77,8 @@ def test_other_namespaces_are_mirrored(given: dict[str, str]) -> None:
     assert bool(namespaces.ready(here.lowers[A], namespace)) is (given.get("mapping") != "prefix")
 
 
-def test_a_pod_that_is_there_already_goes_on() -> None:
-    """One that an earlier release made: it is reflected, and ends as any other; nothing more is brought to it."""
+def test_an_existing_lower_pod_in_the_engines_namespace_keeps_its_status_updates() -> None:
+    """An earlier release may have created it, and no more objects are copied for it."""
     here = bound("tensile", below="tensile")
     pod = upper_pod(spec=referring(config_maps=["settings"]), namespace="tensile", resourceVersion="7")
     put(here.lowers[A].pods, twin(pod, {"phase": "Running"}))
@@ -89,16 +89,16 @@ def test_a_pod_that_is_there_already_goes_on() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "other"])
-def test_objects_without_a_namespace_are_nobodys(name: str) -> None:
-    """An engine without an account has no namespace either."""
+def test_a_cluster_scoped_object_is_not_in_the_engines_namespace(name: str) -> None:
+    """Without an account, the engine has no namespace."""
     here = world()
     assert not here.lowers[A].is_own(name)
     here.lowers[A].account = "tensile"
     assert not here.lowers[A].is_own(name)
 
 
-def test_what_is_known_of_the_accounts_outlasts_a_copy() -> None:
-    """`plan` decides on one."""
+def test_a_copy_of_a_world_keeps_the_engines_accounts() -> None:
+    """`plan` decides on a copy of the world."""
     here = bound("tensile", below="tensile", above="engine")
     here.upper.account = "engine"
     copied = here.copy()

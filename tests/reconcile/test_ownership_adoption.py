@@ -1,4 +1,4 @@
-"""What is taken over under `onConflict: adopt`: what certainly lost its owner, and nothing else."""
+"""Tests of which objects are adopted under `onConflict: adopt`: only those that certainly lost their owner."""
 
 from typing import Any
 
@@ -34,22 +34,22 @@ KEY = Key("test", A, "default", "settings")
 
 
 def adopting() -> World:
-    """Make a world in which lower-a adopts and lower-b does not."""
+    """Create a world in which lower-a adopts objects and lower-b does not."""
     return world("name: lower-a, onConflict: adopt", "name: lower-b")
 
 
 def why(found: Manifest, here: World | None = None, ref: Ref = REF) -> str:
-    """Return why an object is not taken over for the upper object of UID "above"."""
+    """Return the reason why an object is not adopted for the upper object of UID "above", "" if it is."""
     return objection(ref, found, "above", here or adopting())
 
 
 def legacy(**meta: Any) -> Manifest:
-    """Make a ConfigMap as tensile-kube leaves it."""
+    """Return a ConfigMap as tensile-kube leaves it."""
     return config_map(annotations={LEGACY: "true"}, **meta)
 
 
 def released() -> Manifest:
-    """Make a ConfigMap of another upper's engine whose label somebody took off."""
+    """Return a ConfigMap of another upper cluster's engine without its owner label."""
     found = marked(config_map(), "elsewhere", STRANGER)
     del found["metadata"]["labels"][OWNER]
     return found
@@ -65,8 +65,8 @@ def released() -> Manifest:
     ],
     ids=["of tensile-kube", "released by hand", "of a topology that is gone", "ours without its UID"],
 )
-def test_what_lost_its_owner_is_taken_over(found: Manifest) -> None:
-    """Each shows in another way that nobody else needs it."""
+def test_an_object_that_lost_its_owner_is_adopted(found: Manifest) -> None:
+    """Each case shows in another way that no other engine needs the object."""
     assert why(found) == ""
 
 
@@ -84,13 +84,13 @@ def test_what_lost_its_owner_is_taken_over(found: Manifest) -> None:
     ids=["plain", "not global", "a ConfigMap with a pod's label", "of another upper", "for another object", "ending",
          "of tensile-kube and marked since"],
 )  # fmt: skip
-def test_everything_else_stays_whose_it_is(found: Manifest, words: str) -> None:
-    """And it is said why, and what to do where that is certain."""
+def test_other_objects_are_not_adopted(found: Manifest, words: str) -> None:
+    """The reason is reported, with the remedy if it is certain."""
     assert words in why(found)
 
 
-def test_a_topology_that_keeps_a_node_alive_is_not_lost() -> None:
-    """However alike its object is; once its node is Unknown, or gone, it is."""
+def test_objects_of_a_topology_with_a_running_node_are_not_adopted() -> None:
+    """They are adopted once the Ready condition of its node is Unknown, even if they have this object's UID."""
     here, theirs = adopting(), marked(config_map(), "above", SIBLING)
     put(here.upper.nodes, kept_node(SIBLING.mark))
     assert why(theirs, here) == "topology second of this upper cluster owns it and is running"
@@ -101,7 +101,7 @@ def test_a_topology_that_keeps_a_node_alive_is_not_lost() -> None:
     assert "and is running" in why(theirs, here)
 
 
-def test_a_pod_of_tensile_kube_is_known_by_its_label() -> None:
+def test_a_pod_of_tensile_kube_is_recognized_by_its_label() -> None:
     """It has no other mark."""
     ref = Ref(A, POD, "default", "web")
     assert why(upper_pod(labels={VIRTUAL_POD: "true"}), ref=ref) == ""
@@ -120,14 +120,14 @@ def test_a_pod_of_tensile_kube_is_known_by_its_label() -> None:
     ],
     ids=["of tensile-kube", "of a lost engine", "of one that runs", "of tensile-kube that runs", "real", "bare"],
 )  # fmt: skip
-def test_a_node_is_taken_over_when_nobody_keeps_it_alive(node: Manifest, words: str) -> None:
-    """A real machine's never is."""
+def test_a_virtual_node_is_adopted_if_no_engine_updates_it(node: Manifest, words: str) -> None:
+    """A real node is never adopted."""
     assert why(node, ref=Ref(UPPER, NODE, "", "n")).startswith(words)
     assert bool(why(node, ref=Ref(UPPER, NODE, "", "n"))) == bool(words)
 
 
-def test_a_lower_says_for_itself_whether_it_adopts() -> None:
-    """Where it does not, the conflict is reported, and nothing is asked."""
+def test_each_lower_configures_whether_it_adopts() -> None:
+    """Without adoption, the conflict is reported and the object is not examined."""
     here = adopting()
     assert adopts(here, A)
     assert not adopts(here, B)
@@ -135,8 +135,8 @@ def test_a_lower_says_for_itself_whether_it_adopts() -> None:
     assert adoption_problem(REF, legacy(), "above", here, B) == conflict(REF)
 
 
-def test_a_conflict_says_where_and_what_to_do() -> None:
-    """Or, where adopting was asked for, why that is not done."""
+def test_a_conflict_message_names_the_object_and_the_remedy() -> None:
+    """With adoption, it has the reason why the object is not adopted."""
     assert conflict(REF).message == (
         "ConfigMap default/settings exists in lower cluster lower-a and has another owner: "
         "rename or delete one of the two"
@@ -148,7 +148,7 @@ def test_a_conflict_says_where_and_what_to_do() -> None:
 
 
 def planned(found: Manifest, here: World | None = None) -> Plan:
-    """Plan our ConfigMap where another is known to have its name."""
+    """Return the plan for our ConfigMap if another object is cached under its name."""
     here = here or adopting()
     here.lowers[A].config_maps = filled()
     put(here.lowers[A].config_maps, found)
@@ -156,8 +156,8 @@ def planned(found: Manifest, here: World | None = None) -> Plan:
     return plan(KEY, Decision((wanted,)), here)
 
 
-def test_an_object_is_made_ours_by_its_marks_alone() -> None:
-    """By one write that holds only for what was judged; its content is left for when it is ours."""
+def test_an_object_is_adopted_by_a_patch_of_its_marks_alone() -> None:
+    """The patch requires the UID and resourceVersion that were judged, and the content is updated later."""
     found = {**legacy(uid="theirs", labels={"team": "web"}), "data": {"other": "content"}}
     (step,) = planned(found).steps
     assert (step.verb, step.ref, step.uid, step.reason) == ("patch", REF, "theirs", "onConflict: adopt")
@@ -174,30 +174,30 @@ def test_an_object_is_made_ours_by_its_marks_alone() -> None:
     }
 
 
-def test_an_immutable_object_is_not_replaced_before_it_is_ours() -> None:
-    """What is not ours is never deleted."""
+def test_an_immutable_object_is_not_replaced_before_it_is_adopted() -> None:
+    """An object of another owner is never deleted."""
     found = {**legacy(), "immutable": True, "data": {"other": "content"}}
     assert [step.verb for step in planned(found).steps] == ["patch"]
 
 
-def test_what_is_not_taken_over_is_no_step() -> None:
-    """But a problem."""
+def test_an_object_that_is_not_adopted_is_a_conflict_without_steps() -> None:
+    """The problem has the reason NameConflict."""
     found = planned(config_map())
     assert found.steps == ()
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
 
 
-def test_a_mark_by_another_hand_is_taken_off_first() -> None:
-    """The API keeps it the other's as long as its value stays the same."""
+def test_a_mark_that_another_client_wrote_is_removed_first() -> None:
+    """Otherwise the API would keep that client as its owner, because the value stays the same."""
     by_hand = marked(config_map(uid="theirs"), "above")
     by_hand["metadata"]["managedFields"][0]["manager"] = "velero"
     (step,) = planned(by_hand).steps
     assert step.operations == ({"op": "remove", "path": f"/metadata/annotations/{UPPER_UID.replace('/', '~1')}"},)
 
 
-def test_what_is_ours_already_is_not_adopted() -> None:
-    """Nothing is left to do."""
+def test_an_object_of_this_owner_is_not_adopted() -> None:
+    """It has both marks already, so the plan is empty."""
     mine = written(copy_of(config_map(uid="above"), OWNER_HERE, "default"))
     mine["metadata"]["uid"] = "below"
     assert planned(mine) == Plan(())
@@ -205,8 +205,8 @@ def test_what_is_ours_already_is_not_adopted() -> None:
     assert annotations(mine)[UPPER_UID] == "above"
 
 
-def test_an_unknown_condition_is_no_sign_of_life() -> None:
-    """A node without any never was kept."""
+def test_a_node_without_a_ready_condition_does_not_show_a_running_owner() -> None:
+    """No engine has updated such a node."""
     here = adopting()
     put(here.upper.nodes, thing("Node", "bare", "", labels={OWNER: SIBLING.mark}))
     assert running_owners(here) == frozenset()

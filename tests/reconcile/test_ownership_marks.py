@@ -1,4 +1,4 @@
-"""Whose an object is: both marks, and the second one from our own hand."""
+"""Tests of object ownership: an object is ours if it has both marks, and if we wrote the second one."""
 
 import orjson
 import pytest
@@ -17,26 +17,26 @@ def rewritten(**meta: object) -> Manifest:
     return {**OURS, "metadata": {**metadata(OURS), **meta}}
 
 
-def test_an_object_that_we_made_is_ours() -> None:
-    """Label and annotation, both written by us, make it ours, and tell for which upper object it was made."""
+def test_an_object_with_both_marks_written_by_this_engine_is_ours() -> None:
+    """The marks also identify the upper object that it was made for."""
     assert is_ours(OURS, OWNER_HERE)
     assert upper_uid_of(OURS) == "one"
     assert is_of(OURS, OWNER_HERE, "one")
     assert not is_of(OURS, OWNER_HERE, "two")
 
 
-def test_an_object_of_another_owner_is_not() -> None:
-    """The same marks with another owner's label are another's."""
+def test_an_object_of_another_owner_is_not_ours() -> None:
+    """The owner label has another value, while the other mark is the same."""
     assert not is_ours(OURS, STRANGER)
 
 
 @pytest.mark.parametrize(
     "books",
     [[], [{**metadata(OURS)["managedFields"][0], "manager": "kubectl-create"}]],
-    ids=["nobody", "kubectl"],
+    ids=["no manager", "kubectl"],
 )
-def test_marks_that_came_with_a_copy_do_not_count(books: list[Manifest]) -> None:
-    """What somebody else wrote, or a backup brought back, is not ours however it is marked."""
+def test_marks_written_by_another_client_do_not_count(books: list[Manifest]) -> None:
+    """An object that a client copied or a backup restored is not ours, whatever its marks."""
     copy = rewritten(managedFields=books)
     assert not is_ours(copy, OWNER_HERE)
     assert upper_uid_of(copy) == ""
@@ -50,10 +50,10 @@ def test_marks_that_came_with_a_copy_do_not_count(books: list[Manifest]) -> None
         (rewritten(labels={}), Marks("", "one")),
         (config_map(), Marks()),
     ],
-    ids=["ours", "by another hand", "without the label", "a stranger's"],
+    ids=["ours", "by another client", "without the label", "of another owner"],
 )
-def test_the_marks_are_taken_out_when_an_object_comes(manifest: Manifest, marks: Marks) -> None:
-    """They tell without decoding what `is_of` would; the object stays whole."""
+def test_the_marks_are_extracted_when_an_object_is_cached(manifest: Manifest, marks: Marks) -> None:
+    """They lead to the same result as `is_of` without decoding the object, which stays complete."""
     raw = orjson.dumps(manifest)
     assert digest_marks(raw) == Transformed(raw, marks)
     assert is_of(manifest, OWNER_HERE, "one") == ((marks.owner, marks.upper_uid) == (OWNER_HERE.mark, "one"))
@@ -61,7 +61,7 @@ def test_the_marks_are_taken_out_when_an_object_comes(manifest: Manifest, marks:
 
 @pytest.mark.parametrize("gone", ["labels", "annotations"])
 def test_one_mark_alone_does_not_count(gone: str) -> None:
-    """Without the label, or without the annotation, an object is not ours."""
+    """An object without the label or without the annotation is not ours."""
     assert not is_ours(rewritten(**{gone: {}}), OWNER_HERE)
     assert OWNER in metadata(OURS)["labels"]
     assert UPPER_UID in metadata(OURS)["annotations"]
@@ -76,12 +76,12 @@ def test_one_mark_alone_does_not_count(gone: str) -> None:
         (FIELD_MANAGER, ("f:data", "f:a"), False),
     ],
 )
-def test_a_field_is_others_once_they_have_written_it(manager: str, path: tuple[str, ...], *, others: bool) -> None:
-    """By the API's own book-keeping, field by field."""
+def test_managed_fields_show_which_fields_others_wrote(manager: str, path: tuple[str, ...], *, others: bool) -> None:
+    """Each field is judged separately, and not by fields inside it."""
     books = [{"manager": manager, "fieldsV1": {"f:data": {"f:a": {}}}}, {"manager": "strange"}]
     assert others_wrote(rewritten(managedFields=books), path) is others
 
 
-def test_an_object_without_books_is_nobodys() -> None:
-    """Old apiservers kept none."""
+def test_an_object_without_managed_fields_was_written_by_no_other_client() -> None:
+    """Old apiservers did not record managedFields."""
     assert not others_wrote({"metadata": {}}, ("f:data",))

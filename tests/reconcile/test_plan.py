@@ -1,4 +1,4 @@
-"""From what a rule wants to the requests that are sent: whose an object is, fences, and what a person sees of it."""
+"""Tests of plans: from a rule's decision to requests, with ownership, preconditions, and what a user sees."""
 
 import re
 from typing import Any
@@ -20,28 +20,28 @@ DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*
 
 
 def copy(data: dict[str, str] | None = None, upper_uid: str = "one", **meta: Any) -> Manifest:
-    """Make the copy that is wanted: marked as ours, for the upper object of a UID."""
+    """Return the desired copy with our marks for the upper object of a UID."""
     return marked(config_map("settings", data, **meta), upper_uid)
 
 
 def wanting(manifest: Manifest, **more: Any) -> Present:
-    """Want a ConfigMap below to look like `manifest`."""
+    """Return the wish that a ConfigMap in the lower cluster looks like `manifest`."""
     return Present(REF, manifest, "because", sections=("metadata.labels", "metadata.annotations", "data"), **more)
 
 
 def planned(of: World, *wanted: Wanted, problem: Problem | None = None) -> Plan:
-    """Plan a decision."""
+    """Return the plan for a decision."""
     return plan(KEY, Decision(wanted, problem=problem), of)
 
 
 def step(of: World, wanted: Wanted) -> Step:
-    """Plan something that takes one step."""
+    """Return the only step of the plan for something desired."""
     (found,) = planned(of, wanted).steps
     return found
 
 
-def test_what_is_missing_is_created_as_it_is_wanted() -> None:
-    """The whole manifest is the body, and the operation that a person reads."""
+def test_a_missing_object_is_created_as_desired() -> None:
+    """The whole manifest is the body, and also the operation that a user sees."""
     found = step(world(), wanting(copy()))
     assert (found.verb, found.ref, found.reason, found.body) == ("create", REF, "because", copy())
     assert found.operations == ({"op": "add", "path": "", "value": copy()},)
@@ -49,21 +49,21 @@ def test_what_is_missing_is_created_as_it_is_wanted() -> None:
     assert found.requested
 
 
-def test_what_is_not_followed_is_created_too() -> None:
-    """Where there is no cache, the answer to the create says whether it was there."""
+def test_an_object_without_a_cache_is_created() -> None:
+    """The response to the create shows whether it existed."""
     lease = Ref(UPPER, LEASE, "kube-node-lease", "lower-a")
     assert step(world(), Present(lease, thing("Lease", "lower-a"), "because")).verb == "create"
 
 
-def test_what_is_as_it_should_be_needs_nothing() -> None:
-    """No step, no problem."""
+def test_an_object_that_is_as_desired_needs_no_step() -> None:
+    """The plan has no problem either."""
     here = world()
     put(here.lowers[A].config_maps, copy(uid="below"))
     assert planned(here, wanting(copy())) == Plan(())
 
 
-def test_a_change_is_fenced_by_the_uid() -> None:
-    """The patch says which object it is for; what is shown is the change alone."""
+def test_a_patch_has_the_uid_as_precondition() -> None:
+    """The UID identifies the object that is patched, and a user only sees the change."""
     here = world()
     put(here.lowers[A].config_maps, copy({"key": "old"}, uid="below"))
     found = step(here, wanting(copy({"key": "new"})))
@@ -73,8 +73,8 @@ def test_a_change_is_fenced_by_the_uid() -> None:
     assert (found.verb, found.uid, found.operations) == ("patch", "below", (change,))
 
 
-def test_a_change_can_rest_on_nobody_having_written_since() -> None:
-    """A list that the API replaces as a whole is only patched at the version that it was read at."""
+def test_a_patch_can_have_the_resource_version_as_precondition() -> None:
+    """A list that the API replaces as a whole is only patched at the version that was read."""
     here = world()
     put(here.lowers[A].config_maps, copy({"key": "old"}, uid="below"))
     found = step(here, wanting(copy({"key": "new"}), version="77"))
@@ -83,8 +83,8 @@ def test_a_change_can_rest_on_nobody_having_written_since() -> None:
     assert [one["path"] for one in found.operations] == ["/data/key"]
 
 
-def test_only_the_sections_asked_for_are_compared() -> None:
-    """A rule that keeps labels says nothing about the rest."""
+def test_only_the_given_sections_are_compared() -> None:
+    """A rule that only writes labels does not change the rest."""
     here = world()
     put(here.lowers[A].config_maps, copy({"key": "old"}, uid="below"))
     assert planned(here, Present(REF, copy({"key": "new"}), "because")) == Plan(())
@@ -101,8 +101,8 @@ FOREIGN = {
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN.keys())
 @pytest.mark.parametrize("replaceable", [False, True])
-def test_what_is_not_ours_is_never_touched(foreign: Manifest, replaceable: bool) -> None:  # noqa: FBT001 - a parameter
-    """A label can be forged or copied: without both marks of this owner it is a conflict, and no step."""
+def test_an_object_without_both_marks_of_this_owner_is_a_conflict(foreign: Manifest, replaceable: bool) -> None:  # noqa: FBT001 - a parameter
+    """A label can be forged or copied, so there is no step, even for a replaceable object."""
     here = world()
     put(here.lowers[A].config_maps, foreign)
     found = planned(here, wanting(copy(), replaceable=replaceable))
@@ -112,8 +112,8 @@ def test_what_is_not_ours_is_never_touched(foreign: Manifest, replaceable: bool)
     assert "ConfigMap default/settings exists in lower cluster lower-a" in found.problem.message
 
 
-def test_a_conflict_names_an_object_without_a_namespace_and_the_upper_cluster() -> None:
-    """The sentence fits whatever the name belongs to."""
+def test_a_conflict_message_fits_cluster_scoped_objects_and_the_upper_cluster() -> None:
+    """The message has the name without a namespace."""
     here = world()
     put(here.upper.nodes, thing("Node", "lower-a", ""))
     problem = planned(here, Present(Ref(UPPER, NODE, "", "lower-a"), thing("Node", "lower-a", ""), "")).problem
@@ -121,7 +121,7 @@ def test_a_conflict_names_an_object_without_a_namespace_and_the_upper_cluster() 
     assert problem.message.startswith("Node lower-a exists in the upper cluster and has another owner")
 
 
-def test_a_node_of_another_topology_names_that() -> None:
+def test_a_conflict_about_a_node_of_another_topology_names_the_topology() -> None:
     """A topology that was renamed finds its own nodes under its former name."""
     here = world()
     put(here.upper.nodes, marked(thing("Node", "lower-a", ""), "above", SIBLING))
@@ -133,8 +133,8 @@ def test_a_node_of_another_topology_names_that() -> None:
     )
 
 
-def test_a_conflict_ends_the_plan_there() -> None:
-    """What comes before it is done; what comes after may rest on it."""
+def test_a_conflict_ends_the_plan() -> None:
+    """Earlier steps are carried out, and later ones may depend on the object."""
     here = world()
     put(here.lowers[A].config_maps, config_map("settings"))
     before = Present(Ref(A, NAMESPACE, "", "default"), space(), "because")
@@ -144,8 +144,8 @@ def test_a_conflict_ends_the_plan_there() -> None:
     assert found.problem is not None
 
 
-def test_a_conflict_about_what_stands_apart_holds_up_nothing() -> None:
-    """It is told, unless the decision itself has something to tell."""
+def test_a_conflict_about_an_independent_object_does_not_block_later_steps() -> None:
+    """The conflict is the plan's problem unless the decision has a problem of its own."""
     here = world()
     put(here.lowers[A].config_maps, config_map("settings"))
     after = VerifyAbsent(POD_ABOVE, "one", "because")
@@ -157,8 +157,8 @@ def test_a_conflict_about_what_stands_apart_holds_up_nothing() -> None:
     assert planned(here, wanting(copy(), independent=True), after, problem=said) == Plan(found.steps, said)
 
 
-def test_a_copy_for_an_earlier_object_is_replaced() -> None:
-    """The upper object was deleted and made anew: the copy goes, by its UID, and comes again."""
+def test_a_copy_for_a_deleted_upper_object_is_replaced() -> None:
+    """The upper object was created again, so the copy is deleted by its UID and created in the next plan."""
     here = world()
     put(here.lowers[A].config_maps, copy(upper_uid="one", uid="below"))
     here.upper.config_maps.mark_deleted("default", "settings", "one")
@@ -167,8 +167,11 @@ def test_a_copy_for_an_earlier_object_is_replaced() -> None:
     assert found.operations == ({"op": "remove", "path": ""},)
 
 
-def test_a_copy_for_another_object_is_replaced_once_that_one_is_gone() -> None:
-    """It may be the newer one, of which another engine has heard first: that is read, and nobody need see it."""
+def test_a_copy_for_an_unknown_upper_uid_is_replaced_only_after_a_confirm() -> None:
+    """That upper object may be newer and known to another engine.
+
+    So the upper object is read first, by a step that is not part of the visible plan.
+    """
     here = world()
     put(here.lowers[A].config_maps, copy(upper_uid="newer", uid="below"))
     found = step(here, wanting(copy(upper_uid="known"), replaceable=True))
@@ -176,8 +179,8 @@ def test_a_copy_for_another_object_is_replaced_once_that_one_is_gone() -> None:
     assert not found.in_plan
 
 
-def test_an_object_that_must_not_be_replaced_is_marked_anew() -> None:
-    """A namespace holds what others put there, so it only gets the new UID."""
+def test_an_object_that_is_not_replaceable_gets_the_new_upper_uid() -> None:
+    """A namespace contains objects of other clients, so it is only marked again."""
     here = world()
     put(here.lowers[A].config_maps, copy(upper_uid="one", uid="below"))
     found = step(here, wanting(copy(upper_uid="two")))
@@ -185,35 +188,35 @@ def test_an_object_that_must_not_be_replaced_is_marked_anew() -> None:
     assert [one["value"] for one in found.operations] == ["two"]
 
 
-def test_a_copy_that_cannot_be_changed_any_more_is_replaced() -> None:
-    """Kubernetes refuses every change to the data of an object that says it is immutable, and taking that back."""
+def test_an_immutable_copy_with_other_data_is_deleted_for_replacement() -> None:
+    """Kubernetes allows no change to the data or the immutable field of such an object."""
     here = world()
     put(here.lowers[A].config_maps, {**copy({"key": "old"}, uid="below"), "immutable": True})
     assert step(here, wanting(copy({"key": "new"}), replaceable=True)).verb == "delete"
 
 
-def test_labels_of_an_immutable_copy_are_still_changed_in_place() -> None:
-    """Immutable means the data: pods need not lose the object for a label."""
+def test_labels_of_an_immutable_copy_are_patched() -> None:
+    """Only the data is immutable, so pods need not lose the object for a label."""
     here = world()
     put(here.lowers[A].config_maps, {**copy(uid="below"), "immutable": True})
     wanted = {**copy(labels={"app": "web"}), "immutable": True}
     assert step(here, wanting(wanted, replaceable=True)).verb == "patch"
 
 
-def test_a_deletion_carries_the_uid_the_grace_and_whether_it_was_asked_for() -> None:
-    """Nothing about it is decided later."""
+def test_a_delete_has_uid_grace_period_and_whether_it_was_requested() -> None:
+    """No later code decides about the delete."""
     found = step(world(), Absent(REF, "below", "because", 30, requested=False))
     assert (found.verb, found.uid, found.grace, found.requested, found.in_plan) == ("delete", "below", 30, False, True)
     assert found.operations == ({"op": "remove", "path": ""},)
 
 
-def test_a_deletion_takes_the_objects_own_grace_unless_one_is_given() -> None:
-    """None is not 0: 0 would kill."""
+def test_a_delete_without_a_grace_period_uses_that_of_the_object() -> None:
+    """The grace period is None, because 0 would kill the pod at once."""
     assert step(world(), Absent(REF, "below", "because")).grace is None
 
 
-def test_a_worked_out_write_is_sent_as_it_is() -> None:
-    """What a person reads leaves out the fence; status writes are not for them unless the rule says so."""
+def test_a_given_patch_is_sent_unchanged() -> None:
+    """A user sees the changes without the precondition, and a status patch only if the rule includes it."""
     body = {"metadata": {"uid": "one"}, "status": {"phase": "Running", "podIP": "10.1.1.1"}}
     found = step(world(), Patched(POD_ABOVE, Patch("strategic-merge-patch", body), "because", "status"))
     assert (found.verb, found.subresource, found.uid) == ("patch", "status", "one")
@@ -225,8 +228,8 @@ def test_a_worked_out_write_is_sent_as_it_is() -> None:
     )
 
 
-def test_a_worked_out_json_patch_is_shown_without_its_fences() -> None:
-    """They are how the write is made safe, not what it changes; they still say which object it is for."""
+def test_a_given_json_patch_is_shown_without_its_preconditions() -> None:
+    """The step still has the UID of its object."""
     fences = [
         {"op": "replace", "path": "/metadata/uid", "value": "one"},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"},
@@ -239,26 +242,26 @@ def test_a_worked_out_json_patch_is_shown_without_its_fences() -> None:
     assert (found.uid, found.in_plan, found.requested) == ("one", True, False)
 
 
-def test_a_write_fenced_by_version_alone_names_no_object() -> None:
-    """Then whatever stands there is what it is about."""
+def test_a_patch_with_only_a_resource_version_names_no_uid() -> None:
+    """It applies to any object of that name."""
     body = {"metadata": {"resourceVersion": "7"}, "status": {}}
     assert step(world(), Patched(POD_ABOVE, Patch("merge-patch", body), "because")).uid == ""
 
 
-def test_a_confirmation_is_not_shown() -> None:
-    """It changes nothing; the UID says what would count as present."""
+def test_a_confirm_is_not_part_of_the_visible_plan() -> None:
+    """It changes nothing, and its UID identifies the object that would count as present."""
     found = step(world(), VerifyAbsent(POD_ABOVE, "one", "because", requested=False))
     assert (found.verb, found.uid, found.in_plan, found.requested) == ("confirm", "one", False, False)
 
 
 def told(**more: Any) -> EmitEvent:
-    """Tell something of a pod."""
+    """Return a desired Event about a pod."""
     fields: dict[str, Any] = {"about": POD_ABOVE, "uid": "one", "reason": "Denied", "message": "no room"}
     return EmitEvent(**(fields | more))
 
 
-def test_an_event_says_what_about_which_object() -> None:
-    """With the UID, by which kubectl finds it, and the moment of the decision; nobody has to decide about it."""
+def test_an_event_names_its_object_reason_message_and_time() -> None:
+    """Kubectl finds it by the UID of the object, and no user has to approve it."""
     found = step(world(), told())
     assert found.body is not None
     assert found.body["involvedObject"] == {
@@ -270,15 +273,15 @@ def test_an_event_says_what_about_which_object() -> None:
     assert found.ref == Ref(UPPER, EVENT, "default", found.body["metadata"]["name"])
 
 
-def test_an_event_is_normal_when_it_says_so() -> None:
-    """Not everything that is told is trouble."""
+def test_an_event_that_is_no_warning_has_the_type_normal() -> None:
+    """Some Events report no problem."""
     body = step(world(), told(warning=False)).body
     assert body is not None
     assert body["type"] == "Normal"
 
 
-def test_the_same_event_has_the_same_name() -> None:
-    """So it exists once, however often and whenever it is told; other words or another object are another event."""
+def test_the_same_event_always_has_the_same_name() -> None:
+    """It exists once, whenever it is recorded, and an Event with another message, reason or UID has another name."""
     here, later = world(), world()
     later.now = later.now.replace(hour=13)
     assert step(here, told()).ref == step(later, told()).ref
@@ -287,36 +290,36 @@ def test_the_same_event_has_the_same_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["a" * 253, "a" * 199 + "-" + "b" * 20, "a" * 199 + "." + "b" * 20, "a" * 198 + "-.b"])
-def test_an_events_name_is_one_that_the_api_accepts(name: str) -> None:
-    """Wherever a long name is cut."""
+def test_the_name_of_an_event_is_valid_for_the_api(name: str) -> None:
+    """This holds wherever a long name is truncated."""
     found = step(world(), told(about=POD_ABOVE._replace(name=name)))
     assert DNS_SUBDOMAIN.fullmatch(found.ref.name)
     assert len(found.ref.name) <= 253
 
 
-def test_a_long_message_is_cut_as_the_api_asks() -> None:
-    """1,024 characters are the most that it takes."""
+def test_a_long_event_message_is_truncated() -> None:
+    """The API allows at most 1,024 characters."""
     body = step(world(), told(message="x" * 5000)).body
     assert body is not None
     assert len(body["message"]) == 1024
 
 
-def test_an_event_about_a_node_goes_where_the_kubelets_do() -> None:
-    """A node has no namespace; its events are in `default`."""
+def test_an_event_about_a_node_is_in_the_default_namespace() -> None:
+    """A node has no namespace, and the kubelet uses `default` too."""
     found = step(world(), told(about=Ref(UPPER, NODE, "", "lower-a")))
     assert found.ref.namespace == "default"
     assert found.body is not None
     assert found.body["involvedObject"]["namespace"] == ""
 
 
-def test_a_decisions_problem_is_the_plans() -> None:
-    """Unless the plan finds one that it ends at."""
+def test_the_problem_of_a_decision_is_that_of_the_plan() -> None:
+    """The plan has no steps here."""
     problem = Problem("Because", "so it is")
     assert planned(world(), problem=problem) == Plan((), problem)
 
 
-def test_steps_are_told_apart_without_what_they_carry() -> None:
-    """A refused patch of the status is the same step when its content has changed."""
+def test_the_identity_of_a_step_does_not_depend_on_its_content() -> None:
+    """A refused status patch is the same step if its content changes, but a patch of another subresource is not."""
     here = world()
     one, two = (
         step(here, Patched(POD_ABOVE, Patch("merge-patch", {"status": {"phase": phase}}), "", "status"))

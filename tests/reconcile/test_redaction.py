@@ -1,4 +1,4 @@
-"""What is shown of a pod whose fields may hold secrets."""
+"""Tests of what is shown of a pod whose fields may contain secret values."""
 
 from tensile.reconcile.redaction import without_secrets
 from tensile.text import HIDDEN
@@ -30,8 +30,8 @@ POD = {
 }
 
 
-def test_every_value_that_may_be_secret_is_replaced_and_the_rest_stays() -> None:
-    """Names of variables and keys of annotations stay; the status is not what an author writes."""
+def test_values_of_a_pod_that_may_be_secret_are_replaced_and_the_rest_is_kept() -> None:
+    """Names of variables and keys of annotations are kept; the status is omitted because no author writes it."""
     found = without_secrets(POD)
     assert SECRET not in str(found)
     assert found["metadata"] == {"labels": {"app": "web"}, "annotations": {"example.com/token": HIDDEN}}
@@ -41,8 +41,8 @@ def test_every_value_that_may_be_secret_is_replaced_and_the_rest_stays() -> None
     assert found["spec"]["volumes"][0]["csi"] == {"driver": "d", "volumeAttributes": {"password": HIDDEN}}
 
 
-def test_the_pod_itself_is_not_changed() -> None:
-    """It is shared with the cache."""
+def test_redaction_does_not_change_the_original_pod() -> None:
+    """The original is shared with the cache."""
     before = str(POD)
     without_secrets(POD)
     assert str(POD) == before

@@ -1,6 +1,7 @@
-"""A store that was restored, above or below: nothing is ended because it is missing there, and that is told.
+"""Tests that no object is deleted because it is missing from a restored store of either cluster.
 
-By the engine's whole loop, on clusters in memory, for every kind that the engine owns.
+The restore is also reported. The tests run the engine's whole loop on clusters in memory, for every kind that the
+engine owns.
 """
 
 from collections.abc import Iterable
@@ -51,12 +52,12 @@ BELOW = Ref(A, POD, "default", "web")
 
 
 def at(cluster: str, kind: Kind) -> Ref:
-    """Name the one object of a kind in a cluster."""
+    """Return the reference of the one object of a kind in a cluster."""
     return Ref(cluster, kind, "default" if kind.namespaced else "", NAMES[kind])
 
 
 def staged(*, prompt: bool = True) -> Stage:
-    """Set a stage where a pod that refers to everything there is runs in lower-a."""
+    """Create a stage on which a pod that refers to all other objects runs in lower-a."""
     stage = Stage(more=ALL, prompt=prompt)
     stage.raise_nodes()
     above = stage.clusters[UPPER]
@@ -98,7 +99,7 @@ async def running(stage: Stage) -> None:
 
 
 async def ours(stage: Stage) -> list[str]:
-    """Return the kinds of what is ours below and not being deleted."""
+    """Return the kinds of the objects of this topology in the lower cluster that are not being deleted."""
     found = []
     for kind in NAMES:
         every = await stage.listed(A, kind)
@@ -108,7 +109,7 @@ async def ours(stage: Stage) -> list[str]:
 
 
 def note(stage: Stage) -> tuple[str, str]:
-    """Return status and reason of the condition by which the node tells what is held back."""
+    """Return status and reason of the node's condition about blocked deletions."""
     node = stage.find(Ref(UPPER, NODE, "", A))
     assert node is not None
     held = conditions_of(node)[DELETIONS_BLOCKED]
@@ -116,14 +117,14 @@ def note(stage: Stage) -> tuple[str, str]:
 
 
 def without(*missing: Kind) -> list[str]:
-    """Return the kinds that are left when some are not."""
+    """Return the kinds except the missing ones."""
     return sorted(kind.name for kind in NAMES if kind not in missing)
 
 
 @pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.name)
 @in_virtual_time
-async def test_nothing_below_goes_because_its_original_was_forgotten(kind: Kind) -> None:
-    """One object of the kind is few enough for the guard's limits; it stays all the same, also for the next engine."""
+async def test_no_copy_is_deleted_because_a_restored_store_lacks_its_upper_object(kind: Kind) -> None:
+    """One object would be within the guard's limits, but it stays, also after a restart of the engine."""
     stage = staged()
     await running(stage)
     stage.restore(at(UPPER, kind))
@@ -136,13 +137,13 @@ async def test_nothing_below_goes_because_its_original_was_forgotten(kind: Kind)
 
 
 FORGETTABLE = (POD, SERVICE, ENDPOINT_SLICE, ROLE, ROLE_BINDING)
-"""Kinds whose copies end, with time, when the original is merely missing from a store that was not restored."""
+"""Kinds whose copies are deleted if the upper object is missing from a store that was not restored."""
 
 
 @pytest.mark.parametrize("kind", FORGETTABLE, ids=lambda kind: kind.name)
 @in_virtual_time
-async def test_it_is_told_and_a_person_may_let_it_go(kind: Kind) -> None:
-    """The node's condition says so; it keeps the note for engines to come, and has nothing to say once it is done."""
+async def test_a_restore_is_reported_on_the_node_until_a_user_forces_the_deletion(kind: Kind) -> None:
+    """The node's condition keeps the state for later engines, and is False after the forced deletion."""
     stage = staged()
     await running(stage)
     assert note(stage) == ("False", "NoDeletionsBlocked")
@@ -164,8 +165,11 @@ async def test_it_is_told_and_a_person_may_let_it_go(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", FORGETTABLE, ids=lambda kind: kind.name)
 @in_virtual_time
-async def test_what_is_missing_from_a_store_that_was_not_restored_goes(kind: Kind) -> None:
-    """Read at quorum, and few: the deletion was missed, and what it asked for must not stay for ever."""
+async def test_a_copy_is_deleted_if_a_store_that_was_not_restored_lacks_its_upper_object(kind: Kind) -> None:
+    """The absence is read at quorum, and the deletion is within the guard's limits.
+
+    The copy must not stay permanently because the watch missed the deletion.
+    """
     stage = staged()
     await running(stage)
     stage.slip(at(UPPER, kind))
@@ -176,8 +180,8 @@ async def test_what_is_missing_from_a_store_that_was_not_restored_goes(kind: Kin
 
 
 @in_virtual_time
-async def test_what_comes_back_above_ends_the_hold() -> None:
-    """Somebody restored a newer state, or made the objects anew from Git."""
+async def test_deletions_are_not_blocked_any_more_if_the_upper_object_exists_again() -> None:
+    """A newer backup may have been restored, or the objects created again from Git."""
     stage = staged()
     await running(stage)
     before = stage.find(at(UPPER, SERVICE))
@@ -191,8 +195,8 @@ async def test_what_comes_back_above_ends_the_hold() -> None:
 
 
 @in_virtual_time
-async def test_the_note_outlives_a_lower_that_does_not_answer() -> None:
-    """While nothing can be known of it there is nothing to hold; that must not look like the end of it."""
+async def test_the_condition_about_a_restore_stays_while_the_lower_does_not_respond() -> None:
+    """No deletion is planned while the state of the lower is unknown, which must not end the block."""
     stage = staged()
     await running(stage)
     stage.restore(at(UPPER, POD))
@@ -208,8 +212,8 @@ async def test_the_note_outlives_a_lower_that_does_not_answer() -> None:
 
 
 @in_virtual_time
-async def test_what_was_deleted_before_the_restore_still_goes() -> None:
-    """A deletion that was seen is one, whatever else is in doubt."""
+async def test_an_observed_deletion_passes_after_a_restore() -> None:
+    """The watch reported the deletion of the upper pod, so the lower pod is deleted."""
     stage = staged()
     await running(stage)
     stage.restore(at(UPPER, SERVICE))
@@ -220,13 +224,13 @@ async def test_what_was_deleted_before_the_restore_still_goes() -> None:
 
 
 def made_anew() -> Iterable[Kind]:
-    """Return the kinds that are made again below, since nothing of theirs is lost with them."""
+    """Return the kinds whose copies are created again, because their content is in the upper cluster."""
     return (CONFIG_MAP, SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, ENDPOINT_SLICE)
 
 
 @in_virtual_time
-async def test_copies_that_a_lower_forgot_are_made_again() -> None:
-    """What is above is the truth about them."""
+async def test_copies_that_a_restored_lower_lacks_are_created_again() -> None:
+    """The upper cluster has their content."""
     stage = staged()
     await running(stage)
     stage.restore(*(at(A, kind) for kind in made_anew()))
@@ -236,15 +240,18 @@ async def test_copies_that_a_lower_forgot_are_made_again() -> None:
 
 
 async def upper(stage: Stage) -> Manifest:
-    """Return the pod above."""
+    """Return the upper pod."""
     found = stage.find(at(UPPER, POD))
     assert found is not None
     return found
 
 
 @in_virtual_time
-async def test_a_pod_that_its_lower_forgot_is_not_failed_for_it() -> None:
-    """It is not ready, and says why; what becomes of it is for a person to say, after a restart too."""
+async def test_a_pod_that_a_restored_lower_lacks_is_not_ready_but_not_failed() -> None:
+    """The reason is StoreRestored, also after a restart.
+
+    A forced run by a user sets the pod to Failed.
+    """
     stage = staged()
     await running(stage)
     stage.restore(BELOW)
@@ -264,8 +271,11 @@ async def test_a_pod_that_its_lower_forgot_is_not_failed_for_it() -> None:
 
 
 @in_virtual_time
-async def test_an_older_pod_that_came_back_above_ends_nobody() -> None:
-    """A StatefulSet's pods have the same names again: the one that runs belongs to the later of two, which is lost."""
+async def test_a_lower_pod_is_kept_if_a_restored_store_has_an_older_upper_pod() -> None:
+    """Pods of a StatefulSet have the same names again.
+
+    The running lower pod belongs to the later of two upper pods, which the restored store lacks.
+    """
     stage = staged()
     await running(stage)
     above, copy = await upper(stage), stage.find(BELOW)
@@ -283,13 +293,13 @@ async def test_an_older_pod_that_came_back_above_ends_nobody() -> None:
 
 
 def uid_below(stage: Stage) -> str:
-    """Return the UID of the lower pod, "" when there is none."""
+    """Return the UID of the lower pod, "" if there is none."""
     return uid(stage.find(BELOW) or {"metadata": {"uid": ""}})
 
 
 @in_virtual_time
-async def test_a_pod_that_its_lower_lost_otherwise_fails() -> None:
-    """Somebody deleted it there: one is within the limits."""
+async def test_a_pod_that_a_lower_lacks_without_a_restore_is_failed() -> None:
+    """Another client deleted the lower pod, and one pod is within the guard's limits."""
     stage = staged()
     await running(stage)
     stage.slip(BELOW)

@@ -1,4 +1,4 @@
-"""Keys on their way to a decision: each once, one at a time, later or sooner, and never lost."""
+"""Tests of the work queue: each key once, one at a time, with delays, and never lost."""
 
 import asyncio
 from collections import defaultdict
@@ -18,7 +18,7 @@ ONE, TWO, THREE = (Key("rule", "a", "default", name) for name in ("one", "two", 
 
 
 class QueueWorker:
-    """Decides keys for a queue: notes when, and has work for those that `work` knows."""
+    """A queue that records when keys are decided, with the work in `work`."""
 
     def __init__(self, pace: Pace = FULL_PACE) -> None:
         self.decided: list[tuple[str, float]] = []
@@ -26,17 +26,17 @@ class QueueWorker:
         self.queue = WorkQueue(self.start, pace, clock=clock)
 
     def start(self, key: Key) -> Work | None:
-        """Note the decision and give the work, if there is any."""
+        """Record the decision, and return the work of the key, None if there is none."""
         self.decided.append((key.name, clock()))
         return self.work[key]() if key in self.work else None
 
     def names(self) -> list[str]:
-        """Return the names of the keys decided, in order."""
+        """Return the names of the decided keys, in order."""
         return [name for name, _ in self.decided]
 
 
 class Job:
-    """Work that lasts until it is let go; counts how often it runs, and how often at once."""
+    """Work that lasts until it is released, and counts how often it runs, and how often at the same time."""
 
     def __init__(self, delay: float | None = None) -> None:
         self.go = asyncio.Event()
@@ -45,7 +45,7 @@ class Job:
         self.running = self.most = self.runs = 0
 
     async def __call__(self) -> float | None:
-        """Run until let go."""
+        """Run until released."""
         self.running += 1
         self.runs += 1
         self.most = max(self.most, self.running)
@@ -58,8 +58,8 @@ class Job:
 
 
 @in_virtual_time
-async def test_a_key_added_often_is_decided_once() -> None:
-    """A queue holds keys, not events."""
+async def test_a_key_that_is_added_several_times_is_decided_once() -> None:
+    """A queue contains keys, not events."""
     desk = QueueWorker()
     for key in (ONE, TWO, ONE, ONE):
         desk.queue.add(key)
@@ -70,8 +70,8 @@ async def test_a_key_added_often_is_decided_once() -> None:
 
 
 @in_virtual_time
-async def test_a_key_being_worked_on_is_decided_once_more_afterwards() -> None:
-    """What changed meanwhile is looked at, once, and never two at a time."""
+async def test_a_key_that_is_added_while_in_progress_is_decided_once_more_afterwards() -> None:
+    """Changes during its work are reconciled, and the key is never processed twice at the same time."""
     desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
@@ -86,12 +86,12 @@ async def test_a_key_being_worked_on_is_decided_once_more_afterwards() -> None:
 
 
 @in_virtual_time
-async def test_a_key_added_while_it_is_decided_is_never_worked_on_twice_at_once() -> None:
-    """The decision itself may lead to the key being looked at again."""
+async def test_a_key_that_is_added_by_its_own_decision_is_not_processed_twice_at_once() -> None:
+    """The decision itself may enqueue the key again."""
     desk, job = QueueWorker(), Job()
 
     def again() -> Work:
-        """Ask for another look from within the decision."""
+        """Enqueue the key again from within the decision."""
         if job.runs == 0:
             desk.queue.add(ONE)
         return job()
@@ -109,7 +109,7 @@ async def test_a_key_added_while_it_is_decided_is_never_worked_on_twice_at_once(
 
 
 @in_virtual_time
-async def test_another_key_does_not_wait_for_a_busy_one() -> None:
+async def test_a_key_does_not_wait_for_another_key_in_progress() -> None:
     """Only the same key waits."""
     desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
@@ -122,8 +122,8 @@ async def test_another_key_does_not_wait_for_a_busy_one() -> None:
 
 
 @in_virtual_time
-async def test_a_turn_of_the_event_loop_takes_no_more_than_the_pace() -> None:
-    """So that others run in between; the rest follows by itself."""
+async def test_a_turn_of_the_event_loop_decides_no_more_keys_than_the_pace_allows() -> None:
+    """Other tasks run in between, and the remaining keys follow in later turns."""
     desk = QueueWorker(Pace(turn=1))
     for key in (ONE, TWO, THREE):
         desk.queue.add(key)
@@ -133,8 +133,8 @@ async def test_a_turn_of_the_event_loop_takes_no_more_than_the_pace() -> None:
 
 
 @in_virtual_time
-async def test_a_turn_ends_after_the_time_of_the_pace() -> None:
-    """Some decisions take long: others run after a few of them, however many the turn may have."""
+async def test_a_turn_ends_after_the_seconds_of_the_pace() -> None:
+    """Some decisions are slow, so other tasks run after a few of them."""
     decided: list[Key] = []
     queue = WorkQueue(decided.append, Pace(seconds=0.005), clock=lambda: 0.003 * len(decided))
     for place in range(5):
@@ -146,8 +146,8 @@ async def test_a_turn_ends_after_the_time_of_the_pace() -> None:
 
 
 @in_virtual_time
-async def test_no_more_than_the_limit_is_in_flight() -> None:
-    """A cluster is not asked for more at a time; the next key goes when one is done."""
+async def test_no_more_keys_than_the_limit_are_in_progress() -> None:
+    """The number of requests to a cluster is limited, and the next key starts when one is done."""
     desk, jobs = QueueWorker(Pace(limit=2)), [Job(), Job(), Job()]
     for key, job in zip((ONE, TWO, THREE), jobs, strict=True):
         desk.work[key] = job
@@ -162,8 +162,8 @@ async def test_no_more_than_the_limit_is_in_flight() -> None:
 
 
 @in_virtual_time
-async def test_many_keys_leave_the_event_loop_its_turns() -> None:
-    """A thousand decisions do not keep a watch, or the kubelet API, waiting for all of them."""
+async def test_many_keys_do_not_block_the_event_loop() -> None:
+    """A thousand decisions do not delay a watch or the kubelet API until all are made."""
     desk = QueueWorker()
     for place in range(1000):
         desk.queue.add(ONE._replace(name=str(place)))
@@ -176,8 +176,8 @@ async def test_many_keys_leave_the_event_loop_its_turns() -> None:
 
 
 @in_virtual_time
-async def test_a_delayed_key_comes_when_it_is_due() -> None:
-    """By itself, once."""
+async def test_a_delayed_key_is_decided_once_when_it_is_due() -> None:
+    """No other event is needed."""
     desk = QueueWorker()
     desk.queue.add_after(ONE, 5.0)
     assert (desk.queue.delayed, desk.queue.depth) == (1, 0)
@@ -188,8 +188,8 @@ async def test_a_delayed_key_comes_when_it_is_due() -> None:
 
 @pytest.mark.parametrize("delays", [(5.0, 300.0), (300.0, 5.0)])
 @in_virtual_time
-async def test_of_two_delays_the_sooner_counts(delays: tuple[float, float]) -> None:
-    """Whichever was asked for first; the later one is dropped."""
+async def test_of_two_delays_of_a_key_the_shorter_applies(delays: tuple[float, float]) -> None:
+    """The order of the two calls does not matter, and the longer delay is dropped."""
     desk = QueueWorker()
     for delay in delays:
         desk.queue.add_after(ONE, delay)
@@ -199,8 +199,8 @@ async def test_of_two_delays_the_sooner_counts(delays: tuple[float, float]) -> N
 
 
 @in_virtual_time
-async def test_work_says_when_its_key_comes_back() -> None:
-    """The delay counts from the end of the work."""
+async def test_the_result_of_the_work_is_the_delay_of_its_key() -> None:
+    """The delay starts at the end of the work."""
     desk, job = QueueWorker(), Job(delay=5.0)
     desk.work[ONE] = job
     desk.queue.add(ONE)
@@ -215,8 +215,8 @@ async def test_work_says_when_its_key_comes_back() -> None:
 
 
 @in_virtual_time
-async def test_quiet_does_not_wait_for_what_is_delayed() -> None:
-    """A heartbeat in five minutes is no reason to call a queue busy."""
+async def test_wait_idle_does_not_wait_for_delayed_keys() -> None:
+    """A heartbeat in five minutes does not make a queue busy."""
     desk = QueueWorker()
     desk.queue.add_after(ONE, 300.0)
     await desk.queue.wait_idle()
@@ -225,8 +225,8 @@ async def test_quiet_does_not_wait_for_what_is_delayed() -> None:
 
 
 @in_virtual_time
-async def test_quiet_waits_for_what_is_worked_on() -> None:
-    """And for what that leads to."""
+async def test_wait_idle_waits_for_keys_in_progress() -> None:
+    """It also waits for keys that were enqueued again during their work."""
     desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
@@ -241,12 +241,12 @@ async def test_quiet_waits_for_what_is_worked_on() -> None:
 
 
 @in_virtual_time
-async def test_work_that_fails_frees_its_place() -> None:
-    """Whatever it was: the key can be decided again, and the next one gets its turn."""
+async def test_an_exception_in_the_work_of_a_key_frees_its_slot() -> None:
+    """The key can be decided again, and the next key is processed."""
     desk = QueueWorker(Pace(limit=1))
 
     async def failing() -> float | None:
-        """Fail in a way that nobody foresaw."""
+        """Raise an unexpected exception."""
         raise ValueError("a defect")
 
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
@@ -261,12 +261,12 @@ async def test_work_that_fails_frees_its_place() -> None:
 
 
 @in_virtual_time
-async def test_a_decision_that_fails_stops_no_other() -> None:
-    """Whatever it was: the other keys are decided, and the queue comes to rest."""
+async def test_an_exception_in_a_decision_stops_no_other_key() -> None:
+    """The other keys are decided, and the queue becomes idle."""
     desk, told = QueueWorker(), list[object]()
 
     def failing() -> Work:
-        """Fail in a way that nobody foresaw."""
+        """Raise an unexpected exception."""
         raise ValueError("a defect")
 
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
@@ -279,8 +279,8 @@ async def test_a_decision_that_fails_stops_no_other() -> None:
 
 
 @in_virtual_time
-async def test_what_comes_soon_can_come_now() -> None:
-    """What comes later does not, and it is said whether there was any."""
+async def test_expediting_enqueues_keys_that_are_due_soon() -> None:
+    """Keys that are due later stay delayed, and the result shows whether any key was expedited."""
     desk = QueueWorker()
     desk.queue.add_after(ONE, 0.5)
     desk.queue.add_after(TWO, 300.0)
@@ -292,8 +292,8 @@ async def test_what_comes_soon_can_come_now() -> None:
 
 
 @in_virtual_time
-async def test_a_closed_queue_does_nothing_any_more() -> None:
-    """Work in flight is cancelled, what waits is dropped, delays end, and whoever waits for quiet goes on."""
+async def test_a_closed_queue_processes_no_keys() -> None:
+    """Work in progress is canceled, waiting and delayed keys are dropped, and wait_idle returns."""
     desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
@@ -312,8 +312,8 @@ async def test_a_closed_queue_does_nothing_any_more() -> None:
 
 
 @in_virtual_time
-async def test_work_that_had_no_chance_to_begin_is_dropped_cleanly() -> None:
-    """Closing right after a decision leaves nothing behind, not even a warning."""
+async def test_closing_a_queue_discards_work_that_has_not_started() -> None:
+    """Closing right after a decision causes no warning."""
     desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
@@ -323,8 +323,8 @@ async def test_work_that_had_no_chance_to_begin_is_dropped_cleanly() -> None:
 
 
 @in_virtual_time
-async def test_it_tells_how_long_keys_wait_and_work() -> None:
-    """With client-go's terms: one that waits already is not added again, one in progress is, and waits from then on."""
+async def test_the_queue_measures_how_long_keys_wait_and_are_processed() -> None:
+    """As in client-go, a waiting key is not added again, but a key in progress is, and waits from then on."""
     worker, job = QueueWorker(Pace(limit=1)), Job()
     worker.work[ONE] = job
     worker.queue.add(ONE)
@@ -350,8 +350,8 @@ async def test_it_tells_how_long_keys_wait_and_work() -> None:
 
 
 @in_virtual_time
-async def test_durations_are_kept_by_rule() -> None:
-    """For all queues together, whose rules are the same."""
+async def test_durations_are_recorded_by_rule() -> None:
+    """All queues share them, because they have the same rules."""
     durations: defaultdict[str, Histogram] = defaultdict(Histogram)
     queue = WorkQueue(lambda _: None, durations=durations, clock=clock)
     queue.add(ONE)
@@ -362,8 +362,8 @@ async def test_durations_are_kept_by_rule() -> None:
 
 
 @in_virtual_time
-async def test_what_is_added_with_a_delay_counts_as_a_retry() -> None:
-    """As in client-go, also where the key was due anyway."""
+async def test_a_key_that_is_added_with_a_delay_counts_as_a_retry() -> None:
+    """As in client-go, this also applies if the key was due earlier anyway."""
     worker = QueueWorker()
     worker.queue.add_after(ONE, 1.0)
     worker.queue.add_after(ONE, 2.0)

@@ -1,4 +1,4 @@
-"""Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
+"""Tests of the caches of a world, the state of a lower as a whole, and copies of a world."""
 
 import pytest
 from worldkit import A, B, config_map, marked, put, space, upper_pod, world
@@ -19,37 +19,37 @@ ABOVE = {NODE: "nodes", NAMESPACE: "namespaces", CONFIG_MAP: "config_maps", SECR
 
 
 @pytest.mark.parametrize(("kind", "name"), BELOW.items(), ids=BELOW.values())
-def test_an_object_below_is_in_its_lowers_cache(kind: Kind, name: str) -> None:
-    """Whichever lower's key asks for it."""
+def test_the_cache_of_a_lower_object_is_that_of_its_lower(kind: Kind, name: str) -> None:
+    """It does not depend on the lower whose key uses it."""
     here = world()
     for asking in (A, B):
         assert here.cache(A, kind, asking) is getattr(here.lowers[A], name)
 
 
 @pytest.mark.parametrize(("kind", "name"), ABOVE.items(), ids=ABOVE.values())
-def test_an_object_above_is_in_the_upper_clusters_cache(kind: Kind, name: str) -> None:
-    """The same one for every lower."""
+def test_the_cache_of_an_upper_object_is_the_same_for_every_lower(kind: Kind, name: str) -> None:
+    """The upper cluster has one cache of each of these kinds."""
     here = world()
     assert here.cache(UPPER, kind, A) is here.cache(UPPER, kind, B) is getattr(here.upper, name)
 
 
-def test_an_account_below_is_in_the_cache_of_what_is_ours() -> None:
-    """That of the accounts `default` only tells that they are there."""
+def test_the_cache_of_a_lower_service_account_is_that_of_mirrored_accounts() -> None:
+    """The other cache only shows which `default` accounts exist."""
     here = world()
     assert here.cache(A, SERVICE_ACCOUNT, A) is here.lowers[A].more[SERVICE_ACCOUNT]
     assert here.cache(A, SERVICE_ACCOUNT, A) is not here.lowers[A].accounts
 
 
-def test_an_upper_pod_is_in_the_cache_of_its_node() -> None:
-    """Each lower follows the pods bound to its own."""
+def test_the_cache_of_an_upper_pod_is_that_of_its_node() -> None:
+    """Each lower watches the upper pods that are bound to its own node."""
     here = world()
     assert here.cache(UPPER, POD, A) is here.lowers[A].upper_pods
     assert here.cache(UPPER, POD, B) is here.lowers[B].upper_pods
 
 
 @pytest.mark.parametrize(("cluster", "kind"), [(UPPER, EVENT), (UPPER, LEASE), (A, EVENT), (A, NODE)])
-def test_what_is_not_followed_has_no_cache(cluster: str, kind: Kind) -> None:
-    """Nodes below are counted, never written."""
+def test_objects_that_are_not_watched_have_no_cache(cluster: str, kind: Kind) -> None:
+    """Nodes of a lower cluster are counted, but never written."""
     assert world().cache(cluster, kind, A) is None
 
 
@@ -57,8 +57,8 @@ def _every(holder: UpperWorld | LowerWorld) -> set[int]:
     return {id(cache) for name in type(holder).__slots__ if isinstance(cache := getattr(holder, name), Cache)}
 
 
-def test_every_cache_is_given() -> None:
-    """One that is left out would not count for what is settled."""
+def test_caches_returns_every_cache() -> None:
+    """A cache that is missing from it would not count for whether a lower is synced."""
     here = world()
     lower = here.lowers[A]
     above = [*here.upper.caches(), here.upper.policies]
@@ -67,8 +67,8 @@ def test_every_cache_is_given() -> None:
         assert len(given) == len(_every(holder))
 
 
-def test_a_lower_is_settled_without_what_placement_needs() -> None:
-    """Those are followed only where somebody asks for placement; a copy has its own of them too."""
+def test_the_caches_for_placement_do_not_count_for_whether_a_lower_is_settled() -> None:
+    """They are only watched if placement is used, and a copy has its own ones."""
     lower = world().lowers[A]
     for cache in lower.place_caches():
         cache.mark_stale()
@@ -76,8 +76,8 @@ def test_a_lower_is_settled_without_what_placement_needs() -> None:
     assert not any(one in list(lower.place_caches()) for one in lower.copy().place_caches())
 
 
-def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
-    """One that is not is enough against it."""
+def test_a_lower_is_settled_if_every_cache_is_synced() -> None:
+    """A single cache that is not synced makes it unsettled."""
     lower = world().lowers[A]
     assert lower.settled
     for cache in lower.caches():
@@ -88,8 +88,8 @@ def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
 
 
 @pytest.mark.parametrize("side", ["upper_pods", "pods"])
-def test_a_lower_is_empty_when_it_certainly_has_no_pods(side: str) -> None:
-    """On neither side; and a cache that is not complete is no certainty."""
+def test_a_lower_is_empty_if_it_certainly_has_no_pods(side: str) -> None:
+    """There are no pods on either side, and both caches are synced."""
     lower = world().lowers[A]
     assert lower.is_empty
     cache = getattr(lower, side)
@@ -100,8 +100,8 @@ def test_a_lower_is_empty_when_it_certainly_has_no_pods(side: str) -> None:
     assert not lower.is_empty
 
 
-def test_a_pod_that_is_there_because_the_node_is_does_not_count() -> None:
-    """A DaemonSet's that did not ask to be mirrored; one that asked counts, and one that ran below."""
+def test_a_daemon_pod_of_the_virtual_node_does_not_count() -> None:
+    """A DaemonSet's pod counts if its label requests mirroring, or if it has run in the lower cluster."""
     lower = world().lowers[A]
     put(lower.upper_pods, upper_pod("proxy", ownerReferences=DAEMON))
     assert not lower.is_bound
@@ -114,8 +114,8 @@ def test_a_pod_that_is_there_because_the_node_is_does_not_count() -> None:
     assert not lower.is_empty
 
 
-def test_of_a_lower_left_behind_only_the_upper_side_can_be_known() -> None:
-    """Nobody can reach the other any more."""
+def test_only_the_upper_pods_count_for_whether_a_disconnected_lower_is_empty() -> None:
+    """The engine cannot read the other side."""
     lower = world().lowers[A]
     lower.connected = False
     lower.pods.mark_stale()
@@ -124,21 +124,21 @@ def test_of_a_lower_left_behind_only_the_upper_side_can_be_known() -> None:
     assert not lower.is_empty
 
 
-def test_lowers_and_nodes_have_names_of_their_own() -> None:
-    """Both are given in the topology."""
+def test_a_lower_and_its_node_can_have_different_names() -> None:
+    """The topology has both names."""
     here = world(f"name: {A}, node: {{name: vk-east}}", f"name: {B}")
     assert (here.lowers[A].name, here.lowers[A].node) == (A, "vk-east")
     assert here.virtual_nodes == {"vk-east", B}
 
 
-def test_namespaces_have_the_same_name_below() -> None:
-    """In both directions."""
+def test_namespaces_have_the_same_name_in_the_lower_cluster_by_default() -> None:
+    """The mapping is the same in both directions."""
     lower = world().lowers[A]
     assert lower.namespace("default") == lower.upper_namespace("default") == "default"
 
 
-def test_a_copy_of_a_world_goes_its_own_way() -> None:
-    """Every cache of it is another one with the same content, so that nothing tried out there happens here."""
+def test_a_copy_of_a_world_is_independent() -> None:
+    """Each cache is another one with the same content, so changes of the copy do not affect the original."""
     here = world()
     put(here.upper.config_maps, config_map())
     put(here.lowers[A].upper_pods, upper_pod())
@@ -159,8 +159,8 @@ PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
 LONG = "n" * 63
 
 
-def test_a_prefix_puts_the_topologys_name_before_a_namespace() -> None:
-    """What was asked for once leads back; a name that merely begins so leads nowhere."""
+def test_the_prefix_mapping_puts_the_topologys_name_before_a_namespace() -> None:
+    """A name that was mapped before is mapped back, but another name with the prefix is not."""
     lower = world(PREFIXED).lowers[A]
     assert lower.upper_namespace("demo-team") == ""
     assert lower.namespace("team") == "demo-team"
@@ -168,8 +168,8 @@ def test_a_prefix_puts_the_topologys_name_before_a_namespace() -> None:
     assert lower.upper_namespace("team") == ""
 
 
-def test_a_name_that_gets_too_long_is_cut_and_stays_its_own() -> None:
-    """63 characters at most, a valid name, and two long ones that begin alike differ."""
+def test_a_prefixed_namespace_name_that_is_too_long_is_truncated_and_stays_unique() -> None:
+    """It is valid with at most 63 characters, and two long names with the same beginning differ."""
     lower = world(PREFIXED).lowers[A]
     names = [lower.namespace(LONG), lower.namespace(LONG[:-1] + "m"), lower.namespace("a" * 48 + "-" + "b" * 10)]
     assert [len(name) <= 63 and name.startswith("demo-") for name in names] == [True] * 3
@@ -179,8 +179,8 @@ def test_a_name_that_gets_too_long_is_cut_and_stays_its_own() -> None:
     assert lower.namespace("x" * 58) == "demo-" + "x" * 58
 
 
-def test_after_a_restart_the_note_on_a_namespace_leads_back() -> None:
-    """Only where the name above gives that very name below, so that a forged note misleads nobody."""
+def test_the_annotation_of_a_lower_namespace_leads_to_its_upper_name_after_a_restart() -> None:
+    """It only counts if the upper name maps to that very name, so a forged annotation has no effect."""
     lower = world(PREFIXED).lowers[A]
     mine = lower.namespace(LONG)
     lower.spaces.clear()
@@ -190,8 +190,8 @@ def test_after_a_restart_the_note_on_a_namespace_leads_back() -> None:
     assert lower.upper_namespace("demo-other") == ""
 
 
-def test_a_copy_of_a_lower_remembers_its_names_by_itself() -> None:
-    """What is tried out on the copy is not remembered here."""
+def test_a_copy_of_a_lower_has_its_own_namespace_names() -> None:
+    """A name that is mapped in the copy is not known to the original."""
     lower = world(PREFIXED).lowers[A]
     lower.namespace("team")
     copy = lower.copy()

@@ -1,4 +1,4 @@
-"""The process of the addons, between a scripted apiserver and a caller: what it asks for, and what it answers."""
+"""Tests of the addons process between a scripted apiserver and a caller: its requests, and its answers."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ NODE = {"metadata": {"name": "n-1", "annotations": FAKE}, "status": {}}
 
 
 def pod(name: str, node: str = "n-1") -> Manifest:
-    """Return a running pod, which uses a quarter of a cpu if it is on a simulated node."""
+    """Return a running pod, which uses a quarter of a CPU if it is on a simulated node."""
     notes = {"sandbox.tensile-kube.io/usage-cpu": "250m"}
     meta = {"name": name, "namespace": "shop", "uid": name, "annotations": notes, "labels": {"app": name}}
     status = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
@@ -36,7 +36,7 @@ def pod(name: str, node: str = "n-1") -> Manifest:
 
 
 class Apiserver:
-    """Answers reads from a table, and keeps what it is asked. A watch gets the events that a test sends."""
+    """An apiserver that answers reads from a table and records requests; a watch gets the events that a test sends."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {
@@ -78,7 +78,7 @@ class Apiserver:
 
 @pytest.fixture
 def layout(tmp_path: Path, now: datetime) -> Layout:
-    """A lower cluster with credentials and free ports."""
+    """Return the layout of a lower cluster with credentials and free ports."""
     (run,) = choose([len(Ports.__struct_fields__)])
     made = Layout(str(tmp_path), "lower-a", 1, 1, Ports(*run))
     credentials.write(made, datetime.now(now.tzinfo))
@@ -87,7 +87,7 @@ def layout(tmp_path: Path, now: datetime) -> Layout:
 
 @asynccontextmanager
 async def scripted(layout: Layout) -> AsyncIterator[Apiserver]:
-    """Run an apiserver at the cluster's port, with its certificate, for callers with one of the cluster's."""
+    """Run an apiserver at the cluster's port, with its certificate, for callers with a certificate of the cluster."""
     server = Apiserver()
     application = web.Application()
     application.router.add_route("*", "/{rest:.*}", server.answer)
@@ -105,14 +105,14 @@ async def scripted(layout: Layout) -> AsyncIterator[Apiserver]:
 
 @pytest_asyncio.fixture
 async def server(layout: Layout) -> AsyncIterator[Apiserver]:
-    """The apiserver, while the test runs."""
+    """The scripted apiserver, which runs as long as the test does."""
     async with scripted(layout) as running:
         yield running
 
 
 @pytest_asyncio.fixture
 async def cluster(layout: Layout, server: Apiserver) -> AsyncIterator[AddonCluster]:
-    """The cluster as the addons access it, with its nodes known."""
+    """The cluster as the addons access it, with its nodes read."""
     async with AddonCluster(layout) as opened:
         await opened.read_kubelets()
         server.asked.clear()
@@ -121,7 +121,7 @@ async def cluster(layout: Layout, server: Apiserver) -> AsyncIterator[AddonClust
 
 @pytest_asyncio.fixture
 async def served(cluster: AddonCluster) -> AsyncIterator[aiohttp.ClientSession]:
-    """The metrics API, and a session of a caller with the front proxy's certificate."""
+    """Serve the metrics API, and return a session of a caller with the front proxy's certificate."""
     runner = await addons.serve(cluster)
     try:
         async with aiohttp.ClientSession(connector=connector(cluster.layout, "front-proxy")) as session:
@@ -131,14 +131,14 @@ async def served(cluster: AddonCluster) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def connector(layout: Layout, credential: str) -> aiohttp.TCPConnector:
-    """Return connections of the client with that certificate, to the Service's name as the apiserver checks it."""
+    """Return a connector with that client certificate that checks the Service's name as the apiserver does."""
     tls = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
     tls.load_cert_chain(layout.pki / f"{credential}.crt", layout.pki / f"{credential}.key")
     return aiohttp.TCPConnector(ssl=tls)
 
 
 async def read(session: aiohttp.ClientSession, layout: Layout, path: str, status: int = 200) -> bytes:
-    """Read a page of the metrics API."""
+    """Return the body of a page of the metrics API, after a check of its status."""
     name = f"{credentials.METRICS_SERVICE}.{credentials.METRICS_NAMESPACE}.svc"
     url = f"https://{LOOPBACK}:{layout.ports.addons}{path}"
     async with session.get(url, server_hostname=name) as answer:
@@ -147,10 +147,10 @@ async def read(session: aiohttp.ClientSession, layout: Layout, path: str, status
         return body
 
 
-async def test_pods_are_those_that_the_apiserver_selects(
+async def test_pod_metrics_cover_the_pods_that_the_apiserver_selects(
     served: aiohttp.ClientSession, server: Apiserver, layout: Layout
 ) -> None:
-    """The query is passed on as it is, and the answer has the usage of every pod in its answer."""
+    """The query is forwarded unchanged, and the answer has the usage of every pod that the apiserver returns."""
     body = await read(served, layout, f"{ROOT}/namespaces/shop/pods?labelSelector=app%20in%20(web%2Cdb)&limit=500")
     assert server.asked == [("/api/v1/namespaces/shop/pods", {"labelSelector": "app in (web,db)", "limit": "500"})]
     samples = pod_samples(body)
@@ -161,41 +161,41 @@ async def test_pods_are_those_that_the_apiserver_selects(
     assert orjson.loads(body)["items"][0]["metadata"]["labels"] == {"app": "web"}
 
 
-async def test_one_pod_can_be_read(served: aiohttp.ClientSession, layout: Layout) -> None:
-    """By its name, as an object and not as a list."""
+async def test_metrics_of_one_pod_are_returned_as_an_object(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """The metrics of a pod that is named in the path are an object of kind PodMetrics and not a list."""
     found = orjson.loads(await read(served, layout, f"{ROOT}/namespaces/shop/pods/web"))
     assert (found["kind"], found["metadata"]["name"]) == ("PodMetrics", "web")
 
 
-async def test_a_pod_that_is_not_there_is_not_found(served: aiohttp.ClientSession, layout: Layout) -> None:
-    """With the apiserver's own words."""
+async def test_metrics_of_a_missing_pod_get_404(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """The answer has the body of the apiserver's own answer."""
     found = orjson.loads(await read(served, layout, f"{ROOT}/namespaces/shop/pods/gone", 404))
     assert found == {"kind": "Status", "reason": "NotFound"}
 
 
-async def test_a_node_uses_what_its_pods_use(served: aiohttp.ClientSession, layout: Layout) -> None:
-    """And something of its own."""
+async def test_a_node_uses_more_than_the_sum_of_its_pods(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """The usage of a node is the usage of its pods and some usage of its own."""
     (sample,) = node_samples(await read(served, layout, f"{ROOT}/nodes"))
     assert 500_000_000 < sample.used.cpu < 1_000_000_000
 
 
-async def test_discovery_and_health(served: aiohttp.ClientSession, layout: Layout) -> None:
-    """What the apiserver and the sandbox ask for; other paths do not exist, as its discovery expects."""
+async def test_the_metrics_api_serves_discovery_and_health(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """The apiserver and the sandbox request these paths; other paths do not exist, as discovery expects."""
     assert orjson.loads(await read(served, layout, ROOT))["kind"] == "APIResourceList"
     assert await read(served, layout, "/healthz") == b"ok"
     await read(served, layout, "/apis", 404)
 
 
-async def test_only_the_front_proxy_may_ask(served: aiohttp.ClientSession, layout: Layout) -> None:
-    """Not even an administrator, whose request nobody would have authorized."""
+async def test_the_metrics_api_accepts_only_the_front_proxy(served: aiohttp.ClientSession, layout: Layout) -> None:
+    """Even an administrator is refused, because no apiserver would have authorized the request."""
     assert await read(served, layout, "/healthz") == b"ok"
     async with aiohttp.ClientSession(connector=connector(layout, "admin")) as session:
         with pytest.raises(aiohttp.ClientError):
             await read(session, layout, "/healthz")
 
 
-async def test_an_apiserver_that_is_away_is_told(layout: Layout) -> None:
-    """As one that does not answer now: nothing is made up."""
+async def test_metrics_get_503_if_the_apiserver_does_not_answer(layout: Layout) -> None:
+    """The answer reports that the apiserver does not answer, and contains no invented usage."""
     async with AddonCluster(layout) as cluster:
         runner = await addons.serve(cluster)
         try:
@@ -209,7 +209,7 @@ async def test_an_apiserver_that_is_away_is_told(layout: Layout) -> None:
 async def test_kubelets_are_read_at_the_address_of_their_node(
     served: aiohttp.ClientSession, cluster: AddonCluster, server: Apiserver, layout: Layout
 ) -> None:
-    """Twice, as a virtual node's; until then its pods and itself are not known, and other pods are not affected."""
+    """Usage of a virtual node and its pods needs two readings; until then they are absent, and other pods are not."""
     addresses = [{"type": "InternalIP", "address": LOOPBACK}]
     endpoint = {"kubeletEndpoint": {"Port": layout.ports.apiserver}}
     virtual = {"metadata": {"name": "v"}, "status": {"addresses": addresses, "daemonEndpoints": endpoint}}
@@ -228,8 +228,8 @@ async def test_kubelets_are_read_at_the_address_of_their_node(
     assert len(node_samples(await read(served, layout, f"{ROOT}/nodes"))) == 2
 
 
-async def test_a_claim_that_comes_gets_its_volume(cluster: AddonCluster, server: Apiserver, layout: Layout) -> None:
-    """As soon as it is seen; a released volume is deleted."""
+async def test_volumes_are_created_and_deleted(cluster: AddonCluster, server: Apiserver, layout: Layout) -> None:
+    """On watch events the provisioner creates the volume of a new claim, and deletes a released volume."""
     notes = {addons.STORAGE_PROVISIONER: LOWER_PROVISIONER, addons.SELECTED_NODE: "n-1"}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     meta = {"name": "data", "namespace": "shop", "uid": "u", "annotations": notes}

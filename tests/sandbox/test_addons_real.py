@@ -1,4 +1,4 @@
-"""A sandbox as `up` starts it, with the engine: volumes, usage, autoscaling and Jobs through virtual nodes."""
+"""Tests of a sandbox with addons and the engine: volumes, usage, autoscaling and Jobs through virtual nodes."""
 
 import json
 import subprocess
@@ -102,7 +102,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """One lower cluster with addons, the engine on the sandbox's own topology, and all workloads."""
+    """A sandbox of one lower cluster with addons, the engine on the sandbox's own topology, and all workloads."""
     directory = tmp_path_factory.mktemp("addons")
     with Sandbox.start(directory / "sandbox", Options(lowers=1, nodes=2, addons=True)) as sandbox:
         child = engine(sandbox, directory / "engine.log")
@@ -116,25 +116,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def done(ended: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command that has to succeed printed."""
+    """Return the output of a command, which must succeed."""
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
 def get(place: Sandbox, *what: str, cluster: str = "upper") -> dict[str, Any]:
-    """Return an object or a list; nothing if there is none."""
+    """Return an object or a list, or nothing if there is none."""
     shown = place.kubectl("get", *what, "-o", "json", cluster=cluster)
     return json.loads(shown.stdout) if shown.returncode == 0 else {}
 
 
 def top(place: Sandbox, *what: str, cluster: str = "upper") -> dict[str, list[str]]:
-    """Return what `kubectl top` prints, by name."""
+    """Return the output of `kubectl top`, by name."""
     shown = place.kubectl("top", *what, "--no-headers", cluster=cluster)
     return {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
 
 
-def test_a_job_completes_unless_it_says_otherwise(place: Sandbox) -> None:
-    """After two seconds, with all of its pods; one that asks for an hour still runs then."""
+def test_a_job_completes_unless_its_pods_have_a_longer_duration(place: Sandbox) -> None:
+    """A Job of two pods completes, and one whose pods have a duration of an hour is still active then."""
     done(place.kubectl("wait", "--for=condition=complete", "job/once", "--timeout=60s"))
     assert get(place, "job", "once")["status"]["succeeded"] == 2
     done(place.kubectl("wait", "--for=condition=Ready", "pod", "-l", "job-name=long", "--timeout=60s"))
@@ -142,7 +142,7 @@ def test_a_job_completes_unless_it_says_otherwise(place: Sandbox) -> None:
 
 
 def test_a_stateful_set_gets_its_volumes(place: Sandbox) -> None:
-    """By the default class of each cluster: the claims are bound above and below, and both pods run."""
+    """The default class of each cluster provides them: the claims are bound in both clusters, and both pods run."""
     done(place.kubectl("rollout", "status", "statefulset/db", "--timeout=60s"))
     for cluster in ("upper", LOWER):
         claims = get(place, "pvc", cluster=cluster)["items"]
@@ -152,8 +152,8 @@ def test_a_stateful_set_gets_its_volumes(place: Sandbox) -> None:
         ]
 
 
-def test_a_claim_grows_and_its_volume_goes_with_it(place: Sandbox) -> None:
-    """Growing reaches the lower cluster and comes back; after the end nothing is left in either."""
+def test_a_claim_is_expanded_and_its_volume_is_deleted_with_it(place: Sandbox) -> None:
+    """The expansion reaches the lower cluster and its status the upper one; both have no volume after the deletion."""
     larger = json.dumps({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     done(place.kubectl("patch", "pvc", "data-db-0", "--type=merge", "-p", larger))
     until(lambda: get(place, "pvc", "data-db-0")["status"]["capacity"]["storage"] == "2Gi", "the size", LIMIT)
@@ -162,8 +162,8 @@ def test_a_claim_grows_and_its_volume_goes_with_it(place: Sandbox) -> None:
         until(lambda one=cluster: not get(place, "pv", cluster=one)["items"], "no volume", LIMIT)
 
 
-def test_top_shows_pods_and_nodes(place: Sandbox) -> None:
-    """Above as below; what an annotation says comes through the engine unchanged."""
+def test_kubectl_top_shows_pods_and_nodes(place: Sandbox) -> None:
+    """Both clusters show the same usage, because the engine forwards the usage of an annotation unchanged."""
     until(lambda: top(place, "pod", "-l", "app=busy"), "usage of pods", LIMIT)
     for cluster in ("upper", LOWER):
         shown = top(place, "pod", "-l", "app=busy", cluster=cluster)
@@ -175,24 +175,24 @@ def test_top_shows_pods_and_nodes(place: Sandbox) -> None:
 
 
 def test_an_autoscaler_adds_pods(place: Sandbox) -> None:
-    """The pods use 90 % of their request, the target is 30 %: it goes up to its maximum."""
+    """The pods use 90% of their request and the target is 30%, so the replicas grow to their maximum."""
     until(lambda: get(place, "deployment", "busy")["spec"]["replicas"] == 3, "three replicas", LIMIT)
     done(place.kubectl("rollout", "status", "deployment/busy", "--timeout=60s"))
 
 
 def test_a_cron_job_runs(place: Sandbox) -> None:
-    """Its Job completes within the minute that it takes to be due."""
+    """Its Job completes once the schedule of every minute makes it due."""
     until(lambda: get(place, "cronjob", "tick")["status"].get("lastSuccessfulTime"), "a successful Job", LIMIT)
 
 
-def test_a_namespace_goes_while_the_metrics_api_is_served(place: Sandbox) -> None:
-    """Its controller asks every API of the cluster first."""
+def test_a_namespace_is_deleted_while_the_metrics_api_is_served(place: Sandbox) -> None:
+    """The namespace controller calls every API of the cluster first, including the metrics API."""
     done(place.kubectl("create", "namespace", "brief"))
     done(place.kubectl("delete", "namespace", "brief", "--timeout=30s"))
 
 
-def test_killed_addons_come_back(place: Sandbox) -> None:
-    """`up` starts them again, on their port."""
+def test_killed_addons_are_restarted(place: Sandbox) -> None:
+    """Usage is shown again after a restart of the addons."""
     place.kill("upper", "addons")
     place.restart("upper", "addons")
     until(lambda: top(place, "pod", "-l", "app=busy"), "usage of pods", LIMIT)

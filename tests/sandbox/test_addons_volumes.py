@@ -1,4 +1,4 @@
-"""The provisioner of a sandbox: volumes for claims, their expansion, and their end."""
+"""Tests of the sandbox's provisioner: it creates volumes for claims, expands them, and deletes them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ CLAIM_PATH = "/api/v1/namespaces/shop/persistentvolumeclaims/data"
 
 
 def claim(size: str = "1Gi", volume: str = "", has: str = "1Gi", **notes: Any) -> Manifest:
-    """Return a claim that waits for a volume on node n-1, or is bound to one; a note of None is left out."""
+    """Return a claim that waits for a volume on node n-1, or is bound to one; an annotation of None is omitted."""
     basis = {addons.STORAGE_PROVISIONER: LOWER_PROVISIONER, addons.SELECTED_NODE: "n-1"}
     annotations = {key: value for key, value in {**basis, **notes}.items() if value is not None}
     spec = {
@@ -29,7 +29,7 @@ def claim(size: str = "1Gi", volume: str = "", has: str = "1Gi", **notes: Any) -
 
 
 def volume(phase: str = "Bound", policy: str = "Delete", owner: str = LOWER_PROVISIONER, **meta: str) -> Manifest:
-    """Return the volume of that claim, as the apiserver has it."""
+    """Return the volume of that claim, as the apiserver returns it."""
     made = addons.volume(claim(), FOLDER)
     made["metadata"] |= {"annotations": {addons.PROVISIONED_BY: owner}, **meta}
     made["spec"]["persistentVolumeReclaimPolicy"] = policy
@@ -37,12 +37,12 @@ def volume(phase: str = "Bound", policy: str = "Delete", owner: str = LOWER_PROV
 
 
 def asked(claims: list[Manifest], volumes: list[Manifest]) -> list[VolumeRequest]:
-    """Return all requests."""
+    """Return all requests of the provisioner."""
     return list(addons.volume_requests(claims, volumes, FOLDER))
 
 
 def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
-    """Bound to this very claim, in a folder of its own, with the claim's size and modes."""
+    """The volume is bound to this very claim, in a separate folder, with the claim's size and access modes."""
     (request,) = asked([claim("3Gi")], [])
     assert request[:2] == ("POST", "/api/v1/persistentvolumes")
     assert request.body is not None
@@ -72,30 +72,30 @@ def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
     ],
     ids=["another provisioner", "no provisioner", "no node yet"],
 )
-def test_other_claims_are_left_alone(notes: dict[str, Any]) -> None:
-    """Neither those of another class, nor those whose pod is not scheduled yet."""
+def test_claims_that_do_not_wait_for_this_provisioner_get_no_volume(notes: dict[str, Any]) -> None:
+    """Claims of another or no provisioner get none, and neither do claims whose pod is not scheduled yet."""
     assert asked([claim(**notes)], []) == []
 
 
-def test_a_claim_that_is_being_deleted_gets_nothing() -> None:
-    """Its volume would be deleted at once."""
+def test_a_claim_that_is_being_deleted_gets_no_volume() -> None:
+    """Its volume would be deleted immediately."""
     leaving = claim()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert asked([leaving], []) == []
 
 
-def test_a_volume_is_made_once() -> None:
-    """While Kubernetes binds it, nothing more is asked for."""
+def test_a_volume_is_created_once() -> None:
+    """No further request is made while Kubernetes binds the available volume to its claim."""
     assert asked([claim()], [volume("Available")]) == []
 
 
-def test_a_bound_claim_needs_nothing() -> None:
-    """Nor does its volume."""
+def test_a_bound_claim_needs_no_request() -> None:
+    """Neither a bound claim nor its volume is changed if the sizes agree."""
     assert asked([claim(volume="pvc-u-1")], [volume()]) == []
 
 
-def test_a_claim_that_grows_has_its_volume_grow_first() -> None:
-    """Then the claim shows the size; when both do, it is done."""
+def test_a_claim_that_requests_more_has_its_volume_expanded_first() -> None:
+    """The volume gets the new size before the claim's status does; if both have it, no request is made."""
     requests = asked([claim("2Gi", "pvc-u-1")], [volume()])
     assert requests == [
         VolumeRequest("PATCH", "/api/v1/persistentvolumes/pvc-u-1", {"spec": {"capacity": {"storage": "2Gi"}}}),
@@ -106,8 +106,8 @@ def test_a_claim_that_grows_has_its_volume_grow_first() -> None:
     assert asked([claim("2Gi", "pvc-u-1", has="2Gi")], [grown]) == []
 
 
-def test_a_released_volume_is_deleted() -> None:
-    """With its policy Delete, and once."""
+def test_a_released_volume_is_deleted_once() -> None:
+    """A released volume with the reclaim policy Delete is deleted, unless it is being deleted already."""
     assert asked([], [volume("Released")]) == [VolumeRequest("DELETE", "/api/v1/persistentvolumes/pvc-u-1")]
     assert asked([], [volume("Released", deletionTimestamp="2026-01-01T00:00:00Z")]) == []
 
@@ -115,6 +115,6 @@ def test_a_released_volume_is_deleted() -> None:
 @pytest.mark.parametrize(
     "kept", [volume(), volume("Released", "Retain"), volume("Released", owner="disk.example.com")], ids=str
 )
-def test_other_volumes_stay(kept: Manifest) -> None:
-    """Those in use, those to be retained, and those of another provisioner."""
+def test_volumes_that_are_used_retained_or_of_another_provisioner_are_kept(kept: Manifest) -> None:
+    """Only released volumes of this provisioner with the reclaim policy Delete are deleted."""
     assert asked([claim(volume="pvc-u-1")], [kept]) == []

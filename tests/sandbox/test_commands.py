@@ -1,4 +1,4 @@
-"""What the commands say where no sandbox runs."""
+"""Tests of the sandbox commands without a running sandbox."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from tensile.sandbox.state import (
 
 @pytest.fixture
 def dead(tmp_path: Path, upper: Layout, binaries: Binaries) -> Path:
-    """A directory whose sandbox was ready once, and whose one process ended since."""
+    """A directory whose sandbox was ready once, and whose only process has exited since."""
     process = Process(2**22 + 1, 1, ["/bin/etcd"], "/somewhere/etcd.log")
     clusters = {"upper": SandboxCluster(upper, {"etcd": process})}
     one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
@@ -32,29 +32,29 @@ def dead(tmp_path: Path, upper: Layout, binaries: Binaries) -> Path:
     return tmp_path
 
 
-def test_status_without_a_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says that there is none, and fails."""
+def test_status_fails_without_a_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints that there is no sandbox in the directory."""
     assert commands.status(tmp_path / "none") == 1
     assert capsys.readouterr().out == f"no sandbox in {tmp_path / 'none'}\n"
 
 
-def test_down_without_a_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is wanted is the case already; nothing is made."""
+def test_down_succeeds_without_a_sandbox(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The desired state exists already, and the directory is not created."""
     assert commands.down(tmp_path / "none") == 0
     assert capsys.readouterr().out == f"no sandbox in {tmp_path / 'none'}\n"
     assert not (tmp_path / "none").exists()
 
 
-def test_status_tells_what_does_not_run(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the process and where its last words are, says what to do, and fails."""
+def test_status_reports_a_process_that_does_not_run(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the process, its log and the command that restarts it, and fails."""
     assert commands.status(dead) == 1
     said = capsys.readouterr().out
     assert "etcd                     does not run; see /somewhere/etcd.log" in said
     assert f"some processes do not run: `{commands.program()} sandbox up --dir {dead}` restarts them" in said
 
 
-def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files go though no process is left, and others stay and are named."""
+def test_down_removes_the_files_of_a_dead_sandbox(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The sandbox's files are removed although no process runs; other files are kept and named."""
     (dead / "upper").mkdir()
     (dead / "notes.txt").write_text("mine")
     assert commands.down(dead) == 0
@@ -63,8 +63,8 @@ def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("command", [commands.status, commands.down])
-def test_a_foreign_state_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: object) -> None:
-    """A state.json of something else is an error on standard error, and stays."""
+def test_a_foreign_state_file_is_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: object) -> None:
+    """A state.json that the sandbox did not write is an error on stderr, and is kept."""
     (tmp_path / state.FILE).write_text("[1]")
     assert callable(command)
     assert command(tmp_path) == 1
@@ -75,10 +75,10 @@ def test_a_foreign_state_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("names", [["topology.yaml"], ["notes.txt"], ["a", "b", "c"], ["a", "b", "c", "d", "e"]])
-def test_up_does_not_mix_its_files_with_others(
+def test_up_refuses_a_directory_with_other_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:
-    """A directory with files is refused, with the first of their names and what to do; they stay as they are."""
+    """The error shows the first of their names and the remedy, and the files are unchanged."""
     for name in names:
         (tmp_path / name).write_text("mine")
     assert commands.up(2, 1, tmp_path) == 1
@@ -90,8 +90,8 @@ def test_up_does_not_mix_its_files_with_others(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
 
 
-def test_up_passes_over_what_a_killed_start_left(tmp_path: Path) -> None:
-    """A state that was being written is the sandbox's own."""
+def test_up_ignores_the_unfinished_state_file_of_a_killed_start(tmp_path: Path) -> None:
+    """A state file that was being written belongs to the sandbox; other files are still refused."""
     (tmp_path / state.NEW_FILE).write_text("{")
     start._refuse_foreign(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
@@ -107,18 +107,18 @@ def test_up_passes_over_what_a_killed_start_left(tmp_path: Path) -> None:
         (2, -1, "--nodes -1: use 0 or more"),
     ],
 )
-def test_up_refuses_what_it_cannot_start(
+def test_up_refuses_counts_out_of_range(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lowers: int, nodes: int, words: str
 ) -> None:
-    """The error names the flag and what it takes; no directory is made."""
+    """The error names the flag and its range, and no directory is created."""
     assert commands.up(lowers, nodes, tmp_path / "s") == 1
     assert capsys.readouterr().err == f"error: {words}\n"
     assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("command", [commands.up, commands.down, commands.status])
-def test_what_the_system_refuses_is_told_in_a_line(capsys: pytest.CaptureFixture[str], command: object) -> None:
-    """A name that no file can have is an error, not a traceback."""
+def test_an_error_of_the_operating_system_is_one_line(capsys: pytest.CaptureFixture[str], command: object) -> None:
+    """A file name that is too long is an error message, not a traceback."""
     name = "n" * 300
     assert callable(command)
     assert command(directory=Path(name)) == 1
@@ -127,20 +127,20 @@ def test_what_the_system_refuses_is_told_in_a_line(capsys: pytest.CaptureFixture
     assert f"{name}: File name too long" in line or f"{name}/state.json: File name too long" in line
 
 
-def test_up_in_a_directory_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error names the path and the flag to change it by."""
+def test_up_fails_if_its_directory_cannot_be_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the flag that selects another directory."""
     (tmp_path / "file").write_text("")
     assert commands.up(0, 0, tmp_path / "file" / "s") == 1
     assert "use another directory with --dir" in capsys.readouterr().err
 
 
 def test_the_default_directory_is_hidden_and_relative() -> None:
-    """A sandbox belongs to the directory one works in, and does not get in the way there."""
+    """A sandbox belongs to the working directory and does not clutter it."""
     assert Path(".tensile-sandbox") == commands.DEFAULT_DIRECTORY
 
 
-def test_entries_are_all_that_a_sandbox_makes() -> None:
-    """Each cluster has a folder and a kubeconfig; the rest is there once."""
+def test_entries_are_all_files_of_a_sandbox() -> None:
+    """Each cluster has a folder and a kubeconfig; the topology and the kubelet's certificate exist once."""
     assert start.entries(["upper", "lower-a"]) == [
         "upper",
         "lower-a",
@@ -153,13 +153,13 @@ def test_entries_are_all_that_a_sandbox_makes() -> None:
 
 
 @pytest.mark.parametrize(("compressed", "place", "nodes"), [(False, 0, 0), (True, 0, 1), (False, 1, 4), (True, 2, 4)])
-def test_only_lowers_have_nodes(place: int, nodes: int, *, compressed: bool) -> None:
-    """The upper cluster has none but, when eviction is compressed, the one without which none would happen."""
+def test_only_lower_clusters_have_nodes(place: int, nodes: int, *, compressed: bool) -> None:
+    """The upper cluster has one node only with compressed eviction, which would not happen without a node."""
     assert start.nodes_of(place, Options(nodes=4, compressed_eviction=compressed)) == nodes
 
 
 def attempts(taken: int) -> tuple[list[str], Callable[[], None], Callable[[], None]]:
-    """Return a list of what was done, an attempt that meets that many taken ports, and the clearing up."""
+    """Return a record of calls, an attempt that meets that many taken ports, and the cleanup."""
     done: list[str] = []
 
     def attempt() -> None:
@@ -178,23 +178,23 @@ def attempts(taken: int) -> tuple[list[str], Callable[[], None], Callable[[], No
         (2, ["attempt", "clear", "attempt", "clear", "attempt"]),
     ],
 )
-def test_a_taken_port_costs_another_attempt(taken: int, expected: list[str]) -> None:
-    """Before each further attempt what the one before it left is cleared away."""
+def test_a_taken_port_leads_to_another_attempt(taken: int, expected: list[str]) -> None:
+    """The leftovers of each attempt are removed before the next one."""
     done, attempt, again = attempts(taken)
     start.with_other_ports(attempt, again)
     assert done == expected
 
 
 def test_ports_that_are_always_taken_are_an_error() -> None:
-    """After three attempts the sandbox does not start."""
+    """The sandbox does not start after three attempts."""
     done, attempt, again = attempts(9)
     with pytest.raises(PortTakenError, match="taken"):
         start.with_other_ports(attempt, again)
     assert done.count("attempt") == 3
 
 
-def test_another_error_is_not_tried_again() -> None:
-    """Only other ports can help, and only against taken ones."""
+def test_an_error_other_than_a_taken_port_is_not_retried() -> None:
+    """Other ports help only if a port is taken."""
     done: list[str] = []
 
     def attempt() -> None:
@@ -206,8 +206,8 @@ def test_another_error_is_not_tried_again() -> None:
     assert done == ["attempt"]
 
 
-def test_attaching_needs_a_sandbox(tmp_path: Path) -> None:
-    """The error says how to get one."""
+def test_attach_fails_without_a_sandbox(tmp_path: Path) -> None:
+    """The error has the command that starts one."""
     with pytest.raises(SandboxError, match=r"no sandbox in .*; start one with `tensile sandbox up --dir /"):
         Sandbox.attach(tmp_path)
 
@@ -215,14 +215,14 @@ def test_attaching_needs_a_sandbox(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("component", "why"), [("kwok", "upper has no kwok, it has etcd"), ("etcd", r"\(etcd\) does not run")]
 )
-def test_only_a_component_that_runs_can_be_killed(dead: Path, component: str, why: str) -> None:
-    """A test with a typing error learns the right names, and one that kills the dead its mistake."""
+def test_only_a_running_component_can_be_killed(dead: Path, component: str, why: str) -> None:
+    """The error of an unknown component lists the known ones; that of a dead component reports that it does not run."""
     with pytest.raises(SandboxError, match=why):
         Sandbox.attach(dead).kill("upper", component)
 
 
-def test_the_clusters_of_a_sandbox(dead: Path) -> None:
-    """A cluster shows its paths, its address and its processes."""
+def test_an_attached_sandbox_has_its_clusters(dead: Path) -> None:
+    """A cluster has its paths, its address and its process IDs."""
     cluster = Sandbox.attach(dead).clusters["upper"]
     assert cluster.kubeconfig == dead / "upper.kubeconfig"
     assert cluster.server == "https://127.0.0.1:20001"
@@ -230,8 +230,8 @@ def test_the_clusters_of_a_sandbox(dead: Path) -> None:
     assert cluster.pids == {"etcd": 2**22 + 1}
 
 
-def test_kubectl_speaks_to_the_cluster_that_is_asked_for(dead: Path) -> None:
-    """The command names the sandbox's own kubectl and the cluster's kubeconfig."""
+def test_kubectl_command_selects_the_cluster(dead: Path) -> None:
+    """The command has the sandbox's own kubectl and the kubeconfig of the cluster."""
     sandbox = Sandbox.attach(dead)
     assert sandbox.kubectl_command("get", "pods") == [
         "/bin/kubectl",
@@ -242,19 +242,19 @@ def test_kubectl_speaks_to_the_cluster_that_is_asked_for(dead: Path) -> None:
     assert sandbox.kubectl_command("version", cluster="lower-a")[1] == f"--kubeconfig={dead / 'lower-a.kubeconfig'}"
 
 
-def test_a_relative_directory_is_made_absolute(dead: Path) -> None:
-    """A sandbox is found again after a change of the working directory."""
+def test_a_relative_directory_becomes_absolute(dead: Path) -> None:
+    """The sandbox is found even after a change of the working directory."""
     relative = Path(os.path.relpath(dead))
     assert Sandbox.attach(relative).directory == dead
 
 
-def test_stopping_what_is_gone_is_no_error(tmp_path: Path) -> None:
-    """A sandbox that somebody else ended can be stopped all the same."""
+def test_stopping_a_removed_sandbox_is_no_error(tmp_path: Path) -> None:
+    """A sandbox that another process has removed can still be stopped."""
     assert Sandbox(tmp_path / "none").stop() == []
 
 
-def test_status_of_an_unfinished_sandbox(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A sandbox that was never ready does not count as running, even if no process of it is missing."""
+def test_status_fails_for_an_unfinished_sandbox(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sandbox that was never ready does not count as running, even if none of its processes is missing."""
     unfinished = Sandbox.attach(dead).state()
     unfinished.ready = False
     unfinished.clusters.clear()
@@ -263,8 +263,8 @@ def test_status_of_an_unfinished_sandbox(dead: Path, capsys: pytest.CaptureFixtu
     assert "some processes do not run" in capsys.readouterr().out
 
 
-def test_kubectl_needs_programs_that_were_found(dead: Path) -> None:
-    """While a sandbox is still building there is no kubectl, which the error says."""
+def test_kubectl_command_fails_while_programs_are_missing(dead: Path) -> None:
+    """The error reports that the sandbox is still starting."""
     building = Sandbox.attach(dead).state()
     building.binaries = None
     state.save(dead, building)
@@ -273,25 +273,25 @@ def test_kubectl_needs_programs_that_were_found(dead: Path) -> None:
 
 
 @pytest.mark.parametrize("lowers", [0, 26])
-def test_any_number_of_lowers_that_have_names_will_do(lowers: int) -> None:
-    """The smallest and the largest sandbox are allowed; one more is not."""
+def test_the_smallest_and_the_largest_number_of_lowers_are_allowed(lowers: int) -> None:
+    """One fewer than the smallest and one more than the largest number are refused."""
     start.check(Options(lowers=lowers, nodes=0), Path("/srv/s"))
     with pytest.raises(SandboxError, match="--lowers"):
         start.check(Options(lowers=27 if lowers else -1), Path("/srv/s"))
 
 
-def test_a_sandbox_is_nobodys_to_start_without_a_place(tmp_path: Path) -> None:
-    """A failed start leaves the directory as it was: absent."""
+def test_a_failed_start_creates_no_directory(tmp_path: Path) -> None:
+    """The directory is absent after the failed start, as it was before."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SandboxError, match="Not a directory"):
         Sandbox.start(tmp_path / "file" / "s", Options(lowers=0))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_is_printed_to_be_pasted_is_quoted(
+def test_printed_commands_are_quoted(
     upper: Layout, binaries: Binaries, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A blank in the path does not make two words of it, and each hint is for this directory."""
+    """A space in the path does not split it, and each hint names this directory."""
     place = tmp_path / "my sandbox"
     place.mkdir()
     process = Process(2**22 + 1, 1, ["/bin/etcd"], "/somewhere/etcd.log")
@@ -308,8 +308,8 @@ def test_what_is_printed_to_be_pasted_is_quoted(
     assert guide[-1] == f"  {commands.program()} sandbox down --dir '{place}'"
 
 
-def test_scarce_memory_is_told_and_no_error() -> None:
-    """There may be swap; a machine that does not say, and one with enough, get no words."""
+def test_scarce_memory_is_a_warning() -> None:
+    """There may be swap; enough memory, or an unknown amount, gives no warning."""
     said = start.memory_shortage(13, 4096)
     assert said == (
         "13 clusters need about 8.3 GB of memory, and 4.0 GB are available: "
@@ -318,8 +318,8 @@ def test_scarce_memory_is_told_and_no_error() -> None:
     assert (start.memory_shortage(3, 4096), start.memory_shortage(13, 0)) == ("", "")
 
 
-def test_many_clusters_get_more_time(upper: Layout) -> None:
-    """Thirteen take minutes on two cores; three are late after two minutes."""
+def test_many_clusters_get_a_longer_time_limit(upper: Layout) -> None:
+    """Thirteen clusters need minutes on two cores; three are too late after two minutes."""
     one = SandboxCluster(upper)
     assert start._limit([one] * 3) == 120
     assert start._limit([one] * 13) == 260

@@ -1,4 +1,4 @@
-"""Pods whose containers run as local processes: they write logs, take input, end, come again, and leave nothing."""
+"""Tests of pods whose containers run as local processes: logs, input, exits, restarts, and removal."""
 
 import json
 import os
@@ -23,14 +23,14 @@ LIMIT = 30
 
 
 class Place:
-    """A namespace of the lower cluster, with kubectl in it."""
+    """A namespace of the lower cluster, with kubectl for it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.cluster = sandbox.clusters[LOWER]
         self.sandbox = sandbox
 
     def kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run kubectl to its end."""
+        """Run kubectl until it ends."""
         return self.sandbox.kubectl("-n", SPACE, *arguments, cluster=LOWER, stdin=stdin, limit=LIMIT)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -39,7 +39,7 @@ class Place:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def pod(self, name: str, script: str, *, policy: str = "Always", runs: bool = True, **container: Any) -> None:
-        """Make a pod of one container that runs a shell script, and wait until it has started."""
+        """Create a pod of one container that runs a shell script, and wait until it has started."""
         main = {"name": "main", "image": "none", "command": ["sh", "-c", script], **container}
         spec = {"serviceAccountName": "default", "restartPolicy": policy, "containers": [main]}
         meta = {"name": name, "annotations": RUNS if runs else {}}
@@ -49,17 +49,17 @@ class Place:
         until(lambda: self.get(name).get("phase", "Pending") != "Pending", f"pod {name} starts")
 
     def get(self, name: str) -> dict[str, Any]:
-        """Return a pod's status, {} for a pod that is not there."""
+        """Return a pod's status, or {} if the pod does not exist."""
         shown = self.kubectl("get", "pod", name, "-o", "json")
         return dict(json.loads(shown.stdout)["status"]) if shown.returncode == 0 else {}
 
     def main(self, name: str) -> dict[str, Any]:
-        """Return the status of a pod's one container."""
+        """Return the status of a pod's only container."""
         (status,) = self.get(name)["containerStatuses"]
         return dict(status)
 
     def logs(self, name: str, *flags: str) -> str:
-        """Return what kubectl logs shows."""
+        """Return the output of kubectl logs."""
         return self.kubectl("logs", name, *flags).stdout
 
     def files(self, name: str) -> list[Path]:
@@ -69,7 +69,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(sandbox: Sandbox) -> Iterator[Place]:
-    """The namespace, removed with all that is in it."""
+    """Create the namespace, and delete it with its content at the end."""
     found = Place(sandbox)
     sandbox.kubectl("create", "namespace", SPACE, cluster=LOWER)
     until(lambda: found.kubectl("get", "serviceaccount", "default").returncode == 0, "the namespace's account")
@@ -84,29 +84,29 @@ def told(process: subprocess.Popen[str]) -> str:
 
 
 def say(process: subprocess.Popen[str], words: str) -> None:
-    """Type a line."""
+    """Write a line to a command's input."""
     assert process.stdin is not None
     process.stdin.write(words + "\n")
     process.stdin.flush()
 
 
 def test_a_container_runs_its_command(place: Place) -> None:
-    """Its output is its log, in its own environment, as long as nothing else is asked for."""
+    """Its output is its log, its variables include those of the pod, and it does not restart while it waits."""
     place.pod("speaks", ASK, stdin=True, env=[{"name": "WHO", "value": "you"}])
     until(lambda: place.logs("speaks"), "the first line")
     assert place.logs("speaks") == f"round in {SPACE} for you\n"
     assert place.main("speaks")["restartCount"] == 0
 
 
-def test_without_the_annotation_no_command_runs(place: Place) -> None:
-    """What a pod of another's says is not run on this machine unless it was asked for."""
+def test_no_command_runs_without_the_annotation(place: Place) -> None:
+    """A command of a foreign pod is not run on this machine unless the annotation requests it."""
     place.pod("silent", "echo run > ran; sleep 1000", runs=False)
     assert place.logs("silent") == f"main started in pod {SPACE}/silent\n"
     assert place.kubectl("exec", "silent", "--", "ls").stdout == ""
 
 
-def test_attach_takes_input_and_the_container_comes_again(place: Place) -> None:
-    """A line that is typed reaches the process; its end shows as restart, exit code and --previous."""
+def test_attach_forwards_input_and_the_container_restarts(place: Place) -> None:
+    """The process receives a typed line; its exit is visible as a restart, an exit code and previous logs."""
     place.pod("answers", ASK, stdin=True)
     with place.start("attach", "-i", "--quiet", "answers") as attached:
         say(attached, "abc")
@@ -120,16 +120,16 @@ def test_attach_takes_input_and_the_container_comes_again(place: Place) -> None:
     assert place.logs("answers") == f"round in {SPACE} for \n"
 
 
-def test_there_is_nothing_previous_before_the_first_restart(place: Place) -> None:
-    """Kubectl is told so, as by a real node."""
+def test_previous_logs_are_not_found_before_the_first_restart(place: Place) -> None:
+    """Kubectl gets the same error as from a real node."""
     place.pod("young", "sleep 1000")
     shown = place.kubectl("logs", "young", "--previous")
     assert shown.returncode == 1
     assert 'previous terminated container "main" in pod "young" not found' in shown.stderr
 
 
-def test_a_log_that_is_followed_ends_with_the_container(place: Place) -> None:
-    """`kubectl logs -f` shows a run to its end and no other."""
+def test_a_followed_log_ends_with_the_container(place: Place) -> None:
+    """`kubectl logs -f` shows one run until its end, and not the next one."""
     place.pod("followed", ASK, stdin=True)
     with place.start("logs", "-f", "followed") as follower, place.start("attach", "-i", "--quiet", "followed") as typed:
         assert told(follower) == f"round in {SPACE} for \n"
@@ -139,8 +139,8 @@ def test_a_log_that_is_followed_ends_with_the_container(place: Place) -> None:
     assert sorted(rest.splitlines()) == ["bad", "got end"]
 
 
-def test_a_log_that_is_followed_is_whole(place: Place) -> None:
-    """What a container writes just before its end is shown, and a new run does not show in it."""
+def test_a_followed_log_is_complete(place: Place) -> None:
+    """Output just before the container's end is shown, and that of a new run is not."""
     place.pod("hasty", "echo begun; read line; seq 1 20000", stdin=True)
     with place.start("logs", "-f", "hasty") as follower, place.start("attach", "-i", "--quiet", "hasty") as typed:
         assert told(follower) == "begun\n"
@@ -151,7 +151,7 @@ def test_a_log_that_is_followed_is_whole(place: Place) -> None:
 
 
 def test_a_container_ends_with_its_command(place: Place) -> None:
-    """A process outside the command's group that has its output open delays nothing, and the log is whole."""
+    """A process outside the command's group with its output open delays nothing, and the log is complete."""
     place.pod("outlived", "setsid sleep 100 & echo $! > pid; seq 1 9000", policy="Never")
     until(lambda: place.get("outlived")["phase"] == "Succeeded", "the end")
     os.kill(int((place.files("outlived")[0] / "main" / "pid").read_text()), signal.SIGKILL)  # fails if it has ended
@@ -159,8 +159,8 @@ def test_a_container_ends_with_its_command(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (4, "Failed")])
-def test_a_pod_that_is_not_started_again_ends(place: Place, code: int, phase: str) -> None:
-    """With restartPolicy Never the pod's phase and exit code are its command's."""
+def test_a_pod_that_does_not_restart_ends_with_its_command(place: Place, code: int, phase: str) -> None:
+    """With restartPolicy Never, the pod's phase and exit code follow the command's."""
     name = f"once-{code}"
     place.pod(name, f"echo done; exit {code}", policy="Never")
     until(lambda: place.get(name)["phase"] == phase, f"phase {phase}")
@@ -168,22 +168,22 @@ def test_a_pod_that_is_not_started_again_ends(place: Place, code: int, phase: st
     assert place.logs(name) == place.logs(name, "-f") == "done\n"
 
 
-def test_a_command_that_is_not_there_says_so(place: Place) -> None:
-    """It is tried again and again, and the log tells why."""
+def test_a_missing_command_is_retried_and_logged(place: Place) -> None:
+    """The container restarts repeatedly, and its log names the missing command."""
     place.pod("absent", "", command=["no-such-command"])
     until(lambda: place.get("absent")["containerStatuses"][0]["restartCount"] >= 2, "two restarts")
     assert "no-such-command" in place.logs("absent", "--previous")
 
 
-def test_long_and_unended_lines_are_logged_whole(place: Place) -> None:
-    """A line over the runtimes' limit comes in parts and is one line; what has no end is there at the end."""
+def test_long_and_unterminated_lines_are_logged_completely(place: Place) -> None:
+    """A line over the runtimes' limit is stored in parts and shown as one; the unterminated line is shown too."""
     place.pod("long", "head -c 40000 /dev/zero | tr '\\0' x; echo; printf unended", policy="Never")
     until(lambda: place.get("long")["phase"] == "Succeeded", "the end")
     assert place.logs("long") == "x" * 40000 + "\nunended\n"
 
 
-def test_what_a_pod_had_goes_with_it(place: Place) -> None:
-    """Its folders, its container's process, and what was exec'd in it; a pod of its name begins with nothing."""
+def test_files_and_processes_of_a_pod_are_removed_with_it(place: Place) -> None:
+    """They are its folders, its container's process and exec processes; a new pod of its name has no files."""
     place.pod("leaves", "sleep 1000 & sleep 1000")
     with place.start("exec", "leaves", "--", "sh", "-c", "echo $$ > mine; echo written; sleep 1000") as running:
         assert told(running) == "written\n"
@@ -211,8 +211,8 @@ def working_in(folder: Path) -> list[str]:
     return found
 
 
-def test_an_ephemeral_container_can_be_worked_in(place: Place) -> None:
-    """`kubectl debug` starts a shell beside the pod's containers: attach, exec and logs reach it, and its end shows."""
+def test_an_ephemeral_container_supports_attach_exec_and_logs(place: Place) -> None:
+    """`kubectl debug` starts a shell beside the pod's containers, and its status shows the shell's exit code."""
     place.pod("odd", "sleep 1000", runs=False)
     with place.start("debug", "-i", "odd", "--image=none", "--container=probe", "--quiet") as shell:
         say(shell, "echo from $HOSTNAME; exit 6")
@@ -226,10 +226,10 @@ def test_an_ephemeral_container_can_be_worked_in(place: Place) -> None:
     assert inside == f"{place.files('odd')[0] / 'probe'}\n"
 
 
-def test_a_restarted_endpoint_begins_again(place: Place) -> None:
-    """Containers do not outlive the server that holds their pipes; they come again with it, their logs kept.
+def test_a_restarted_endpoint_restarts_its_containers(place: Place) -> None:
+    """Containers end with the endpoint, which holds their pipes, and restart with it; their logs are kept.
 
-    What had ended for good is not run once more, and its log does not wait for more.
+    A container that ended permanently is not run again, and following its log ends at once.
     """
     place.pod("kept", "echo begun; sleep 1000")
     place.kubectl("debug", "kept", "--image=none", "--container=probe", "--", "sh", "-c", "echo x >> runs")

@@ -1,4 +1,4 @@
-"""Certificates and kubeconfigs, judged by the libraries that others use to read them."""
+"""Tests of certificates and kubeconfigs, with the libraries that other programs read them with."""
 
 import base64
 import ssl
@@ -39,13 +39,13 @@ def attributes(certificate: x509.Certificate, kind: x509.ObjectIdentifier) -> li
 
 
 def verify_client(pair: CertificatePair, authority: Authority, when: datetime) -> None:
-    """Check a client certificate as strictly as the web does; raises when it is not good."""
+    """Verify a client certificate by the strict rules of the web, and raise if it is invalid."""
     store = Store([loaded(authority.pair)])
     PolicyBuilder().store(store).time(when).build_client_verifier().verify(loaded(pair), [])
 
 
 def verify_server(pair: CertificatePair, authority: Authority, when: datetime, host: str) -> None:
-    """Check a server's certificate as strictly as the web does."""
+    """Verify a server certificate by the strict rules of the web, and raise if it is invalid."""
     store = Store([loaded(authority.pair)])
     subject = x509.DNSName(host)
     PolicyBuilder().store(store).time(when).build_server_verifier(subject).verify(loaded(pair), [])
@@ -58,14 +58,14 @@ def test_a_client_certificate_names_the_user_and_its_groups(signer: Authority) -
     assert attributes(certificate, NameOID.ORGANIZATION_NAME) == ["one", "two"]
 
 
-def test_a_certificate_may_be_shown_by_clients_and_by_servers(signer: Authority) -> None:
-    """One kind of certificate serves for both sides."""
+def test_a_certificate_is_for_clients_and_servers(signer: Authority) -> None:
+    """Each certificate has both extended key usages."""
     usage = loaded(signer.issue("a")).extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(usage) == {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH}
 
 
-def test_a_server_certificate_names_hosts_and_addresses(signer: Authority) -> None:
-    """The names that clients check are in the certificate."""
+def test_a_server_certificate_has_host_names_and_addresses(signer: Authority) -> None:
+    """Clients check the names and addresses in the certificate."""
     pair = signer.issue("server", hosts=("localhost",), addresses=("127.0.0.1", "10.96.0.1"))
     names = loaded(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
@@ -73,49 +73,49 @@ def test_a_server_certificate_names_hosts_and_addresses(signer: Authority) -> No
 
 
 def test_a_strict_verifier_accepts_a_client(signer: Authority, now: datetime) -> None:
-    """What newer TLS libraries insist on (key identifiers, usages) is there."""
+    """The certificate has the key identifiers and usages that newer TLS libraries require."""
     verify_client(signer.issue("a", hosts=("a",)), signer, now)
 
 
 def test_a_strict_verifier_accepts_a_server(signer: Authority, now: datetime) -> None:
-    """A server is accepted under its name."""
+    """A server is accepted under the host name in its certificate."""
     verify_server(signer.issue("s", hosts=("localhost",)), signer, now, "localhost")
 
 
 def test_a_certificate_of_another_authority_is_refused(signer: Authority, other: Authority, now: datetime) -> None:
-    """The name of an authority is not enough."""
+    """An authority of the same name with another key is not enough."""
     with pytest.raises(VerificationError):
         verify_client(other.issue("a", hosts=("a",)), signer, now)
 
 
 def test_a_server_is_refused_under_another_name(signer: Authority, now: datetime) -> None:
-    """A certificate is good for its own names alone."""
+    """A certificate is valid only for its own names."""
     with pytest.raises(VerificationError):
         verify_server(signer.issue("s", hosts=("localhost",)), signer, now, "example.org")
 
 
 @pytest.mark.parametrize("days", [-1, 366])
-def test_a_certificate_has_an_end(signer: Authority, now: datetime, days: int) -> None:
-    """A certificate counts neither a day before it was made nor a year after."""
+def test_a_certificate_is_invalid_outside_of_its_period(signer: Authority, now: datetime, days: int) -> None:
+    """It is refused a day before it was issued, and 366 days after."""
     with pytest.raises(VerificationError):
         verify_client(signer.issue("a", hosts=("a",)), signer, now + timedelta(days=days))
 
 
-def test_a_clock_may_be_a_little_behind(signer: Authority, now: datetime) -> None:
-    """Half an hour before it was made a certificate already counts."""
+def test_a_certificate_is_valid_for_clocks_that_are_slightly_behind(signer: Authority, now: datetime) -> None:
+    """It is valid half an hour before it was issued."""
     verify_client(signer.issue("a", hosts=("a",)), signer, now - timedelta(minutes=30))
 
 
-def test_what_an_authority_signs_signs_nothing(signer: Authority) -> None:
-    """Only the authority itself is one."""
+def test_an_issued_certificate_is_no_authority(signer: Authority) -> None:
+    """Only the authority itself can sign certificates."""
     authority = loaded(signer.pair).extensions.get_extension_for_class(x509.BasicConstraints).value
     assert authority.ca
     with pytest.raises(x509.ExtensionNotFound):
         loaded(signer.issue("a")).extensions.get_extension_for_class(x509.BasicConstraints)
 
 
-def test_key_and_certificate_belong_together(signer: Authority, tmp_path: Path) -> None:
-    """A TLS library takes the pair as one."""
+def test_a_key_belongs_to_its_certificate(signer: Authority, tmp_path: Path) -> None:
+    """A TLS library loads them as a pair, and refuses the key of another certificate."""
     pair = signer.issue("a")
     (tmp_path / "crt").write_bytes(pair.certificate)
     (tmp_path / "key").write_bytes(pair.key)
@@ -126,8 +126,8 @@ def test_key_and_certificate_belong_together(signer: Authority, tmp_path: Path) 
         context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
 
 
-def test_the_public_key_is_the_private_ones() -> None:
-    """Tokens signed with one half are checked with the other."""
+def test_the_public_key_matches_the_private_key() -> None:
+    """Tokens are signed with the private key and verified with the public key."""
     key = credentials.new_key()
     public = serialization.load_pem_public_key(credentials.public_pem(key))
     private = serialization.load_pem_private_key(credentials.private_pem(key), None)
@@ -136,22 +136,22 @@ def test_the_public_key_is_the_private_ones() -> None:
 
 @pytest.fixture
 def config(signer: Authority) -> tuple[dict[str, object], CertificatePair]:
-    """A kubeconfig as a YAML reader sees it, and the pair that is in it."""
+    """A parsed kubeconfig, and the certificate pair in it."""
     pair = signer.issue("boss")
     text = credentials.render("upper", "https://127.0.0.1:1", "upper-admin", signer.pair.certificate, pair)
     return yaml.safe_load(text), pair
 
 
-def test_a_kubeconfig_has_one_context_and_it_is_the_current_one(config: tuple[dict, CertificatePair]) -> None:
-    """The context ties the one cluster to the one user."""
+def test_a_kubeconfig_has_one_current_context(config: tuple[dict, CertificatePair]) -> None:
+    """The context joins the only cluster and the only user."""
     content, _ = config
     assert content["kind"] == "Config"
     assert content["current-context"] == "upper"
     assert content["contexts"] == [{"name": "upper", "context": {"cluster": "upper", "user": "upper-admin"}}]
 
 
-def test_a_kubeconfig_holds_its_certificates_inline(config: tuple[dict, CertificatePair], signer: Authority) -> None:
-    """Nothing else has to be copied with the file."""
+def test_a_kubeconfig_has_its_certificates_inline(config: tuple[dict, CertificatePair], signer: Authority) -> None:
+    """No other file has to be copied with it."""
     content, pair = config
     (cluster,) = content["clusters"]
     (user,) = content["users"]

@@ -1,4 +1,4 @@
-"""`tensile demo` as a person runs it, on real control planes: what it shows, and that it leaves nothing."""
+"""Tests of `tensile demo` on real control planes: its output, and the removal of its processes and files."""
 
 import os
 import pty
@@ -16,17 +16,17 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """A temporary directory and a home of this test's own."""
+    """A temporary directory and a home directory for this test."""
     return Place(tmp_path)
 
 
 def output_of(text: str, line: str) -> str:
-    """Return what a command printed."""
+    """Return the output of a command in the tour."""
     return text.partition(f"\n$ {line}\n")[2].partition("\n\n")[0]
 
 
-def test_the_whole_tour_leaves_nothing(place: Place) -> None:
-    """Without a terminal it ends by itself; every command of the tour is there, with what it really printed."""
+def test_the_complete_tour_leaves_nothing(place: Place) -> None:
+    """Without a terminal it ends by itself, and shows every command of the tour with its real output."""
     with place.begin("--engine-log") as process:
         text, told = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, told
@@ -45,7 +45,7 @@ def test_the_whole_tour_leaves_nothing(place: Place) -> None:
 
 
 def both_sides(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the pods with their nodes that are shown first: of the upper cluster, and of the lower clusters."""
+    """Return the first list of pods and their nodes, of the upper cluster and of the lower clusters."""
     rows = output_of(text, BOTH_SIDES.right[-1].line).splitlines()
     assert max(map(len, rows)) <= 80
     sides = zip(*(row.partition("|")[::2] for row in rows), strict=True)
@@ -55,7 +55,7 @@ def both_sides(text: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def assert_the_workload_was_on_both(text: str) -> None:
-    """What kubectl printed shows the same pods above, below, in logs, and by exec."""
+    """Check that the pods are the same in the upper cluster, the lower clusters and logs, and that exec works."""
     above, below = both_sides(text)
     assert len(above) == 7
     assert {node.rpartition("-node-")[0] for node in below.values()} == {"lower-a", "lower-b"}
@@ -67,7 +67,7 @@ def assert_the_workload_was_on_both(text: str) -> None:
 
 
 def assert_the_edit_did_what_was_planned(text: str) -> None:
-    """The plan names the node's change, the node has it, and pods that came later are on the other node."""
+    """Check that the plan has the node's change, the node has it too, and later pods are on the other node."""
     assert "~ Node lower-b" in output_of(text, "tensile plan -f edited.yaml")
     nodes = output_of(text, "kubectl get nodes -L clusterID,zone").splitlines()
     assert ["SchedulingDisabled" in line and line.split()[-1] == "north" for line in nodes[1:]] == [False, True]
@@ -87,8 +87,8 @@ def assert_the_edit_did_what_was_planned(text: str) -> None:
     ],
     ids=["TERM while it starts", "KILL in the middle"],
 )
-def test_a_demo_that_is_ended_leaves_nothing(place: Place, number: signal.Signals, when: str, code: int) -> None:
-    """Neither a process nor a file outlives it, whenever and however it is ended; a second signal changes nothing."""
+def test_an_interrupted_demo_leaves_nothing(place: Place, number: signal.Signals, when: str, code: int) -> None:
+    """No process and no file is left, whichever signal ends the demo; a second signal changes nothing."""
     with place.begin() as process:
         read_until(process, when)
         if when.startswith("Starting"):
@@ -102,8 +102,8 @@ def test_a_demo_that_is_ended_leaves_nothing(place: Place, number: signal.Signal
     place.assert_clean()
 
 
-def test_an_engine_that_ends_is_told_with_its_last_words(place: Place) -> None:
-    """The demo ends with 1, says at once what happened and what to do, and leaves nothing."""
+def test_an_exited_engine_is_reported_with_its_last_output(place: Place) -> None:
+    """The demo ends at once with exit code 1, reports the exit and a remedy, and leaves nothing."""
     with place.begin() as process:
         read_until(process, "condition met")
         (engine,) = [number for number, line in place.processes().items() if " -m tensile run " in line]
@@ -118,8 +118,8 @@ def test_an_engine_that_ends_is_told_with_its_last_words(place: Place) -> None:
     place.assert_clean()
 
 
-def test_on_a_terminal_it_stays_until_ctrl_c(place: Place) -> None:
-    """It is in colour, waits for Enter before each step, says what to try, and Ctrl-C is its ordinary end."""
+def test_on_a_terminal_the_demo_runs_until_ctrl_c(place: Place) -> None:
+    """It prints in color, waits for Enter before each step, and exits with 0 after Ctrl-C."""
     number, terminal = pty.fork()
     if not number:
         os.execve(COMMAND[0], COMMAND, place.variables)
@@ -144,15 +144,15 @@ def test_on_a_terminal_it_stays_until_ctrl_c(place: Place) -> None:
 
 
 def _read(terminal: int) -> bytes:
-    """Read from a terminal; b"" when nobody has its other end any more, which the kernel tells as an error."""
+    """Read from a terminal, or return b"" if its other end is closed, which the kernel reports as an error."""
     try:
         return os.read(terminal, 4096)
     except OSError:
         return b""
 
 
-def test_a_wrong_log_level_is_refused_before_anything_starts(place: Place) -> None:
-    """The error names what was given, and nothing was begun."""
+def test_an_invalid_log_level_is_refused_before_anything_starts(place: Place) -> None:
+    """The error names the invalid level, and no process or file exists."""
     ended = subprocess.run(
         [*COMMAND, "--log-level", "loud"], env=place.variables, capture_output=True, text=True, check=False
     )

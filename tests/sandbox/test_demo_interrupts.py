@@ -1,4 +1,4 @@
-"""Interrupts: the first counts, later ones do not disturb the cleaning up."""
+"""Tests of interrupts: the first one counts, later ones do not disturb the cleanup."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tensile.__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def _as_at_home() -> Iterator[None]:
-    """Signals have their usual meaning, also where the tests run under nohup."""
+    """Reset signals to their default handling, even if the tests run under nohup."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     yield
     for number, handler in before.items():
@@ -27,23 +27,23 @@ def _as_at_home() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", SIGNALS, ids=[number.name for number in SIGNALS])
 def test_the_first_signal_interrupts(number: signal.Signals) -> None:
-    """Ctrl-C, a terminal that is closed and a polite kill all end the block in the same way."""
+    """Ctrl-C, a closed terminal and SIGTERM all end the block by KeyboardInterrupt."""
     with pytest.raises(KeyboardInterrupt), interruptible():
         signal.raise_signal(number)
 
 
 class Deaf:
-    """Something in whose clearing away a signal comes, where Python swallows what is raised."""
+    """An object whose destructor receives a signal, where Python discards exceptions."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_an_interrupt_that_python_swallows_is_raised_again() -> None:
-    """A demo that is ended while it imports ends, too."""
+def test_an_interrupt_that_python_discards_is_raised_again() -> None:
+    """A signal during a destructor, for example while the demo imports modules, still ends the demo."""
 
     def work() -> None:
-        """Clear something away, and go on for longer than anybody waits."""
+        """Destroy the object, and continue for longer than the test should wait."""
         Deaf()
         threading.Event().wait(20)
 
@@ -51,16 +51,16 @@ def test_an_interrupt_that_python_swallows_is_raised_again() -> None:
         work()
 
 
-def test_nothing_is_raised_again_after_the_end() -> None:
-    """A block that ended all the same has nothing to interrupt: an alarm that nobody hears would kill the program."""
+def test_no_interrupt_is_raised_again_after_the_block() -> None:
+    """A pending alarm is canceled at the end of the block, because without a handler it would kill the program."""
     with interruptible():
         Deaf()
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
-def test_nothing_is_raised_again_once_signals_are_ignored() -> None:
-    """The cleaning up of a demo that came to its own end is not interrupted either."""
+def test_no_interrupt_is_raised_again_once_signals_are_ignored() -> None:
+    """The cleanup of a demo that ended by itself is not interrupted either."""
     with interruptible():
         Deaf()
         ignore()
@@ -68,7 +68,7 @@ def test_nothing_is_raised_again_once_signals_are_ignored() -> None:
 
 
 def test_later_signals_do_nothing() -> None:
-    """Whoever presses Ctrl-C twice does not interrupt the cleaning up."""
+    """A second Ctrl-C does not interrupt the cleanup."""
     cleaned = []
     with interruptible():
         try:
@@ -81,7 +81,7 @@ def test_later_signals_do_nothing() -> None:
 
 
 def test_signals_do_nothing_once_they_are_ignored() -> None:
-    """An end that is not an interrupt is not interrupted either."""
+    """The cleanup after an end without an interrupt is not interrupted either."""
     reached = []
     with interruptible():
         ignore()
@@ -92,8 +92,8 @@ def test_signals_do_nothing_once_they_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, ValueError], ids=["interrupt", "error"])
-def test_afterwards_signals_mean_what_they_meant(ending: type[BaseException]) -> None:
-    """The handlers from before are back, however the block ended."""
+def test_signal_handlers_are_restored_afterwards(ending: type[BaseException]) -> None:
+    """The previous handlers are set again, however the block ended."""
     before = [signal.getsignal(number) for number in SIGNALS]
     during = []
     with pytest.raises(ending), interruptible():
@@ -103,8 +103,8 @@ def test_afterwards_signals_mean_what_they_meant(ending: type[BaseException]) ->
 
 
 @pytest.mark.process
-def test_nohup_holds() -> None:
-    """A hangup that was ignored before stays ignored, while the other signals interrupt."""
+def test_an_ignored_hangup_stays_ignored() -> None:
+    """Under nohup SIGHUP is ignored within and after the block, while other signals interrupt."""
     program = (
         "import signal\n"
         "from tensile.sandbox.demo import interruptible\n"

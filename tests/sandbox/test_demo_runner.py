@@ -1,4 +1,4 @@
-"""The engine's process: watched while it runs, ended in order, and its last words kept."""
+"""Tests of the demo's engine process: it is watched, stopped in order, and its last output is kept."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ Start = Callable[[str], DemoEngine]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts programs in place of the engine, and ends them."""
+    """Return a function that starts programs in place of the engine, and stop them at the end."""
     started: list[DemoEngine] = []
 
     def begin(program: str) -> DemoEngine:
@@ -34,12 +34,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def is_up(engine: DemoEngine) -> None:
-    """Wait until the program has said that it is ready for signals."""
+    """Wait until the program has reported that it is ready for signals."""
     until(lambda: engine.last_lines() == "up", engine.last_lines)
 
 
-def test_a_running_engine_is_fine(start: Start) -> None:
-    """Nothing is raised while it runs, and what it is asked to do it does."""
+def test_a_running_engine_raises_no_error(start: Start) -> None:
+    """The check passes while it runs, and the engine ends with code 0 when it is stopped."""
     engine = start(POLITE)
     is_up(engine)
     engine.check()
@@ -48,8 +48,8 @@ def test_a_running_engine_is_fine(start: Start) -> None:
         engine.check()
 
 
-def test_an_engine_that_ended_is_told_with_its_code(start: Start) -> None:
-    """Both ways to look, the glance and the wait, say with what it ended."""
+def test_an_exited_engine_is_reported_with_its_exit_code(start: Start) -> None:
+    """Both the check and the wait raise an error with the exit code."""
     engine = start("raise SystemExit(7)")
     with pytest.raises(DemoError, match="the engine exited unexpectedly with code 7"):
         engine.wait()
@@ -57,8 +57,8 @@ def test_an_engine_that_ended_is_told_with_its_code(start: Start) -> None:
         engine.check()
 
 
-def test_an_engine_that_does_not_listen_is_ended(start: Start, tmp_path: Path) -> None:
-    """The demo does not wait for it for ever."""
+def test_an_engine_that_ignores_sigterm_is_killed(start: Start, tmp_path: Path) -> None:
+    """The demo does not wait for it indefinitely."""
     engine = start(DEAF)
     is_up(engine)
     engine.stop(limit=0.1)
@@ -66,8 +66,8 @@ def test_an_engine_that_does_not_listen_is_ended(start: Start, tmp_path: Path) -
         engine.check()
 
 
-def test_stopping_twice_does_nothing_more(start: Start) -> None:
-    """An engine that ended by itself can be stopped like any."""
+def test_stopping_an_exited_engine_again_does_nothing(start: Start) -> None:
+    """An engine that exited by itself can be stopped twice, and keeps its exit code."""
     engine = start("pass")
     with pytest.raises(DemoError, match="with code 0"):
         engine.wait()
@@ -77,8 +77,8 @@ def test_stopping_twice_does_nothing_more(start: Start) -> None:
         engine.check()
 
 
-def test_the_last_lines_are_of_both_outputs(start: Start) -> None:
-    """Logs go to the one, a crash to the other; a person wants to see either."""
+def test_the_last_lines_contain_stdout_and_stderr(start: Start) -> None:
+    """Logs are written to one and a crash to the other, and a user needs both."""
     program = "import sys; [print(n, flush=True) for n in range(40)]; sys.stderr.write('the end\\n')"
     engine = start(program)
     with pytest.raises(DemoError):
@@ -87,7 +87,7 @@ def test_the_last_lines_are_of_both_outputs(start: Start) -> None:
     assert lines == [*map(str, range(40 - LAST + 1, 40)), "the end"]
 
 
-def test_an_engine_that_said_nothing_has_no_last_lines(start: Start) -> None:
+def test_an_engine_without_output_has_no_last_lines(start: Start) -> None:
     """An empty log is no error."""
     engine = start("pass")
     with pytest.raises(DemoError):
@@ -95,8 +95,8 @@ def test_an_engine_that_said_nothing_has_no_last_lines(start: Start) -> None:
     assert engine.last_lines() == ""
 
 
-def test_the_engine_has_a_session_of_its_own(start: Start) -> None:
-    """Ctrl-C in a terminal reaches the demo alone, which ends the engine when it is time."""
+def test_the_engine_has_a_separate_session(start: Start) -> None:
+    """Ctrl-C in a terminal reaches only the demo, which stops the engine later."""
     program = "import os; print(os.getsid(0) == os.getpid(), os.environ['NAME'], os.getcwd())"
     engine = start(program)
     with pytest.raises(DemoError):

@@ -1,4 +1,4 @@
-"""What is written for people, with colour and without."""
+"""Tests of the demo's output, with color and without."""
 
 import io
 
@@ -6,7 +6,7 @@ from tensile.sandbox.demo import DemoScreen
 
 
 def shown(*, colour: bool) -> str:
-    """Return what a screen writes for one of each."""
+    """Return the output of a screen for a title, words and a command."""
     stream = io.StringIO()
     screen = DemoScreen(stream, colour=colour)
     screen.title("Two nodes")
@@ -15,13 +15,13 @@ def shown(*, colour: bool) -> str:
     return stream.getvalue()
 
 
-def test_without_colour_there_are_only_words() -> None:
-    """A file or a pipe gets plain text, in which every line is as it was given."""
+def test_output_without_color_is_plain_text() -> None:
+    """A file or a pipe gets each line unchanged."""
     assert shown(colour=False) == "\n# Two nodes\nLook at them.\n  kubectl get nodes\n\n$ kubectl get nodes\n"
 
 
-def test_colour_changes_nothing_but_the_colour() -> None:
-    """Titles and commands stand out; without the escape codes the text is the same."""
+def test_output_with_color_has_the_same_text() -> None:
+    """Titles and commands are highlighted; without the escape codes the text is the same."""
     text = shown(colour=True)
     assert "\x1b[1m# Two nodes\x1b[0m" in text
     assert "\x1b[36m$ kubectl get nodes\x1b[0m" in text
@@ -30,8 +30,8 @@ def test_colour_changes_nothing_but_the_colour() -> None:
     assert text == shown(colour=False)
 
 
-def test_words_are_out_before_a_command_writes() -> None:
-    """Nothing waits in a buffer, or a command's output would come first."""
+def test_output_is_flushed_before_a_command_writes() -> None:
+    """Otherwise the output of a command could be printed before the command line."""
     raw = io.BytesIO()
     screen = DemoScreen(io.TextIOWrapper(raw, write_through=False), colour=False)
     screen.command("kubectl get nodes")

@@ -1,4 +1,4 @@
-"""The tour as data: that what is printed can be typed, and that it waits where it has to."""
+"""Tests of the tour's data: its commands can be typed, and it waits before it shows incomplete lists."""
 
 import shlex
 
@@ -38,16 +38,16 @@ def words(command: Command) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=LINES)
-def test_a_command_is_one_that_can_be_typed(command: Command) -> None:
-    """It begins with a program, and what would mean something to a shell stands in quotes."""
+def test_each_command_can_be_typed(command: Command) -> None:
+    """It begins with a program, and characters that are special to a shell are quoted."""
     assert words(command)[0] in {"kubectl", "tensile", "cat", "cp", "grep"}
     bare = "".join(command.line.split("'")[::2])
     assert not set(bare) & set('{}$|&;<>*?`"\\()')
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=LINES)
-def test_a_command_names_files_that_are_there(command: Command) -> None:
-    """Every file of a command is the sandbox's or the demo's."""
+def test_each_command_names_files_that_exist(command: Command) -> None:
+    """Every file of a command belongs to the sandbox or to the demo."""
     files = {word for word in words(command) if word.endswith((".yaml", ".kubeconfig"))}
     assert files <= THERE
 
@@ -55,13 +55,13 @@ def test_a_command_names_files_that_are_there(command: Command) -> None:
 @pytest.mark.parametrize(
     "command", [one for one in COMMANDS if {"wait", "rollout", "delete"} & set(words(one))], ids=str
 )
-def test_what_waits_ends_before_the_shell_gives_up(command: Command) -> None:
-    """A command that waits says for how long, so that its own words tell what did not come."""
+def test_commands_that_wait_have_a_timeout(command: Command) -> None:
+    """It ends them before the tour's shell does, so that their own output names the missing object."""
     assert "--timeout=60s" in words(command)
 
 
-def test_the_scenes_are_told_apart_and_said_in_short_lines() -> None:
-    """Each scene has a title of its own, words, commands, and no line that a terminal breaks."""
+def test_scenes_have_distinct_titles_and_short_lines() -> None:
+    """Each scene has its own title, words and commands, and no line that a terminal would wrap."""
     assert len({scene.title for scene in TOUR}) == len(TOUR)
     assert all(scene.words and scene.commands for scene in TOUR)
     texts = [*(scene.words for scene in TOUR), SUMMARY]
@@ -69,8 +69,8 @@ def test_the_scenes_are_told_apart_and_said_in_short_lines() -> None:
     assert max(map(len, LINES)) <= 90
 
 
-def test_the_tour_shows_every_part_of_the_main_job() -> None:
-    """Nodes, pods above and below, logs, exec, a plan before the edit, the edit, and a plan at the end."""
+def test_the_tour_shows_every_part_of_the_main_workflow() -> None:
+    """In order: nodes, pods in all clusters, logs, exec, a plan, the edit, and a plan at the end."""
     shown = [
         "kubectl get nodes",
         "kubectl apply -f workload.yaml",
@@ -88,16 +88,16 @@ def test_the_tour_shows_every_part_of_the_main_job() -> None:
     assert places == sorted(places)
 
 
-def test_only_the_plan_of_the_edit_holds_changes() -> None:
-    """Every other command ends with 0, the last plan with it, which then says that nothing is left to change."""
+def test_only_the_plan_of_the_edit_has_changes() -> None:
+    """Every other command exits with 0, including the last plan, which then has no changes."""
     others = [command for command in COMMANDS if command.codes != (0,)]
     assert others == [Command("tensile plan -f edited.yaml", (2,))]
     assert others[0] in EDIT.lines
     assert DELETION.lines[-1] == Command("tensile plan -f topology.yaml")
 
 
-def test_nodes_and_workload_are_waited_for_before_they_are_shown() -> None:
-    """No list of the tour is printed before it is complete."""
+def test_the_tour_waits_for_nodes_and_workload_before_it_lists_them() -> None:
+    """Each list of the tour is printed only when it is complete."""
     for scenes, waits, lists in (
         ((NODES,), "condition=Ready", "get nodes"),
         ((CREATION, LOWERS), "readyReplicas}'=6", "get pods"),
@@ -108,15 +108,15 @@ def test_nodes_and_workload_are_waited_for_before_they_are_shown() -> None:
         assert any(waits in line for line in lines[:first])
 
 
-def test_both_sides_are_shown_before_and_after_the_edit() -> None:
-    """With columns that fit next to each other, of a file that the demo writes."""
+def test_pods_of_all_clusters_are_shown_before_and_after_the_edit() -> None:
+    """The columns fit next to each other, because all lists use a file of columns that the demo writes."""
     assert [scene for scene in TOUR if BOTH_SIDES in scene.commands] == [LOWERS, RELOAD]
     assert all(command.line.endswith(f"={COLUMNS_FILE}") for command in (BOTH_SIDES.left, *BOTH_SIDES.right))
     assert COLUMNS_FILE in NAMES
 
 
-def test_the_edit_is_a_cordon_and_a_label_of_lower_b_alone() -> None:
-    """The edited file is valid, and differs in nothing else."""
+def test_the_edit_cordons_and_labels_only_lower_b() -> None:
+    """The edited file is valid and has no other difference."""
     before, after = parse(MADE), parse(edited(MADE))
     changed = after.lowers[1]
     assert (changed.maintenance, changed.node.labels) == ("cordon", {"zone": "north", "clusterID": "lower-b"})
@@ -128,16 +128,16 @@ def test_the_edit_is_a_cordon_and_a_label_of_lower_b_alone() -> None:
     ]
 
 
-def test_the_plan_of_the_edit_is_shown_with_the_lines_that_were_added() -> None:
-    """What grep prints is the whole entry of lower-b."""
+def test_grep_shows_the_complete_edited_entry() -> None:
+    """The output of grep is the complete entry of lower-b."""
     assert words(EDIT.lines[0]) == ["grep", "-A", "4", "name: lower-b", EDITED_FILE]
     after = edited(MADE).splitlines()
     start = after.index("- name: lower-b")
     assert after[start + 4] == "  kubeconfig: lower-b.kubeconfig"
 
 
-def test_the_workload_may_run_on_virtual_nodes_and_ends_at_once() -> None:
-    """Its pods tolerate the nodes' taint, and a deletion does not wait for half a minute of grace."""
+def test_the_workload_tolerates_virtual_nodes_and_ends_within_a_second() -> None:
+    """Its pods tolerate the nodes' taint, and a deletion does not wait for the default grace period."""
     templates = [
         one["spec"]["template"]["spec"] for one in yaml.safe_load_all(WORKLOAD) if "template" in one.get("spec", {})
     ]
@@ -147,8 +147,8 @@ def test_the_workload_may_run_on_virtual_nodes_and_ends_at_once() -> None:
         assert pod["terminationGracePeriodSeconds"] == 1
 
 
-def test_the_workload_brings_what_its_pods_refer_to() -> None:
-    """The Deployment's ConfigMap and Secret are in the file, before it, in its namespace."""
+def test_the_workload_contains_the_objects_that_its_pods_refer_to() -> None:
+    """The ConfigMap and the Secret precede the Deployment in the file and share its namespace."""
     objects = list(yaml.safe_load_all(WORKLOAD))
     kinds = [one["kind"] for one in objects]
     assert kinds == ["Namespace", "ConfigMap", "Secret", "Deployment", "Job"]
@@ -158,8 +158,8 @@ def test_the_workload_brings_what_its_pods_refer_to() -> None:
     assert {one["metadata"]["namespace"] for one in objects[1:]} == {objects[0]["metadata"]["name"]}
 
 
-def test_what_the_demo_writes_is_on_the_list_of_what_is_removed() -> None:
-    """The names are plain, and none of them is one of the sandbox's own."""
+def test_every_file_that_the_demo_writes_is_on_the_list_for_removal() -> None:
+    """The names have no folders, and none of them is the sandbox's own."""
     assert {WORKLOAD_FILE, EDITED_FILE} < set(NAMES)
     assert not set(NAMES) & {"upper", "lower-a", "lower-b", "topology.yaml", "state.json"}
     assert all("/" not in name for name in NAMES)

@@ -1,4 +1,4 @@
-"""Released programs come whole and verified, or not at all."""
+"""Tests of downloads: released programs are complete and verified, or absent."""
 
 import hashlib
 import os
@@ -38,19 +38,19 @@ def server() -> Iterator[ReleaseServer]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An empty folder for programs."""
+    """Return an empty folder for programs."""
     (tmp_path / "programs").mkdir()
     return tmp_path / "programs"
 
 
 def fetch(server: ReleaseServer, folder: Path, *files: ReleasedFile, **limits: float) -> None:
-    """Download files from a server, one by default."""
+    """Download files from a server, one file by default."""
     hosts = ReleaseHosts(server.address, limits=replace(DownloadLimits(), **limits))
     download.download(files or (ONE,), folder, hosts, Updates(print))
 
 
 def refused(server: ReleaseServer, folder: Path, *files: ReleasedFile, **limits: float) -> str:
-    """Return why a download failed; nothing of it is left."""
+    """Return the error of a failed download, after a check that none of its files is left."""
     with pytest.raises(DownloadError) as error:
         fetch(server, folder, *files, **limits)
     assert list(folder.iterdir()) == []
@@ -58,8 +58,8 @@ def refused(server: ReleaseServer, folder: Path, *files: ReleasedFile, **limits:
     return str(error.value)
 
 
-def test_a_program_comes_executable_under_its_name(server: ReleaseServer, folder: Path) -> None:
-    """Nothing else is left in the folder, and the checksum was asked for first."""
+def test_a_program_is_executable_and_has_its_own_name(server: ReleaseServer, folder: Path) -> None:
+    """No other file is left in the folder, and the checksum is requested first."""
     fetch(server, folder)
     (path,) = folder.iterdir()
     assert path.name == "one"
@@ -68,8 +68,8 @@ def test_a_program_comes_executable_under_its_name(server: ReleaseServer, folder
     assert server.asked == [f"{PATH}.sha256", PATH]
 
 
-def test_a_program_comes_out_of_its_archive(server: ReleaseServer, folder: Path) -> None:
-    """The archive is verified by the line of its name among others, and does not stay."""
+def test_a_program_is_extracted_from_its_archive(server: ReleaseServer, folder: Path) -> None:
+    """The archive is verified by the line with its name in the list of checksums, and is not kept."""
     sums = "/other.example/v2/SHA256SUMS"
     server.bodies[sums] = f"{OTHER}  two-windows.zip\n".encode() + server.bodies[sums]
     fetch(server, folder, ONE, PACKED)
@@ -78,8 +78,8 @@ def test_a_program_comes_out_of_its_archive(server: ReleaseServer, folder: Path)
     assert os.access(folder / "two", os.X_OK)
 
 
-def test_a_wrong_checksum_names_the_file_and_both_digests(server: ReleaseServer, folder: Path) -> None:
-    """The file is never used."""
+def test_a_wrong_checksum_is_reported_with_both_digests(server: ReleaseServer, folder: Path) -> None:
+    """The error names the file, which is deleted."""
     server.publish(ONE, said=OTHER)
     found = hashlib.sha256(PROGRAM).hexdigest()
     said = refused(server, folder)
@@ -87,8 +87,8 @@ def test_a_wrong_checksum_names_the_file_and_both_digests(server: ReleaseServer,
     assert f"expected sha256 {OTHER} (by {server.address}{PATH}.sha256), got {found}" in said
 
 
-def test_a_known_checksum_is_not_asked_for(server: ReleaseServer, folder: Path) -> None:
-    """A file whose checksum this package has is compared with that one."""
+def test_a_known_checksum_is_not_requested(server: ReleaseServer, folder: Path) -> None:
+    """A file whose checksum is part of this package is compared with that one."""
     known = replace(ONE, checksums="", digest=OTHER)
     assert f"expected sha256 {OTHER} (by tensile)" in refused(server, folder, known)
     assert server.asked == [PATH]
@@ -96,35 +96,35 @@ def test_a_known_checksum_is_not_asked_for(server: ReleaseServer, folder: Path) 
 
 @pytest.mark.parametrize("text", ["", "<html>sign in</html>", "abc", f"{OTHER}  another"])
 def test_checksums_without_the_file_are_refused(server: ReleaseServer, folder: Path, text: str) -> None:
-    """A page of a proxy is no checksum; the file itself is not asked for."""
+    """A proxy's page is no checksum, and the file itself is not requested."""
     server.bodies[f"{PATH}.sha256"] = text.encode()
     assert refused(server, folder) == f"{server.address}{PATH}.sha256: it has no sha256 of one"
     assert PATH not in server.asked
 
 
-def test_a_cut_file_is_refused(server: ReleaseServer, folder: Path) -> None:
-    """The message says how much came."""
+def test_a_truncated_file_is_refused(server: ReleaseServer, folder: Path) -> None:
+    """The error has the number of received bytes and the expected size."""
     server.cut.add(PATH)
     size = len(PROGRAM)
     assert refused(server, folder) == f"{server.address}{PATH}: the connection ended after {size - 10} of {size} bytes"
 
 
-def test_a_cut_file_without_a_size_is_refused(server: ReleaseServer, folder: Path) -> None:
-    """Its checksum is wrong then."""
+def test_a_truncated_file_without_a_size_is_refused(server: ReleaseServer, folder: Path) -> None:
+    """Its checksum is wrong, which is the only way to notice it."""
     server.cut.add(PATH)
     server.unsized.add(PATH)
     assert "wrong checksum" in refused(server, folder)
 
 
-def test_a_transfer_that_stands_still_ends(server: ReleaseServer, folder: Path) -> None:
-    """After the idle time, and what came before it is not kept."""
+def test_a_stalled_transfer_is_ended(server: ReleaseServer, folder: Path) -> None:
+    """It ends after the idle limit, and its partial file is deleted."""
     server.silent.add(PATH)
     known = replace(ONE, checksums="", digest=OTHER)  # one request only, so that a slow machine gives the same answer
     assert refused(server, folder, known, idle=0.2) == f"{server.address}{PATH}: no data for 0.2 s"
 
 
-def test_a_transfer_that_takes_too_long_ends(server: ReleaseServer, folder: Path) -> None:
-    """All files of a set have one deadline, by the clock."""
+def test_a_transfer_that_takes_too_long_is_ended(server: ReleaseServer, folder: Path) -> None:
+    """All files of a set share one deadline."""
     ticks = count(0, 400)
     hosts = ReleaseHosts(server.address, clock=lambda: float(next(ticks)))
     with pytest.raises(DownloadError, match="too slow, not all files arrived within 600 s"):
@@ -132,8 +132,8 @@ def test_a_transfer_that_takes_too_long_ends(server: ReleaseServer, folder: Path
     assert list(folder.iterdir()) == []
 
 
-def test_a_missing_file_is_told(server: ReleaseServer, folder: Path) -> None:
-    """With its address, before anything is transferred if it is the checksum that is missing."""
+def test_a_missing_file_is_reported(server: ReleaseServer, folder: Path) -> None:
+    """The error has its address; if a checksum is missing, no file is downloaded."""
     del server.bodies["/other.example/v2/SHA256SUMS"]
     assert refused(server, folder, ONE, PACKED).startswith(f"{server.address}/other.example/v2/SHA256SUMS: 404 ")
     assert PATH not in server.asked
@@ -141,14 +141,14 @@ def test_a_missing_file_is_told(server: ReleaseServer, folder: Path) -> None:
     assert refused(server, folder).startswith(f"{server.address}{PATH}: 404 ")
 
 
-def test_a_host_that_refuses_is_told(folder: Path) -> None:
-    """Nothing listens there."""
+def test_a_host_that_refuses_connections_is_reported(folder: Path) -> None:
+    """No server listens on the port."""
     hosts = ReleaseHosts(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(DownloadError, match=r"^127\.0\.0\.1: Connection refused$"):
         download.download((ONE,), folder, hosts, Updates(print))
 
 
-def test_a_host_that_never_answers_is_given_up(folder: Path) -> None:
+def test_a_host_that_never_answers_is_reported_after_a_time_limit(folder: Path) -> None:
     """A full backlog drops connections, as a firewall does."""
     with socket.socket() as listener, socket.socket() as first:
         listener.bind(("127.0.0.1", 0))
@@ -162,15 +162,15 @@ def test_a_host_that_never_answers_is_given_up(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1:1/one?token=secret", "file:///etc/passwd", "ftp://host/one"])
-def test_a_redirect_to_anything_but_https_is_refused(server: ReleaseServer, folder: Path, target: str) -> None:
-    """Also from loopback; the target, which may have a token in it, is not shown."""
+def test_a_redirect_to_another_scheme_than_https_is_refused(server: ReleaseServer, folder: Path, target: str) -> None:
+    """This applies to a loopback server too; the target, which may contain a token, is not shown."""
     server.redirects[PATH] = target
     said = refused(server, folder)
     assert said == f"{server.address}{PATH}: refused a redirect to {target.partition(':')[0]}, not https"
 
 
 def test_a_redirect_to_https_is_followed(server: ReleaseServer, folder: Path, tmp_path: Path) -> None:
-    """As the projects' hosts redirect to their stores; its certificate is verified."""
+    """The projects' hosts redirect to their storage, whose certificate is verified."""
     papers = Papers(tmp_path)
     with serving(papers.server_context()) as store:
         store.bodies["/one"] = PROGRAM
@@ -182,8 +182,8 @@ def test_a_redirect_to_https_is_followed(server: ReleaseServer, folder: Path, tm
     assert (folder / "one").read_bytes() == PROGRAM
 
 
-def test_redirects_in_a_circle_are_refused(folder: Path, tmp_path: Path) -> None:
-    """In one line, like every other reason."""
+def test_a_redirect_loop_is_refused(folder: Path, tmp_path: Path) -> None:
+    """The error is one line, like every other reason."""
     papers = Papers(tmp_path)
     known = replace(ONE, checksums="", digest=OTHER)
     with serving(papers.server_context()) as server:
@@ -196,7 +196,7 @@ def test_redirects_in_a_circle_are_refused(folder: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("unsized", [True, False])
 def test_a_file_that_is_too_large_is_refused(server: ReleaseServer, folder: Path, *, unsized: bool) -> None:
-    """By the size that it says, or when it passes the limit."""
+    """Its announced size exceeds the limit, or the transfer itself does."""
     server.publish(ONE, b"x" * 1001)
     if unsized:
         server.unsized.add(PATH)
@@ -206,26 +206,26 @@ def test_a_file_that_is_too_large_is_refused(server: ReleaseServer, folder: Path
 
 
 def test_a_program_that_is_too_large_in_its_archive_is_refused(server: ReleaseServer, folder: Path) -> None:
-    """An archive of a kilobyte may unpack to a full disk."""
+    """A small archive could fill the disk when it is unpacked."""
     server.publish(PACKED, archive(PACKED.member, bytes(100_000)))
     assert "two-v2/two is no file of at most 1000 bytes" in refused(server, folder, PACKED, size=1000)
 
 
 @pytest.mark.parametrize("body", [archive("another"), b"no archive"])
 def test_an_archive_without_the_program_is_refused(server: ReleaseServer, folder: Path, body: bytes) -> None:
-    """Although its checksum is right."""
+    """It is refused although its checksum is correct."""
     server.publish(PACKED, body)
     assert refused(server, folder, PACKED) == "two.tar.gz: it does not contain two-v2/two"
 
 
 def test_no_credentials_are_sent(server: ReleaseServer, folder: Path) -> None:
-    """Requests have no header but these."""
+    """Requests have no headers other than these."""
     fetch(server, folder)
     assert {name for name, _ in server.headers} == {"host", "user-agent", "accept-encoding", "connection"}
 
 
-def test_https_goes_through_the_proxy(server: ReleaseServer, folder: Path) -> None:
-    """The proxy resolves the names, and its refusal is reported; it gets its own password only."""
+def test_https_requests_use_the_proxy(server: ReleaseServer, folder: Path) -> None:
+    """The proxy resolves the host names and its refusal is reported without its password."""
     hosts = ReleaseHosts("https://mirror.example", proxy=f"http://me:pass@127.0.0.1:{server.port}")
     with pytest.raises(DownloadError, match=r"^https://mirror\.example/.*: Tunnel connection failed: 403") as error:
         download.download((ONE,), folder, hosts, Updates(print))
@@ -234,15 +234,15 @@ def test_https_goes_through_the_proxy(server: ReleaseServer, folder: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy"])
-def test_the_proxy_is_the_users(name: str) -> None:
-    """By the variables that other programs read too."""
+def test_the_proxy_is_read_from_the_users_environment(name: str) -> None:
+    """It is in the variables that other programs read too."""
     hosts = download.release_hosts({name: "http://proxy.example:3128"})
     assert hosts is not None
     assert hosts.proxy == "http://proxy.example:3128"
 
 
-def test_a_proxy_that_is_no_address_is_told_without_its_password(folder: Path) -> None:
-    """A password with a slash makes an address of another kind."""
+def test_an_invalid_proxy_address_is_reported_without_its_password(folder: Path) -> None:
+    """A slash in the password makes the address invalid."""
     hosts = ReleaseHosts(proxy="http://me:se/cret@proxy.example")
     with pytest.raises(DownloadError, match=r"^\$HTTPS_PROXY is no address$"):
         download.download((ONE,), folder, hosts, Updates(print))
@@ -262,14 +262,14 @@ def test_a_proxy_that_is_no_address_is_told_without_its_password(folder: Path) -
     ],
 )
 def test_a_mirror_that_is_not_secure_is_refused(address: str) -> None:
-    """What to give instead is said, and what was given is not."""
+    """The error describes a valid address, and does not repeat the given one."""
     with pytest.raises(SandboxError, match=r"^\$TENSILE_RELEASES: give the https address of a mirror") as error:
         download.mirror({download.VARIABLE: address})
     assert "secret" not in str(error.value)
 
 
 def test_a_mirror_has_a_folder_for_each_host() -> None:
-    """As `wget --mirror` stores files; without a mirror it is the host itself, and `off` is nothing."""
+    """`wget --mirror` has the same layout; without a mirror the host is used, and `off` disables downloads."""
     address = download.mirror({download.VARIABLE: "https://mirror.example/k8s/"})
     assert address == "https://mirror.example/k8s"
     assert download.mirrored(ONE.url, address) == "https://mirror.example/k8s/host.example/v1/one"
@@ -279,8 +279,8 @@ def test_a_mirror_has_a_folder_for_each_host() -> None:
 
 
 @pytest.mark.parametrize("architecture", download.ARCHITECTURES.values())
-def test_every_released_set_is_whole(architecture: str) -> None:
-    """The files are exactly the programs of the set, each with a checksum, from the versions that would be built."""
+def test_every_released_set_is_complete(architecture: str) -> None:
+    """The files are exactly the programs of the set, each with a checksum, in the versions that would be built."""
     for one in (binaries.CONTROL_PLANE, binaries.KWOK, binaries.KUBELET):
         assert one.released is not None
         files = one.released(one.version, architecture)
@@ -291,8 +291,8 @@ def test_every_released_set_is_whole(architecture: str) -> None:
     assert f"go.etcd.io/etcd/server/v3 {download.ETCD}\n" in required
 
 
-def test_the_addresses_are_the_projects() -> None:
-    """A file of each kind, as its project documents it."""
+def test_addresses_of_released_files_are_those_that_the_projects_document() -> None:
+    """The addresses of kubectl, etcd and kwok are checked."""
     servers = download.control_plane("v1.36.3", "amd64")
     by_program = {file.program: file for file in servers}
     kubectl, etcd = by_program["kubectl"], by_program["etcd"]
@@ -317,8 +317,8 @@ def test_the_addresses_are_the_projects() -> None:
         (43_000_000, 126_000_000, 0.0, "43 of 126 MB"),
     ],
 )
-def test_how_far_a_download_is(size: int, total: int, seconds: float, text: str) -> None:
-    """What came, of how much, and how long the rest takes at this rate."""
+def test_progress_has_the_size_and_the_remaining_time(size: int, total: int, seconds: float, text: str) -> None:
+    """It has the received and the total size; the total and the remaining time are omitted if unknown."""
     assert download.amount(size, total, seconds) == text
 
 
@@ -341,7 +341,7 @@ def finder(tmp_path: Path, address: str, said: list[str]) -> Finder:
 
 
 def test_a_set_is_downloaded_once(server: ReleaseServer, tmp_path: Path) -> None:
-    """The second search finds it, and asks for nothing; nothing else is in the cache."""
+    """The second search finds it without a request, and the cache has no other files but the lock."""
     said: list[str] = []
     folder = finder(tmp_path, server.address, said).find(SET)
     asked = len(server.asked)
@@ -354,8 +354,8 @@ def test_a_set_is_downloaded_once(server: ReleaseServer, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("broken", ["wrong", "missing", "refused", "does not run"])
-def test_what_cannot_be_downloaded_is_built(server: ReleaseServer, tmp_path: Path, broken: str) -> None:
-    """A line says why, and nothing of the download stays."""
+def test_a_set_that_cannot_be_downloaded_is_built(server: ReleaseServer, tmp_path: Path, broken: str) -> None:
+    """A message has the reason, and no file of the download is left."""
     address = server.address
     if broken == "wrong":
         server.publish(ONE, said=OTHER)
@@ -381,8 +381,8 @@ def test_what_cannot_be_downloaded_is_built(server: ReleaseServer, tmp_path: Pat
     assert said[2].startswith("building pair v1 (once, no time at all) into ")
 
 
-def test_downloads_can_be_turned_off(server: ReleaseServer, tmp_path: Path) -> None:
-    """Then a set is built, without a word of downloads."""
+def test_downloads_can_be_disabled(server: ReleaseServer, tmp_path: Path) -> None:
+    """The set is then built, without a request and without a message about downloads."""
     said: list[str] = []
     folder = finder(tmp_path, "off", said).find(SET)
     assert server.asked == []
@@ -390,8 +390,8 @@ def test_downloads_can_be_turned_off(server: ReleaseServer, tmp_path: Path) -> N
     assert not folder.name.startswith("pair-v1-released-")
 
 
-def test_another_release_is_another_download() -> None:
-    """Its version is in the name of its folder and in the addresses."""
+def test_another_release_is_a_separate_download() -> None:
+    """Its version is in the name of its folder and in the addresses of its files."""
     other = binaries.of_version(binaries.CONTROL_PLANE, {binaries.VERSION_VARIABLE: "v1.35.4"})
     (_, pinned), (_, named) = (binaries.cache_names(one) for one in (binaries.CONTROL_PLANE, other))
     assert named.startswith("kubernetes-v1.35.4-released-")

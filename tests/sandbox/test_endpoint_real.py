@@ -1,4 +1,4 @@
-"""How the endpoint lists and watches pods, by an apiserver that plays a script: pages, old versions, broken watches."""
+"""Tests of how the endpoint lists and watches pods, with a scripted apiserver: pages, old versions, broken watches."""
 
 import ssl
 import subprocess
@@ -23,7 +23,7 @@ STATUS = "/api/v1/namespaces/default/pods/web/status"
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """A lower cluster with credentials and free ports."""
+    """Return the layout of a lower cluster with credentials and free ports."""
     (run,) = choose([len(Ports.__struct_fields__)])
     made = Layout(str(tmp_path), "lower-a", 1, 1, Ports(*run))
     credentials.write(made, datetime.now(UTC))
@@ -46,7 +46,7 @@ def endpoint(sandbox: Sandbox, layout: Layout) -> Iterator[None]:
 
 @asynccontextmanager
 async def followed(sandbox: Sandbox, layout: Layout, **plays: list[Play]) -> AsyncIterator[Apiserver]:
-    """Run an apiserver that gives these answers, and an endpoint that follows it."""
+    """Run an apiserver that gives these answers, and an endpoint that watches it."""
     server = Apiserver()
     server.port = layout.ports.apiserver
     for sort, answers in plays.items():
@@ -68,7 +68,7 @@ def file_of(layout: Layout, name: str) -> Path:
 
 
 async def test_pods_are_listed_in_pages(sandbox: Sandbox, layout: Layout) -> None:
-    """All pages count before files of unknown pods are removed, and the watch begins at the version of the list."""
+    """Files of unknown pods are removed only after the last page, and the watch begins at the version of the list."""
     one, two, unknown = (file_of(layout, name) for name in ("one", "two", "unknown"))
     pages: list[Play] = [listing(7, pod("one", 5), more="next"), listing(7, pod("two", 6))]
     async with followed(sandbox, layout, list=pages) as server:
@@ -78,8 +78,8 @@ async def test_pods_are_listed_in_pages(sandbox: Sandbox, layout: Layout) -> Non
         assert [path.exists() for path in (one, two, unknown)] == [True, True, False]
 
 
-async def test_a_watch_that_ends_is_resumed_without_a_list(sandbox: Sandbox, layout: Layout) -> None:
-    """From the version of its last event or bookmark; what it said has been done by then."""
+async def test_an_ended_watch_is_resumed_without_a_list(sandbox: Sandbox, layout: Layout) -> None:
+    """It resumes at the version of its last event or bookmark, after its events have been processed."""
     path = file_of(layout, "web")
     first = Stream().send(bookmark(9), event("MODIFIED", pod("web", 12))).end()
     second = Stream().send(event("DELETED", pod("web", 15)), bookmark(20)).end()
@@ -100,10 +100,10 @@ BROKEN: dict[str, Callable[[], Play]] = {
 
 
 @pytest.mark.parametrize("watch", BROKEN.values(), ids=BROKEN)
-async def test_after_every_other_end_of_a_watch_pods_are_listed_again(
+async def test_pods_are_listed_again_after_every_other_end_of_a_watch(
     sandbox: Sandbox, layout: Layout, watch: Callable[[], Play]
 ) -> None:
-    """A pod that is missing then was deleted meanwhile."""
+    """A pod that is missing in the new list was deleted in the meantime."""
     kept, deleted = file_of(layout, "kept"), file_of(layout, "deleted")
     lists: list[Play] = [listing(7, pod("kept", 5), pod("deleted", 6)), listing(30, pod("kept", 5))]
     async with followed(sandbox, layout, list=lists, watch=[watch()]) as server:
@@ -111,8 +111,8 @@ async def test_after_every_other_end_of_a_watch_pods_are_listed_again(
         assert [path.exists() for path in (kept, deleted)] == [True, False]
 
 
-async def test_a_list_that_is_refused_is_tried_again(sandbox: Sandbox, layout: Layout) -> None:
-    """Also a later page of it; nothing is removed meanwhile."""
+async def test_a_refused_list_is_retried(sandbox: Sandbox, layout: Layout) -> None:
+    """The refusal of a later page restarts the list too, and no file is removed until the list is complete."""
     path = file_of(layout, "two")
     one, two = pod("one", 5), pod("two", 6)
     lists: list[Play] = [refusal(503, "Unavailable"), listing(7, one, more="next"), refusal(410, "Expired")]
@@ -122,7 +122,7 @@ async def test_a_list_that_is_refused_is_tried_again(sandbox: Sandbox, layout: L
 
 
 async def test_another_pod_of_the_same_name_does_not_get_the_files(sandbox: Sandbox, layout: Layout) -> None:
-    """Its deletion may have been missed, so the UID counts."""
+    """The UID decides, because the endpoint may have missed the first pod's deletion."""
     path = file_of(layout, "web")
     again = Stream().send(event("MODIFIED", pod("web", 9, uid="other"))).end()
     async with followed(sandbox, layout, list=[listing(7, pod("web", 5))], watch=[again]) as server:
@@ -131,14 +131,14 @@ async def test_another_pod_of_the_same_name_does_not_get_the_files(sandbox: Sand
 
 
 def status(name: str, **more: Any) -> dict[str, Any]:
-    """Return the status of a container that runs."""
+    """Return the status of a running container."""
     state = {"running": {"startedAt": "2031-01-01T00:00:00Z"}}
     fixed = {"name": name, "image": "none", "imageID": "none", "containerID": f"sandbox://{name}", "ready": True}
     return {**fixed, "started": True, "restartCount": 0, "state": state, "lastState": {}, **more}
 
 
-async def test_the_status_of_a_process_is_written_for_its_pod_alone(sandbox: Sandbox, layout: Layout) -> None:
-    """With the UID of the pod, and with the statuses of its other containers as they were."""
+async def test_the_status_of_a_process_is_written_for_its_pod_only(sandbox: Sandbox, layout: Layout) -> None:
+    """The patch has the pod's UID, and the statuses of its other containers unchanged."""
     other = status("other", restartCount=3, lastState={"terminated": {"exitCode": 4, "reason": "Error"}})
     web = pod(
         "web",

@@ -1,6 +1,6 @@
-"""What a test can do to a sandbox: kill, suspend and restart components, and let nodes die quickly.
+"""Tests of faults in a sandbox: components are killed, suspended and restarted, and nodes fail quickly.
 
-It has a sandbox of its own, since these tests break it.
+These tests need a separate sandbox, because they break it.
 """
 
 import json
@@ -21,7 +21,7 @@ LOWER = "lower-a"
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox of one lower that gives up silent nodes quickly, for these tests alone."""
+    """A sandbox of one lower with compressed eviction, for these tests only."""
     options = Options(lowers=1, nodes=1, compressed_eviction=True)
     with Sandbox.start(tmp_path_factory.mktemp("faults") / "s", options) as sandbox:
         yield sandbox
@@ -33,7 +33,7 @@ def answers(sandbox: Sandbox, cluster: str) -> bool:
 
 
 def pid(sandbox: Sandbox, cluster: str, component: str) -> int:
-    """Return the number of a component's process."""
+    """Return the process ID of a component."""
     return sandbox.clusters[cluster].pids[component]
 
 
@@ -44,8 +44,8 @@ def taints(sandbox: Sandbox, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cluster", ["upper", LOWER])
-def test_an_apiserver_comes_back_where_it_was(broken: Sandbox, cluster: str) -> None:
-    """After a kill nothing answers; after the restart the same data do, at the same address."""
+def test_a_restarted_apiserver_has_its_address_and_data(broken: Sandbox, cluster: str) -> None:
+    """It does not answer after the kill; after the restart it serves the same data at the same address."""
     server, before = broken.clusters[cluster].server, pid(broken, cluster, "kube-apiserver")
     broken.kubectl("create", "configmap", "kept", cluster=cluster)
     broken.kill(cluster, "kube-apiserver")
@@ -57,16 +57,16 @@ def test_an_apiserver_comes_back_where_it_was(broken: Sandbox, cluster: str) -> 
     assert broken.kubectl("delete", "configmap", "kept", cluster=cluster).returncode == 0
 
 
-def test_the_other_cluster_does_not_notice(broken: Sandbox) -> None:
-    """While one apiserver is down the other one answers."""
+def test_the_other_cluster_is_not_affected(broken: Sandbox) -> None:
+    """The upper apiserver answers while the lower one is down."""
     broken.kill(LOWER, "kube-apiserver")
     assert answers(broken, "upper")
     broken.restart(LOWER, "kube-apiserver")
     assert answers(broken, LOWER)
 
 
-def test_a_suspended_apiserver_is_silent(broken: Sandbox) -> None:
-    """It is still there and says nothing, until it is resumed."""
+def test_a_suspended_apiserver_does_not_answer(broken: Sandbox) -> None:
+    """It answers again after it is resumed."""
     broken.suspend(LOWER, "kube-apiserver")
     assert not answers(broken, LOWER)
     broken.resume(LOWER, "kube-apiserver")
@@ -75,7 +75,7 @@ def test_a_suspended_apiserver_is_silent(broken: Sandbox) -> None:
 
 @pytest.mark.parametrize("component", ["etcd", "kube-controller-manager", "kube-scheduler", "kwok", "endpoint"])
 def test_every_component_can_be_restarted(broken: Sandbox, component: str) -> None:
-    """A running component is ended first; the cluster is whole when the restart returns."""
+    """A running component is stopped first, and only its process ID changes."""
     before = broken.clusters[LOWER].pids
     broken.restart(LOWER, component)
     after = broken.clusters[LOWER].pids
@@ -83,8 +83,8 @@ def test_every_component_can_be_restarted(broken: Sandbox, component: str) -> No
     assert broken.kubectl("get", "nodes", cluster=LOWER).returncode == 0
 
 
-def test_what_was_killed_comes_back_one_by_one(broken: Sandbox) -> None:
-    """A component can be started again while another one, which was ended too, is not there yet."""
+def test_killed_components_can_be_restarted_one_by_one(broken: Sandbox) -> None:
+    """A component can be restarted while another killed one is still absent."""
     for component in ("kube-controller-manager", "kube-apiserver"):
         broken.kill(LOWER, component)
     broken.restart(LOWER, "kube-apiserver")
@@ -94,15 +94,15 @@ def test_what_was_killed_comes_back_one_by_one(broken: Sandbox) -> None:
 
 
 def test_a_restart_can_add_arguments(broken: Sandbox) -> None:
-    """What was added stays for later restarts, as a component's configuration does."""
+    """Added arguments are kept for later restarts, like a component's configuration."""
     broken.restart("upper", "kube-scheduler", extra=["--v=3"])
     broken.restart("upper", "kube-scheduler")
     arguments = broken.state().clusters["upper"].processes["kube-scheduler"].arguments
     assert arguments.count("--v=3") == 1
 
 
-def test_a_restart_that_fails_says_why(broken: Sandbox) -> None:
-    """A component that does not start is told with its last words; the next restart is without what was wrong."""
+def test_a_failed_restart_is_reported_with_its_reason(broken: Sandbox) -> None:
+    """The error has the component's last output, and the next restart does not use the invalid argument."""
     with pytest.raises(SandboxError, match=r"(?s)upper: kube-scheduler exited; .*unknown flag: --no-such-flag"):
         broken.restart("upper", "kube-scheduler", extra=["--no-such-flag=1"])
     broken.restart("upper", "kube-scheduler")
@@ -110,15 +110,15 @@ def test_a_restart_that_fails_says_why(broken: Sandbox) -> None:
     assert "--no-such-flag=1" not in arguments
 
 
-def test_a_restart_need_not_be_waited_for(broken: Sandbox) -> None:
-    """A test can act while a component is still coming up."""
+def test_a_restart_can_return_before_the_component_is_ready(broken: Sandbox) -> None:
+    """A test can act while a component is still starting."""
     broken.restart(LOWER, "kube-apiserver", wait=False)
     assert processes.running(broken.state().clusters[LOWER].processes["kube-apiserver"])
     until(lambda: answers(broken, LOWER), "the restarted apiserver")
 
 
-def test_a_silent_node_is_given_up_quickly(broken: Sandbox) -> None:
-    """Its pods are evicted within half a minute or so, where it takes Kubernetes almost six."""
+def test_pods_of_a_silent_node_are_evicted_quickly(broken: Sandbox) -> None:
+    """Their eviction takes tens of seconds, while Kubernetes would take almost six minutes."""
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     silent = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "silent"}, "status": {"conditions": [ready]}}
     created = broken.kubectl("create", "-f", "-", stdin=json.dumps(silent))
@@ -132,8 +132,8 @@ def test_a_silent_node_is_given_up_quickly(broken: Sandbox) -> None:
     assert 5 < time.monotonic() - begun < 180
 
 
-def test_the_node_that_never_dies_takes_no_pods(broken: Sandbox) -> None:
-    """It is Ready and cordoned, so that the upper cluster runs nothing itself."""
+def test_the_upper_clusters_own_node_is_ready_and_cordoned(broken: Sandbox) -> None:
+    """The upper cluster therefore runs no pods itself."""
     assert taints(broken, "upper-node-1") == ["NoSchedule"]
     ready = broken.kubectl("wait", "--for=condition=Ready", "node/upper-node-1", "--timeout=1s")
     assert ready.returncode == 0, ready.stderr

@@ -1,4 +1,4 @@
-"""The command lines of the programs."""
+"""Tests of the command lines of the sandbox's programs."""
 
 import pytest
 import yaml
@@ -20,25 +20,25 @@ def command(layout: Layout, binaries: Binaries, component: str, options: Options
 
 
 def test_the_upper_cluster_has_a_control_plane_and_no_nodes(upper: Layout, binaries: Binaries) -> None:
-    """Neither kwok nor a kubelet endpoint runs above."""
+    """It runs neither kwok nor a kubelet endpoint."""
     started = list(arguments.commands(upper, binaries, Options(), STAGES))
     assert started == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
 
 
-def test_the_upper_cluster_may_have_a_node_that_never_dies(upper: Layout, binaries: Binaries) -> None:
-    """Where it has one, kwok keeps it alive."""
+def test_an_upper_cluster_with_a_node_runs_kwok(upper: Layout, binaries: Binaries) -> None:
+    """Kwok keeps that node alive."""
     with_node = Layout(upper.root, upper.name, 0, 1, upper.ports)
     assert "kwok" in arguments.commands(with_node, binaries, Options(), STAGES)
 
 
-def test_a_lower_cluster_has_nodes_too(lower: Layout, binaries: Binaries) -> None:
-    """Below, kwok keeps the nodes and the endpoint answers for them."""
+def test_a_lower_cluster_runs_kwok_and_the_endpoint(lower: Layout, binaries: Binaries) -> None:
+    """Kwok manages its nodes, and the endpoint serves as their kubelet."""
     started = list(arguments.commands(lower, binaries, Options(), STAGES))
     assert started[:2] == ["etcd", "kube-apiserver"]
     assert started[-2:] == ["kwok", "endpoint"]
 
 
-def test_each_component_is_its_own_program(lower: Layout, binaries: Binaries) -> None:
+def test_each_component_runs_its_own_program(lower: Layout, binaries: Binaries) -> None:
     """The first word of each command line is the program of that component."""
     commands = arguments.commands(lower, binaries, Options(), STAGES)
     programs = {component: line[0] for component, line in commands.items()}
@@ -53,30 +53,30 @@ def test_each_component_is_its_own_program(lower: Layout, binaries: Binaries) ->
 
 
 def test_addons_are_one_process_of_the_upper_cluster(upper: Layout, lower: Layout, binaries: Binaries) -> None:
-    """It serves all clusters; without the option there is none."""
+    """The process serves all clusters, and does not run without the option."""
     line = arguments.commands(upper, binaries, Options(addons=True), STAGES)["addons"]
     assert line[1:] == ["-m", "tensile.sandbox.addons", upper.root]
     assert "addons" not in arguments.commands(lower, binaries, Options(addons=True), STAGES)
     assert "addons" not in arguments.commands(upper, binaries, Options(), STAGES)
 
 
-def test_autoscaling_is_quick_where_a_person_watches(upper: Layout, binaries: Binaries) -> None:
-    """With addons alone; measurements keep the times of Kubernetes."""
+def test_autoscaling_is_fast_only_with_addons(upper: Layout, binaries: Binaries) -> None:
+    """Sandboxes with addons are for users; measurements keep the intervals of Kubernetes."""
     flag = "horizontal-pod-autoscaler-sync-period"
     assert command(upper, binaries, "kube-controller-manager", Options(addons=True))[flag] == "5s"
     assert flag not in command(upper, binaries, "kube-controller-manager")
 
 
-def test_no_flag_is_given_twice(lower: Layout, binaries: Binaries) -> None:
-    """A flag that is there twice would hide one of its values; only kwok's stages repeat."""
+def test_no_flag_is_repeated(lower: Layout, binaries: Binaries) -> None:
+    """A repeated flag would hide one of its values; only kwok's --config repeats, once for each stage."""
     for component, line in arguments.commands(lower, binaries, Options(), STAGES).items():
         names = [argument.split("=")[0] for argument in line[1:]]
         repeated = {name for name in names if names.count(name) > 1}
         assert repeated <= ({"--config"} if component == "kwok" else set())
 
 
-def test_every_server_listens_on_loopback_alone(lower: Layout, binaries: Binaries) -> None:
-    """No flag names an address of another kind, and every server says where it listens."""
+def test_every_server_listens_only_on_loopback(lower: Layout, binaries: Binaries) -> None:
+    """Every server has a flag with a loopback address, and no flag has the address 0.0.0.0."""
     for component, line in arguments.commands(lower, binaries, Options(), STAGES).items():
         given = flags(line)
         assert "0.0.0.0" not in " ".join(line)
@@ -96,38 +96,36 @@ def test_every_server_listens_on_loopback_alone(lower: Layout, binaries: Binarie
         ("endpoint", "listen", "127.0.0.1:21006"),
     ],
 )
-def test_each_server_has_the_port_that_was_chosen_for_it(
-    lower: Layout, binaries: Binaries, component: str, flag: str, value: str
-) -> None:
-    """The ports of the layout are where the servers listen, and where they look for each other."""
+def test_each_server_has_its_port(lower: Layout, binaries: Binaries, component: str, flag: str, value: str) -> None:
+    """Servers listen on the ports of the layout, and find each other there."""
     assert command(lower, binaries, component)[flag] == value
 
 
-def test_the_apiserver_is_guarded_as_in_production(lower: Layout, binaries: Binaries) -> None:
-    """Requests are authorized by node and role, and nodes are kept to what is theirs."""
+def test_the_apiserver_authorizes_requests_as_in_production(lower: Layout, binaries: Binaries) -> None:
+    """Requests are authorized by node and role, and NodeRestriction limits nodes to their own objects."""
     given = command(lower, binaries, "kube-apiserver")
     assert given["authorization-mode"] == "Node,RBAC"
     assert given["enable-admission-plugins"] == "NodeRestriction"
     assert given["client-ca-file"] == str(lower.pki / "ca.crt")
 
 
-def test_the_apiserver_reaches_kubelets_by_their_address(upper: Layout, binaries: Binaries) -> None:
-    """Logs and exec go to the node's internal address, with the certificate that kubelets know."""
+def test_the_apiserver_reaches_kubelets_by_their_internal_address(upper: Layout, binaries: Binaries) -> None:
+    """Logs and exec use the internal address, with the client certificate that kubelets accept."""
     given = command(upper, binaries, "kube-apiserver")
     assert given["kubelet-preferred-address-types"] == "InternalIP"
     assert given["kubelet-client-certificate"] == str(upper.pki / "kubelet-client.crt")
 
 
-def test_a_kubelet_must_prove_itself(upper: Layout, binaries: Binaries) -> None:
-    """The apiserver checks the kubelet's certificate, unless it is told not to."""
+def test_the_apiserver_verifies_kubelets_unless_disabled(upper: Layout, binaries: Binaries) -> None:
+    """It checks the kubelet's certificate unless the option turns verification off."""
     strict = command(upper, binaries, "kube-apiserver")
     lax = command(upper, binaries, "kube-apiserver", Options(verify_kubelet=False))
     assert strict["kubelet-certificate-authority"] == str(upper.pki / "ca.crt")
     assert "kubelet-certificate-authority" not in lax
 
 
-def test_every_request_leaves_a_record(lower: Layout, binaries: Binaries) -> None:
-    """The audit log is never rotated away from under a reader, and says who asked for what."""
+def test_every_request_is_recorded_in_the_audit_log(lower: Layout, binaries: Binaries) -> None:
+    """The log is never rotated while it is read, and it records metadata of all requests."""
     given = command(lower, binaries, "kube-apiserver")
     policy = yaml.safe_load(arguments.AUDIT_POLICY)
     assert given["audit-log-path"] == str(lower.audit_log)
@@ -137,8 +135,8 @@ def test_every_request_leaves_a_record(lower: Layout, binaries: Binaries) -> Non
 
 
 @pytest.mark.parametrize("component", ["kube-controller-manager", "kube-scheduler"])
-def test_clients_are_not_what_limits_the_speed(lower: Layout, binaries: Binaries, component: str) -> None:
-    """The client limits of the controllers are far above what a test asks of them."""
+def test_client_limits_do_not_slow_the_controllers(lower: Layout, binaries: Binaries, component: str) -> None:
+    """Their limits are far higher than the request rates of tests."""
     given = command(lower, binaries, component)
     assert (given["kube-api-qps"], given["kube-api-burst"]) == ("5000", "10000")
     assert given["leader-elect"] == "false"
@@ -152,15 +150,15 @@ def test_certificates_can_be_signed_on_request(upper: Layout, binaries: Binaries
     assert given["root-ca-file"] == str(upper.pki / "ca.crt")
 
 
-def test_eviction_is_unhurried_by_default(upper: Layout, binaries: Binaries) -> None:
-    """Without being asked the sandbox keeps the times of Kubernetes."""
+def test_eviction_has_the_default_times_without_the_option(upper: Layout, binaries: Binaries) -> None:
+    """Without compressed eviction the sandbox keeps the times of Kubernetes."""
     manager = command(upper, binaries, "kube-controller-manager")
     assert "node-monitor-grace-period" not in manager
     assert "default-not-ready-toleration-seconds" not in command(upper, binaries, "kube-apiserver")
 
 
-def test_eviction_can_be_compressed_above(upper: Layout, binaries: Binaries) -> None:
-    """A node that is silent for 8 s is given up, and its pods go 5 s later."""
+def test_eviction_can_be_compressed_in_the_upper_cluster(upper: Layout, binaries: Binaries) -> None:
+    """A silent node has a grace period of 12 s, and pods tolerate its taints for 5 s by default."""
     options = Options(compressed_eviction=True)
     manager = command(upper, binaries, "kube-controller-manager", options)
     server = command(upper, binaries, "kube-apiserver", options)
@@ -172,14 +170,14 @@ def test_eviction_can_be_compressed_above(upper: Layout, binaries: Binaries) -> 
 
 
 @pytest.mark.parametrize("component", ["kube-controller-manager", "kube-apiserver"])
-def test_eviction_below_is_never_compressed(lower: Layout, binaries: Binaries, component: str) -> None:
-    """The lowers' nodes are no part of that experiment."""
+def test_eviction_in_a_lower_cluster_is_never_compressed(lower: Layout, binaries: Binaries, component: str) -> None:
+    """The option concerns only virtual nodes, so flags of lower clusters do not change."""
     options = Options(compressed_eviction=True)
     assert command(lower, binaries, component, options) == command(lower, binaries, component)
 
 
-def test_kwok_keeps_only_the_nodes_that_are_its_own(lower: Layout, binaries: Binaries) -> None:
-    """Other nodes, real ones say, are left alone; every stage is given; it serves nothing itself."""
+def test_kwok_manages_only_annotated_nodes(lower: Layout, binaries: Binaries) -> None:
+    """Other nodes, such as real ones, are not changed; kwok gets every stage and serves no API itself."""
     line = arguments.kwok(lower, binaries, STAGES)
     assert "--config=/stages/a.yaml" in line
     assert "--config=/stages/b.yaml" in line
@@ -188,8 +186,8 @@ def test_kwok_keeps_only_the_nodes_that_are_its_own(lower: Layout, binaries: Bin
     assert not [argument for argument in line if argument.startswith(("--node-port", "--server-address"))]
 
 
-def test_the_endpoint_runs_commands_for_the_apiserver_alone(lower: Layout, binaries: Binaries) -> None:
-    """Only the certificate that the apiserver shows to kubelets may call it."""
+def test_the_endpoint_accepts_only_the_apiserver(lower: Layout, binaries: Binaries) -> None:
+    """Callers need the client certificate that the apiserver shows to kubelets."""
     given = command(lower, binaries, "endpoint")
     server = command(lower, binaries, "kube-apiserver")
     assert given["client-name"] == "kube-apiserver-kubelet-client"
@@ -197,7 +195,7 @@ def test_the_endpoint_runs_commands_for_the_apiserver_alone(lower: Layout, binar
     assert server["kubelet-client-key"] == str(lower.pki / "kubelet-client.key")
 
 
-def test_only_the_front_proxy_may_speak_for_others(upper: Layout, binaries: Binaries) -> None:
+def test_only_the_front_proxy_may_impersonate_users(upper: Layout, binaries: Binaries) -> None:
     """Headers that name a user count only with the front proxy's certificate."""
     given = command(upper, binaries, "kube-apiserver")
     assert given["requestheader-client-ca-file"] == str(upper.pki / "front-proxy-ca.crt")
@@ -206,17 +204,17 @@ def test_only_the_front_proxy_may_speak_for_others(upper: Layout, binaries: Bina
 
 
 def test_service_ranges_agree_between_the_components(lower: Layout, binaries: Binaries) -> None:
-    """The controller-manager knows the range that the apiserver hands out."""
+    """The controller-manager has the range from which the apiserver allocates addresses."""
     server = command(lower, binaries, "kube-apiserver")
     manager = command(lower, binaries, "kube-controller-manager")
     assert server["service-cluster-ip-range"] == manager["service-cluster-ip-range"] == "10.97.0.0/16"
 
 
 @pytest.mark.parametrize("extender", [False, True])
-def test_only_an_upper_scheduler_that_is_to_ask_has_a_configuration(
+def test_only_an_upper_scheduler_with_the_extender_has_a_configuration(
     upper: Layout, lower: Layout, binaries: Binaries, *, extender: bool
 ) -> None:
-    """The others know of no extender at all, which nobody pays for then."""
+    """All other schedulers have no extender, and therefore no requests to one."""
     options = Options(extender=extender)
     above, below = (command(one, binaries, "kube-scheduler", options) for one in (upper, lower))
     assert above.get("config") == (str(upper.directory / "scheduler.yaml") if extender else None)

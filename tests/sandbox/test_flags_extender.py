@@ -1,4 +1,4 @@
-"""The configuration of a scheduler that asks an extender: the sandbox's, and the one that people start from."""
+"""Tests of a scheduler's configuration with an extender: the sandbox's, and the manifest for users."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tensile.sandbox.state import Layout
 
 MANIFEST = Path(__file__).resolve().parent.parent.parent / "manifests" / "scheduler-extender.yaml"
 PLACES = ("urlPrefix", "tlsConfig")
-"""What each cluster has of its own."""
+"""The fields that differ between clusters."""
 
 
 def configured(layout: Layout) -> dict[str, Any]:
@@ -20,8 +20,8 @@ def configured(layout: Layout) -> dict[str, Any]:
     return found
 
 
-def test_it_replaces_the_flags_that_count_no_more(upper: Layout) -> None:
-    """With a configuration the scheduler takes kubeconfig, limits and election from it."""
+def test_the_configuration_replaces_flags_that_it_overrides(upper: Layout) -> None:
+    """With a configuration, kube-scheduler reads the kubeconfig, client limits and leader election from it."""
     found = configured(upper)
     assert found["clientConnection"]["kubeconfig"] == str(upper.pki / "kube-scheduler.kubeconfig")
     assert (
@@ -31,8 +31,8 @@ def test_it_replaces_the_flags_that_count_no_more(upper: Layout) -> None:
     assert found["leaderElection"] == {"leaderElect": False}
 
 
-def test_it_shows_who_asks_and_verifies_who_answers(upper: Layout) -> None:
-    """With files of the upper cluster, on loopback, as a user that the extender hears."""
+def test_the_scheduler_and_the_extender_authenticate_each_other(upper: Layout) -> None:
+    """The files are the upper cluster's, the address is loopback, and the user is one that the extender accepts."""
     (extender,) = configured(upper)["extenders"]
     assert extender["urlPrefix"] == "https://127.0.0.1:7"
     assert Path(extender["tlsConfig"]["caFile"]).name == "ca.crt"
@@ -41,8 +41,8 @@ def test_it_shows_who_asks_and_verifies_who_answers(upper: Layout) -> None:
     assert credentials.COMPONENT_USERS[credentials.SCHEDULER][0] == SCHEDULER
 
 
-def test_the_manifest_says_the_same(upper: Layout) -> None:
-    """But for addresses and paths, what people start from is what is tried here."""
+def test_the_manifest_equals_the_sandboxs_configuration(upper: Layout) -> None:
+    """Except for addresses and paths, tests cover the configuration that users start from."""
     (theirs,), (ours,) = yaml.safe_load(MANIFEST.read_text())["extenders"], configured(upper)["extenders"]
     for extender, trust in ((theirs, "insecure"), (ours, "caFile")):
         assert set(extender.pop("tlsConfig")) == {trust, "certFile", "keyFile"}

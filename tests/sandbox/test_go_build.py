@@ -1,4 +1,4 @@
-"""Why programs cannot be fetched, built or run on a machine: one line that says what to do, from what they said."""
+"""Tests of failures of downloads, builds and programs: one line has the decisive output and a remedy."""
 
 import pytest
 
@@ -28,10 +28,10 @@ FULL = "go: downloading x\ncompile: writing output: write $WORK/b001/_pkg_.a: no
         ("mkdir /cache: read-only file system", "mkdir /cache", "$XDG_CACHE_HOME"),
         ("go: download go1.26 for linux/amd64: toolchain not available", "go: download", "$GOPROXY"),
     ],
-    ids=["no network", "full", "both", "killed", "no place to work", "read-only", "no toolchain"],
+    ids=["no network", "full", "both", "killed", "no work directory", "read-only", "no toolchain"],
 )
-def test_what_keeps_go_from_building_is_one_line(output: str, line: str, remedy: str) -> None:
-    """The first line that counts and what helps; a full disk before a network that only looks broken."""
+def test_a_failed_go_build_is_explained_in_one_line(output: str, line: str, remedy: str) -> None:
+    """It has the decisive line and a remedy; a full disk wins over a missing network."""
     found = go_build.of_go(output)
     assert found.startswith(line)
     assert remedy in found
@@ -51,8 +51,8 @@ def test_what_keeps_go_from_building_is_one_line(output: str, line: str, remedy:
     ],
     ids=["no index", "no pip", "full"],
 )
-def test_what_keeps_pip_from_fetching_go_is_one_line(output: str, begin: str, remedy: str) -> None:
-    """Without pip's own headline, and with what to do where there is none."""
+def test_a_failed_installation_of_go_by_pip_is_explained_in_one_line(output: str, begin: str, remedy: str) -> None:
+    """It omits pip's headline and names a remedy."""
     found = go_build.of_pip(output)
     assert found.startswith(begin)
     assert remedy in found
@@ -61,8 +61,8 @@ def test_what_keeps_pip_from_fetching_go_is_one_line(output: str, begin: str, re
 
 @pytest.mark.parametrize("ask", [go_build.of_go, go_build.of_pip, go_build.of_program])
 @pytest.mark.parametrize("output", ["", "./main.go:3:15: undefined: nonsense\n", "panic: runtime error\n"])
-def test_what_no_person_could_change_stays_as_it_is(ask: object, output: str) -> None:
-    """A defect of the sources is not talked into something else: its words are shown whole."""
+def test_output_without_a_known_cause_has_no_explanation(ask: object, output: str) -> None:
+    """A defect in the sources is not attributed to the machine; the caller shows its output unchanged."""
     assert callable(ask)
     assert ask(output) == ""
 
@@ -75,13 +75,13 @@ def test_what_no_person_could_change_stays_as_it_is(ask: object, output: str) ->
         ("fatal error: runtime: out of memory", "out of memory: a build needs 2 GB"),
     ],
 )
-def test_of_a_programs_log_only_the_cause_is_told(said: str, found: str) -> None:
-    """A log is for whoever wrote the program; the machine's limit is for whoever has the machine."""
+def test_only_the_cause_is_shown_from_a_programs_log(said: str, found: str) -> None:
+    """The log is for developers, and the limit of the machine is for its user."""
     assert go_build.of_program(f"first\n{said}\nlast\n").startswith(found)
 
 
-def test_a_long_line_is_cut() -> None:
-    """What is said fits a terminal, and the remedy is whole."""
+def test_a_long_line_is_truncated() -> None:
+    """The line fits a terminal, and the remedy is complete."""
     found = go_build.of_go("x" * 5000 + " dial tcp\ndial tcp " + "y" * 5000)
     assert found.startswith("x" * go_build.LONGEST + ": ")
     assert found.endswith("set $KUBEBUILDER_ASSETS to a directory with the built programs")

@@ -1,4 +1,4 @@
-"""`up`, `status` and `down` with real control planes: what runs, and what is left when it is ended or killed."""
+"""Tests of `up`, `status` and `down` with real control planes, and of what is left when `up` ends or is killed."""
 
 import os
 import signal
@@ -26,14 +26,14 @@ sys.exit(up({options}, Path(sys.argv[1])))
 """
 ONE_LOWER = "1, 1"
 BARE_PATH = "/usr/bin:/bin"
-"""A search path with neither tensile nor, on most machines, kubectl."""
+"""A search path without tensile and, on most machines, without kubectl."""
 ALL_OF_ONE_LOWER = 11
 
 
 def begin_up(
     directory: Path, options: str = ONE_LOWER, environ: Mapping[str, str] = os.environ
 ) -> subprocess.Popen[str]:
-    """Start `up` in a process of its own."""
+    """Start `up` as a separate process."""
     return subprocess.Popen(
         [sys.executable, "-c", UP.format(options=options), str(directory)],
         stdout=subprocess.PIPE,
@@ -44,20 +44,20 @@ def begin_up(
 
 
 def up(directory: Path, options: str = ONE_LOWER) -> tuple[int, str, str]:
-    """Run `up` to its end; return its exit code and what it said."""
+    """Run `up` until it ends; return its exit code and its output."""
     with begin_up(directory, options) as process:
         out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
 def started(directory: Path) -> int:
-    """Return how many processes of a sandbox have been written down; -1 before it has a state."""
+    """Return how many processes of a sandbox are recorded in its state, or -1 if it has no state yet."""
     found = state.load(directory)
     return -1 if found is None else sum(len(one.processes) for one in found.clusters.values())
 
 
 def loaded(directory: Path) -> State:
-    """Return the state of the sandbox that is there."""
+    """Return the state of the existing sandbox."""
     found = state.load(directory)
     assert found is not None
     return found
@@ -65,7 +65,7 @@ def loaded(directory: Path) -> State:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with a sandbox of one lower that `up` started, and then a file of the user's; `down` ended it."""
+    """A directory with a sandbox of one lower and a file of the user; `down` removes the sandbox at the end."""
     path = tmp_path_factory.mktemp("lifecycle")
     code, out, err = up(path)
     assert code == 0, err
@@ -75,8 +75,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     commands.down(path)
 
 
-def test_up_tells_what_to_do_next(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its commands work as printed, in a shell that finds neither program: the engine first, then the others."""
+def test_up_prints_commands_that_work_as_printed(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They work in a shell without tensile and kubectl in $PATH: first the engine, then the others."""
     with begin_up(directory, environ={**os.environ, "PATH": BARE_PATH}) as process:
         out, _ = process.communicate()
     engine, *others, _ = [line.strip() for line in out.partition("start the engine")[2].splitlines() if line[:1] == " "]
@@ -93,8 +93,8 @@ def test_up_tells_what_to_do_next(directory: Path, capfd: pytest.CaptureFixture[
     assert done.stdout.startswith("lower-a "), done.stdout
 
 
-def test_up_tells_how_to_end_it(tmp_path: Path) -> None:
-    """The last line that it prints is a command that does it."""
+def test_up_prints_the_command_that_stops_the_sandbox(tmp_path: Path) -> None:
+    """Its last line is a command that stops and removes the sandbox."""
     code, out, _ = up(tmp_path / "my sandbox", "0, 0")
     assert code == 0
     last = out.splitlines()[-1].strip()
@@ -110,8 +110,8 @@ def test_up_tells_how_to_end_it(tmp_path: Path) -> None:
     assert not (tmp_path / "my sandbox").exists()
 
 
-def test_up_names_a_kubectl_that_is_there(directory: Path) -> None:
-    """Where the machine has no kubectl, the path of the sandbox's own is in the command."""
+def test_up_prints_the_path_of_the_sandboxs_kubectl_if_the_machine_has_none(directory: Path) -> None:
+    """The path is absolute, and the file is executable."""
     with begin_up(directory, environ={**os.environ, "PATH": "/no/such/folder"}) as process:
         out, _ = process.communicate()
     (command,) = [line for line in out.splitlines() if line.endswith("get nodes")]
@@ -119,29 +119,29 @@ def test_up_names_a_kubectl_that_is_there(directory: Path) -> None:
     assert os.access(command.split()[0], os.X_OK)
 
 
-def test_the_topology_file_is_one_that_the_engine_takes(directory: Path) -> None:
-    """It names every cluster there is, by kubeconfigs that stand beside it."""
+def test_the_topology_file_is_valid(directory: Path) -> None:
+    """It names every cluster, with kubeconfigs in the same directory."""
     parsed = parse((directory / "topology.yaml").read_text())
     assert [lower.name for lower in parsed.lowers] == ["lower-a"]
     assert parsed.upper.kubeconfig == "upper.kubeconfig"
 
 
-def test_a_second_up_says_that_it_already_runs(directory: Path) -> None:
-    """Nothing is started again, and nothing is ended."""
+def test_a_second_up_reports_the_running_sandbox(directory: Path) -> None:
+    """It starts and stops no process."""
     before = loaded(directory)
     code, out, _ = up(directory)
     assert (code, out.splitlines()[0]) == (0, "already running: 1 lower clusters with 1 nodes each")
     assert loaded(directory) == before
 
 
-def test_a_second_up_that_asks_for_nothing_takes_what_is_there(directory: Path) -> None:
-    """Without numbers any sandbox is as asked."""
+def test_a_second_up_without_options_accepts_the_running_sandbox(directory: Path) -> None:
+    """Without numbers, a sandbox of any size fits."""
     code, out, err = up(directory, "None, None")
     assert (code, out.splitlines()[0], err) == (0, "already running: 1 lower clusters with 1 nodes each", "")
 
 
-def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
-    """A sandbox that is not as asked is not passed off as such; it runs on."""
+def test_a_second_up_with_other_options_fails(directory: Path) -> None:
+    """A sandbox with other options is not presented as the requested one, and continues to run."""
     before = loaded(directory)
     code, _, err = up(directory, "2, 3")
     assert code == 1
@@ -152,7 +152,7 @@ def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
 
 
 def test_status_lists_every_process(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line has the cluster, the component and its number; the last one says that all is well."""
+    """Each line has the cluster, the component and its process ID; the last one reports that all processes run."""
     assert commands.status(directory) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     numbers = {process.pid for one in loaded(directory).clusters.values() for process in one.processes.values()}
@@ -162,7 +162,7 @@ def test_status_lists_every_process(directory: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_nodes_are_ready_when_up_returns(directory: Path) -> None:
-    """The upper cluster has none, the lower one has its nodes, with room."""
+    """The upper cluster has no nodes, and the lower cluster has its nodes with free capacity."""
     sandbox = Sandbox.attach(directory)
     fields = "jsonpath={range .items[*]}{.metadata.name} {.status.allocatable.pods} {.spec.taints}{end}"
     own = "type!=virtual-kubelet"  # an engine of another test may have made virtual ones
@@ -171,16 +171,16 @@ def test_the_nodes_are_ready_when_up_returns(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["upper", "lower-a"])
-def test_pods_can_be_made_when_up_returns(directory: Path, cluster: str) -> None:
-    """The service account that every pod gets is there."""
+def test_pods_can_be_created_when_up_returns(directory: Path, cluster: str) -> None:
+    """The service account that every pod needs exists."""
     sandbox = Sandbox.attach(directory)
     made = sandbox.kubectl("run", "at-once", "--image=none", cluster=cluster)
     assert made.returncode == 0, made.stderr
     sandbox.kubectl("delete", "pod", "at-once", "--now", cluster=cluster)
 
 
-def test_what_ended_is_told_and_started_again(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status fails for a dead component, `up` revives it alone, on its port and with its data."""
+def test_dead_components_are_reported_and_restarted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status fails if components are dead, and `up` restarts only these, with their ports and data."""
     sandbox = Sandbox.attach(directory)
     before = sandbox.clusters["upper"].pids
     for component in ("kube-apiserver", "kube-scheduler"):
@@ -194,7 +194,7 @@ def test_what_ended_is_told_and_started_again(directory: Path, capsys: pytest.Ca
 
 
 def test_the_clusters_do_not_trust_each_others_users(directory: Path) -> None:
-    """A lower's kubeconfig opens nothing above."""
+    """The upper cluster rejects a lower cluster's kubeconfig."""
     sandbox = Sandbox.attach(directory)
     server = sandbox.clusters["upper"].server
     tried = sandbox.kubectl("get", "namespaces", f"--server={server}", cluster="lower-a")
@@ -202,8 +202,8 @@ def test_the_clusters_do_not_trust_each_others_users(directory: Path) -> None:
     assert "certificate" in tried.stderr
 
 
-def test_down_leaves_only_what_is_not_the_sandboxs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No process and no file is left but the user's, and a later `up` begins afresh."""
+def test_down_keeps_only_files_that_are_not_the_sandboxs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No process and no file is left except the user's, and status fails afterwards."""
     identity = loaded(directory).identity
     assert len(processes.marked(identity)) == ALL_OF_ONE_LOWER
     assert commands.down(directory) == 0
@@ -224,8 +224,8 @@ def test_down_leaves_only_what_is_not_the_sandboxs(directory: Path, capsys: pyte
     ],
     ids=["KILL at once", "KILL half way", "KILL at the end", "TERM", "INT"],
 )
-def test_an_up_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals, after: int) -> None:
-    """Neither a process nor a file outlives it, however many had been started."""
+def test_a_killed_up_leaves_nothing(tmp_path: Path, number: signal.Signals, after: int) -> None:
+    """No process and no file is left, however many processes had been started."""
     place = tmp_path / "made" / "for it"
     with begin_up(place) as process:
         until(lambda: started(place) >= after, f"{after} processes")
@@ -239,8 +239,8 @@ def test_an_up_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Sign
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_up_that_is_killed_while_it_builds_leaves_nothing(tmp_path: Path) -> None:
-    """The compiler ends with it, and no half-built program counts as built."""
+def test_an_up_that_is_killed_during_a_build_leaves_nothing(tmp_path: Path) -> None:
+    """The compiler ends with it, and no incomplete program counts as built."""
     place, cache = tmp_path / "s", tmp_path / "cache"
     environ = {key: value for key, value in os.environ.items() if key != "KUBEBUILDER_ASSETS"}
     with begin_up(place, environ={**environ, "XDG_CACHE_HOME": str(cache)}) as process:
@@ -257,7 +257,7 @@ def test_an_up_that_is_killed_while_it_builds_leaves_nothing(tmp_path: Path) -> 
 
 
 def guard_of(number: int) -> int:
-    """Return the number of the guard that an `up` started."""
+    """Return the process ID of the guard that an `up` started."""
     children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
     lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
     (found,) = [child for child, line in lines.items() if b"tensile.sandbox.stop" in line]
@@ -265,7 +265,7 @@ def guard_of(number: int) -> int:
 
 
 def test_an_unfinished_sandbox_is_removed_by_the_next_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Even when the guard was killed too, what was left is found, said and ended before another one starts."""
+    """Even if the guard was killed too, `up` reports and removes the leftovers before it starts another sandbox."""
     place = tmp_path / "s"
     with begin_up(place, "0, 0") as process:
         until(lambda: started(place) >= 2, "two processes")
@@ -285,7 +285,7 @@ def test_an_unfinished_sandbox_is_removed_by_the_next_up(tmp_path: Path, capsys:
 
 
 def test_programs_are_prepared_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """What was built before is found without a word, and every program is named."""
+    """Programs that were built before are found without a message, and every program is listed."""
     assert commands.prepare() == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -294,8 +294,8 @@ def test_programs_are_prepared_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(os.access(path, os.X_OK) for path in programs)
 
 
-def test_two_ups_at_once_start_one_sandbox(tmp_path: Path) -> None:
-    """The second one waits for the first and finds its sandbox."""
+def test_two_concurrent_ups_start_one_sandbox(tmp_path: Path) -> None:
+    """The second one waits for the first one and finds its sandbox."""
     place = tmp_path / "s"
     with begin_up(place, "0, 0") as one, begin_up(place, "0, 0") as two:
         said = [process.communicate(timeout=300)[0].split()[0] for process in (one, two)]
@@ -306,7 +306,7 @@ def test_two_ups_at_once_start_one_sandbox(tmp_path: Path) -> None:
 
 
 def test_a_bound_sandbox_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    """A test run or a demo that is killed leaves no control planes behind."""
+    """A killed test run or demo leaves no control planes."""
     place = tmp_path / "s"
     script = (
         "import sys; from pathlib import Path; from tensile.sandbox.sandbox import Sandbox, Options\n"
@@ -324,8 +324,8 @@ def test_a_bound_sandbox_ends_with_the_process_that_started_it(tmp_path: Path) -
     assert processes.marked(identity) == []
 
 
-def test_a_sandbox_is_its_with_block(tmp_path: Path) -> None:
-    """It runs inside the block and is gone after it, files and processes."""
+def test_a_sandbox_ends_with_its_with_block(tmp_path: Path) -> None:
+    """It runs inside the block, and its files and processes are removed after it."""
     with Sandbox.start(tmp_path / "s", Options(lowers=0)) as sandbox:
         identity = sandbox.state().identity
         assert list(sandbox.clusters) == ["upper"]

@@ -1,4 +1,4 @@
-"""The metrics API of a sandbox: simulated usage, and the usage that kubelets report."""
+"""Tests of a sandbox's metrics API: simulated usage, and the usage that kubelets report."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def used(one: Manifest, now: int = NOW) -> UsageRate:
 
 @pytest.mark.parametrize("name", ["web-1", "web-2", "web-3", "web-4", "web-5"])
 def test_a_pod_uses_a_part_of_its_request(name: str) -> None:
-    """Never all of it and never next to nothing, at any time."""
+    """At any time the usage is well above zero and below the request."""
     one = pod({"cpu": "200m", "memory": "100Mi"}, name=name)
     for now in range(NOW, NOW + metrics_api.PERIOD, 5000):
         rate = used(one, now)
@@ -57,27 +57,27 @@ def test_a_pod_uses_a_part_of_its_request(name: str) -> None:
 
 
 def test_usage_changes_with_time_and_repeats() -> None:
-    """Two requests at one time agree, also after a restart of the process."""
+    """Usage depends only on pod and time, so it is the same after a restart of the process."""
     one = pod({"cpu": "200m"})
     assert used(one) == used(one)
     assert used(one).cpu != used(one, NOW + 20_000).cpu
     assert abs(used(one).cpu - used(one, NOW + metrics_api.PERIOD).cpu) < MILLI_CPU
 
 
-def test_pods_differ() -> None:
-    """A list does not show the same figures in every row."""
+def test_usage_differs_between_pods() -> None:
+    """A list does not have the same figures in every row."""
     assert len({used(pod(name=f"web-{number}")).cpu for number in range(20)}) > 15
 
 
-def test_a_pod_without_requests_uses_something() -> None:
-    """A plain pod shows up in `kubectl top`."""
+def test_a_pod_without_requests_has_usage() -> None:
+    """A plain pod is visible in `kubectl top`."""
     rate = used(pod())
     assert 0 < rate.cpu < 20 * MILLI_CPU
     assert 0 < rate.memory < 64 * MIB
 
 
-def test_annotations_say_what_a_pod_uses() -> None:
-    """Exactly, and each for itself."""
+def test_annotations_set_a_pods_usage() -> None:
+    """The value is exact, and each resource has a separate annotation."""
     rate = used(pod({"cpu": "100m", "memory": "100Mi"}, cpu="850m"))
     assert rate.cpu == 850 * MILLI_CPU
     assert 45 * MIB < rate.memory < 95 * MIB
@@ -85,25 +85,25 @@ def test_annotations_say_what_a_pod_uses() -> None:
 
 
 @pytest.mark.parametrize("text", ["much", "", "-1"])
-def test_an_annotation_that_is_no_usage_does_not_count(text: str) -> None:
-    """The pod uses what it would without it."""
+def test_an_invalid_usage_annotation_is_ignored(text: str) -> None:
+    """The usage is the same as without the annotation."""
     assert used(pod({"cpu": "100m"}, cpu=text)) == used(pod({"cpu": "100m"}))
 
 
-def test_a_pod_that_does_not_run_uses_nothing() -> None:
-    """It is left out, as in a real cluster."""
+def test_a_pod_that_does_not_run_has_no_usage() -> None:
+    """It is omitted, as in a real cluster."""
     assert metrics_api.simulated_pod(pod(runs=False), NOW) is None
 
 
-def test_a_node_uses_what_its_pods_use_and_a_little_more() -> None:
+def test_a_node_uses_the_sum_of_its_pods_and_a_fixed_amount() -> None:
     """The sums agree with those of `kubectl top pods`."""
     samples = [PodSample(NOW, 1, {"a": UsageRate(5, 7)}), PodSample(NOW, 1, {"a": UsageRate(1, 1)})]
     found = metrics_api.simulated_node(samples, NOW)
     assert found.used == metrics_api.SYSTEM + UsageRate(6, 8)
 
 
-def test_the_objects_are_those_that_the_engine_reads() -> None:
-    """Names, times and quantities survive the way through JSON."""
+def test_the_engine_can_read_the_metrics_objects() -> None:
+    """Names, times and quantities are preserved in JSON, memory to full KiB."""
     sample = metrics_api.simulated_pod(pod({"cpu": "200m", "memory": "100Mi"}), NOW)
     assert sample is not None
     lists = metrics_api.metrics_list("PodMetrics", [metrics_api.pod_metrics(pod(), sample)])
@@ -118,12 +118,12 @@ def test_the_objects_are_those_that_the_engine_reads() -> None:
 
 
 def found_use() -> UsageRate:
-    """Return a usage that quantities can express."""
+    """Return a usage that quantities can express exactly."""
     return UsageRate(1_500_000_000, 3 << 30)
 
 
 def reported(time: int, seconds: float, *, started: int, memory: int = 5 * MIB) -> str:
-    """Return what a virtual node reports of itself and of one container, both with this counter."""
+    """Return a virtual node's report on itself and on one container, both with this counter."""
     reading = UsageReading(Counter(time, round(seconds * 10**9)), UsageRate(1, memory))
     runner = RunningPod("shop", "web", "u", LowerPodRef("shop", "web", "l"), started, {"main": started})
     one = PodReading(runner, reading, (ContainerReading("main", started, reading),))
@@ -131,7 +131,7 @@ def reported(time: int, seconds: float, *, started: int, memory: int = 5 * MIB) 
 
 
 def test_usage_is_the_difference_of_two_counters() -> None:
-    """Half a cpu second in two seconds is a quarter of a cpu, for the node as for the pod."""
+    """Half a CPU second in two seconds is a quarter of a CPU, for the node and for the pod."""
     kubelet = KubeletUsage()
     kubelet.update(reported(NOW, 100.0, started=NOW - 3_600_000))
     assert (kubelet.node, kubelet.pods) == (None, {})
@@ -140,24 +140,24 @@ def test_usage_is_the_difference_of_two_counters() -> None:
     assert kubelet.pods == {("shop", "web"): PodSample(NOW + 2000, 2000, {"main": UsageRate(250_000_000, 5 * MIB)})}
 
 
-def test_a_young_container_is_known_at_once() -> None:
-    """Its first counter is what it used since it started."""
+def test_a_new_container_has_usage_after_one_reading() -> None:
+    """Its first counter is its usage since it started."""
     kubelet = KubeletUsage()
     kubelet.update(reported(NOW, 2.0, started=NOW - 4000))
     assert kubelet.node is None
     assert kubelet.pods[("shop", "web")] == PodSample(NOW, 4000, {"main": UsageRate(500 * MILLI_CPU, 5 * MIB)})
 
 
-def test_a_counter_that_did_not_move_on_keeps_the_last_usage() -> None:
-    """The kubelet measured nothing in between."""
+def test_an_unchanged_counter_keeps_the_last_usage() -> None:
+    """The kubelet has measured nothing in between."""
     kubelet = KubeletUsage()
     for time, seconds in ((NOW, 1.0), (NOW + 2000, 2.0), (NOW + 2000, 2.0)):
         kubelet.update(reported(time, seconds, started=NOW - 3_600_000))
     assert kubelet.node == Sample(NOW + 2000, 2000, UsageRate(500 * MILLI_CPU, 5 * MIB))
 
 
-def test_a_counter_that_restarted_is_no_usage() -> None:
-    """After a restart of the engine, the next reading tells."""
+def test_a_restarted_counter_gives_no_usage() -> None:
+    """After a restart of the engine, usage is known again from the next reading."""
     kubelet = KubeletUsage()
     kubelet.update(reported(NOW, 100.0, started=NOW - 3_600_000))
     kubelet.update(reported(NOW + 2000, 1.0, started=NOW - 3_600_000))
@@ -166,22 +166,22 @@ def test_a_counter_that_restarted_is_no_usage() -> None:
     assert kubelet.node == Sample(NOW + 4000, 2000, UsageRate(500 * MILLI_CPU, 5 * MIB))
 
 
-def test_what_is_not_reported_any_more_is_forgotten() -> None:
-    """A pod that ended, or a kubelet that did not answer, has no usage."""
+def test_usage_that_is_no_longer_reported_is_dropped() -> None:
+    """A pod that ended, or a kubelet that does not answer, has no usage."""
     kubelet = KubeletUsage()
     kubelet.update(reported(NOW, 2.0, started=NOW - 4000))
     kubelet.update("")
     assert (kubelet.node, kubelet.pods) == (None, {})
 
 
-def test_something_else_than_metrics_is_an_error() -> None:
-    """The caller passes over it."""
+def test_a_page_that_is_no_metrics_is_an_error() -> None:
+    """The caller skips this kubelet."""
     with pytest.raises(ValueError, match="invalid metric name"):
         KubeletUsage().update("<html>no metrics</html>\n")
 
 
-def test_discovery_names_both_kinds() -> None:
-    """Kubectl and the autoscaler find them by it."""
+def test_discovery_has_nodes_and_pods() -> None:
+    """Kubectl and the autoscaler find the resources through discovery."""
     found = metrics_api.resources()
     assert found["groupVersion"] == "metrics.k8s.io/v1beta1"
     assert [(one["name"], one["kind"], one["namespaced"]) for one in found["resources"]] == [

@@ -1,4 +1,4 @@
-"""The choice of free ports, and what else of the machine many clusters need."""
+"""Tests of the choice of free ports, and of the machine's limits for many clusters."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ from tensile.sandbox.state import LOOPBACK
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that something listens on."""
+    """A port on which a server listens."""
     with socket.socket() as listener:
         listener.bind((LOOPBACK, processes.choose([1])[0][0]))
         listener.listen()
@@ -22,26 +22,26 @@ def taken() -> Iterator[int]:
 
 
 def bindable(port: int) -> bool:
-    """Report whether a server could listen there now."""
+    """Report whether no server listens on the port."""
     with socket.socket() as listener:
         return listener.connect_ex((LOOPBACK, port)) != 0
 
 
-def test_every_size_gets_a_run_of_neighbours() -> None:
-    """Each run is as long as asked, without gaps."""
+def test_each_request_gets_consecutive_ports() -> None:
+    """Each run has the requested length and no gaps."""
     runs = processes.choose([6, 1, 10])
     assert [len(run) for run in runs] == [6, 1, 10]
     assert all(list(run) == list(range(run[0], run[0] + len(run))) for run in runs)
 
 
-def test_no_port_is_handed_out_twice() -> None:
-    """Thirty clusters' ports, chosen together, are all different."""
+def test_no_port_is_assigned_twice() -> None:
+    """The ports of thirty clusters that are chosen together are all different."""
     chosen = [port for run in processes.choose([6] * 30) for port in run]
     assert len(set(chosen)) == 180
 
 
-def test_chosen_ports_are_free_when_they_are_handed_out() -> None:
-    """Nothing holds a port any more once it was chosen."""
+def test_chosen_ports_are_free() -> None:
+    """The choice itself does not keep a port in use."""
     (run,) = processes.choose([8])
     assert all(map(bindable, run))
     for port in run:
@@ -49,13 +49,13 @@ def test_chosen_ports_are_free_when_they_are_handed_out() -> None:
             listener.bind((LOOPBACK, port))
 
 
-def test_a_taken_port_is_passed_over(taken: int) -> None:
-    """A range with one taken port does not count as free."""
+def test_a_used_port_is_skipped(taken: int) -> None:
+    """A run of ports with one used port does not count as free."""
     assert not any(taken in run for run in processes.choose([6] * 100))
 
 
-def test_ports_lie_below_those_of_outgoing_connections() -> None:
-    """A server that is down for a second does not lose its port to somebody's connection."""
+def test_ports_are_outside_the_range_of_outgoing_connections() -> None:
+    """A server that is down for a second does not lose its port to an outgoing connection."""
     first = int(processes.KERNEL_RANGE.read_text().split()[0])
     last = processes.highest(processes.KERNEL_RANGE.read_text())
     assert all(processes.LOWEST <= port <= last for run in processes.choose([6] * 20) for port in run)
@@ -72,18 +72,18 @@ def test_ports_lie_below_those_of_outgoing_connections() -> None:
         ("15500 65535", 32767),
     ],
 )
-def test_the_range_ends_where_the_kernels_begins(kernel: str, expected: int) -> None:
-    """Where the kernel leaves fewer than a thousand ports, ours is taken all the same."""
+def test_the_range_ends_below_the_kernels_range(kernel: str, expected: int) -> None:
+    """If the kernel leaves fewer than a thousand ports, the default range is used nevertheless."""
     assert processes.highest(kernel) == expected
 
 
-def test_clusters_that_fit_are_not_short_of_inotify() -> None:
-    """Nine clusters, which have 117 instances, fit into the usual limit of 128."""
+def test_clusters_within_the_inotify_limit_give_no_warning() -> None:
+    """Nine clusters need 117 instances and fit into the usual limit of 128."""
     assert processes.inotify_shortage(9, 11, 128) == ""
 
 
-def test_too_many_clusters_are_told_before_they_start() -> None:
-    """The words have the figures, a command that raises the limit far enough, and the number that is possible."""
+def test_too_many_clusters_for_the_inotify_limit_are_reported() -> None:
+    """The error has the figures, a sufficient command, and the possible number of clusters."""
     said = processes.inotify_shortage(13, 20, 128)
     assert said == (
         "13 clusters need 169 inotify instances, and 20 of the 128 of this user are used: raise the limit with "
@@ -96,7 +96,7 @@ def test_too_many_clusters_are_told_before_they_start() -> None:
 
 
 def test_inotify_instances_of_this_user_are_counted() -> None:
-    """One more counts as one more, until it is closed."""
+    """A new instance increases the count until it is closed."""
     libc = ctypes.CDLL(None, use_errno=True)
     own, kind = Path("/proc/self/fd"), "anon_inode:inotify"
     before = processes._links(own).count(kind)
@@ -110,6 +110,6 @@ def test_inotify_instances_of_this_user_are_counted() -> None:
     assert processes._links(own).count(kind) == before
 
 
-def test_the_machine_says_how_much_memory_is_available() -> None:
-    """In MiB: more than this test needs, and less than a petabyte."""
+def test_available_memory_is_measured_in_mib() -> None:
+    """It is more than this test needs, and less than a petabyte."""
     assert 10 < processes.available_memory() < 1 << 30

@@ -1,4 +1,4 @@
-"""How far something is, on a terminal and elsewhere."""
+"""Tests of the display of progress, on a terminal and on other streams."""
 
 import io
 
@@ -17,15 +17,15 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that reports that it is a terminal."""
 
     def isatty(self) -> bool:
-        """Report that it is one."""
+        """Report that the stream is a terminal."""
         return True
 
 
 def test_a_line_is_rewritten_and_removed() -> None:
-    """A shorter text leaves nothing of a longer one, and a line that stays begins at the margin."""
+    """A shorter text leaves no rest of a longer one, and the next permanent line begins at the margin."""
     screen = Terminal()
     progress = TerminalProgress(screen)
     progress.rewrite("43 of 126 MB")
@@ -34,7 +34,7 @@ def test_a_line_is_rewritten_and_removed() -> None:
     assert screen.getvalue() == "\r43 of 126 MB\rdone        \r    \rnext\n"
 
 
-def test_a_text_is_cut_to_the_terminal() -> None:
+def test_a_text_is_truncated_to_the_terminal() -> None:
     """A wrapped line could not be rewritten."""
     screen = Terminal()
     TerminalProgress(screen).rewrite("x" * 5000)
@@ -42,7 +42,7 @@ def test_a_text_is_cut_to_the_terminal() -> None:
 
 
 def test_reports_on_a_terminal_are_shown_twice_a_second() -> None:
-    """And the last one is removed at the end."""
+    """The last report is removed at the end."""
     screen, clock = Terminal(), Clock()
     with Updates(TerminalProgress(screen), clock) as updates:
         for step in range(4):
@@ -51,8 +51,8 @@ def test_reports_on_a_terminal_are_shown_twice_a_second() -> None:
     assert screen.getvalue() == "\rat 2\r    \r"
 
 
-def test_reports_elsewhere_are_a_line_each_20_seconds() -> None:
-    """Each stays."""
+def test_reports_on_other_streams_are_a_line_every_20_seconds() -> None:
+    """Each line is kept."""
     lines: list[str] = []
     clock = Clock()
     with Updates(lines.append, clock) as updates:
@@ -63,8 +63,8 @@ def test_reports_elsewhere_are_a_line_each_20_seconds() -> None:
     assert lines == ["after 20 s", "after 40 s", "after 60 s"]
 
 
-def test_the_stream_decides() -> None:
-    """Only a terminal gets lines that are rewritten."""
+def test_only_a_terminal_gets_rewritten_lines() -> None:
+    """The kind of the stream decides: a file gets plain lines."""
     file, screen = io.StringIO(), Terminal()
     progress_to(file)("to a file")
     assert file.getvalue() == "to a file\n"

@@ -1,4 +1,4 @@
-"""What a real node is told, and what is cleared away of it."""
+"""Tests of a real node's configuration, and of the cleanup after it."""
 
 import hashlib
 import io
@@ -23,21 +23,21 @@ IDENTITY = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def real(lower: Layout) -> Layout:
-    """A lower cluster with a real node."""
+    """Return the layout of a lower cluster with a real node."""
     return msgspec.structs.replace(lower, nodes=1, network="198.18.7")
 
 
 @pytest.fixture
 def programs(tmp_path: Path) -> NodePrograms:
-    """Programs that are nowhere, but for a busybox that lists its names."""
+    """Return programs that do not exist, except for a busybox that lists its names."""
     busybox = tmp_path / "busybox"
     busybox.write_text("#!/bin/sh\necho busybox; echo cat; echo sh\n")
     busybox.chmod(0o755)
     return NodePrograms("/bin/kubelet", "/bin/tensile-node", Runtime("/a:/b", "/plugins", str(busybox)))
 
 
-def test_the_network_is_one_that_the_machine_is_not_in() -> None:
-    """It is of those kept for benchmarks, and follows from the identity, so that two sandboxes differ."""
+def test_the_network_of_the_node_is_one_that_the_machine_does_not_use() -> None:
+    """It is in a range for benchmarks and depends on the identity, so that two sandboxes differ."""
     first, second = real_node.network(IDENTITY), real_node.network(IDENTITY[::-1])
     assert first == real_node.network(IDENTITY)
     assert first != second
@@ -46,20 +46,20 @@ def test_the_network_is_one_that_the_machine_is_not_in() -> None:
     assert real_node._is_here(LOOPBACK)
 
 
-def test_the_first_lower_gets_the_node(tmp_path: Path) -> None:
-    """One node there, in place of those in name only; the others keep theirs."""
+def test_only_the_first_lower_gets_the_real_node(tmp_path: Path) -> None:
+    """The real node replaces its simulated nodes, and other lower clusters keep theirs."""
     options = Options(nodes=3, real_node=True)
     assert [start.nodes_of(place, options) for place in range(3)] == [0, 1, 3]
 
 
-def test_nothing_of_nodes_in_name_only_runs_beside_it(real: Layout, binaries: Binaries) -> None:
-    """Neither kwok, which would write the node's status, nor the endpoint."""
+def test_no_component_for_simulated_nodes_runs_beside_a_real_node(real: Layout, binaries: Binaries) -> None:
+    """Kwok would write the node's status, and the endpoint has no purpose."""
     started = arguments.commands(real, binaries, Options(real_node=True), ())
     assert list(started) == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
 
 
-def test_the_command_line_names_both_ends(real: Layout, programs: NodePrograms) -> None:
-    """The device, both addresses, the apiserver on loopback, and the node's own name and credential."""
+def test_the_command_line_has_both_ends_of_the_network(real: Layout, programs: NodePrograms) -> None:
+    """It has the device, both addresses, the loopback apiserver, and the node's own name and kubeconfig."""
     line = real_node.command(real, IDENTITY, programs)
     own, kubelet = line[: line.index("--")], line[line.index("--") + 1 :]
     assert own[0] == "/bin/tensile-node"
@@ -70,15 +70,15 @@ def test_the_command_line_names_both_ends(real: Layout, programs: NodePrograms) 
     assert f"--kubeconfig={real.pki / 'node.kubeconfig'}" in kubelet
 
 
-def test_two_sandboxes_share_no_name(real: Layout, programs: NodePrograms) -> None:
-    """Devices and cgroups carry the identity; a device's name is no longer than the kernel takes."""
+def test_two_sandboxes_share_no_device_and_no_cgroup(real: Layout, programs: NodePrograms) -> None:
+    """Their names contain the identity, and a device's name fits the kernel's limit."""
     assert stop.device(IDENTITY) != stop.device(IDENTITY[::-1])
     assert stop.cgroup(IDENTITY) != stop.cgroup(IDENTITY[::-1])
     assert len(stop.device(IDENTITY)) < 16
 
 
 def test_every_file_of_the_command_line_is_written(real: Layout, programs: NodePrograms) -> None:
-    """Configuration and images are there before the node starts."""
+    """Configuration and images exist before the node starts."""
     real_node.write(real, programs)
     folder = real.node_folder
     flags = [argument.partition("=")[2] for argument in real_node.command(real, IDENTITY, programs)]
@@ -89,8 +89,8 @@ def test_every_file_of_the_command_line_is_written(real: Layout, programs: NodeP
     assert 'bin_dir = "/plugins"' in (folder / "containerd.toml").read_text()
 
 
-def test_pods_are_on_the_nodes_own_network(real: Layout) -> None:
-    """Their addresses begin behind the node's, and there is no route out and nothing is masked."""
+def test_pods_are_on_the_nodes_network(real: Layout) -> None:
+    """Pod addresses start after the node's, without a route to other networks and without masquerading."""
     (bridge,) = real_node.pod_network(real)["plugins"]
     ((addresses,),) = bridge["ipam"]["ranges"]
     assert addresses == {"subnet": "198.18.7.0/24", "rangeStart": "198.18.7.10", "gateway": "198.18.7.1"}
@@ -98,8 +98,8 @@ def test_pods_are_on_the_nodes_own_network(real: Layout) -> None:
     assert not bridge["ipMasq"]
 
 
-def test_the_kubelet_is_guarded(real: Layout) -> None:
-    """No anonymous caller, rights by the apiserver's word, and a certificate that it trusts."""
+def test_the_kubelet_requires_authentication_and_authorization(real: Layout) -> None:
+    """Anonymous requests are disabled, the apiserver authorizes callers, and their certificates are verified."""
     found = real_node.kubelet_configuration(real)
     assert found["authentication"]["anonymous"] == {"enabled": False}
     assert found["authorization"] == {"mode": "Webhook"}
@@ -107,8 +107,8 @@ def test_the_kubelet_is_guarded(real: Layout) -> None:
     assert found["authentication"]["x509"]["clientCAFile"] == str(real.pki / "ca.crt")
 
 
-def test_the_nodes_credentials_are_its_own(real: Layout, now: Any) -> None:
-    """It is the user that may touch only this node, serves at its address, and reaches the apiserver at the gateway."""
+def test_the_node_has_separate_credentials(real: Layout, now: Any) -> None:
+    """Its user is limited to this node; it serves at its address and reaches the apiserver at the gateway."""
     credentials.write(real, now)
     serving = x509.load_pem_x509_certificate((real.pki / "node-serving.crt").read_bytes())
     assert "CN=system:node:lower-a-node-1" in serving.subject.rfc4514_string()
@@ -125,8 +125,8 @@ def _addresses(certificate: x509.Certificate) -> list[str]:
     return [str(address) for address in names.get_values_for_type(x509.IPAddress)]
 
 
-def test_a_cluster_without_one_has_no_credential_for_it(lower: Layout, now: Any) -> None:
-    """What nobody needs is not made."""
+def test_a_cluster_without_a_real_node_has_no_credential_for_it(lower: Layout, now: Any) -> None:
+    """Credentials that are not needed are not created."""
     credentials.write(lower, now)
     assert not (lower.pki / "node.kubeconfig").exists()
 
@@ -138,8 +138,8 @@ def files_of(archive: bytes) -> dict[str, bytes]:
         return {name: file.read() for name, file in found.items() if file is not None}
 
 
-def test_the_images_are_what_they_say() -> None:
-    """Each has its tag, its command, and the digest of the one layer, in which every name leads to the program."""
+def test_images_match_their_manifests() -> None:
+    """Each has its tag, its command and the digest of its only layer, in which every name is a link to busybox."""
     files = files_of(real_node.archive(b"program", ["cat", "sh", "busybox"]))
     entries = {entry["RepoTags"][0]: entry for entry in json.loads(files["manifest.json"])}
     assert set(entries) == {real_node.IMAGE, real_node.PAUSE}
@@ -160,7 +160,7 @@ def _sha(content: bytes) -> str:
 
 
 def cgroups(root: Path) -> list[Path]:
-    """Make cgroups of a sandbox in two trees and in one for all, beside somebody else's."""
+    """Create cgroups of a sandbox in several hierarchies, and one of another program."""
     name = stop.cgroup(IDENTITY)
     made = [root / name / "node", root / "memory" / name / "k8s.io" / "one", root / "cpu" / name]
     for path in (*made, root / "memory" / "others"):
@@ -168,29 +168,29 @@ def cgroups(root: Path) -> list[Path]:
     return made
 
 
-def test_cgroups_are_removed_in_every_tree(tmp_path: Path) -> None:
-    """The sandbox's go, the deepest first; somebody else's stay."""
+def test_cgroups_are_removed_in_every_hierarchy(tmp_path: Path) -> None:
+    """Those of the sandbox are removed, the deepest first; those of other programs are kept."""
     made = cgroups(tmp_path)
     stop.clear(IDENTITY, tmp_path, tmp_path / "none")
     assert not any(path.exists() for path in made)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["cpu", "memory", "memory/others"]
 
 
-def test_nothing_to_remove_is_fine(tmp_path: Path) -> None:
-    """A node that never started leaves none."""
+def test_removing_no_cgroups_is_no_error(tmp_path: Path) -> None:
+    """A node that never started has none."""
     stop.clear(IDENTITY, tmp_path, tmp_path)
 
 
 def test_a_cgroup_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
-    """What is in it is not ours to remove; the error says where."""
+    """Its other content must not be removed, and the error has its path."""
     made = cgroups(tmp_path)
     (made[0] / "file").touch()
     with pytest.raises(SandboxError, match=f"cgroup {made[0]} cannot be removed"):
         stop.clear(IDENTITY, tmp_path, tmp_path / "none", limit=0)
 
 
-def test_the_device_is_waited_for(tmp_path: Path) -> None:
-    """Clearing returns when it has gone, and says so when it does not go."""
+def test_clear_waits_until_the_network_device_is_removed(tmp_path: Path) -> None:
+    """It returns when the device is removed, and fails with a remedy if it is not."""
     device = tmp_path / stop.device(IDENTITY)
     device.touch()
     with pytest.raises(SandboxError, match="ip link delete"):
@@ -202,7 +202,7 @@ def test_the_device_is_waited_for(tmp_path: Path) -> None:
     going.join()
 
 
-def test_a_node_that_registers_itself_is_not_made(real: Layout) -> None:
-    """Its name is the one that readiness waits for."""
+def test_readiness_waits_for_the_node_that_registers_itself(real: Layout) -> None:
+    """The node's name is known, and the cluster is not ready without it."""
     assert real.node_names == ["lower-a-node-1"]
     assert manifests.ready([], 1) is False

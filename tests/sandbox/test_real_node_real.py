@@ -1,4 +1,4 @@
-"""The real node on this machine: what containers do on it, and what is left of it when it is ended or killed."""
+"""Tests of a real node on this machine: what containers do on it, and what is left when it ends or is killed."""
 
 import http.client
 import json
@@ -36,7 +36,7 @@ sys.exit(up(1, None, Path(sys.argv[1]), real_node=True))
 
 @pytest.fixture(scope="module")
 def possible(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for a sandbox with a real node; without one, the reason is why the test is skipped."""
+    """Return a folder for a sandbox with a real node, or skip the test with the reason why there can be none."""
     folder = tmp_path_factory.mktemp("real")
     why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
     if why:
@@ -46,7 +46,7 @@ def possible(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tunables(possible: Path) -> dict[str, str]:
-    """The kernel's settings before there was a node."""
+    """The kernel's settings before the node starts."""
     return settings()
 
 
@@ -61,12 +61,12 @@ def real(possible: Path, tunables: dict[str, str]) -> Iterator[Sandbox]:
 
 
 def settings() -> dict[str, str]:
-    """Read the kernel's settings that kubelets like to change."""
+    """Read the kernel's settings that kubelets usually change."""
     return {name: Path(f"/proc/sys/{name}").read_text() for name in TUNABLES}
 
 
 def run(sandbox: Sandbox, name: str, script: str) -> None:
-    """Run a shell script in a container, and wait until it is ready: until its port answers the kubelet's probe."""
+    """Run a shell script in a container, and wait until its port answers the kubelet's readiness probe."""
     main: dict[str, Any] = {
         "name": "main",
         "image": IMAGE,
@@ -84,14 +84,14 @@ def run(sandbox: Sandbox, name: str, script: str) -> None:
 
 
 def inside(sandbox: Sandbox, *command: str, pod: str = "web") -> str:
-    """Run a command in the container, which has to succeed."""
+    """Run a command in the container, which must succeed, and return its output."""
     done = sandbox.kubectl("exec", pod, "--", *command, cluster=LOWER)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def left(identity: str) -> list[str]:
-    """Return what is left of a node: processes, cgroups, the network device."""
+    """Return the remains of a node: processes, cgroups, and the network device."""
     found = [f"process {pid}" for pid in processes.marked(identity)]
     found += map(str, Path("/sys/fs/cgroup").glob(f"**/{stop.cgroup(identity)}"))
     device = stop.DEVICES / stop.device(identity)
@@ -99,15 +99,15 @@ def left(identity: str) -> list[str]:
 
 
 def test_the_node_is_a_real_one(real: Sandbox) -> None:
-    """It says so itself, and it is the lower's only one."""
+    """It reports containerd as its runtime, is the lower's only node, and runs without kwok and endpoint."""
     fields = "jsonpath={range .items[*]}{.metadata.name} {.status.nodeInfo.containerRuntimeVersion}{end}"
     shown = real.kubectl("get", "nodes", "-o", fields, cluster=LOWER).stdout
     assert shown.startswith("lower-a-node-1 containerd://")
     assert {"kwok", "endpoint"}.isdisjoint(real.clusters[LOWER].pids)
 
 
-def test_a_container_has_a_world_of_its_own(real: Sandbox) -> None:
-    """Its file system is the image's, its first process its command, its host name the pod's."""
+def test_a_container_is_isolated(real: Sandbox) -> None:
+    """Its file system is the image's, its first process is its command, and its host name is the pod's."""
     assert inside(real, "cat", "/srv/index.html") == "page\n"
     assert inside(real, "cat", "/proc/1/comm") == "httpd\n"
     assert inside(real, "hostname") == "web\n"
@@ -115,7 +115,7 @@ def test_a_container_has_a_world_of_its_own(real: Sandbox) -> None:
 
 
 def test_a_pod_is_resized_in_place(real: Sandbox) -> None:
-    """What its container may use is changed while it runs on, and the node does not end of it."""
+    """The limit of its container changes without a restart, and the node continues to run."""
     wanted = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "768Mi"}}}]}}
     patched = real.kubectl("patch", "pod", "web", "--subresource=resize", f"-p={json.dumps(wanted)}", cluster=LOWER)
     assert patched.returncode == 0, patched.stderr
@@ -125,13 +125,13 @@ def test_a_pod_is_resized_in_place(real: Sandbox) -> None:
     until(lambda: real.kubectl("get", "pod", "web", "-o", fields, cluster=LOWER).stdout == "768Mi 0", "the resize")
 
 
-def test_its_log_is_kept(real: Sandbox) -> None:
-    """Kubectl logs shows what it wrote."""
+def test_the_log_of_a_container_is_kept(real: Sandbox) -> None:
+    """Kubectl logs shows the container's output."""
     assert real.kubectl("logs", "web", cluster=LOWER).stdout == "begun\n"
 
 
-def test_a_pod_is_reached_by_its_address(real: Sandbox) -> None:
-    """From this machine and from the pod itself."""
+def test_a_pod_is_reachable_by_its_address(real: Sandbox) -> None:
+    """The address works from this machine and from the pod itself."""
     address = real.kubectl("get", "pod", "web", "-o", "jsonpath={.status.podIP}", cluster=LOWER).stdout
     connection = http.client.HTTPConnection(address, timeout=30)
     connection.request("GET", "/")
@@ -140,13 +140,13 @@ def test_a_pod_is_reached_by_its_address(real: Sandbox) -> None:
     assert inside(real, "wget", "-q", "-O", "-", f"http://{address}/") == "page\n"
 
 
-def test_nothing_outside_is_reached(real: Sandbox) -> None:
-    """There is no route but to the neighbours."""
+def test_a_pod_cannot_reach_other_networks(real: Sandbox) -> None:
+    """It has no default route."""
     assert "default" not in inside(real, "ip", "route")
 
 
-def test_debug_works_in_the_pod(real: Sandbox) -> None:
-    """An ephemeral container shares the pod's network, and its end shows."""
+def test_kubectl_debug_works_in_the_pod(real: Sandbox) -> None:
+    """An ephemeral container shares the pod's network, and its exit code is visible."""
     debug = ("debug", "-i", "web", f"--image={IMAGE}", "--image-pull-policy=IfNotPresent", "--quiet", "-c", "probe")
     command = real.kubectl_command(*debug, "--", "sh", cluster=LOWER)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shell:
@@ -160,14 +160,14 @@ def test_debug_works_in_the_pod(real: Sandbox) -> None:
     until(lambda: real.kubectl("get", "pod", "web", "-o", code, cluster=LOWER).stdout == "6", "the end of the probe")
 
 
-def test_the_machines_settings_are_left_alone(real: Sandbox, tunables: dict[str, str]) -> None:
-    """A kubelet sets kernel parameters for the whole machine; this one finds them as it wants them."""
+def test_settings_of_the_machine_are_not_changed(real: Sandbox, tunables: dict[str, str]) -> None:
+    """Kubelets set kernel parameters of the whole machine; this one finds them as it needs them."""
     assert settings() == tunables
     assert not any(Path(path).exists() for path in ("/run/containerd/containerd.sock", "/var/lib/cni", "/run/kubelet"))
 
 
-def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
-    """The kernel takes its processes away with the first; `up` starts it, and its pods run again."""
+def test_a_killed_node_can_be_restarted(real: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel ends all its processes with the first one; `up` restarts it, and its pods run again."""
     run(real, "again", SERVE)
     first = real.clusters[LOWER].pids["node"]
     family = {pid: processes.start_time(pid) for pid in descendants(first)}
@@ -185,12 +185,12 @@ def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.Cap
 
 
 def alive(family: dict[int, int | None]) -> list[int]:
-    """Return the processes that still run. A zombie does not: it belongs to no node any more."""
+    """Return the processes that still run; a zombie does not count, because it belongs to no node any more."""
     return [pid for pid, started in family.items() if started is not None and processes.start_time(pid) == started]
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the numbers of a process, of what it started, and so on."""
+    """Return the IDs of a process and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():
@@ -199,7 +199,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_down_leaves_nothing(real: Sandbox) -> None:
-    """No process, no cgroup, no network device, no mount and no file."""
+    """No process, cgroup, network device, mount or file is left."""
     identity = real.state().identity
     mounts = Path("/proc/self/mounts").read_text()
     assert left(identity)
@@ -209,8 +209,8 @@ def test_down_leaves_nothing(real: Sandbox) -> None:
     assert not real.directory.exists()
 
 
-def test_an_up_that_is_killed_leaves_nothing(possible: Path) -> None:
-    """Whatever the node had begun is gone with it, also after SIGKILL."""
+def test_a_killed_up_leaves_nothing_of_a_starting_node(possible: Path) -> None:
+    """Everything that the node had started ends with `up`, even after a SIGKILL."""
     place = possible / "killed"
     variables = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
     with subprocess.Popen([sys.executable, "-c", UP, str(place)], env=variables) as process:

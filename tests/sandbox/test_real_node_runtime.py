@@ -1,4 +1,4 @@
-"""Where the container runtime of a real node comes from."""
+"""Tests of where the container runtime of a real node is found or fetched."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ DYNAMIC = b"\x7fELF\0\0/lib64/ld-linux-x86-64.so.2\0"
 
 
 def program(path: Path, content: bytes = STATIC) -> Path:
-    """Write a file that can be executed."""
+    """Write an executable file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     path.chmod(0o755)
@@ -20,7 +20,7 @@ def program(path: Path, content: bytes = STATIC) -> Path:
 
 
 def whole(root: Path) -> Path:
-    """Write all parts, as packages lay them out."""
+    """Write all parts in the layout of their packages."""
     for name in real_node.PROGRAMS:
         program(root / "usr" / ("sbin" if name == "runc" else "bin") / name)
     for name in real_node.PLUGINS:
@@ -34,12 +34,12 @@ def search(root: Path) -> str:
 
 
 def plugins(root: Path) -> list[str]:
-    """Return where those plugins are."""
+    """Return the folder of those plugins."""
     return [str(root / real_node.UNPACKED_PLUGINS)]
 
 
 def fetcher(folder: Path, *, has_lists: bool = True) -> str:
-    """Write an apt-get and a dpkg that make packages of the parts out of nothing; give the search path."""
+    """Write an apt-get and a dpkg that create packages of the parts, and return their search path."""
     wanted = "download" if has_lists else "Dir::State::Lists=*download"
     script = f"""#!/bin/sh
 case "$*" in
@@ -57,15 +57,15 @@ esac
     return str(folder)
 
 
-def test_what_the_machine_has_is_taken(tmp_path: Path) -> None:
-    """With every part on the search path nothing is fetched."""
+def test_a_complete_runtime_of_the_machine_is_used(tmp_path: Path) -> None:
+    """If every part is on the search path, no package is fetched."""
     root = whole(tmp_path)
     found = real_node.installed(search(root), plugins(root))
     assert found == Runtime(search(root), *plugins(root), str(root / "usr/bin/busybox"))
 
 
 @pytest.mark.parametrize("name", [*real_node.PROGRAMS, *real_node.PLUGINS])
-def test_a_missing_part_makes_the_rest_useless(tmp_path: Path, name: str) -> None:
+def test_an_incomplete_runtime_is_not_used(tmp_path: Path, name: str) -> None:
     """Parts of different origins are not mixed."""
     root = whole(tmp_path)
     (found,) = root.rglob(name)
@@ -73,17 +73,17 @@ def test_a_missing_part_makes_the_rest_useless(tmp_path: Path, name: str) -> Non
     assert real_node.installed(search(root), plugins(root)) is None
 
 
-def test_a_busybox_that_needs_a_loader_makes_no_image(tmp_path: Path) -> None:
-    """It would not start in a container that has nothing else."""
+def test_a_busybox_that_needs_a_loader_is_not_used(tmp_path: Path) -> None:
+    """It would not start in a container that has no other files."""
     root = whole(tmp_path)
     program(root / "usr/bin/busybox", DYNAMIC)
     assert real_node.installed(search(root), plugins(root)) is None
     assert real_node.static(program(tmp_path / "static"))
 
 
-@pytest.mark.parametrize("has_lists", [True, False], ids=["the machine's lists", "lists of our own"])
+@pytest.mark.parametrize("has_lists", [True, False], ids=["the machine's lists", "downloaded lists"])
 def test_packages_are_fetched_once(tmp_path: Path, *, has_lists: bool) -> None:
-    """They are unpacked into the cache, said so, and found there the next time; nothing is left beside them."""
+    """They are unpacked into the cache with a message and found there later, without other files."""
     said: list[str] = []
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -97,8 +97,8 @@ def test_packages_are_fetched_once(tmp_path: Path, *, has_lists: bool) -> None:
     assert "containernetworking-plugins" in line
 
 
-def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
-    """The command and its own words are in the error, and the cache is as before but for what is begun anew."""
+def test_packages_that_cannot_be_fetched_are_reported(tmp_path: Path) -> None:
+    """The error has the command and its output, and the cache has no incomplete runtime."""
     cache = tmp_path / "cache"
     cache.mkdir()
     program(tmp_path / "tools" / "apt-get", b"#!/bin/sh\necho no network >&2; exit 100\n")
@@ -107,13 +107,13 @@ def test_what_cannot_be_fetched_is_said(tmp_path: Path) -> None:
     assert not list(cache.glob("runtime-*"))
 
 
-def test_half_a_runtime_in_the_cache_is_said(tmp_path: Path) -> None:
-    """It is named, with what to do."""
+def test_an_incomplete_runtime_in_the_cache_is_reported(tmp_path: Path) -> None:
+    """The error names its folder and the remedy."""
     with pytest.raises(SandboxError, match="remove it to fetch it again"):
         real_node.unpacked(tmp_path)
 
 
-def test_a_fetcher_or_the_parts_will_do(tmp_path: Path) -> None:
-    """Either is enough to begin."""
+def test_apt_get_or_an_installed_runtime_is_required(tmp_path: Path) -> None:
+    """Either one is enough for a start."""
     assert real_node.runtime_obstacle({"PATH": fetcher(tmp_path)}) == ""
     assert real_node.runtime_obstacle({"PATH": str(tmp_path / "none")}) != ""

@@ -1,4 +1,4 @@
-"""The file that says what runs."""
+"""Tests of the state file, which records what runs."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tensile.sandbox.state import Binaries, Layout, Options, Process, SandboxClu
 
 @pytest.fixture
 def whole(upper: Layout, lower: Layout, binaries: Binaries) -> State:
-    """A state with something in every field."""
+    """Return a state with a value in every field."""
     process = Process(4711, 99, ["/bin/etcd", "--name=x"], "/tmp/etcd.log")
     return State(
         identity="abc",
@@ -23,8 +23,8 @@ def whole(upper: Layout, lower: Layout, binaries: Binaries) -> State:
     )
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path, whole: State) -> None:
-    """Nothing of a state is lost on the way through the file."""
+def test_a_saved_state_is_loaded_unchanged(tmp_path: Path, whole: State) -> None:
+    """The file keeps every field of a state."""
     state.save(tmp_path, whole)
     assert state.load(tmp_path) == whole
 
@@ -38,42 +38,42 @@ def test_the_clusters_keep_their_order(tmp_path: Path, whole: State) -> None:
 
 
 def test_saving_leaves_one_file(tmp_path: Path, whole: State) -> None:
-    """The file is written beside its place and renamed; nothing stays behind."""
+    """The temporary file is renamed, so no other file is left."""
     state.save(tmp_path, whole)
     state.save(tmp_path, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_the_later_state_counts(tmp_path: Path, whole: State) -> None:
-    """Saving replaces what was there."""
+def test_the_later_state_replaces_the_earlier_one(tmp_path: Path, whole: State) -> None:
+    """A second save overwrites the first."""
     state.save(tmp_path, whole)
     whole.clusters["lower-a"].processes["kwok"] = Process(1, 2, [], "")
     state.save(tmp_path, whole)
     assert state.load(tmp_path) == whole
 
 
-def test_a_half_written_state_does_not_count(tmp_path: Path, whole: State) -> None:
-    """A writer that was killed before renaming left the former state in force."""
+def test_an_unfinished_state_file_is_ignored(tmp_path: Path, whole: State) -> None:
+    """If a writer is killed before the rename, the previous state remains valid."""
     state.save(tmp_path, whole)
     (tmp_path / state.NEW_FILE).write_text('{"identity": "half')
     assert state.load(tmp_path) == whole
 
 
-def test_where_no_file_is_there_is_no_sandbox(tmp_path: Path) -> None:
-    """Neither an empty directory nor a missing one is an error."""
+def test_no_state_is_loaded_without_a_file(tmp_path: Path) -> None:
+    """Neither an empty nor a missing directory is an error."""
     assert state.load(tmp_path) is None
     assert state.load(tmp_path / "missing") is None
 
 
-def test_a_file_is_no_sandboxs_directory(tmp_path: Path) -> None:
-    """A path that leads through a file has no sandbox."""
+def test_a_path_that_is_a_file_has_no_state(tmp_path: Path) -> None:
+    """A file in place of the directory is no error."""
     (tmp_path / "file").write_text("")
     assert state.load(tmp_path / "file") is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"identity": 3}', '{"identity": "a"}'])
-def test_a_foreign_file_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
-    """A state.json that is not ours is an error that names it and the way out."""
+def test_a_foreign_state_file_is_an_error(tmp_path: Path, content: str) -> None:
+    """The error names the file and the remedy."""
     (tmp_path / state.FILE).write_text(content)
     with pytest.raises(SandboxError, match=r"state\.json: not the state of a sandbox .* another --dir"):
         state.load(tmp_path)

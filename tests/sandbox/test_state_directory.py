@@ -1,4 +1,4 @@
-"""The sandbox's directory: made, locked, and given back as it was found."""
+"""Tests of the sandbox's directory: it is created, locked, and left as it was before."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ with claimed(Path(sys.argv[1])):
 
 
 def lockable(directory: Path) -> bool:
-    """Report whether nobody holds the directory's lock."""
+    """Report whether no process holds the directory's lock."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,7 +37,7 @@ def lockable(directory: Path) -> bool:
 
 
 def holder(directory: Path, last: str = "pass") -> subprocess.Popen[str]:
-    """Start a process that holds the directory until its input ends, and then does `last`."""
+    """Start a process that holds the directory until its input ends, and then runs `last`."""
     return subprocess.Popen(
         [sys.executable, "-c", HOLDER.format(last=last), str(directory)],
         stdin=subprocess.PIPE,
@@ -53,28 +53,28 @@ def wait_until_held(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "held\n"
 
 
-def test_a_place_where_no_directory_can_be_is_refused() -> None:
-    """The kernel answers there as if another command had just deleted the directory."""
+def test_a_directory_that_cannot_be_created_is_an_error() -> None:
+    """In /proc the kernel answers as if another command had just deleted the directory."""
     with pytest.raises(SandboxError, match="use another directory with --dir"), claimed(Path("/proc/sandbox/here")):
         pass
 
 
-def test_a_missing_directory_is_made(tmp_path: Path) -> None:
-    """All folders on the way to it are made and named, the deepest first."""
+def test_a_missing_directory_is_created(tmp_path: Path) -> None:
+    """Its missing parents are created and recorded too, the deepest first."""
     directory = tmp_path / "a" / "b"
     with claimed(directory) as claim:
         assert directory.is_dir()
         assert claim.made == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
 
 
-def test_a_directory_that_is_there_was_not_made(tmp_path: Path) -> None:
-    """What existed before does not count as made for the sandbox."""
+def test_an_existing_directory_is_not_recorded_as_created(tmp_path: Path) -> None:
+    """A directory that existed before was not created for the sandbox."""
     with claimed(tmp_path) as claim:
         assert claim.made == []
 
 
-def test_the_lock_is_held_inside_the_block_only(tmp_path: Path) -> None:
-    """Nobody else gets it meanwhile, everybody afterwards."""
+def test_the_lock_is_held_only_inside_the_block(tmp_path: Path) -> None:
+    """No other process gets it within the block, and any can get it afterwards."""
     with claimed(tmp_path):
         assert not lockable(tmp_path)
     assert lockable(tmp_path)
@@ -87,7 +87,7 @@ def test_the_lock_leaves_no_file(tmp_path: Path) -> None:
 
 
 def winner_of(one: subprocess.Popen[str], two: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    """Return the process that says first that it holds the lock; the other one must not have said so."""
+    """Return the process that reports first that it holds the lock; the other one must not have reported so."""
     ready, _, _ = select.select([one.stdout, two.stdout], [], [], 30)
     assert len(ready) == 1
     winner = one if ready[0] is one.stdout else two
@@ -96,8 +96,8 @@ def winner_of(one: subprocess.Popen[str], two: subprocess.Popen[str]) -> subproc
 
 
 @pytest.mark.process
-def test_a_second_one_waits_for_the_first(tmp_path: Path) -> None:
-    """A claim returns only when the one before it has ended."""
+def test_a_second_claim_waits_for_the_first(tmp_path: Path) -> None:
+    """It returns only when the holder has ended."""
     with holder(tmp_path) as one, holder(tmp_path) as two:
         first = winner_of(one, two)
         second = two if first is one else one
@@ -110,7 +110,7 @@ def test_a_second_one_waits_for_the_first(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
-    """A killed command keeps nobody out."""
+    """A killed command does not block later ones."""
     with holder(tmp_path) as process:
         wait_until_held(process)
         assert not lockable(tmp_path)
@@ -119,8 +119,8 @@ def test_the_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_directory_that_went_meanwhile_is_made_again(tmp_path: Path) -> None:
-    """Whoever waited for a directory that was then removed gets a new one."""
+def test_a_directory_that_was_removed_during_the_wait_is_created_again(tmp_path: Path) -> None:
+    """A process that waited for the lock of a removed directory gets a new one."""
     directory = tmp_path / "s"
     with holder(directory, "Path(sys.argv[1]).rmdir()") as process:
         wait_until_held(process)
@@ -131,8 +131,8 @@ def test_a_directory_that_went_meanwhile_is_made_again(tmp_path: Path) -> None:
             assert not lockable(directory)
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
-    """The error says which path is in the way, and what to do."""
+def test_a_file_in_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    """The error has the path and the remedy."""
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(SandboxError, match=r"file.*Not a directory; use another directory"),
@@ -141,8 +141,8 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_only_what_is_ours_is_removed(tmp_path: Path) -> None:
-    """Named files and folders go, others stay."""
+def test_only_named_entries_are_removed(tmp_path: Path) -> None:
+    """Named files and folders are removed, and all others are kept."""
     (tmp_path / "upper" / "etcd").mkdir(parents=True)
     (tmp_path / "upper" / "etcd" / "db").write_text("x")
     (tmp_path / "upper.kubeconfig").write_text("x")
@@ -151,8 +151,8 @@ def test_only_what_is_ours_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_link_is_removed_and_not_followed(tmp_path: Path) -> None:
-    """Somebody who put a link in place of a folder keeps what it leads to."""
+def test_a_symbolic_link_is_removed_and_not_followed(tmp_path: Path) -> None:
+    """If a link replaced a folder, its target is kept."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("x")
     (tmp_path / "upper").symlink_to(tmp_path / "precious")
@@ -161,16 +161,16 @@ def test_a_link_is_removed_and_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious" / "file").exists()
 
 
-def test_empty_directories_that_were_made_go(tmp_path: Path) -> None:
-    """The deepest goes first, and what was there before stays."""
+def test_empty_directories_that_were_created_are_removed(tmp_path: Path) -> None:
+    """The deepest is removed first, and directories that existed before are kept."""
     with claimed(tmp_path / "a" / "b") as claim:
         made = claim.made
     assert stop.remove_made(tmp_path / "a" / "b", made) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_with_other_files_stays(tmp_path: Path) -> None:
-    """What is left is named, and neither its directory nor those above are removed."""
+def test_a_directory_with_other_files_is_kept(tmp_path: Path) -> None:
+    """Its files are reported, and its parents are not removed either."""
     with claimed(tmp_path / "a" / "b") as claim:
         made = claim.made
     (tmp_path / "a" / "b" / "notes.txt").write_text("x")
@@ -178,13 +178,13 @@ def test_a_directory_with_other_files_stays(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "notes.txt").exists()
 
 
-def test_a_directory_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
-    """Removing twice removes once."""
+def test_removing_a_missing_directory_is_no_error(tmp_path: Path) -> None:
+    """The directory may have been removed before."""
     missing = tmp_path / "gone"
     assert stop.remove_made(missing, [str(missing)]) == []
 
 
-def test_ending_where_nothing_is_makes_nothing(tmp_path: Path) -> None:
-    """No directory is made only to find out that there is no sandbox in it."""
+def test_ending_a_missing_sandbox_creates_no_directory(tmp_path: Path) -> None:
+    """The directory is not created only to look for a sandbox in it."""
     assert stop.end(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()

@@ -1,4 +1,4 @@
-"""The guard: a start that ends badly leaves nothing, however it ends.
+"""Tests of the guard: a failed start leaves nothing, however it ends.
 
 The starts here are stand-ins that begin a guard and a process that sleeps; those with real control planes are in
 test_lifecycle_real.py.
@@ -48,7 +48,7 @@ if word == "bound":
 
 
 class Start:
-    """A stand-in's start of a sandbox, in a process of its own; made by the fixture `begin`."""
+    """A stand-in for the start of a sandbox, in a separate process."""
 
     def __init__(self, directory: Path, word: str) -> None:
         self.directory = directory
@@ -67,7 +67,7 @@ class Start:
         return processes.marked(self.identity)
 
     def end(self, number: signal.Signals) -> None:
-        """End the start by a signal, and wait for the guard to let go of the directory."""
+        """End the start by a signal, and wait until the guard releases the directory."""
         descriptor = open_directory(self.directory)
         self.process.send_signal(number)
         self.process.communicate()
@@ -76,7 +76,7 @@ class Start:
 
 @pytest.fixture
 def starts() -> Iterator[list[Start]]:
-    """Starts that are all over when the test is."""
+    """A list of starts, which are all ended after the test."""
     begun: list[Start] = []
     yield begun
     for start in begun:
@@ -87,10 +87,8 @@ def starts() -> Iterator[list[Start]]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("word", ["begun", "stateless"])
-def test_a_start_that_is_killed_leaves_nothing(
-    tmp_path: Path, starts: list[Start], number: signal.Signals, word: str
-) -> None:
-    """Neither a process nor a file is left, whether the state was written yet or not."""
+def test_a_killed_start_leaves_nothing(tmp_path: Path, starts: list[Start], number: signal.Signals, word: str) -> None:
+    """No process and no file is left, whether or not the state had been written."""
     start = Start(tmp_path / "s", word)
     starts.append(start)
     until(start.left, "the start's process")
@@ -99,8 +97,8 @@ def test_a_start_that_is_killed_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_others_files_survive_a_start_that_is_killed(tmp_path: Path, starts: list[Start]) -> None:
-    """A directory that was there before stays, with what was in it."""
+def test_other_files_survive_a_killed_start(tmp_path: Path, starts: list[Start]) -> None:
+    """A directory that existed before is kept with its content."""
     (tmp_path / "notes.txt").write_text("mine")
     start = Start(tmp_path, "begun")
     starts.append(start)
@@ -108,8 +106,8 @@ def test_others_files_survive_a_start_that_is_killed(tmp_path: Path, starts: lis
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_what_is_to_be_kept_outlives_its_start(tmp_path: Path, starts: list[Start]) -> None:
-    """Once the guard was released, the end of the starter ends nothing."""
+def test_a_sandbox_survives_its_start_if_the_guard_is_released(tmp_path: Path, starts: list[Start]) -> None:
+    """After the release, the starter's end does not end the sandbox."""
     start = Start(tmp_path / "s", "kept")
     starts.append(start)
     start.process.communicate()
@@ -119,7 +117,7 @@ def test_what_is_to_be_kept_outlives_its_start(tmp_path: Path, starts: list[Star
 
 
 def test_a_bound_sandbox_ends_with_its_starter(tmp_path: Path, starts: list[Start]) -> None:
-    """A sandbox that belongs to a process goes with it, even by SIGKILL long after the start."""
+    """It ends even if the starter gets a SIGKILL long after the start."""
     start = Start(tmp_path / "s", "bound")
     starts.append(start)
     start.process.kill()
@@ -127,8 +125,8 @@ def test_a_bound_sandbox_ends_with_its_starter(tmp_path: Path, starts: list[Star
     assert start.left() == []
 
 
-def test_a_bound_sandbox_can_be_worked_on(tmp_path: Path, starts: list[Start]) -> None:
-    """The guard of a running sandbox does not keep others from its directory."""
+def test_a_bound_sandbox_does_not_keep_its_directory_locked(tmp_path: Path, starts: list[Start]) -> None:
+    """Other commands can lock the directory while the guard watches."""
     start = Start(tmp_path / "s", "bound")
     starts.append(start)
     with claimed(start.directory) as claim:
@@ -136,8 +134,8 @@ def test_a_bound_sandbox_can_be_worked_on(tmp_path: Path, starts: list[Start]) -
     assert start.left()
 
 
-def test_a_later_sandbox_in_the_same_place_is_not_touched(tmp_path: Path) -> None:
-    """A guard cleans up after its own sandbox only."""
+def test_a_later_sandbox_in_the_same_directory_is_not_removed(tmp_path: Path) -> None:
+    """A guard removes only its own sandbox."""
     later = State("later", Options(), ["upper"], [])
     state.save(tmp_path, later)
     (tmp_path / "upper").mkdir()
@@ -153,16 +151,16 @@ def begin(directory: Path, identity: str) -> stop.CleanupGuard:
         return stop.begin(directory, identity, claim.made, claim.descriptor)
 
 
-def test_an_error_in_the_start_cleans_up_before_it_is_told(tmp_path: Path) -> None:
-    """When the error arrives everything is gone already."""
+def test_an_error_during_the_start_is_raised_after_the_cleanup(tmp_path: Path) -> None:
+    """All files are removed before the caller gets the error."""
     watching = begin(tmp_path / "s", uuid.uuid4().hex)
     with pytest.raises(ValueError, match="went wrong"), stop.unless_done(watching, bound=False):
         raise ValueError("went wrong")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_an_error_everything_stays(tmp_path: Path) -> None:
-    """A start that went well keeps its files, and the guard has gone."""
+def test_without_an_error_all_files_are_kept(tmp_path: Path) -> None:
+    """The state of a successful start is still there when the guard has ended."""
     watching = begin(tmp_path / "s", uuid.uuid4().hex)
     with stop.unless_done(watching, bound=False):
         pass

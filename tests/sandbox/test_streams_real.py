@@ -1,4 +1,4 @@
-"""`kubectl logs`, `exec`, `attach` and `port-forward` on the nodes of a lower cluster, as on real ones."""
+"""Tests of `kubectl logs`, `exec`, `attach` and `port-forward` on nodes of a lower cluster, as on real nodes."""
 
 import contextlib
 import hashlib
@@ -70,14 +70,14 @@ def execute(pod: Sandbox, *command: str, stdin: str | None = None) -> subprocess
 
 
 def logs(pod: Sandbox, *flags: str) -> str:
-    """Return what kubectl logs shows of the container whose log the test wrote."""
+    """Return the output of kubectl logs for the pod."""
     shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", *flags, cluster=LOWER)
     assert shown.returncode == 0, shown.stderr
     return shown.stdout
 
 
 def log_file(pod: Sandbox, container: str) -> Path:
-    """Return the path of a container's log; its folder exists."""
+    """Return the path of a container's log, after the creation of its folder."""
     path = pod.clusters[LOWER].logs / SPACE / "web" / f"{container}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -90,40 +90,40 @@ def written(pod: Sandbox) -> Sandbox:
     return pod
 
 
-def test_exec_shows_both_outputs(pod: Sandbox) -> None:
-    """Standard output and standard error arrive apart."""
+def test_exec_separates_stdout_and_stderr(pod: Sandbox) -> None:
+    """Kubectl writes each to its own stream."""
     done = execute(pod, "sh", "-c", "echo out; echo err >&2")
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "err\n")
 
 
 @pytest.mark.parametrize("code", [1, 7, 255])
 def test_exec_reports_the_exit_code(pod: Sandbox, code: int) -> None:
-    """Kubectl ends as the command did."""
+    """Kubectl exits with the code of the command."""
     done = execute(pod, "sh", "-c", f"exit {code}")
     assert done.returncode == code
     assert f"exit code {code}" in done.stderr
 
 
 def test_exec_reports_a_signal_as_shells_do(pod: Sandbox) -> None:
-    """A killed command ends with 128 and the signal's number."""
+    """The exit code of a killed command is 128 plus the signal's number."""
     assert execute(pod, "sh", "-c", "kill -9 $$").returncode == 137
 
 
-def test_exec_of_what_is_not_there_is_an_error(pod: Sandbox) -> None:
+def test_exec_of_a_missing_command_is_an_error(pod: Sandbox) -> None:
     """The error names the command."""
     done = execute(pod, "no-such-command")
     assert done.returncode != 0
     assert "no-such-command" in done.stderr
 
 
-def test_exec_hands_input_on_and_ends_with_it(pod: Sandbox) -> None:
-    """A command that reads to the end of its input ends when the input does."""
+def test_exec_forwards_input_until_its_end(pod: Sandbox) -> None:
+    """A command that reads all of its input ends when the input ends."""
     done = execute(pod, "cat", stdin="line one\nline two\n")
     assert (done.returncode, done.stdout) == (0, "line one\nline two\n")
 
 
-def test_exec_ends_though_its_input_goes_on(pod: Sandbox) -> None:
-    """A command may end before its input does, with its exit code."""
+def test_exec_ends_before_its_input_ends(pod: Sandbox) -> None:
+    """A command may end before its input does, with its own exit code."""
     command = pod.kubectl_command(
         "exec", "-i", f"--namespace={SPACE}", "web", "--", "sh", "-c", "exit 5", cluster=LOWER
     )
@@ -131,16 +131,16 @@ def test_exec_ends_though_its_input_goes_on(pod: Sandbox) -> None:
         assert process.wait(timeout=30) == 5
 
 
-def test_exec_starts_in_a_directory_of_its_own(pod: Sandbox) -> None:
-    """Files that a command makes are still there for the next one, and belong to the container."""
+def test_exec_starts_in_a_directory_of_the_container(pod: Sandbox) -> None:
+    """Files that one command creates are available to the next one."""
     execute(pod, "sh", "-c", "echo kept > file")
     work = pod.clusters[LOWER].work / SPACE / "web" / "first"
     assert execute(pod, "pwd").stdout == f"{work}\n"
     assert execute(pod, "cat", "file").stdout == "kept\n"
 
 
-def test_exec_knows_its_pod_and_nothing_of_the_user(pod: Sandbox) -> None:
-    """The host name is the pod's, and no variable of the one who started the sandbox is visible."""
+def test_exec_has_variables_of_the_pod_and_none_of_the_user(pod: Sandbox) -> None:
+    """The host name is the pod's, and no variable of the user who started the sandbox is visible."""
     names = dict(line.split("=", 1) for line in execute(pod, "env").stdout.splitlines() if "=" in line)
     assert names["HOSTNAME"] == "web"
     assert names["POD_NAMESPACE"] == SPACE
@@ -149,12 +149,12 @@ def test_exec_knows_its_pod_and_nothing_of_the_user(pod: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(("websocket", "amount"), [("true", 100 * MEBIBYTE), ("false", 20 * MEBIBYTE)])
-def test_exec_carries_a_great_deal_unchanged(pod: Sandbox, websocket: str, amount: int) -> None:
+def test_exec_transfers_large_output_unchanged(pod: Sandbox, websocket: str, amount: int) -> None:
     """Every byte arrives, by WebSocket and by SPDY.
 
-    The command ends when all of it has been read: the apiserver closes a SPDY connection without waiting for its
-    reader, and what is still on the way then is lost when kubectl happens to send a ping, as it does every five
-    seconds. So by SPDY it is less, which is through before the first one also on a busy machine.
+    The command ends when all of its output has been read: the apiserver closes a SPDY connection without waiting for
+    its reader, and the remaining data is lost if kubectl sends a ping at that moment, as it does every five seconds.
+    The amount is smaller by SPDY, so that it is transferred before the first ping even on a busy machine.
     """
     script = f"seq 1 99999999 | head -c {amount}"
     command = pod.kubectl_command(
@@ -176,8 +176,8 @@ def test_exec_carries_a_great_deal_unchanged(pod: Sandbox, websocket: str, amoun
     assert arrived.digest() == expected.digest()
 
 
-def test_a_log_is_there_without_preparation(pod: Sandbox) -> None:
-    """A container of which nothing is known has logged its start."""
+def test_a_container_has_a_log_by_default(pod: Sandbox) -> None:
+    """A container without a log file has logged its start."""
     assert logs(pod, "--container=first") == f"first started in pod {SPACE}/web\n"
 
 
@@ -202,41 +202,41 @@ def test_a_log_is_there_without_preparation(pod: Sandbox) -> None:
     ],
     ids=["all", "tail", "tail 0", "since time", "since", "limit", "limit of follow", "timestamps", "parts"],
 )
-def test_logs_takes_the_flags_of_kubectl(written: Sandbox, flags: tuple[str, ...], expected: str) -> None:
-    """Each flag shows what it shows on a real node; a line in parts is one line."""
+def test_logs_supports_the_flags_of_kubectl(written: Sandbox, flags: tuple[str, ...], expected: str) -> None:
+    """Each flag has the same effect as on a real node; a line in parts is one line."""
     assert logs(written, "--container=second", *flags) == expected
 
 
-def test_since_leaves_out_what_is_older(pod: Sandbox) -> None:
-    """Lines of the past are not shown when only the last seconds are asked for."""
+def test_since_omits_older_lines(pod: Sandbox) -> None:
+    """Only lines of the requested period are shown."""
     log_file(pod, "second").write_text("2001-01-01T00:00:01Z stdout F old\n")
     assert logs(pod, "--container=second", "--since=10s") == ""
 
 
-def test_since_counts_for_each_part_of_a_line(pod: Sandbox) -> None:
-    """A part has its own time, and outputs may be mixed."""
+def test_since_applies_to_each_part_of_a_line(pod: Sandbox) -> None:
+    """Each part has its own time, and parts of stdout and stderr may alternate."""
     lines = "2031-01-01T00:00:01Z stdout P ol\n2031-01-01T00:00:02Z stderr F err\n2031-01-01T00:00:03Z stdout F d\n"
     log_file(pod, "second").write_text(lines)
     assert logs(pod, "--container=second", "--since-time=2031-01-01T00:00:02Z") == "err\nd\n"
 
 
-def test_the_last_lines_of_a_long_log_are_found(pod: Sandbox) -> None:
-    """Also where each line ends at the end of a block of 4096 bytes, which is read at once."""
+def test_tail_finds_the_last_lines_of_a_long_log(pod: Sandbox) -> None:
+    """It finds them even if each line ends at the end of a block of 4096 bytes, the unit of reading."""
     head = "2031-01-01T00:00:01Z stdout F "
     texts = [letter * (4095 - len(head)) + "\n" for letter in "abcdef"]
     log_file(pod, "second").write_text("".join(head + text for text in texts))
     assert logs(pod, "--container=second", "--tail=3") == "".join(texts[3:])
 
 
-def test_a_line_without_an_end_is_shown(pod: Sandbox) -> None:
-    """It is the last one that a container has written; `--tail` does not count it, as on a real node."""
+def test_an_unterminated_line_is_shown(pod: Sandbox) -> None:
+    """It is the last line that a container has written; `--tail` does not count it, as on a real node."""
     log_file(pod, "second").write_text(LINES + "2031-01-01T00:00:05Z stdout F unended")
     assert logs(pod, "--container=second", "--since-time=2031-01-01T00:00:04Z") == "four\nunended"
     assert logs(pod, "--container=second", "--tail=1") == "four\n"
 
 
-def test_a_file_of_another_format_is_refused(pod: Sandbox) -> None:
-    """The message has its first line; a single such line among others is left out."""
+def test_a_log_of_another_format_is_refused(pod: Sandbox) -> None:
+    """The error has its first line; a single invalid line among valid ones is omitted."""
     log_file(pod, "second").write_text("plain text\n")
     shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=second", cluster=LOWER)
     assert shown.returncode != 0
@@ -245,15 +245,15 @@ def test_a_file_of_another_format_is_refused(pod: Sandbox) -> None:
     assert logs(pod, "--container=second") == "one\ntwo\nthree\nfour\n" * 2
 
 
-def test_there_is_no_previous_container(pod: Sandbox) -> None:
-    """No container was ever restarted, which kubectl is told."""
+def test_previous_logs_are_not_found(pod: Sandbox) -> None:
+    """The container never restarted, and kubectl gets an error."""
     shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=first", "--previous", cluster=LOWER)
     assert shown.returncode != 0
     assert "not found" in shown.stderr
 
 
 def test_a_log_can_be_followed(written: Sandbox) -> None:
-    """A line is shown when it is written, and the stream goes on until its file is removed."""
+    """A line is shown when it is written, and the stream continues until the file is removed."""
     path = log_file(written, "second")
     flags = ["logs", f"--namespace={SPACE}", "web", "--container=second", "--follow", "--tail=1"]
     with subprocess.Popen(written.kubectl_command(*flags, cluster=LOWER), stdout=subprocess.PIPE, text=True) as process:
@@ -268,8 +268,8 @@ def test_a_log_can_be_followed(written: Sandbox) -> None:
     assert process.returncode == 0
 
 
-def test_a_line_that_is_followed_is_shown_when_it_has_its_end(written: Sandbox) -> None:
-    """Not in pieces, as its writer writes it."""
+def test_a_followed_line_is_shown_when_it_is_complete(written: Sandbox) -> None:
+    """A line that is written in pieces is shown at once."""
     path = log_file(written, "second")
     flags = ["logs", f"--namespace={SPACE}", "web", "--container=second", "--follow", "--timestamps", "--tail=1"]
     with subprocess.Popen(written.kubectl_command(*flags, cluster=LOWER), stdout=subprocess.PIPE, text=True) as process:
@@ -284,8 +284,8 @@ def test_a_line_that_is_followed_is_shown_when_it_has_its_end(written: Sandbox) 
     assert process.returncode == 0
 
 
-def test_many_can_follow_the_same_log(written: Sandbox) -> None:
-    """One that leaves does not end the others, nor does the end of another log."""
+def test_several_readers_can_follow_the_same_log(written: Sandbox) -> None:
+    """Neither a reader that leaves nor the end of another log ends the other streams."""
     paths = [log_file(written, name) for name in ("first", "second")]
     for path in paths:
         path.write_text(LINES)
@@ -309,13 +309,13 @@ def test_many_can_follow_the_same_log(written: Sandbox) -> None:
 
 
 def _line(process: subprocess.Popen[str]) -> str:
-    """Return the next line of a command's output, "" at its end."""
+    """Return the next line of a command's output, or "" at its end."""
     assert process.stdout is not None
     return process.stdout.readline()
 
 
-def test_attach_shows_what_is_logged_from_now_on(written: Sandbox) -> None:
-    """What was logged before is not shown."""
+def test_attach_shows_only_new_lines(written: Sandbox) -> None:
+    """Lines that were logged before are not shown."""
     path = log_file(written, "second")
     command = written.kubectl_command(
         "attach", "--quiet", f"--namespace={SPACE}", "web", "--container=second", cluster=LOWER
@@ -330,7 +330,10 @@ def test_attach_shows_what_is_logged_from_now_on(written: Sandbox) -> None:
 
 
 def _followed(sandbox: Sandbox, path: Path) -> bool:
-    """Report whether the endpoint watches the file, as the kernel lists it: "inotify wd:1 ino:2a sdev:..."."""
+    """Report whether the endpoint watches the file.
+
+    The kernel lists watches in fdinfo as "inotify wd:1 ino:2a sdev:...".
+    """
     watched = f" ino:{path.stat().st_ino:x} "
     for description in Path(f"/proc/{sandbox.clusters[LOWER].pids['endpoint']}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since it was listed
@@ -354,7 +357,7 @@ class Hello(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """The port of a server on this machine, which is every pod's network here."""
+    """The port of a server on this machine, whose network all pods of the sandbox share."""
     serving = http.server.ThreadingHTTPServer((LOOPBACK, 0), Hello)
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -381,7 +384,7 @@ def test_a_port_can_be_forwarded(pod: Sandbox, server: int) -> None:
 
 
 def call(pod: Sandbox, credential: str | None, path: str) -> int:
-    """Call the endpoint without the apiserver; return the status of its answer."""
+    """Call the endpoint directly, without the apiserver, and return the status of its answer."""
     cluster = pod.clusters[LOWER]
     pki = cluster.audit_log.parent / "pki"
     context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
@@ -395,14 +398,14 @@ def call(pod: Sandbox, credential: str | None, path: str) -> int:
         connection.close()
 
 
-def test_a_stranger_is_not_even_heard(pod: Sandbox) -> None:
-    """Without a certificate of the cluster the connection ends."""
+def test_a_client_without_a_certificate_cannot_connect(pod: Sandbox) -> None:
+    """The endpoint ends the connection of a client without a certificate of the cluster."""
     with pytest.raises((ssl.SSLError, ConnectionError)):
         call(pod, None, "/healthz")
 
 
-def test_only_the_apiserver_may_run_commands(pod: Sandbox) -> None:
-    """Another certificate of the cluster is refused, an administrator's too."""
+def test_only_the_apiserver_may_call_the_endpoint(pod: Sandbox) -> None:
+    """Another certificate of the cluster is refused, even an administrator's."""
     assert call(pod, "admin", "/healthz") == 403
     assert call(pod, "kubelet-client", "/healthz") == 200
 
@@ -417,12 +420,12 @@ def test_only_the_apiserver_may_run_commands(pod: Sandbox) -> None:
         "/containerLogs/streams/web/UPPER",
     ],
 )
-def test_a_name_never_leads_out_of_its_folder(pod: Sandbox, path: str) -> None:
-    """What is no name is refused before any file is looked for."""
+def test_a_path_with_an_invalid_name_is_refused(pod: Sandbox, path: str) -> None:
+    """Invalid names are refused before any file is opened, so no name leads out of its folder."""
     assert call(pod, "kubelet-client", path) in {301, 307, 400}
 
 
 @pytest.mark.parametrize("query", ["tailLines=x", "limitBytes=-1", "sinceSeconds=1.5", "sinceTime=yesterday"])
-def test_an_option_that_is_none_is_refused(pod: Sandbox, query: str) -> None:
-    """A number that is none does not become 0."""
+def test_an_invalid_log_option_is_refused(pod: Sandbox, query: str) -> None:
+    """An invalid number is not treated as 0."""
     assert call(pod, "kubelet-client", f"/containerLogs/{SPACE}/web/first?{query}") == 400

@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order: no pod is lost, run twice, or let go while it runs, and no stranger's is touched.
+"""Tests of random orders of events: no pod is lost, run twice or removed while it runs, and no foreign pod is changed.
 
-Users, kubelets, strangers, networks and crashes take turns at random with the engine, on clusters so small that names
-collide. What must never happen is looked at with each request of the engine; what must hold in the end, once
-everybody has done what they are there for.
+Users, kubelets, other clients, networks and crashes act at random between actions of the engine, on clusters so small
+that names collide. Safety is checked at each request of the engine; the final state is checked after all actors have
+finished their work.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ SETTINGS = Ref(UPPER, CONFIG_MAP, "shop", "settings")
 
 
 class Act(NamedTuple):
-    """Something that somebody does; what it does not apply to at that moment it leaves alone.
+    """An action of an actor, which has no effect if it does not apply at that moment.
 
-    `calm`: the engine gets the time to do all that it has to do about each thing before the next.
+    `calm`: the engine gets the time to finish its work after each part of the action.
     """
 
     what: str
@@ -45,7 +45,7 @@ ACTS = (
     "late, fail, make, delete", "late, fail, replace, delete, answer", "late above, replace", "late above, gc", "hear",
     "fail", "fail above", "late", "restart", "fail, restart", "relist", "settings", "moment",
 )  # fmt: skip
-"""What happens one after the other to one pod, or in one cluster."""
+"""Sequences of actions on one pod, or in one cluster."""
 
 anything = some.builds(
     Act,
@@ -58,7 +58,7 @@ anything = some.builds(
 
 
 class Play:
-    """A stage where acts are played, and the engine is watched."""
+    """A stage on which actions are played, and the engine is observed."""
 
     def __init__(self) -> None:
         self.stage = Stage(prompt=False)
@@ -72,10 +72,10 @@ class Play:
         self.stage.clusters[UPPER].watched = self.above
         self.stage.start()
 
-    # What must never happen.
+    # Safety: what must never happen.
 
     def below(self, verb: str, ref: Ref, body: Manifest) -> None:
-        """A pod that has run is not made again, a living pod's is not ended, and strangers' are not touched."""
+        """Record a wrong request to a lower: a second run, the deletion of a live pod, or of a foreign one."""
         if ref in self.foreign and verb == "delete":
             self.wrongs.append(f"{ref} is not ours")
         if ref.kind != POD:
@@ -89,29 +89,29 @@ class Play:
             self.wrongs += [f"{ref} is ended though its upper pod lives"] if mine else []
 
     def above(self, verb: str, ref: Ref, body: Manifest) -> None:
-        """An upper pod is let go only when its lower pod is gone."""
+        """Record the deletion of an upper pod whose lower pod still exists."""
         if verb == "delete" and ref.kind == POD:
             left = [cluster for cluster, lower in self.ours(ref.name) if upper_uid_of(lower) == uid(body)]
             self.wrongs += [f"{ref} goes while it runs in {cluster}" for cluster in left]
 
     def ours(self, name: str) -> Iterator[tuple[str, Manifest]]:
-        """Yield our lower pods of a name, with their clusters."""
+        """Yield the lower pods of this topology with a name, and their clusters."""
         for cluster in LOWERS:
             lower = self.stage.find(Ref(cluster, POD, "shop", name))
             if lower is not None and is_ours(lower, self.stage.world.owner):
                 yield cluster, lower
 
-    # What happens.
+    # Actions.
 
     async def happen(self, act: Act) -> None:
-        """Let an act happen, with or without time for the engine in between."""
+        """Play an action, with or without time for the engine between its parts."""
         for what in act.what.split(", "):
             await self.act(act._replace(what=what))
             if act.calm:
                 await self.stage.settle()
 
     async def act(self, act: Act) -> None:
-        """Let one thing happen: to the pod above, to its lower pod, to a stranger in its place, or to the weather."""
+        """Play one part: on the upper pod, its lower pod, a foreign pod in its place, or the environment."""
         above = Ref(UPPER, POD, "shop", act.name)
         upper = self.stage.find(above)
         below = above._replace(cluster=upper["spec"]["nodeName"] if upper else act.lower)
@@ -148,7 +148,7 @@ class Play:
             self.say(below, "Running" if act.what == "run" else "Succeeded")
 
     def take(self, below: Ref, act: Act, *, free: bool) -> None:
-        """Create a stranger's object of that name, or delete it."""
+        """Create a foreign object of that name, or delete it."""
         if act.what == "squat" and free:
             place(self.stage, below.cluster, {"pod": f"shop/{act.name}", "at": "n1", "forged": act.number == 0})
             self.foreign[below] = version(self.stage.find(below))
@@ -157,7 +157,7 @@ class Play:
             del self.foreign[below]
 
     async def weather(self, act: Act) -> None:
-        """Let something happen to clusters, connections, or the engine itself."""
+        """Change the state of clusters, connections, or the engine itself."""
         stage, cluster = self.stage, UPPER if "above" in act.what else act.lower
         match act.what.split()[0]:
             case "silence":
@@ -176,7 +176,7 @@ class Play:
                 await self.other(act)
 
     async def other(self, act: Act) -> None:
-        """Let a kubelet be done, a list come, the ConfigMap go or come, or a moment pass."""
+        """End a kubelet's deletions, deliver a list, toggle the ConfigMap, or let a moment pass."""
         match act.what:
             case "end":
                 self.end(act.lower)
@@ -189,7 +189,7 @@ class Play:
                     await asyncio.sleep(0)
 
     def make(self, act: Act) -> None:
-        """Create and bind a pod, every other one with a ConfigMap."""
+        """Create and bind a pod; every other one refers to a ConfigMap."""
         self.made += 1
         volumes = [{"name": "c", "configMap": {"name": "settings"}}] if act.number % 2 else []
         entry = {"pod": f"shop/{act.name}", "at": act.lower, "meta": {"uid": f"{act.name}-{self.made}"}}
@@ -197,14 +197,14 @@ class Play:
         place(self.stage, UPPER, {**entry, "spec": spec})
 
     def say(self, below: Ref, phase: str) -> None:
-        """Write a lower pod's status as its kubelet does, unless it ended."""
+        """Write a lower pod's status as its kubelet does, unless the pod has ended."""
         seen = self.stage.find(below)
         assert seen is not None
         if seen["status"]["phase"] != "Succeeded":
             self.stage.clusters[below.cluster].alter(below, lambda pod: pod["status"].update(phase=phase))
 
     def end(self, lower: str) -> None:
-        """Finish, as kubelets do, what is terminating."""
+        """Finish the deletion of terminating pods, as kubelets do."""
         for name in NAMES:
             ref = Ref(lower, POD, "shop", name)
             if "deletionTimestamp" in metadata(self.stage.find(ref) or {}):
@@ -218,17 +218,17 @@ class Play:
             place(self.stage, UPPER, {"configMap": "shop/settings", "data": {"mode": "fast"}})
 
     def mend(self, *clusters: str) -> None:
-        """Let clusters respond again."""
+        """Make clusters respond again."""
         for cluster in clusters:
             self.stage.clusters[cluster].failing = 0
             self.stage.clusters[cluster].down = False
             if cluster != UPPER:
                 self.stage.quieten(cluster, 0)
 
-    # What must hold in the end.
+    # The final state: what must hold in the end.
 
     async def rest(self) -> None:
-        """Let everybody work until nothing is left to do."""
+        """Let all actors work until no work is left."""
         self.mend(*CLUSTERS)
         for cluster in CLUSTERS:
             self.stage.hear(cluster)
@@ -241,7 +241,7 @@ class Play:
         await self.stage.calm(12)
 
     def remains(self) -> Iterator[str]:
-        """Yield what is not as it should be in the end."""
+        """Yield everything that is wrong in the end."""
         yield from self.wrongs
         for ref, before in self.foreign.items():
             if version(self.stage.find(ref)) != before:
@@ -250,7 +250,7 @@ class Play:
             yield from self.remains_of(name)
 
     def remains_of(self, name: str) -> Iterator[str]:
-        """Yield what is not as it should be with the pods of a name."""
+        """Yield everything that is wrong in the end with the pods of a name."""
         upper = self.stage.find(Ref(UPPER, POD, "shop", name))
         found = [(cluster, upper_uid_of(lower)) for cluster, lower in self.ours(name)]
         if upper is None:
@@ -267,23 +267,23 @@ class Play:
 
 
 def version(manifest: Manifest | None) -> str:
-    """Return an object's resourceVersion, "" for none."""
+    """Return an object's resourceVersion, or "" if there is none."""
     return str(metadata(manifest or {}).get("resourceVersion", ""))
 
 
 def upper_uid_of_body(body: Manifest) -> str:
-    """Return the UID of the upper pod that a new lower pod says it is made for."""
+    """Return the UID of the upper pod for which a new lower pod is created."""
     return annotations(body)["tensile-kube.io/upper-uid"]
 
 
 def has_run(upper: Manifest) -> bool:
-    """Report whether an upper pod says that it ran."""
+    """Report whether the status of an upper pod shows that it has run."""
     return upper["status"]["phase"] != "Pending"
 
 
 @in_virtual_time
 async def play(acts: list[Act], wrongs: list[str], writes: list[tuple[str, Ref]]) -> None:
-    """Play all acts and give what went wrong, and what was still written when all was done."""
+    """Play all actions, and record what went wrong and what was still written in the end."""
     scene = Play()
     try:
         for act in acts:
@@ -301,7 +301,7 @@ async def play(acts: list[Act], wrongs: list[str], writes: list[tuple[str, Ref]]
 
 
 def one(what: str) -> Act:
-    """Let something happen to pod one on lower-a, with time in between."""
+    """Return an action on pod one in lower-a, with time between its parts."""
     return Act(what, "one", A, 0, calm=True)
 
 
@@ -312,7 +312,7 @@ def one(what: str) -> Act:
 @examples(150, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(some.lists(anything, max_size=20))
 def test_no_order_of_events_harms_a_pod(acts: list[Act]) -> None:
-    """Nothing forbidden is ever asked for; in the end all is as declared; and then nothing is written any more."""
+    """No forbidden request is made, the final state is as declared, and the engine then writes no more."""
     wrongs: list[str] = []
     writes: list[tuple[str, Ref]] = []
     play(acts, wrongs, writes)

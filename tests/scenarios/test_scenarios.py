@@ -1,6 +1,6 @@
-"""Scenarios: a topology and the state of clusters go in, what the engine does about it comes out as recorded text.
+"""Tests of scenarios: a topology and cluster states are the input, and the engine's actions are compared with a record.
 
-Each YAML file here has a text of the same name beside it. TENSILE_RECORD=1 in the environment writes the texts anew:
+Each YAML file in this folder has a text of the same name. TENSILE_RECORD=1 in the environment records the texts again:
 read what changed before you keep it.
 """
 
@@ -49,7 +49,7 @@ def _indented(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
-    """What the engine does is what was recorded."""
+    """The engine's actions are the recorded ones."""
     record = path.with_suffix(".txt")
     lines: list[str] = []
     play(yaml.safe_load(path.read_text()), lines)

@@ -1,4 +1,4 @@
-"""What an edit changes, in words and lower by lower."""
+"""Tests of the comparison of topologies: the messages about changes, and the lowers that they affect."""
 
 import subprocess
 import sys
@@ -18,18 +18,18 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def topology(*lowers: str, more: str = "", name: str = "demo") -> Topology:
-    """Read a file of lowers, each NAME or NAME and more fields in flow style, and of other keys."""
+    """Parse a topology with these lowers, each NAME or NAME and more fields in flow style, and other keys."""
     items = "".join(f"- {{kubeconfig: k, name: {lower}}}\n" for lower in lowers)
     return parse(f"{HEAD.replace('demo', name)}lowers:{' []' if not lowers else ''}\n{items}{more}\n")
 
 
 def words(old: Topology, new: Topology) -> tuple[str, ...]:
-    """Return what comes into force."""
+    """Return the messages about the changes that are applied."""
     return edit(old, new).words
 
 
-def test_the_same_topology_is_no_edit() -> None:
-    """However it is written: nothing is named, nothing refused, and every lower is left alone."""
+def test_equal_topologies_have_no_changes() -> None:
+    """The form of the file does not matter: no change is listed or refused, and no lower is affected."""
     one = topology("a, node: {labels: {x: y}}", "b")
     other = parse(
         f"# a comment\n{HEAD}lowers:\n- name: a\n  kubeconfig: k\n  qps: 500\n"
@@ -42,8 +42,8 @@ def test_the_same_topology_is_no_edit() -> None:
 
 
 @pytest.mark.process
-def test_a_start_does_not_wait_for_what_compares_topologies() -> None:
-    """The first look at the file finds what is in force: it loads nothing, in the second that matters most."""
+def test_comparing_equal_topologies_does_not_import_deepdiff() -> None:
+    """The first comparison after a start finds no change, and an import would delay the start."""
     text = f"{HEAD}lowers: []\n"
     program = (
         "import sys; from tensile.topology import parse; from tensile.topology.diff import edit; "
@@ -52,29 +52,29 @@ def test_a_start_does_not_wait_for_what_compares_topologies() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_one_changed_label_is_all_that_is_named() -> None:
-    """Neither the fields beside it nor the other lower."""
+def test_a_changed_label_is_the_only_change_in_the_message() -> None:
+    """Other fields of the lower and other lowers are not listed."""
     old = topology("lower-a, qps: 7, node: {labels: {zone: b, rack: r}}", "lower-b, node: {labels: {zone: b}}")
     new = topology("lower-a, qps: 7, node: {labels: {zone: c, rack: r}}", "lower-b, node: {labels: {zone: b}}")
     assert words(old, new) == ("lowers[lower-a].node.labels.zone: b -> c",)
     assert edit(old, new).lowers == Lowers(NOTHING, NOTHING, frozenset(["lower-a"]))
 
 
-def test_lowers_come_and_go() -> None:
-    """Each is one line, not one for every field; who stays with the same port is left alone."""
+def test_added_and_removed_lowers_have_one_message_each() -> None:
+    """There is no message for each field, and the remaining lower is not affected."""
     found = edit(topology("a", "b"), topology("a", "c"))
     assert found.words == ("lower c added", "lower b removed")
     assert found.lowers == Lowers(frozenset("c"), frozenset("b"), NOTHING)
 
 
-def test_a_lower_that_stands_elsewhere_is_the_same() -> None:
-    """A node keeps the port that it has."""
+def test_a_lower_at_another_position_is_unchanged() -> None:
+    """Its node keeps its port."""
     found = edit(topology("a", "b"), topology("b", "a"))
     assert (found.words, found.lowers) == ((), Lowers(NOTHING, NOTHING, NOTHING))
 
 
-def test_a_port_of_a_node_is_followed() -> None:
-    """It is one of a lower's fields."""
+def test_a_changed_kubelet_port_of_a_node_is_applied() -> None:
+    """It is a field of the lower and needs no restart."""
     found = edit(topology("a, node: {kubeletPort: 5}"), topology("a, node: {kubeletPort: 6}"))
     assert (found.words, found.refused) == (("lowers[a].node.kubeletPort: 5 -> 6",), ())
 
@@ -95,14 +95,14 @@ def test_a_port_of_a_node_is_followed() -> None:
         ("node: {annotations: {a: b}}", "node: {annotations: {a: c}}", "node.annotations.a: b -> c"),
     ],
 )
-def test_a_change_in_a_lower_is_said_in_the_words_of_the_file(old: str, new: str, said: str) -> None:
-    """Keys as in the file, values as the file could have them; what is only text is quoted where it could be more."""
+def test_the_message_for_a_changed_lower_uses_keys_and_values_of_the_file(old: str, new: str, said: str) -> None:
+    """A text is quoted if it could also be another value."""
     start, end = (topology(f"a, serviceAccounts: {{identity: none}}, {fields}") for fields in (old, new))
     assert words(start, end) == (f"lowers[a].{said}",)
 
 
-def test_windows_are_written_on_one_line() -> None:
-    """Schedule, time zone and duration; their order in the file makes no difference."""
+def test_a_window_is_formatted_as_schedule_time_zone_and_duration() -> None:
+    """The order of windows in the file does not matter."""
     night = "{schedule: 0 2 * * *, duration: 4h}"
     weekend = "{schedule: 0 0 * * 6, duration: 48h, timeZone: Asia/Tokyo}"
     both = topology("a", more=f"windows: [{night}, {weekend}]")
@@ -112,8 +112,8 @@ def test_windows_are_written_on_one_line() -> None:
     assert concerns_all(both, fewer)
 
 
-def test_taints_are_written_as_kubectl_does() -> None:
-    """They are a set: another order is no change, another effect is another taint."""
+def test_taints_are_formatted_as_in_kubectl() -> None:
+    """They are a set: another order is no change, and another effect is another taint."""
     first, second = "{key: k, value: v, effect: NoSchedule}", "{key: k, effect: NoExecute}"
     both = topology(f"a, node: {{taints: [{first}, {second}]}}")
     assert words(both, topology(f"a, node: {{taints: [{second}, {first}]}}")) == ()
@@ -125,8 +125,8 @@ def test_taints_are_written_as_kubectl_does() -> None:
     )
 
 
-def test_a_long_value_is_cut() -> None:
-    """An annotation may have 256 KiB, a line of a log may not."""
+def test_a_long_value_is_truncated_in_the_message() -> None:
+    """An annotation may have 256 KiB, but a log line must be short."""
     (said,) = words(
         topology("a, node: {annotations: {k: v}}"), topology(f"a, node: {{annotations: {{k: {'x' * 999}}}}}")
     )
@@ -135,22 +135,22 @@ def test_a_long_value_is_cut() -> None:
     assert len(said) < 130
 
 
-def test_what_several_lowers_have_in_common_is_said_once() -> None:
-    """A new default concerns them all, but for the one that says otherwise."""
+def test_equal_changes_of_several_lowers_have_one_message() -> None:
+    """A changed default affects all lowers except those that set the field themselves."""
     old = topology("a", "b, qps: 7", "c")
     new = topology("a", "b, qps: 7", "c", more="lowerDefaults: {qps: 3}")
     assert words(old, new) == ("lowers[a, c].qps: 500 -> 3",)
     assert edit(old, new).lowers.changed == frozenset("ac")
 
 
-def test_a_default_without_effect_is_not_named() -> None:
-    """Every lower says otherwise, so nothing changes."""
+def test_a_changed_default_without_effect_is_not_listed() -> None:
+    """Every lower sets the field itself, so nothing changes."""
     found = edit(topology("a, qps: 7"), topology("a, qps: 7", more="lowerDefaults: {qps: 3}"))
     assert (found.words, found.lowers.changed) == ((), NOTHING)
 
 
-def test_what_lowers_inherit_from_the_topology_is_named_there_and_at_the_lowers() -> None:
-    """The file says the first, the second is what comes of it."""
+def test_a_changed_field_of_the_topology_is_listed_for_it_and_for_the_lowers_that_inherit_it() -> None:
+    """The first message is the change of the file, the second one its effect."""
     old, new = topology("a", more="onConflict: fail"), topology("a", more="onConflict: adopt")
     assert words(old, new) == ("onConflict: fail -> adopt", "lowers[a].onConflict: fail -> adopt")
 
@@ -165,15 +165,15 @@ def test_what_lowers_inherit_from_the_topology_is_named_there_and_at_the_lowers(
         ("webhook: {service: {namespace: n, name: m}}", 'webhook.service: null -> {"namespace": "n", "name": "m"}'),
     ],
 )
-def test_a_change_outside_the_lowers_is_said_in_the_words_of_the_file(more: str, said: str) -> None:
-    """And no lower is touched by it."""
+def test_the_message_for_a_change_outside_the_lowers_uses_keys_and_values_of_the_file(more: str, said: str) -> None:
+    """No lower is affected by it."""
     found = edit(topology("a"), topology("a", more=more))
     assert found.words == (said,)
     assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING)
 
 
-def test_name_and_upper_do_not_reload() -> None:
-    """They are refused by field and stay as in force; the rest of the edit holds."""
+def test_changes_of_name_and_upper_are_refused() -> None:
+    """They need a restart, so the active values are kept, and the other changes are applied."""
     old = topology("a", more="upper: {kubeconfig: u}")
     new = topology("a, qps: 3", more="upper: {kubeconfig: v, qps: 9}", name="other")
     found = edit(old, new)
@@ -191,18 +191,18 @@ def test_name_and_upper_do_not_reload() -> None:
 SERVERS = {"kubelet": "", "webhook": "enabled: true, ", "extender": "enabled: true, ", "telemetry": ""}
 """The sections of servers, all enabled."""
 REST = {"kubelet": "clientCAFile: ca, ", "extender": "strategy: binpack, ", "webhook": "ignoreSelectorKeys: [x], "}
-"""A field of each that reloads."""
+"""A field of each section that can be reloaded."""
 
 
 def serving(**fields: str) -> str:
-    """Write the sections of all servers, with these fields."""
+    """Return the sections of all servers, with these fields."""
     return "".join(f"{name}: {{{given}{fields.get(name, '')}}}\n" for name, given in SERVERS.items())
 
 
 @pytest.mark.parametrize("section", SERVERS)
 @pytest.mark.parametrize(("field", "value"), [("bind", "127.0.0.9"), ("port", "9")])
-def test_where_the_engine_listens_does_not_reload(section: str, field: str, value: str) -> None:
-    """It is refused by field and stays as in force; the rest of the edit holds, of that section too."""
+def test_a_change_of_the_address_or_port_of_a_server_is_refused(section: str, field: str, value: str) -> None:
+    """It needs a restart, so the active value is kept, and other changes, also of that section, are applied."""
     old = topology("a", more=serving())
     new = topology("a, qps: 3", more=serving(**{section: f"{REST.get(section, '')}{field}: {value}"}))
     found = edit(old, new)
@@ -216,8 +216,8 @@ def test_where_the_engine_listens_does_not_reload(section: str, field: str, valu
 
 
 @pytest.mark.parametrize("section", ["webhook", "extender"])
-def test_a_server_that_is_off_may_get_another_port(section: str) -> None:
-    """Nothing listens there: before it is enabled, as it is, or as it is disabled."""
+def test_the_port_of_a_disabled_server_can_be_changed(section: str) -> None:
+    """No server listens before it is enabled, while it is disabled, or when it is disabled by the same change."""
     texts = ("{}", "{port: 9}", "{enabled: true, port: 9}", "{enabled: false, port: 10}")
     row = [topology("a", more=f"{section}: {text}") for text in texts]
     for before, after in pairwise(row):
@@ -225,23 +225,23 @@ def test_a_server_that_is_off_may_get_another_port(section: str) -> None:
         assert edit(before, after).topology == after
 
 
-def test_without_a_refusal_the_new_topology_is_the_one_to_put_in_force() -> None:
-    """All that it says is there."""
+def test_the_topology_to_activate_is_the_new_one_if_no_change_is_refused() -> None:
+    """All its fields are as in the file."""
     new = topology("a", more="guard: {maxDeletes: 5}")
     found = edit(topology("a"), new)
     assert found.topology == new
 
 
-def test_a_lower_called_as_a_section_is_not_taken_for_it() -> None:
-    """`upper` is a good name for a lower cluster."""
+def test_a_lower_with_the_name_of_a_section_is_treated_as_a_lower() -> None:
+    """`upper` and `name` are valid names of lower clusters."""
     found = edit(topology("upper", "name"), topology("upper, qps: 3", "name, qps: 4"))
     assert found.refused == ()
     assert found.words == ("lowers[name].qps: 500 -> 4", "lowers[upper].qps: 500 -> 3")
 
 
 @given(st.data())
-def test_each_lower_has_one_fate(data: st.DataObject) -> None:
-    """Added, removed, changed or unaffected, whatever the edit; and back again is the reverse."""
+def test_each_lower_is_added_removed_changed_or_unaffected(data: st.DataObject) -> None:
+    """This holds for any edit, and the reverse edit has the reverse result."""
     names = st.lists(st.sampled_from("abcde"), unique=True)
     fields = st.sampled_from(["", ", qps: 7", ", node: {name: other, kubeletPort: 7}", ", maintenance: drain"])
     old, new = (
@@ -257,8 +257,8 @@ def test_each_lower_has_one_fate(data: st.DataObject) -> None:
     assert bool(there.words) == bool(added or removed or changed)
 
 
-def test_the_example_can_be_left_and_reached() -> None:
-    """Every field that a file can have is compared without an error, in both directions."""
+def test_the_example_topology_can_be_compared_with_an_empty_one_in_both_directions() -> None:
+    """It has every field that a file can have."""
     example, empty = parse(EXAMPLE), parse(EMPTY)
     assert "lower lower-a added" in words(empty, example)
     assert "kubelet.tlsKeyFile: pki/kubelet.key -> null" in words(example, empty)
@@ -275,8 +275,8 @@ def test_the_example_can_be_left_and_reached() -> None:
         "a, storageClasses: {x: y}",
     ],
 )
-def test_an_edit_of_one_lower_concerns_no_other(lower: str) -> None:
-    """What its virtual node shows of it reaches the others with its Node."""
+def test_a_change_of_most_fields_of_a_lower_concerns_no_other_lower(lower: str) -> None:
+    """What its virtual node shows of them reaches the other lowers by the Node object."""
     assert not concerns_all(topology("a", "b"), topology(lower, "b"))
 
 
@@ -295,6 +295,8 @@ def test_an_edit_of_one_lower_concerns_no_other(lower: str) -> None:
         (("a, controllers: []", "b, controllers: []"), ""),
     ],
 )
-def test_some_edits_concern_every_lower(lowers: tuple[str, ...], more: str) -> None:
-    """What is not of one lower alone, and what of one lower the decisions about others ask."""
+def test_changes_outside_lowers_and_of_names_taints_and_order_concern_every_lower(
+    lowers: tuple[str, ...], more: str
+) -> None:
+    """Decisions about every lower use these fields."""
     assert concerns_all(topology("a", "b"), topology(*lowers, more=more))

@@ -1,4 +1,4 @@
-"""Spellings of names, addresses, URLs and durations: what is taken and what is refused."""
+"""Tests of the syntax of names, addresses, URLs and durations: which values are accepted and which are rejected."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -136,14 +136,14 @@ REFUSED: tuple[tuple[Check, str], ...] = (
 
 
 @pytest.mark.parametrize(("check", "text"), TAKEN)
-def test_what_kubernetes_takes_is_taken_as_it_is(check: Check, text: str) -> None:
-    """A check gives the value back unchanged."""
+def test_a_value_that_kubernetes_accepts_is_returned_unchanged(check: Check, text: str) -> None:
+    """The value is not normalized."""
     assert check(text) == text
 
 
 @pytest.mark.parametrize(("check", "text"), REFUSED)
-def test_what_kubernetes_refuses_is_refused_with_words(check: Check, text: str) -> None:
-    """The words are a sentence of their own, without a line break."""
+def test_a_value_that_kubernetes_rejects_raises_an_error_with_a_message(check: Check, text: str) -> None:
+    """The message is one sentence without a line break."""
     with pytest.raises(ValueError, match=r"^[^\n]{10,}$"):
         check(text)
 
@@ -164,7 +164,7 @@ def test_what_kubernetes_refuses_is_refused_with_words(check: Check, text: str) 
     ],
 )
 def test_a_duration_is_the_sum_of_its_parts(text: str, seconds: float) -> None:
-    """In any order, with fractions."""
+    """The parts may have any order and fractions."""
     assert fields.duration(text) == timedelta(seconds=seconds)
 
 
@@ -172,22 +172,22 @@ def test_a_duration_is_the_sum_of_its_parts(text: str, seconds: float) -> None:
     "value",
     ["", "0s", "0h0m", "5", "s", "-1s", "+1s", "1d", "1 s", "1s ", "1S", "1us", "5,5s", ".5s", "1.s"],
 )
-def test_what_is_no_length_of_time_is_no_duration(value: str) -> None:
-    """No unit, another unit, no number, or nothing at all."""
+def test_a_text_that_is_no_duration_is_rejected(value: str) -> None:
+    """It has no unit, an unknown unit, no number, or is zero or empty."""
     with pytest.raises(ValueError, match="must be"):
         fields.duration(value)
 
 
 @pytest.mark.parametrize("value", [5, 0.5, None, True, [], {}])
-def test_what_is_no_text_is_no_duration(value: object) -> None:
-    """A number has no unit."""
+def test_a_duration_that_is_no_text_is_rejected(value: object) -> None:
+    """A number, for example, has no unit."""
     with pytest.raises(ValueError, match="must be a duration with its unit"):
         fields.duration(value)
 
 
 @pytest.mark.parametrize("value", ["876001h", "9" * 39 + "h"])
-def test_a_duration_beyond_a_century_is_a_mistake(value: str) -> None:
-    """And not an overflow."""
+def test_a_duration_of_more_than_100_years_is_rejected(value: str) -> None:
+    """The error is a message and not an overflow."""
     with pytest.raises(ValueError, match="must be at most 100 years"):
         fields.duration(value)
 
@@ -205,15 +205,15 @@ def test_a_duration_beyond_a_century_is_a_mistake(value: str) -> None:
         (1e-4, "0.0001s"),
     ],
 )
-def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: str) -> None:
-    """As a person would."""
+def test_a_duration_is_formatted_in_its_largest_whole_unit(seconds: float, text: str) -> None:
+    """90 seconds are "90s" and not "1.5m"."""
     assert fields.write_duration(timedelta(seconds=seconds)) == text
 
 
 @examples(200, derandomize=True)
 @given(st.integers(min_value=1, max_value=10**8))
-def test_a_duration_written_and_read_is_the_same(milliseconds: int) -> None:
-    """Down to the millisecond, below a second and a day."""
+def test_a_formatted_duration_parses_to_the_same_duration(milliseconds: int) -> None:
+    """The difference is less than 100 ms for any duration below a day, and the text has no exponent."""
     length = timedelta(milliseconds=milliseconds % 86_400_000 or 1)
     written = fields.write_duration(length)
     assert abs(fields.duration(written) - length) < timedelta(milliseconds=100)
@@ -224,8 +224,8 @@ def test_a_duration_written_and_read_is_the_same(milliseconds: int) -> None:
     ("resource", "whole"),
     [("cpu", False), ("memory", False), ("pods", True), ("nvidia.com/gpu", True), ("hugepages-1Gi", True)],
 )
-def test_kubernetes_counts_some_resources_in_whole_numbers(resource: str, *, whole: bool) -> None:
-    """Devices, pods and huge pages."""
+def test_is_whole_is_true_for_devices_pods_and_huge_pages(resource: str, *, whole: bool) -> None:
+    """Kubernetes counts these resources in whole numbers."""
     assert fields.is_whole(resource) is whole
 
 
@@ -246,6 +246,6 @@ def test_kubernetes_counts_some_resources_in_whole_numbers(resource: str, *, who
         ([], "a list"),
     ],
 )
-def test_a_value_in_a_message_is_short_and_harmless(value: object, shown: str) -> None:
-    """Long texts may be secrets, control characters may be commands to a terminal."""
+def test_a_value_in_a_message_is_short_and_escaped(value: object, shown: str) -> None:
+    """A long text may be a secret, and control characters may be commands to a terminal."""
     assert fields.show(value) == shown

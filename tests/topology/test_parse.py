@@ -1,4 +1,4 @@
-"""The example file, the schema, and what valid files of every form mean."""
+"""Tests of the example topology, the JSON schema, and the meaning of valid files."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "topology.example.yaml"
 
 
 def as_json(text: str) -> Any:
-    """Return a file's data as JSON has it."""
+    """Return the data of a file as JSON has it."""
     root = compose(text).root
     assert root is not None
     return json.loads(json.dumps(plain(root)))
@@ -46,15 +46,15 @@ def fields_at(section: type[models.Section], data: Any) -> None:
     ],
 )
 def test_a_file_of_another_kind_has_one_error(version: str, kind: str, words: str) -> None:
-    """And none about the keys of a topology."""
+    """There is no error about keys of a topology."""
     with pytest.raises(TopologyErrors) as refused:
         parse(f"apiVersion: {version}\nkind: {kind}\nspec: {{}}\n")
     assert str(refused.value).startswith(f"topology.yaml:2:7: kind: {words}")
     assert len(refused.value.problems) == 1
 
 
-def test_the_example_is_valid() -> None:
-    """It is a topology with two lowers, read from bytes as a file is."""
+def test_the_example_is_a_valid_topology() -> None:
+    """It has two lowers, and is read from bytes like any file."""
     topology = parse(decode(EXAMPLE.read_bytes()), name=str(EXAMPLE))
     assert [lower.name for lower in topology.lowers] == ["lower-a", "lower-b"]
 
@@ -82,22 +82,24 @@ def test_the_example_is_valid() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_the_example_has_every_field_of(section: type[models.Section], path: tuple[Any, ...]) -> None:
-    """A section of the example has all keys of its model."""
+def test_a_section_of_the_example_has_every_field_of_its_model(
+    section: type[models.Section], path: tuple[Any, ...]
+) -> None:
+    """The example shows all fields that a file can have."""
     data = as_json(EXAMPLE.read_text())
     for step in path:
         data = data[step]
     fields_at(section, data)
 
 
-def test_the_example_has_every_field_of_a_lower() -> None:
-    """The two ways to a kubeconfig exclude each other, so two lowers have all fields together."""
+def test_the_two_lowers_of_the_example_have_every_field_together() -> None:
+    """A kubeconfig path and a kubeconfigSecret exclude each other, so one lower cannot have all fields."""
     data = as_json(EXAMPLE.read_text())
     fields_at(models.LowerEntry, {**data["lowers"][0], **data["lowers"][1]})
 
 
-def test_no_model_is_left_out_of_the_example() -> None:
-    """Each field of each model occurs as a key."""
+def test_every_field_of_every_model_occurs_in_the_example() -> None:
+    """This also covers models that the test of sections does not list."""
     sections = [
         model for model in vars(models).values() if isinstance(model, type) and issubclass(model, models.Section)
     ]
@@ -106,22 +108,22 @@ def test_no_model_is_left_out_of_the_example() -> None:
     assert known <= set(keys_of(as_json(EXAMPLE.read_text())))
 
 
-def test_every_field_of_the_example_has_a_comment_near() -> None:
-    """At least half of its lines explain themselves."""
+def test_more_than_half_of_the_lines_of_the_example_have_a_comment() -> None:
+    """The example explains its fields."""
     lines = [line for line in EXAMPLE.read_text().splitlines() if line.strip()]
     assert sum("#" in line for line in lines) > len(lines) / 2
 
 
-def test_the_schema_is_a_schema_and_takes_the_example() -> None:
-    """It is valid by draft 2020-12, and the example by it."""
+def test_the_schema_is_valid_and_accepts_the_example() -> None:
+    """It is a valid JSON schema of draft 2020-12."""
     made = schema()
     jsonschema.Draft202012Validator.check_schema(made)
     jsonschema.Draft202012Validator(made).validate(as_json(EXAMPLE.read_text()))
 
 
 @pytest.mark.parametrize("text", [EMPTY, ONE], ids=["no lowers", "one lower"])
-def test_the_schema_takes_the_smallest_files(text: str) -> None:
-    """What may be left out may be left out there too."""
+def test_the_schema_accepts_minimal_files(text: str) -> None:
+    """Optional keys are optional in the schema too."""
     jsonschema.Draft202012Validator(schema()).validate(as_json(text))
 
 
@@ -146,13 +148,13 @@ def test_the_schema_takes_the_smallest_files(text: str) -> None:
         ONE + "  capacity: {limit: {cpu: 1}}\n",
     ],
 )
-def test_the_schema_refuses_bad_files(text: str) -> None:
-    """An editor that has only the schema finds unknown keys, wrong types and wrong words."""
+def test_the_schema_rejects_invalid_files(text: str) -> None:
+    """An editor that only has the schema finds unknown keys, wrong types and invalid values."""
     assert not jsonschema.Draft202012Validator(schema()).is_valid(as_json(text))
 
 
 def test_every_field_of_the_schema_has_a_description() -> None:
-    """So an editor shows the meaning of each, as the models' source has it."""
+    """An editor shows the documentation of each field from the models."""
     made = schema()
     sections = [made, *made["$defs"].values()]
     entries = [entry for section in sections for entry in section["properties"].values()]
@@ -162,8 +164,8 @@ def test_every_field_of_the_schema_has_a_description() -> None:
     assert made["properties"]["guard"]["description"].startswith("Blocks large numbers of deletions")
 
 
-def test_the_schema_has_the_defaults() -> None:
-    """Each as it would be written, and none where null may not be written."""
+def test_the_schema_has_the_defaults_as_they_are_written_in_a_file() -> None:
+    """A field has no default of null if null is not allowed in the file."""
     sections = schema()["$defs"]
     assert sections["Kubelet"]["properties"]["port"]["default"] == 10350
     assert sections["Descheduler"]["properties"]["cooldown"]["default"] == "5m"
@@ -176,13 +178,13 @@ def test_the_schema_has_the_defaults() -> None:
     ]
 
 
-def test_the_schema_is_json() -> None:
-    """It can be written to a file and read again."""
+def test_the_schema_can_be_written_as_json_and_read_again() -> None:
+    """It can be stored in a file."""
     assert json.loads(json.dumps(schema())) == schema()
 
 
-def test_the_defaults_are_those_of_the_contract() -> None:
-    """A file with nothing but what is required has the documented values."""
+def test_a_minimal_topology_has_the_documented_defaults() -> None:
+    """The file has only the required keys."""
     topology = parse(EMPTY)
     assert topology.upper.kubeconfig is None
     assert (topology.upper.qps, topology.upper.burst) == (500, 1000)
@@ -208,14 +210,14 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         ("guard", {"max_deletes": 20, "max_delete_percent": 30}),
     ],
 )
-def test_the_defaults_of_a_section(section: str, values: dict[str, Any]) -> None:
-    """A section that is left out has the documented values."""
+def test_an_absent_section_has_the_documented_defaults(section: str, values: dict[str, Any]) -> None:
+    """The documentation has the same values for these fields."""
     found = getattr(parse(EMPTY), section)
     assert {name: getattr(found, name) for name in values} == values
 
 
-def test_durations_are_lengths() -> None:
-    """However they are spelt."""
+def test_durations_of_a_section_are_parsed() -> None:
+    """They may have several units."""
     descheduler = parse(
         EMPTY + "descheduler: {interval: 1m30s, cooldown: 1h30m, pendingLongerThan: 500ms}\n"
     ).descheduler
@@ -251,19 +253,19 @@ def test_durations_are_lengths() -> None:
         '{\n\t"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology",\n\t"name": "a", "lowers": []\n}\n',
     ],
 )
-def test_valid_files_of_many_forms_are_taken(text: str) -> None:
-    """What the format allows is not refused."""
+def test_valid_files_of_many_forms_are_accepted(text: str) -> None:
+    """Every form that the format allows is accepted."""
     assert isinstance(parse(text), Topology)
 
 
-def test_a_topology_in_a_configmap_takes_its_kubeconfigs_from_secrets() -> None:
-    """Without a path in it, it is valid there."""
+def test_a_topology_in_a_configmap_may_name_kubeconfigs_in_secrets() -> None:
+    """It is valid there because it has no path of a file."""
     text = HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: n, name: s}}]\n"
     assert parse(text, configmap_mode=True).lowers[0].kubeconfig is None
 
 
-def test_what_a_topology_says_counts_and_not_how_it_is_written() -> None:
-    """Comments, order in sets, quotes and spelling of durations make no difference; a value does."""
+def test_topologies_are_equal_if_their_values_are_equal() -> None:
+    """Comments, the order of sets, quotes and the form of durations do not matter."""
     one = ONE + "controllers: [PV, Service]\ndescheduler: {interval: 60s}\n"
     other = "# same\n" + ONE + 'descheduler: {"interval": 1m}\ncontrollers:\n- Service\n- PV\n'
     assert parse(one) == parse(other, name="elsewhere.yaml")
@@ -271,8 +273,8 @@ def test_what_a_topology_says_counts_and_not_how_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("text", [EMPTY, ONE, EXAMPLE.read_text()], ids=["empty", "one", "example"])
-def test_a_topology_written_out_and_read_again_is_the_same(text: str) -> None:
-    """What was left out may as well be written."""
+def test_a_topology_that_is_serialized_and_parsed_again_is_equal(text: str) -> None:
+    """Writing default values explicitly makes no difference."""
     first = parse(text)
     file = models.TopologyFile.model_validate(plain(compose(text).root or pytest.fail("no file")))
     again = json.dumps(file.model_dump(mode="json", by_alias=True, exclude_none=True))
@@ -280,8 +282,8 @@ def test_a_topology_written_out_and_read_again_is_the_same(text: str) -> None:
     assert parse(again).model_dump(exclude={"lower_defaults"}) == first.model_dump(exclude={"lower_defaults"})
 
 
-def test_a_topology_cannot_be_changed() -> None:
-    """Nor can its parts: who holds one may rely on it."""
+def test_a_topology_is_immutable() -> None:
+    """Its parts are immutable too, so that code can rely on a topology that it holds."""
     topology = parse(ONE)
     with pytest.raises(ValueError, match="frozen"):
         topology.name = "other"
@@ -289,8 +291,8 @@ def test_a_topology_cannot_be_changed() -> None:
         topology.lowers[0].node.name = "other"
 
 
-def test_a_section_is_made_by_the_names_of_its_attributes() -> None:
-    """By programs, with the same checks; a file has only the keys."""
+def test_a_section_can_be_constructed_with_attribute_names() -> None:
+    """This is for code and has the same checks; a file must have the keys instead."""
     assert Guard(max_deletes=1) == parse(EMPTY + "guard: {maxDeletes: 1}\n").guard
     with pytest.raises(ValueError, match="less than or equal to 100"):
         Guard(max_delete_percent=101)

@@ -1,4 +1,4 @@
-"""Whatever a file is, reading it gives a topology or errors with places, and nothing else."""
+"""Tests that parsing any file returns a topology or errors with positions, and raises nothing else."""
 
 import json
 from collections.abc import Iterator
@@ -40,14 +40,14 @@ controllers: [PV,
 """
 
 WRONG: tuple[Any, ...] = (None, True, -1, 0.5, 99999, "", "!", "\u0000", [], [[]], {}, {"x": {}})
-"""Values of all types; none is right everywhere, some are right somewhere."""
+"""Values of all types; none is valid everywhere, some are valid somewhere."""
 
 FREE = {"labels", "annotations", "reserve", "limit", "storageClasses"}
 """Mappings whose keys are the user's own."""
 
 
 def outcome(text: str, *, configmap: bool = False) -> Topology | TopologyErrors:
-    """Read a text; whatever else is raised fails the test."""
+    """Parse a text; any exception but TopologyErrors fails the test."""
     try:
         return parse(text, configmap_mode=configmap)
     except TopologyErrors as errors:
@@ -55,7 +55,7 @@ def outcome(text: str, *, configmap: bool = False) -> Topology | TopologyErrors:
 
 
 def text_of(data: bytes) -> str:
-    """Decode some bytes, "" when they are refused; whatever else is raised fails the test."""
+    """Decode some bytes, "" if they are rejected; any exception but TopologyErrors fails the test."""
     try:
         return decode(data)
     except TopologyErrors:
@@ -63,14 +63,14 @@ def text_of(data: bytes) -> str:
 
 
 def data_of(text: str) -> Any:
-    """Return a file's data as JSON has it."""
+    """Return the data of a file as JSON has it."""
     root = compose(text).root
     assert root is not None
     return json.loads(json.dumps(plain(root)))
 
 
 def paths_in(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the path of everything in some data."""
+    """Yield the path of every value in some data."""
     yield path
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for step, value in items:
@@ -102,7 +102,7 @@ KEYS = [path for path in PATHS if isinstance(path[-1], str) and len(path[-1]) > 
 
 
 def check(found: Topology | TopologyErrors, text: str) -> None:
-    """Check that errors have a place in the text and words."""
+    """Check that errors have a position in the text and a message."""
     lines = len(text.splitlines()) + 1
     for problem in found.problems if isinstance(found, TopologyErrors) else ():
         assert 1 <= problem.position.line <= lines
@@ -110,13 +110,13 @@ def check(found: Topology | TopologyErrors, text: str) -> None:
         assert problem.text
 
 
-def test_the_small_file_is_valid() -> None:
-    """So its truncations are of a valid file."""
+def test_the_small_topology_is_valid() -> None:
+    """The tests of truncated files start from it."""
     assert isinstance(outcome(SMALL), Topology)
 
 
-def test_a_file_cut_at_any_byte_is_read_or_refused() -> None:
-    """As a half-written file is seen; most are refused."""
+def test_a_file_truncated_at_any_byte_is_parsed_or_rejected() -> None:
+    """The engine may see a partly written file; most of these are rejected."""
     whole = SMALL.encode()
     refused = 0
     for end in range(len(whole)):
@@ -127,8 +127,8 @@ def test_a_file_cut_at_any_byte_is_read_or_refused() -> None:
     assert refused > len(whole) / 2
 
 
-def test_the_example_cut_at_any_line_is_read_or_refused() -> None:
-    """It is valid only from where all that is required is there."""
+def test_the_example_truncated_at_any_line_is_parsed_or_rejected() -> None:
+    """It is valid only if all required keys are included."""
     lines = EXAMPLE.splitlines(keepends=True)
     found = [outcome("".join(lines[:end])) for end in range(len(lines) + 1)]
     assert isinstance(found[0], TopologyErrors)
@@ -138,8 +138,8 @@ def test_the_example_cut_at_any_line_is_read_or_refused() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=show_path)
-def test_a_wrong_value_anywhere_is_told_there_or_is_right(path: tuple[Any, ...]) -> None:
-    """In place of each value of the example, values of all types: some error is in its section."""
+def test_an_invalid_value_anywhere_has_an_error_in_its_section(path: tuple[Any, ...]) -> None:
+    """Values of all types replace each value of the example, and at least three of them are invalid."""
     data = data_of(EXAMPLE)
     refused = 0
     for value in WRONG:
@@ -153,8 +153,8 @@ def test_a_wrong_value_anywhere_is_told_there_or_is_right(path: tuple[Any, ...])
 
 
 @pytest.mark.parametrize("path", KEYS, ids=show_path)
-def test_a_misspelt_key_anywhere_is_known_again(path: tuple[Any, ...]) -> None:
-    """With a letter too few, the error names the key that was meant."""
+def test_the_error_for_a_misspelled_key_suggests_the_right_key(path: tuple[Any, ...]) -> None:
+    """One letter is missing in each key of the example in turn."""
     key = path[-1][:2] + path[-1][3:]
     found = outcome(json.dumps(renamed(data_of(EXAMPLE), path, key)))
     assert isinstance(found, TopologyErrors)
@@ -166,15 +166,15 @@ def test_a_misspelt_key_anywhere_is_known_again(path: tuple[Any, ...]) -> None:
 @given(st.text(max_size=80), st.booleans())
 @example("\ud800", False)
 @example("\x00", True)
-def test_any_text_is_read_or_refused(text: str, configmap: bool) -> None:  # noqa: FBT001
-    """Of any characters."""
+def test_any_text_is_parsed_or_rejected(text: str, configmap: bool) -> None:  # noqa: FBT001
+    """The text may have any characters."""
     check(outcome(text, configmap=configmap), text)
 
 
 @examples(300, derandomize=True)
 @given(st.lists(st.sampled_from(EXAMPLE.splitlines(keepends=True)), max_size=25))
-def test_any_lines_of_the_example_are_read_or_refused(lines: list[str]) -> None:
-    """In any order and number."""
+def test_any_lines_of_the_example_are_parsed_or_rejected(lines: list[str]) -> None:
+    """They may have any order and number."""
     text = HEAD + "".join(lines)
     check(outcome(text), text)
 
@@ -185,12 +185,12 @@ def test_any_lines_of_the_example_are_read_or_refused(lines: list[str]) -> None:
     st.sampled_from("{}[]:,-&*!|>'\"#%@`\n\t ~?<.0\x00\u00fc"),
     st.booleans(),
 )
-def test_a_character_changed_anywhere_is_read_or_refused(
+def test_a_file_with_any_character_changed_is_parsed_or_rejected(
     at: int,
     character: str,
     insert: bool,  # noqa: FBT001
 ) -> None:
-    """Replaced or put in."""
+    """A special character replaces another one or is inserted."""
     text = SMALL[:at] + character + SMALL[at + (not insert) :]
     check(outcome(text), text)
 
@@ -204,23 +204,23 @@ JSON = st.recursive(
 
 @examples(200, derandomize=True)
 @given(JSON, st.sampled_from(["lowers", "lowerDefaults", "upper", "kubelet", "webhook", "controllers"]))
-def test_any_data_under_a_key_is_read_or_refused(data: Any, key: str) -> None:
-    """Of any form, the checks of what must fit together included."""
+def test_any_data_for_a_top_level_key_is_parsed_or_rejected(data: Any, key: str) -> None:
+    """This includes the checks of several keys together."""
     text = (HEAD if key == "lowers" else EMPTY) + f"{key}: {json.dumps(data)}\n"
     check(outcome(text), text)
 
 
 @examples(200, derandomize=True)
 @given(JSON, st.sampled_from(["node", "capacity", "kubeconfigSecret", "controllers", "burst"]))
-def test_any_data_in_a_lower_is_read_or_refused(data: Any, key: str) -> None:
-    """Of any form, beside a lower that is right."""
+def test_any_data_for_a_key_of_a_lower_is_parsed_or_rejected(data: Any, key: str) -> None:
+    """The file has a valid lower beside it."""
     text = ONE + f"- {{name: b, kubeconfig: k, {key}: {json.dumps(data)}}}\n"
     check(outcome(text), text)
 
 
 @examples(200, derandomize=True)
 @given(st.binary(max_size=60))
-def test_any_bytes_are_text_or_refused(data: bytes) -> None:
-    """Decoding raises nothing else either."""
+def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
+    """Decoding raises no exception but TopologyErrors."""
     text = text_of(data)
     check(outcome(text), text)

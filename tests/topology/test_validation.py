@@ -1,4 +1,4 @@
-"""Every kind of bad file is refused at the right place, under the right key, with words that help."""
+"""Tests that each kind of invalid file is rejected with the right position, the right key and a helpful message."""
 
 import re
 from functools import cache
@@ -16,7 +16,7 @@ LINE = re.compile(r"topology\.yaml:[0-9]+:[0-9]+: \S.*: \S")
 
 @cache
 def refusal(bad: Bad) -> TopologyErrors:
-    """Read a bad file, once, and give its refusal."""
+    """Parse an invalid file, once, and return its errors."""
     with pytest.raises(TopologyErrors) as caught:
         parse(bad.text, configmap_mode=bad.configmap)
     return caught.value
@@ -28,8 +28,8 @@ def place(problem: TopologyProblem) -> tuple[int, int, str]:
 
 
 @pytest.mark.parametrize("bad", ALL, ids=lambda bad: bad.kind)
-def test_a_bad_file_is_refused_where_it_is_bad(bad: Bad) -> None:
-    """The error has the line, the column and the key of the mistake, and says what is wrong."""
+def test_the_error_for_an_invalid_file_has_line_column_key_and_message(bad: Bad) -> None:
+    """If the file has only one mistake, there is only one error."""
     problems = refusal(bad).problems
     here = (bad.line, bad.column, bad.path)
     told = [(place(problem), problem.text) for problem in problems]
@@ -38,29 +38,29 @@ def test_a_bad_file_is_refused_where_it_is_bad(bad: Bad) -> None:
 
 
 @pytest.mark.parametrize("bad", ALL, ids=lambda bad: bad.kind)
-def test_a_refusal_is_printable_lines_of_one_form(bad: Bad) -> None:
-    """Each line is FILE:LINE:COLUMN: key: words, of printable characters, and not endless."""
+def test_each_error_is_one_printable_line_of_limited_length(bad: Bad) -> None:
+    """Its form is FILE:LINE:COLUMN: KEY: MESSAGE."""
     for line in str(refusal(bad)).split("\n"):
         assert LINE.match(line)
         assert line.isprintable()
         assert len(line) < 500
 
 
-def test_the_corpus_is_large_and_its_kinds_are_distinct() -> None:
-    """No kind of bad file is counted twice."""
+def test_the_corpus_has_enough_distinct_kinds_of_invalid_files() -> None:
+    """No kind is counted twice."""
     kinds = {bad.kind for bad in ALL}
     assert len(kinds) == len(ALL)
     assert len(kinds) >= KINDS
 
 
 @pytest.mark.parametrize("text", [EMPTY, ONE], ids=["no lowers", "one lower"])
-def test_the_files_that_the_corpus_starts_from_are_valid(text: str) -> None:
-    """So a bad file is bad by what it adds."""
+def test_the_base_files_of_the_corpus_are_valid(text: str) -> None:
+    """So each file of the corpus is invalid only because of its change."""
     assert parse(text).name == "demo"
 
 
-def test_all_errors_are_told_at_once_in_the_order_of_the_file() -> None:
-    """YAML's flaws, wrong types, unknown keys and clashes of one file come together."""
+def test_all_errors_of_a_file_are_reported_in_the_order_of_the_file() -> None:
+    """YAML errors, wrong types, unknown keys and conflicts are reported together."""
     text = (
         HEAD
         + "lowers:\n- {name: a, kubeconfig: 5}\n- {name: a, kubeconfig: k, qps: fast}\n"
@@ -79,15 +79,15 @@ def test_all_errors_are_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_the_file_is_named_as_it_was_given() -> None:
-    """The name stands at the start of each line."""
+def test_errors_start_with_the_name_of_the_file_as_given() -> None:
+    """The name may be a relative path."""
     with pytest.raises(TopologyErrors) as caught:
         parse(HEAD, name="clusters/eu.yaml")
     assert str(caught.value) == "clusters/eu.yaml:1:1: lowers: required key is missing"
 
 
-def test_a_file_of_errors_is_told_in_part() -> None:
-    """After 200 errors comes the number of those that are not shown."""
+def test_only_the_first_200_errors_are_printed() -> None:
+    """The last line has the number of the others."""
     text = EMPTY + "".join(f"k{number}: v\n" for number in range(250)) + "kind2: v\nguard: 1\n"
     with pytest.raises(TopologyErrors) as caught:
         parse(text)
@@ -110,8 +110,8 @@ def test_a_file_of_errors_is_told_in_part() -> None:
         EMPTY + "onConflict: '" + "s3cr3t" * 10 + "'\n",
     ],
 )
-def test_what_may_be_a_secret_is_not_repeated(text: str) -> None:
-    """Paths, URLs, long texts and what stands under unknown keys are not in the message."""
+def test_values_that_may_be_secrets_are_not_in_the_error(text: str) -> None:
+    """These are paths, URLs, long texts and values of unknown keys."""
     with pytest.raises(TopologyErrors) as caught:
         parse(text)
     assert "s3cr3t" not in str(caught.value)

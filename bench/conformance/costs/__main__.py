@@ -1,10 +1,11 @@
-"""What `tensile plan` says that an edit of the topology costs running pods, against what then happens.
+"""Compares the cost for running pods that `tensile plan` predicts for an edit of the topology with the real effects.
 
     .venv/bin/python -m bench.conformance.costs [--only drain-web cordon-web] [--kind drain]
 
-Sixty-two edits of sixteen kinds. Each puts a workload on two real lower clusters, asks for the plan of the edited file,
-puts the file in force, and waits until nothing changes more. Compared are the pods that restarted, were evicted or
-ended, where their successors run, the budgets that cover them, lost claims, Services and endpoints, and log streams.
+There are sixty-two edits of sixteen kinds. Each trial creates a workload on two real lower clusters, requests the plan
+of the edited file, puts the file in force, and waits until nothing changes any more. It compares the pods that
+restarted, were evicted or ended, where their successors run, the budgets that cover them, lost claims, Services and
+endpoints, and log streams.
 """
 
 import argparse
@@ -39,7 +40,7 @@ async def scenario(sandbox: Sandbox, names: Iterable[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run as the command line asks, keep the result, and give the exit code."""
+    """Run what the command line selects, keep the result, and return the exit code."""
     kinds = sorted({case.kind for case in CASES.values()})
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="edits to make")

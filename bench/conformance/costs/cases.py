@@ -1,7 +1,7 @@
-"""Sixty-two edits of a topology, each with the workload that it is made over and how much its plan has to say.
+"""Sixty-two edits of a topology, each with the workload that runs and the number of entries its plan should have.
 
-Nothing is right by accident: beside the comparison with what happens, a case names how many entries each part of the
-plan's cost has, none where the edit costs nothing.
+To exclude accidental agreement, the plan is not only compared with what happens: a case also states how many entries
+each part of the plan's cost has, none if the edit costs nothing.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,14 +28,14 @@ from bench.kit.spareports import spare_port
 from tensile.names import VIRTUAL_POD
 
 Load = Callable[[Stage], Awaitable[None]]
-"""Makes a workload in the latest namespace of a case."""
+"""Creates a workload in the latest namespace of a case."""
 CONFIG_MAPS, SECRETS = "/api/v1/namespaces/{}/configmaps", "/api/v1/namespaces/{}/secrets"
 RUNS_ON = {"sandbox.tensile-kube.io/outcome": "run"}
 TAINT = {"key": "example.com/repair", "value": "now", "effect": "NoExecute"}
 
 
 class Case(NamedTuple):
-    """An edit: its kind, the workload, the edits in force before, those that are made, and what the plan has to say.
+    """An edit: its kind, the workload, the edits in force before, the edits to apply, and the expected plan.
 
     `says` is the number of entries of each part of the cost.
     """
@@ -51,10 +51,10 @@ class Case(NamedTuple):
 
 
 def deployed(app: str = "web", lower: str = A, replicas: int = 2, **spec: Any) -> Load:
-    """Make a Deployment behind a Service, with a ConfigMap and a Secret that its pods use."""
+    """Return a load: a Deployment behind a Service, with a ConfigMap and a Secret that its pods use."""
 
     async def load(stage: Stage) -> None:
-        """Make it, and wait until it runs."""
+        """Create the objects, and wait until the pods run."""
         env = [{"configMapRef": {"name": app}}, {"secretRef": {"name": app}}]
         await stage.make(CONFIG_MAPS, app, {"data": {"level": "info"}})
         await stage.make(SECRETS, app, {"stringData": {"key": "value"}})
@@ -67,10 +67,10 @@ def deployed(app: str = "web", lower: str = A, replicas: int = 2, **spec: Any) -
 
 
 def with_budget(app: str, unavailable: int) -> Load:
-    """Make a PodDisruptionBudget for an app that runs."""
+    """Return a load: a PodDisruptionBudget for an app that runs."""
 
     async def load(stage: Stage) -> None:
-        """Make it, and wait until Kubernetes has counted."""
+        """Create the budget, and wait until Kubernetes has counted its pods."""
         await stage.make(BUDGETS, app, {"spec": {"maxUnavailable": unavailable, "selector": of(app)}})
         await stage.until_counted(app, unavailable)
 
@@ -78,17 +78,17 @@ def with_budget(app: str, unavailable: int) -> Load:
 
 
 def pinned(lower: str = A) -> dict[str, Any]:
-    """Return what keeps a pod on the node of one lower."""
+    """Return the fields that keep a pod on the node of one lower."""
     return {"nodeSelector": {"clusterID": lower}}
 
 
 async def bare(stage: Stage) -> None:
-    """Run a pod that no controller makes again."""
+    """Run a pod without a controller, which nothing creates again."""
     await stage.run_in(A, "alone", 1, stage.make(PODS, "alone", template("alone")))
 
 
 async def stateful(stage: Stage) -> None:
-    """Run a StatefulSet of one, with a claim of its own."""
+    """Run a StatefulSet of one replica, with a claim of its own."""
     claims = [{"metadata": {"name": "data"}, "spec": _claim()}]
     body = {
         "serviceName": "db",
@@ -108,7 +108,7 @@ async def claimed(stage: Stage) -> None:
 
 
 async def daemon(stage: Stage) -> None:
-    """Run a DaemonSet on every virtual node, mirrored as its label asks."""
+    """Run a DaemonSet on every virtual node, whose pods are mirrored because of their label."""
     pods = template("agent", metadata={"labels": {"app": "agent", VIRTUAL_POD: "true"}})
     await stage.run_in(
         A, "agent", 2, stage.make(DAEMON_SETS, "agent", {"spec": {"selector": of("agent"), "template": pods}})
@@ -116,13 +116,13 @@ async def daemon(stage: Stage) -> None:
 
 
 async def job(stage: Stage) -> None:
-    """Run a Job that goes on."""
+    """Run a Job that does not complete."""
     pods = template("once", metadata={"labels": {"app": "once"}, "annotations": RUNS_ON}, restartPolicy="Never")
     await stage.run_in(A, "once", 1, stage.make(JOBS, "once", {"spec": {"template": pods}}))
 
 
 async def completed(stage: Stage) -> None:
-    """Let a Job end well: its pod stays."""
+    """Run a Job until it succeeds: its pod stays."""
     pods = template("done", restartPolicy="Never")
     body = {"spec": {"template": pods}}
     await stage.run_in(A, "done", 1, stage.make(JOBS, "done", body), lambda pod: phase_of(pod) == "Succeeded")
@@ -141,7 +141,7 @@ async def with_account(stage: Stage) -> None:
 
 
 async def another_namespace(stage: Stage) -> None:
-    """Go on in a second namespace."""
+    """Use a second namespace from now on."""
     await stage.add_namespace()
 
 
@@ -157,10 +157,10 @@ def _mounted(name: str) -> Manifest:
 
 
 def lower(name: str, /, **fields: Any) -> Edit:
-    """Set fields of a lower; those of a section are laid over what it has."""
+    """Return an edit that sets fields of a lower; the fields of a section are merged into the existing ones."""
 
     def edit(topology: Document, _namespaces: list[str]) -> None:
-        """Find the lower."""
+        """Set the fields of the lower with that name."""
         found = next(one for one in topology["lowers"] if one["name"] == name)
         for key, value in fields.items():
             found[key] = {**found.get(key, {}), **value} if isinstance(value, dict) else value
@@ -169,10 +169,10 @@ def lower(name: str, /, **fields: Any) -> Edit:
 
 
 def top(**fields: Any) -> Edit:
-    """Set fields of the topology."""
+    """Return an edit that sets fields of the topology."""
 
     def edit(topology: Document, _namespaces: list[str]) -> None:
-        """Lay them over what there is."""
+        """Merge the fields into the existing ones."""
         for key, value in fields.items():
             topology[key] = {**topology.get(key, {}), **value} if isinstance(value, dict) else value
 
@@ -180,10 +180,10 @@ def top(**fields: Any) -> Edit:
 
 
 def without(*names: str) -> Edit:
-    """Remove lowers."""
+    """Return an edit that removes lowers."""
 
     def edit(topology: Document, _namespaces: list[str]) -> None:
-        """Keep the others."""
+        """Keep only the other lowers."""
         topology["lowers"] = [one for one in topology["lowers"] if one["name"] not in names]
 
     return edit
@@ -195,31 +195,31 @@ def excluded(topology: Document, namespaces: list[str]) -> None:
 
 
 def drained(*names: str) -> tuple[Edit, ...]:
-    """Drain lowers."""
+    """Return edits that drain lowers."""
     return tuple(lower(name, maintenance="drain") for name in names)
 
 
 def cordoned(*names: str) -> tuple[Edit, ...]:
-    """Cordon lowers."""
+    """Return edits that cordon lowers."""
     return tuple(lower(name, maintenance="cordon") for name in names)
 
 
 ROOM = top(descheduler={"enabled": True, "interval": "10m", "pendingLongerThan": "10m"})
-"""With it the engine watches the real nodes, so that a plan knows where pods fit."""
+"""Makes the engine watch the real nodes, so that a plan knows where pods fit."""
 ALSO_BARE = top(descheduler={"recreateBarePods": True})
 ALL = ["PV", "Service", "ServiceAccount"]
 
 
 def node(name: str, /, **fields: Any) -> Edit:
-    """Set fields of a lower's virtual node."""
+    """Return an edit that sets fields of a lower's virtual node."""
     return lower(name, node=fields)
 
 
 def at_another_port(name: str) -> Edit:
-    """Move the kubelet API of a lower's node to another port."""
+    """Return an edit that moves the kubelet API of a lower's node to another port."""
 
     def edit(topology: Document, namespaces: list[str]) -> None:
-        """Take one that is free now."""
+        """Set a port that is free now."""
         node(name, kubeletPort=spare_port())(topology, namespaces)
 
     return edit

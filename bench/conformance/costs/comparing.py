@@ -1,7 +1,8 @@
-"""What a plan said that an edit costs, what then happened, and whether that is the same.
+"""Compares the cost that a plan predicts for an edit with what happened.
 
-Who restarts, leaves or ends is said by name, so the sets have to be equal. Where a pod goes that is made in the place
-of another is the upper scheduler's choice: an owner's new pods have to be where the plan allows it, one for each.
+The plan names the pods that restart, move or end, so these sets have to be equal. The node of a pod that replaces
+another is chosen by the upper scheduler: an owner's new pods have to be on nodes that the plan allows, one for each
+pod.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ LEAVING = ("moved", "stranded", "evicted")
 
 
 class SeenPod(NamedTuple):
-    """One upper pod at a moment; `runs` are the UIDs and images of its lower pods, one unless something is wrong."""
+    """One upper pod at a moment; `runs` are the UIDs and images of its lower pods, one unless there is a defect."""
 
     uid: str
     owner: str
@@ -30,10 +31,10 @@ class SeenPod(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that counts at a moment: pods and Services by namespace/name; `cut` are the pods whose log stream ended.
+    """The state at a moment: pods and Services by namespace/name; `cut` are the pods whose log stream ended.
 
-    `endpoints` are the ready endpoints of each Service above; `copies` are our objects in the lowers, by what they are
-    called: claims, services, ServiceAccounts, ConfigMaps, Secrets.
+    `endpoints` are the ready endpoints of each upper Service; `copies` are the objects of this topology in the lowers,
+    by kind: claims, services, ServiceAccounts, ConfigMaps, Secrets.
     """
 
     pods: Mapping[str, SeenPod]
@@ -43,7 +44,7 @@ class State(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """What happened to the pods that ran: by namespace/name."""
+    """What happened to the pods that ran: their names as namespace/name."""
 
     restarted: Names
     left: Names
@@ -51,7 +52,7 @@ class Hits(NamedTuple):
 
 
 def hits(before: State, after: State, evicted: Iterable[str]) -> Hits:
-    """Return what happened to the pods that ran; `evicted` are those that the Eviction API took."""
+    """Return what happened to the pods that ran; `evicted` are those that the Eviction API removed."""
     ran = {name: pod for name, pod in before.pods.items() if pod.is_ready and not pod.is_ending}
     gone = {name for name, pod in ran.items() if name not in after.pods or after.pods[name].uid != pod.uid}
     there = {name: (pod, after.pods[name]) for name, pod in ran.items() if name not in gone}
@@ -64,7 +65,7 @@ def hits(before: State, after: State, evicted: Iterable[str]) -> Hits:
 def differences(
     cost: Manifest, before: State, after: State, evicted: Iterable[str], budgets: Iterable[Manifest]
 ) -> list[str]:
-    """Return what happened otherwise than the `cost` of `tensile plan -o json` said."""
+    """Return what happened otherwise than the `cost` of `tensile plan -o json` predicted."""
     happened, known = hits(before, after, evicted), list(budgets)
     said = {
         word: {f"{one['namespace']}/{one['name']}": one for one in cost[word]}
@@ -98,7 +99,7 @@ def _compared(what: str, said: Iterable[Any], happened: Iterable[Any]) -> Iterat
 
 
 def _places(said: Mapping[str, Mapping[str, Manifest]], before: State, after: State, left: Names) -> Iterator[str]:
-    """Yield the owners whose new pods are elsewhere than said."""
+    """Yield the owners whose new pods are on other nodes than predicted."""
     old = {pod.uid for pod in before.pods.values()}
     come = [pod for pod in after.pods.values() if pod.uid not in old]
     allowed: dict[str, list[Names]] = {}
@@ -115,7 +116,7 @@ def _places(said: Mapping[str, Mapping[str, Manifest]], before: State, after: St
 
 
 def goes_together(nodes: list[str], sets: list[Names]) -> bool:
-    """Report whether each of some nodes is in a set of its own among as many."""
+    """Report whether each of some nodes can be paired with one of as many sets that contains it."""
     if len(nodes) != len(sets):
         return False
     return any(
@@ -135,7 +136,7 @@ def _covers(budget: Manifest, name: str, pod: SeenPod) -> bool:
 
 
 def _budgets(cost: Manifest, before: State, leaving: set[str], budgets: Iterable[Manifest]) -> Iterator[str]:
-    """Yield how the budgets that cover the leaving pods differ from those that were named."""
+    """Yield how the budgets that cover the leaving pods differ from those in the plan."""
     expected = set()
     for one in budgets:
         pods = sum(_covers(one, name, before.pods[name]) for name in leaving if name in before.pods)
@@ -149,7 +150,7 @@ def _budgets(cost: Manifest, before: State, leaving: set[str], budgets: Iterable
 
 
 def _endpoints(cost: Manifest, before: State, after: State, blocked: set[str]) -> Iterator[str]:
-    """Yield how the endpoints that Services lost differ from those that were said to be; of blocked pods none is."""
+    """Yield how the endpoints that Services lost differ from the prediction; not compared if a pod is blocked."""
     said = {(f"{one['namespace']}/{one['name']}", one["lost"], one["ready"]) for one in cost["endpoints"]}
     lost = {
         (name, len(ready - after.endpoints.get(name, frozenset())), len(ready))
@@ -161,12 +162,12 @@ def _endpoints(cost: Manifest, before: State, after: State, blocked: set[str]) -
 
 
 def _lost(kind: str, before: State, after: State) -> frozenset[Object]:
-    """Return the copies of a kind that are gone."""
+    """Return the copies of a kind that were removed."""
     return before.copies.get(kind, frozenset()) - after.copies.get(kind, frozenset())
 
 
 def _inhabited(before: State, after: State) -> set[tuple[str, str]]:
-    """Return the nodes and namespaces where pods run on as they did, so that they notice what goes there."""
+    """Return the nodes and namespaces where pods still run as before, and would miss a removed object."""
     return {
         (pod.node, name.partition("/")[0])
         for name, pod in before.pods.items()
@@ -175,13 +176,13 @@ def _inhabited(before: State, after: State) -> set[tuple[str, str]]:
 
 
 def _services(said: set[Object], before: State, after: State) -> Iterator[str]:
-    """Yield how the Services differ that were said to be lost; one that goes after the last pod costs nothing."""
+    """Yield how lost Services differ from the prediction; one that is removed after the last pod costs nothing."""
     lost, there = _lost("services", before, after), _inhabited(before, after)
     yield from _compared("Services lost", said, {one for one in lost if one in said or one[:2] in there})
 
 
 def _bereft(before: State, after: State) -> Iterator[str]:
-    """Yield the copies that are gone where pods of their namespace run on: no plan says that pods lose them."""
+    """Yield the copies that were removed although pods of their namespace still run: no plan predicts that."""
     there = _inhabited(before, after)
     for kind in ("ServiceAccounts", "ConfigMaps", "Secrets"):
         lost = [one for one in _lost(kind, before, after) if one[:2] in there]

@@ -1,4 +1,4 @@
-"""One case from its workload to its end: what the plan says, what happens, and how they differ."""
+"""Plays one case, from its workload to its end, and compares what the plan predicts with what happens."""
 
 from contextlib import suppress
 from typing import Any
@@ -9,13 +9,13 @@ from bench.conformance.costs.stage import Stage
 from bench.kit.sites import NotInTime, until
 
 CALM, AFTER_LAST = 3.0, 6.0
-"""Seconds without a change after which nothing more is expected. Copies stay for 5 s after their last pod has left."""
+"""Seconds without a change that count as the end. Copies stay for 5 s after their last pod has left."""
 LOOK = 0.5
 SETTLED_IN = 30.0
 
 
 async def played(stage: Stage, case: Case) -> dict[str, Any]:
-    """Play a case; what is different is "differences" in its result."""
+    """Play a case; "differences" in its result lists what is different."""
     try:
         await stage.begin(*case.before)
         for load in case.loads:
@@ -55,15 +55,15 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
 
 
 async def _settled(stage: Stage, before: State, pods: int, successors: int) -> State:
-    """Return the state once as many pods are hit as were said to, and nothing has changed for a while.
+    """Return the state after as many pods are affected as predicted, and nothing has changed for a while.
 
-    As many `successors` have to be there: a Job waits ten seconds before it makes a pod again.
+    That many `successors` have to exist: a Job waits ten seconds before it creates a pod again.
     """
     calm, last = 0.0, before
     old = {pod.uid for pod in before.pods.values()}
 
     async def is_over() -> bool:
-        """Look whether anything is different from the last look."""
+        """Read the state, and report whether nothing more is expected."""
         nonlocal calm, last
         found = await stage.state()
         is_ending = any(pod.is_ending for pod in found.pods.values())

@@ -1,7 +1,7 @@
-"""The ground for one edit after the other: two lowers with storage, an engine, and workloads in lower-a.
+"""The clusters for one edit after the other: two lowers with storage, an engine, and workloads in lower-a.
 
-The topology file of a case is that of the sandbox with what the case lays over it. Pods are put into a lower by closing
-the nodes of the others while they are scheduled, so that afterwards nothing keeps them from moving.
+The topology of a case is that of the sandbox with the case's edits. To start pods in one lower, the nodes of the others
+are unschedulable while the pods are scheduled, so that later nothing keeps the pods from moving.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ KEPT = {
     "ConfigMaps": "/api/v1/namespaces/{}/configmaps",
     "Secrets": "/api/v1/namespaces/{}/secrets",
 }
-"""The collections of copies that pods need below."""
+"""The collections of copies that pods need in a lower cluster."""
 Document = dict[str, Any]
 Holds = Callable[[Manifest], object]
 Edit = Callable[[Document, list[str]], None]
-"""Changes a topology in place; told the namespaces of the case."""
+"""Changes a topology in place; its second argument is the namespaces of the case."""
 
 
 class Stage:
@@ -109,7 +109,7 @@ class Stage:
         return found
 
     async def put(self, topology: Document | None = None) -> None:
-        """Put a topology in force (None: that of the sandbox), and return when the engine says so."""
+        """Put a topology in force (None: that of the sandbox), and return when the engine has accepted it."""
         self.topology = topology or deepcopy(self._basis)
         data = _written(self.topology)
         fresh = self.path.with_suffix(".new")
@@ -118,7 +118,7 @@ class Stage:
         digest = sha256(data).hexdigest()
 
         async def is_in_force() -> bool:
-            """Ask the engine."""
+            """Report whether the engine's status names this topology as the accepted one."""
             with suppress(*AWAY):
                 async with self._http.get(f"http://127.0.0.1:{self.topology['telemetry']['port']}/status") as answer:
                     document = orjson.loads(await answer.read())
@@ -128,7 +128,7 @@ class Stage:
         await until(is_in_force, "the topology is in force", LIMIT)
 
     async def planned(self, topology: Document) -> Document:
-        """Return what `tensile plan` says of a topology, as JSON; also where it refuses a part of it."""
+        """Return the output of `tensile plan` for a topology, as JSON, also if it refuses a part of it."""
         path = self.path.with_name("plan.yaml")
         path.write_bytes(_written(topology))
         command = (sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json")
@@ -140,7 +140,7 @@ class Stage:
         document: Document = orjson.loads(out)
         return document
 
-    # A case.
+    # Cases.
 
     async def begin(self, *edits: Edit) -> None:
         """Begin a case on the topology of the sandbox with edits, and with a namespace of its own."""
@@ -151,7 +151,7 @@ class Stage:
         await self.add_namespace()
 
     async def add_namespace(self) -> None:
-        """Add a namespace to the case; what is made from now on is made there."""
+        """Add a namespace to the case, in which all later objects are created."""
         name = f"cost-{uuid4().hex[:6]}"
         await self.upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         self.namespaces.append(name)
@@ -163,7 +163,7 @@ class Stage:
         return self.namespaces[-1]
 
     async def end(self) -> None:
-        """Take back all that the case made and changed."""
+        """Remove all that the case created, and restore the topology."""
         for task in self._streams.values():
             task.cancel()
         self._streams = {}
@@ -181,10 +181,10 @@ class Stage:
         return not found
 
     async def _until_nodes(self, names: list[str]) -> None:
-        """Return when exactly these nodes are there, and take pods."""
+        """Wait until exactly these nodes exist and accept pods."""
 
         async def are_there() -> bool:
-            """Look at them."""
+            """Report whether exactly these nodes exist, and all are usable."""
             nodes = await self.upper.items(NODES)
             usable = {one["metadata"]["name"] for one in nodes if is_usable(one) and _is_open(one)}
             return usable == set(names) and len(nodes) == len(names)
@@ -194,12 +194,12 @@ class Stage:
     # Workloads.
 
     async def make(self, collection: str, name: str, body: Manifest) -> None:
-        """Make an object in the namespace."""
+        """Create an object in the namespace."""
         whole = {**body, "metadata": {"name": name, **body.get("metadata", {})}}
         await self.upper.call("POST", collection.format(self.namespace), whole)
 
     async def run_in(self, lower: str, app: str, count: int, made: Awaitable[None], holds: Holds = is_ready) -> None:
-        """Make something of which so many pods come to run in one lower, or to another state."""
+        """Create a workload, and wait until that many of its pods run in one lower, or reach another state."""
         others = [one["metadata"]["name"] for one in await self.upper.items(NODES)]
         node = next(one for one in self.topology["lowers"] if one["name"] == lower).get("node", {}).get("name", lower)
         others.remove(node)
@@ -208,7 +208,7 @@ class Stage:
         await made
 
         async def all_run() -> bool:
-            """Count those that do."""
+            """Report whether all pods of the workload have reached the state."""
             found = await self.upper.items(f"{PODS.format(self.namespace)}?labelSelector=app%3D{app}")
             return len(found) == count and all(map(holds, found))
 
@@ -217,20 +217,20 @@ class Stage:
             await self.upper.call("PATCH", f"{NODES}/{other}", {"spec": {"unschedulable": None}}, MERGE)
 
     async def until_counted(self, budget: str, allowed: int) -> None:
-        """Return when a budget allows so many disruptions."""
+        """Wait until a budget allows that many disruptions."""
         path = f"{BUDGETS.format(self.namespace)}/{budget}"
 
         async def is_counted() -> bool:
-            """Look at its status."""
+            """Report whether the budget's status allows that many disruptions."""
             status = (await self.upper.call("GET", path)).get("status") or {}
             return bool(status.get("expectedPods")) and status.get("disruptionsAllowed") == allowed
 
         await until(is_counted, f"budget {budget} allows {allowed}", LIMIT)
 
-    # What there is.
+    # Observations.
 
     async def note(self) -> None:
-        """Begin to observe: remember the audit log's end and the budgets, and follow the log of every running pod."""
+        """Begin to observe: store the audit log's end and the budgets, and follow the log of every ready pod."""
         self._since = audit.position(self.upper.audit_log)
         self.budgets = [one for name in self.namespaces for one in await self.upper.items(BUDGETS.format(name))]
         for namespace in self.namespaces:
@@ -249,7 +249,7 @@ class Stage:
         }
 
     async def state(self) -> State:
-        """Look at all clusters."""
+        """Return the state of all clusters."""
         pods: dict[str, SeenPod] = {}
         endpoints: dict[str, frozenset[str]] = {}
         ours: dict[str, set[tuple[str, str, str]]] = {kind: set() for kind in KEPT}
@@ -270,16 +270,16 @@ class Stage:
         return State(pods, endpoints, cut, kept)
 
     async def _below(self, site: Site, namespace: str) -> dict[str, Manifest]:
-        """Return our pods of a namespace in a lower, by the UID of their upper pod."""
+        """Return this topology's pods of a namespace in a lower, by the UID of their upper pod."""
         return {one["metadata"]["annotations"][UPPER_UID]: one for one in await self._ours(site, PODS, namespace)}
 
     async def _ours(self, site: Site, collection: str, namespace: str) -> list[Manifest]:
-        """Return our objects of an upper namespace in a lower, whichever way that is mapped."""
+        """Return this topology's objects of an upper namespace in a lower, with either mapping of namespaces."""
         query = f"?labelSelector={OWNER}%3D{self._mark}"
         return [one for name in self._mapped(namespace) for one in await site.items(collection.format(name) + query)]
 
     async def _endpoints(self, namespace: str) -> dict[str, frozenset[str]]:
-        """Return the ready endpoints by Service: a new pod may get the address of an old one, so with the pod's UID."""
+        """Return the ready endpoints by Service, with the pod's UID, because a new pod may reuse an address."""
         found: dict[str, set[str]] = {}
         for one in await self.upper.items(SLICES.format(namespace)):
             service = found.setdefault(one["metadata"]["labels"]["kubernetes.io/service-name"], set())
@@ -289,7 +289,7 @@ class Stage:
         return {name: frozenset(endpoints) for name, endpoints in found.items()}
 
     async def _follow(self, namespace: str, pod: str) -> None:
-        """Follow the log of a pod by way of the upper cluster, until it ends."""
+        """Follow the log of a pod through the upper cluster, until it ends."""
         for name in self._mapped(namespace):
             for site in self.lowers.values():
                 log = site.logs / name / pod / "main.log"
@@ -298,14 +298,14 @@ class Stage:
         begun = asyncio.Event()
 
         async def read() -> None:
-            """Read to the end."""
+            """Read the log to its end."""
             with suppress(*AWAY):
                 async with self.upper.session.get(f"{PODS.format(namespace)}/{pod}/log?follow=true") as answer:
                     while answer.ok and await answer.content.readline():
                         begun.set()
 
         async def has_begun() -> bool:
-            """Report whether the first line has come."""
+            """Report whether the first line was received."""
             return begun.is_set()
 
         self._streams[f"{namespace}/{pod}"] = asyncio.create_task(read())

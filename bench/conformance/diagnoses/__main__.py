@@ -1,9 +1,10 @@
-"""What `tensile doctor` says of set-ups that are broken in one way each, on real control planes.
+"""Checks what `tensile doctor` reports of setups with one fault each, on real control planes.
 
     .venv/bin/python -m bench.conformance.diagnoses [--running DIR] [--only WORD]
 
-Each is made, asked about and taken away again; doctor has to name the cause, the cluster and the remedy, say nothing of
-what is well, and come to an end in time. Writes faults-diagnoses.json; exits with 1 when one was not recognised.
+Each setup is created, diagnosed and removed; doctor has to name the cause, the cluster and the remedy, report no
+failure of anything that works, and end in time. Writes faults-diagnoses.json; exits with 1 if a fault was not
+recognised.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from tensile.sandbox.sandbox import Sandbox
 
 MOST_SECONDS = 15.0
 _SETS = (ways, works)
-"""The modules whose set-ups there are."""
+"""The modules that register setups."""
 
 
 async def recognised(setup: Setup, sandbox: Sandbox, directory: Path) -> dict[str, Any]:
-    """Break a stage in one way, ask doctor, and say what is wrong with the answer ("" for nothing)."""
+    """Create one setup, run doctor, and return its findings and what is wrong with them ("" for nothing)."""
     async with Stage(sandbox, directory) as stage:
         await setup.prepare(stage)
         found = await stage.diagnosed()
@@ -47,7 +48,7 @@ async def recognised(setup: Setup, sandbox: Sandbox, directory: Path) -> dict[st
 
 
 async def all_of(word: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-    """Go through every set-up whose name has a word in it."""
+    """Try every setup whose name contains a word."""
     found = []
     for setup in SETUPS.values():
         if word in setup.name:
@@ -64,7 +65,7 @@ async def all_of(word: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run it."""
+    """Read the arguments, try the setups, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--running", type=Path, help="the directory of a sandbox that runs")
     parser.add_argument("--only", default="", help="set-ups whose name has this in it")

@@ -1,4 +1,4 @@
-"""What a broken set-up is: how it is made, and what doctor has to say of it."""
+"""Defines a broken setup: how to create it, and what doctor has to report of it."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -9,9 +9,10 @@ Prepare = Callable[[Stage], Awaitable[None]]
 
 
 class Setup(NamedTuple):
-    """A set-up with one fault: for which cluster and check it has to be told, and words of its cause and remedy.
+    """A setup with one fault: the cluster and check of the finding, and words of its cause and its remedy.
 
-    `level` is "fail" or "warn"; where it is "fail", nothing else may fail in any other cluster.
+    `level` is "fail" or "warn"; if it is "fail", nothing may fail in any other cluster, and if it is "warn", nothing
+    may fail at all.
     """
 
     name: str
@@ -23,7 +24,7 @@ class Setup(NamedTuple):
     level: str = "fail"
 
     def judge(self, found: Diagnosis) -> str:
-        """Return what is wrong with a diagnosis, "" for nothing."""
+        """Return what is wrong with a diagnosis, "" if it is right."""
         told = [one for one in found.findings(self.level) if one[:2] == (self.cluster, self.check)]
         if not any(self.cause in what and self.remedy in advice for _, _, what, advice in told):
             return f"not told so: {found.findings('fail') + found.findings('warn')}"
@@ -38,10 +39,10 @@ SETUPS: dict[str, Setup] = {}
 
 
 def setup(cluster: str, check: str, *, cause: str, remedy: str, level: str = "fail") -> Callable[[Prepare], Prepare]:
-    """Register a function that prepares a set-up of its name."""
+    """Register a function as the preparation of a setup; the function's name is the name of the setup."""
 
     def known(prepare: Prepare) -> Prepare:
-        """Keep it."""
+        """Register the function, and return it."""
         name = prepare.__name__.replace("_", " ")
         SETUPS[name] = Setup(name, cluster, check, cause, remedy, prepare, level)
         return prepare

@@ -1,4 +1,4 @@
-"""A topology of its own on a sandbox that others may use too, to be broken; and `tensile doctor` asked about it."""
+"""Prepares a topology to be broken, on a sandbox that may have other users, and runs `tensile doctor` on it."""
 
 import asyncio
 import os
@@ -37,14 +37,14 @@ _YEAR = timedelta(days=365)
 
 
 class Diagnosis(NamedTuple):
-    """How doctor ended, what it found as JSON, and in how many seconds."""
+    """The exit code of doctor, its findings as JSON, and how many seconds it took."""
 
     code: int
     document: dict[str, Any]
     seconds: float
 
     def findings(self, level: str) -> list[tuple[str, str, str, str]]:
-        """Return all findings of a level: cluster, check, what, and what to do."""
+        """Return all findings of a level: cluster, check, what was found, and the advice."""
         return [
             (cluster["name"] or UPPER, one["check"], one["what"], "\n".join(one["advice"]))
             for cluster in self.document["clusters"]
@@ -54,9 +54,9 @@ class Diagnosis(NamedTuple):
 
 
 class Stage:
-    """Used with `async with`, at whose end everything that was made is gone. `topology` is the file as it will be.
+    """Used with `async with`; everything that it created is removed at the end.
 
-    `open` takes what a set-up wants ended with it.
+    `topology` is the content of the file to be written. A setup adds to `open` what has to be closed with it.
     """
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
@@ -102,13 +102,13 @@ class Stage:
         return self.sandbox.clusters[name].audit_log.parent / "pki"
 
     def signer(self, name: str, *, ago: timedelta = timedelta()) -> Authority:
-        """Return a cluster's authority, as it would have signed so long ago."""
+        """Return a cluster's authority, with its clock set back by `ago`."""
         return replace(signer_of(self.pki(name)), now=datetime.now(UTC) - ago)
 
     def credential(
         self, name: str, *, groups: tuple[str, ...] = (ADMINISTRATORS,), ago: timedelta | None = None
     ) -> None:
-        """Write the kubeconfig of a cluster for our own user, signed so long ago."""
+        """Write the kubeconfig of a cluster for the user of this stage, signed `ago` in the past."""
         text = topologies.kubeconfig(self.sandbox.clusters[name], self.user, groups, ago=ago)
         (self.directory / f"{name}.kubeconfig").write_text(text)
 
@@ -117,7 +117,7 @@ class Stage:
         self.credential(name, ago=2 * _YEAR)
 
     def edit(self, name: str, *, user: Manifest | None = None, **cluster: str) -> None:
-        """Change a kubeconfig: another user, or fields of the cluster."""
+        """Change a kubeconfig: its user, or fields of its cluster."""
         path = self.directory / f"{name}.kubeconfig"
         found = yaml.safe_load(path.read_text())
         found["clusters"][0]["cluster"].update({key.replace("_", "-"): value for key, value in cluster.items()})
@@ -126,11 +126,11 @@ class Stage:
         path.write_text(yaml.safe_dump(found))
 
     def authority(self, name: str) -> str:
-        """Return a cluster's CA as kubeconfigs hold it."""
+        """Return a cluster's CA in the form that kubeconfigs contain."""
         return b64encode((self.pki(name) / "ca.crt").read_bytes()).decode()
 
     def put(self, name: str, content: bytes) -> str:
-        """Write a file beside the topology."""
+        """Write a file beside the topology, and return its name."""
         (self.directory / name).write_bytes(content)
         return name
 
@@ -142,7 +142,7 @@ class Stage:
     # Clusters.
 
     async def make(self, cluster: str, path: str, body: Manifest) -> Manifest:
-        """Create an object, which is gone in the end."""
+        """Create an object, which is deleted in the end."""
         made = await self.sites[cluster].call("POST", path, body)
         self.open.push_async_callback(self.sites[cluster].delete, f"{path}/{body['metadata']['name']}")
         return made
@@ -156,7 +156,7 @@ class Stage:
         await self.make(cluster, BINDINGS, {"metadata": {"name": self.user}, "roleRef": role, "subjects": [subject]})
 
     def start_engine(self) -> Child:
-        """Run the topology as it is now; it ends with the stage."""
+        """Run the topology as it is now; the engine ends with the stage."""
         self.save()
         arguments = ["tensile", "run", "-f", str(self.directory / "topology.yaml"), "--log-format", "json"]
         child = Child(arguments, self.sandbox, self.directory / "engine.log")
@@ -165,7 +165,7 @@ class Stage:
         return child
 
     async def _clear(self) -> None:
-        """Remove the nodes that an engine made."""
+        """Remove the nodes that an engine created."""
         for node in self.nodes.values():
             await self.upper.delete(f"/api/v1/nodes/{node}")
 
@@ -176,7 +176,7 @@ class Stage:
         return topologies.save(self.topology, self.directory)
 
     async def diagnosed(self) -> Diagnosis:
-        """Ask doctor."""
+        """Run doctor, and return its diagnosis."""
         loop = asyncio.get_running_loop()
         begin, pipe = loop.time(), asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save()))

@@ -1,4 +1,4 @@
-"""Set-ups whose way to a cluster, or whose credential, is broken."""
+"""Setups in which the connection to a cluster, or the credential for it, is broken."""
 
 import asyncio
 import socket
@@ -25,20 +25,20 @@ LONG_AGO = "Thu, 01 Jan 2026 00:00:00 GMT"
     cause="an untrusted certificate",
     remedy="the certificate is by CN=lower-a-ca: put that CA there",
 )
-async def wrong_CA(stage: Stage) -> None:  # noqa: N802 - it is called so
+async def wrong_CA(stage: Stage) -> None:  # noqa: N802 - the usual spelling
     """The kubeconfig of one lower has the CA of another."""
     stage.edit(A, certificate_authority_data=stage.authority(B))
 
 
 @setup(A, "login", cause="expired on", remedy="kubeadm kubeconfig user --client-name=doctor-")
 async def expired_client_certificate(stage: Stage) -> None:
-    """The certificate ended a year ago."""
+    """The user's certificate expired about a year ago."""
     stage.expire(A)
 
 
 @setup(UPPER, "login", cause="its client certificate is by CN=lower-b-ca", remedy="--client-ca-file")
 async def client_certificate_of_another_cluster(stage: Stage) -> None:
-    """The user shows another cluster's certificate."""
+    """The user presents a certificate that another cluster signed."""
     pair = stage.signer(B).issue(stage.user, (ADMINISTRATORS,))
     certificate, key = (stage.put(f"user.{end}", pem) for end, pem in (("crt", pair.certificate), ("key", pair.key)))
     stage.edit(UPPER, user={"client-certificate": certificate, "client-key": key})
@@ -46,7 +46,7 @@ async def client_certificate_of_another_cluster(stage: Stage) -> None:
 
 @setup(A, "login", cause="the token is damaged, of another cluster, or revoked", remedy="create token")
 async def wrong_token(stage: Stage) -> None:
-    """A token that nobody gave."""
+    """The cluster never issued the token."""
     stage.edit(A, user={"token": "a-token-that-nobody-gave"})
 
 
@@ -57,7 +57,7 @@ async def wrong_token(stage: Stage) -> None:
     remedy="kubectl -n default create token doctor-",
 )
 async def token_of_an_account_that_is_gone(stage: Stage) -> None:
-    """It was good as long as the account was there."""
+    """The ServiceAccount of the token was deleted."""
     site = stage.sites[B]
     await site.call("POST", ACCOUNTS, {"metadata": {"name": stage.user}})
     answer = await site.call("POST", f"{ACCOUNTS}/{stage.user}/token", {"spec": {}})
@@ -67,7 +67,7 @@ async def token_of_an_account_that_is_gone(stage: Stage) -> None:
 
 @setup(B, "reach", cause="cannot be connected to (Connection refused)", remedy="nothing listens there")
 async def closed_port(stage: Stage) -> None:
-    """Nobody listens."""
+    """No process listens on the port."""
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     stage.edit(B, server=f"https://{LOOPBACK}:{port}")
@@ -75,16 +75,16 @@ async def closed_port(stage: Stage) -> None:
 
 @setup(UPPER, "reach", cause="the name nowhere.invalid is not found", remedy="getent hosts nowhere.invalid")
 async def unknown_name(stage: Stage) -> None:
-    """There is no such name."""
+    """The host name does not exist."""
     stage.edit(UPPER, server="https://nowhere.invalid:6443")
 
 
 @setup(A, "reach", cause="the TLS handshake fails", remedy="check that an apiserver listens there")
 async def something_else_listens(stage: Stage) -> None:
-    """It greets whoever comes, in no TLS."""
+    """A server that does not use TLS sends a greeting to each client."""
 
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send a few bytes and hang up."""
+        """Send a few bytes and close the connection."""
         with suppress(OSError):
             writer.write(b"220 welcome\r\n")
             await writer.drain()
@@ -97,7 +97,7 @@ async def something_else_listens(stage: Stage) -> None:
 
 @setup(A, "reach", cause="does not respond (no answer in 3 s)", remedy="its apiserver hangs or is overloaded")
 async def silent_server(stage: Stage) -> None:
-    """It takes connections, and never says a word."""
+    """The server accepts connections, but never sends a byte."""
     listening = stage.open.enter_context(socket.create_server((LOOPBACK, 0)))
     stage.edit(A, server=f"https://{LOOPBACK}:{listening.getsockname()[1]}")
 
@@ -109,31 +109,31 @@ async def silent_server(stage: Stage) -> None:
     remedy="it is not for apiserver.example: set tls-server-name: ",
 )
 async def wrong_name_in_the_certificate(stage: Stage) -> None:
-    """The certificate is for other names than the one that is asked for."""
+    """The server's certificate does not have the name that the kubeconfig expects."""
     stage.edit(A, tls_server_name="apiserver.example")
 
 
 @setup(A, "clock", cause="behind ours", remedy="set both by NTP", level="warn")
 async def clock_skew(stage: Stage) -> None:
-    """A cluster lives in the past."""
+    """The clock of a cluster is behind."""
     await altered(stage, A, date=LONG_AGO)
 
 
 @setup(A, "version", cause="v1.19.16 is too old", remedy="upgrade the cluster: 1.25 is the oldest")
 async def old_version(stage: Stage) -> None:
-    """A cluster is of a version that lacks what is needed."""
+    """The version of a cluster lacks features that the engine needs."""
     await altered(stage, A, version="v1.19.16")
 
 
 @setup(B, "version", cause="v1.31.2, and the upper cluster has", remedy="at most 3 minor versions behind", level="warn")
 async def version_skew(stage: Stage) -> None:
-    """A lower cluster is too far behind the upper one."""
+    """A lower cluster is too many versions behind the upper one."""
     await altered(stage, B, version="v1.31.2")
 
 
 @setup(A, "reach", cause="kubeconfigs/gone: cannot be read (No such file", remedy="check the path")
 async def missing_kubeconfig(stage: Stage) -> None:
-    """The file is not there."""
+    """The kubeconfig file does not exist."""
     stage.lower(A)["kubeconfig"] = "kubeconfigs/gone"
 
 
@@ -145,7 +145,7 @@ async def wrong_context(stage: Stage) -> None:
 
 @setup(A, "reach", cause="the Secret does not exist", remedy="create it, or correct kubeconfigSecret")
 async def missing_kubeconfig_secret(stage: Stage) -> None:
-    """The kubeconfig is to be in a Secret that is not there."""
+    """The Secret that should contain the kubeconfig does not exist."""
     entry = stage.lower(A)
     entry.pop("kubeconfig")
     entry["kubeconfigSecret"] = {"namespace": "default", "name": stage.user}
@@ -153,7 +153,7 @@ async def missing_kubeconfig_secret(stage: Stage) -> None:
 
 @setup(A, "reach", cause="the key is missing or empty (keys: config)", remedy="correct kubeconfigSecret.key")
 async def wrong_key_of_the_kubeconfig_secret(stage: Stage) -> None:
-    """The Secret is there, and has the kubeconfig under another key."""
+    """The Secret exists, but has the kubeconfig under another key."""
     body = {"metadata": {"name": stage.user}, "stringData": {"config": "kind: Config"}}
     await stage.make(UPPER, "/api/v1/namespaces/default/secrets", body)
     entry = stage.lower(A)
@@ -162,7 +162,7 @@ async def wrong_key_of_the_kubeconfig_secret(stage: Stage) -> None:
 
 
 async def altered(stage: Stage, cluster: str, *, date: str = "", version: str = "") -> None:
-    """Put a proxy before a cluster that tells another time, or another version."""
+    """Put a proxy before a cluster that returns another date or another version."""
     keys = Keys(stage.pki(cluster), stage.directory)
     context = keys.client(User(stage.user, (ADMINISTRATORS,)))
     session = await stage.open.enter_async_context(
@@ -170,7 +170,7 @@ async def altered(stage: Stage, cluster: str, *, date: str = "", version: str = 
     )
 
     async def serve(request: web.BaseRequest) -> web.Response:
-        """Pass a request on, and change the answer."""
+        """Forward a request, and change the answer."""
         kind = {"Content-Type": request.headers.get("Content-Type", "application/json")}
         async with session.request(request.method, request.raw_path, data=await request.read(), headers=kind) as reply:
             body, headers = await reply.read(), {"Content-Type": reply.headers["Content-Type"]}

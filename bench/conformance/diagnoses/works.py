@@ -1,4 +1,4 @@
-"""Set-ups in which every cluster is reached, and something that the work needs is broken."""
+"""Setups in which every cluster can be reached, but something else that the engine needs is broken."""
 
 import socket
 from datetime import timedelta
@@ -19,14 +19,14 @@ DEFAULT = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 _LIMIT = 30.0
 _PROBE = ("192.0.2.1", 9)
-"""An address for documentation: nothing is sent there, the system only says from where it would be."""
+"""An address for documentation: nothing is sent to it, the system only selects the source address."""
 
 
 # Rights.
 
 
 def rule(right: Permission) -> Manifest:
-    """Write a right as a rule of a role."""
+    """Return a right as a rule of a role."""
     group = right.group
     return {"apiGroups": [group], "resources": [right.resource], "verbs": list(right.verbs)}
 
@@ -37,7 +37,7 @@ def read(stage: Stage) -> Topology:
 
 
 async def allowed(stage: Stage, cluster: str, *, without: tuple[str, str]) -> None:
-    """Grant the user all rights that the engine needs, but for a verb on a resource."""
+    """Grant the user all rights that the engine needs, except for a verb on a resource."""
     topology = read(stage)
     spec = next((one for one in topology.lowers if one.name == cluster), None)
     rights = upper_rights(topology) if spec is None else lower_rights(spec)
@@ -52,13 +52,13 @@ async def allowed(stage: Stage, cluster: str, *, without: tuple[str, str]) -> No
 
 @setup(UPPER, "rights", cause="missing: patch pods/status (", remedy="--verb=patch --resource=pods/status\n")
 async def missing_right_above(stage: Stage) -> None:
-    """The engine may not write statuses."""
+    """The engine may not write pod statuses in the upper cluster."""
     await allowed(stage, UPPER, without=("patch", "pods/status"))
 
 
 @setup(A, "rights", cause="missing: create pods (mirrored pods)", remedy="--verb=create --resource=pods\n")
 async def missing_right_below(stage: Stage) -> None:
-    """The engine may not make pods."""
+    """The engine may not create pods in a lower cluster."""
     await allowed(stage, A, without=("create", "pods"))
 
 
@@ -66,7 +66,7 @@ async def missing_right_below(stage: Stage) -> None:
     B, "rights", cause="create endpointslices.discovery.k8s.io (controller Service)", remedy="--resource=endpointslices"
 )
 async def missing_right_for_services(stage: Stage) -> None:
-    """The engine may not make the endpoints of Services."""
+    """The engine may not create the EndpointSlices of Services."""
     await allowed(stage, B, without=("create", "endpointslices"))
 
 
@@ -78,7 +78,7 @@ async def half_a_right_for_exec(stage: Stage) -> None:
 
 @setup(A, "rights", cause="missing: list *.*", remedy="--verb=list --resource='*.*'", level="warn")
 async def missing_right_to_see_what_a_namespace_holds(stage: Stage) -> None:
-    """The engine works without, and leaves namespaces behind."""
+    """The engine works without the right, but leaves namespaces behind."""
     await allowed(stage, A, without=("list", "*"))
 
 
@@ -86,7 +86,7 @@ async def missing_right_to_see_what_a_namespace_holds(stage: Stage) -> None:
 
 
 async def _serving(stage: Stage, *, address: str = LOOPBACK, ago: timedelta = timedelta()) -> None:
-    """Serve the virtual nodes with a certificate for an address, issued so long ago."""
+    """Issue the serving certificate of the virtual nodes for an address, `ago` in the past."""
     pair = stage.signer(UPPER, ago=ago).issue("system:node:x", ("system:nodes",), addresses=(address,))
     stage.put("kubelet.crt", pair.certificate)
     stage.put("kubelet.key", pair.key)
@@ -94,7 +94,7 @@ async def _serving(stage: Stage, *, address: str = LOOPBACK, ago: timedelta = ti
 
 @setup(UPPER, "certificates", cause="it does not match the key", remedy="renew both together")
 async def key_of_another_certificate(stage: Stage) -> None:
-    """Only one of the two files was renewed."""
+    """Only the certificate was renewed, and not its key."""
     whole = (stage.directory / "kubelet.key").read_bytes()
     await _serving(stage)
     stage.put("kubelet.key", whole)
@@ -102,25 +102,25 @@ async def key_of_another_certificate(stage: Stage) -> None:
 
 @setup(UPPER, "certificates", cause="it expired on", remedy="renew it")
 async def expired_serving_certificate(stage: Stage) -> None:
-    """It ended a year ago."""
+    """The serving certificate has expired."""
     await _serving(stage, ago=timedelta(days=730))
 
 
 @setup(UPPER, "certificates", cause="it is valid for 192.0.2.7", remedy=f"IP:{LOOPBACK} in its subjectAltNames")
 async def serving_certificate_for_another_address(stage: Stage) -> None:
-    """The nodes are called at an address that it does not name."""
+    """The address of the nodes is not in the serving certificate."""
     await _serving(stage, address="192.0.2.7")
 
 
 @setup(UPPER, "certificates", cause="kubelet.clientCAFile: ", remedy="-----BEGIN CERTIFICATE-----")
-async def client_CA_that_is_a_key(stage: Stage) -> None:  # noqa: N802 - it is called so
-    """A wrong file was given."""
+async def client_CA_that_is_a_key(stage: Stage) -> None:  # noqa: N802 - the usual spelling
+    """The file of the client CA contains a key."""
     stage.topology["kubelet"]["clientCAFile"] = "kubelet.key"
 
 
 @setup(UPPER, "certificates", cause="kubelet.tlsCertFile: ", remedy="set a path that exists")
 async def missing_certificate_file(stage: Stage) -> None:
-    """The file is not there."""
+    """The certificate file does not exist."""
     stage.topology["kubelet"]["tlsCertFile"] = "certificates/gone.crt"
 
 
@@ -128,13 +128,13 @@ async def missing_certificate_file(stage: Stage) -> None:
     A, "certificates", cause="waits for approval", remedy="kubectl certificate approve tensile-doctor-", level="warn"
 )
 async def certificate_that_nobody_approved(stage: Stage) -> None:
-    """The engine has asked for one, and a person has to agree."""
+    """The engine's CertificateSigningRequest was created, but is not approved."""
     for field in ("tlsCertFile", "tlsKeyFile"):
         stage.topology["kubelet"].pop(field)
     await stage.make(UPPER, REQUESTS, request_for(stage.nodes[A], LOOPBACK).manifest)
 
 
-# Which cluster, and which node.
+# Identity of clusters and nodes.
 
 
 @setup(B, "identity", cause="it is the same cluster as lower-a", remedy="remove a lower cluster of the two")
@@ -145,7 +145,7 @@ async def two_lowers_that_are_one(stage: Stage) -> None:
 
 @setup(A, "identity", cause="it is the same cluster as upper", remedy="use the kubeconfig of another cluster than")
 async def lower_that_is_the_upper(stage: Stage) -> None:
-    """A cluster below itself."""
+    """The kubeconfig of a lower leads to the upper cluster."""
     stage.lower(A)["kubeconfig"] = stage.topology["upper"]["kubeconfig"]
 
 
@@ -156,13 +156,13 @@ async def lower_that_is_the_upper(stage: Stage) -> None:
     remedy="kubectl delete node doctor-",
 )
 async def taken_name_of_a_node(stage: Stage) -> None:
-    """A Node of that name is another's."""
+    """Another owner's Node has the name of a virtual node."""
     await stage.make(UPPER, NODES, {"metadata": {"name": stage.nodes[B]}})
 
 
 @setup(A, "kubelet", cause="does not reach Node", remedy="let the upper's apiserver through to port")
 async def kubelet_port_out_of_reach(stage: Stage) -> None:
-    """The engine listens at another address than the nodes publish."""
+    """The engine listens at another address than its nodes publish."""
     address = own_address()
     stage.topology["kubelet"]["nodeAddress"] = address
     await _serving(stage, address=address)
@@ -172,7 +172,7 @@ async def kubelet_port_out_of_reach(stage: Stage) -> None:
 
 @setup(A, "kubelet", cause="x509", remedy="--kubelet-certificate-authority has to hold the CA")
 async def serving_certificate_that_the_apiserver_refuses(stage: Stage) -> None:
-    """It is by an authority that the apiserver does not know."""
+    """An authority that the apiserver does not trust signed the certificate."""
     address = own_address()
     stage.topology["kubelet"] |= {"nodeAddress": address, "bind": address}
     pair = stage.signer(B).issue("system:node:x", ("system:nodes",), addresses=(address,))
@@ -196,7 +196,7 @@ async def running(stage: Stage) -> None:
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
     async def beats() -> bool:
-        """Look for them."""
+        """Report whether every node has its lease."""
         assert engine.is_running, (stage.directory / "engine.log").read_text()
         found = {one["metadata"]["name"] for one in await stage.upper.items(leases)}
         return found >= set(stage.nodes.values())
@@ -205,7 +205,7 @@ async def running(stage: Stage) -> None:
 
 
 def own_address() -> str:
-    """Return an address of this machine that is not loopback, "" where it has none."""
+    """Return an address of this machine that is not loopback, "" if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_PROBE)
@@ -214,19 +214,19 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-# What is around them.
+# Metrics, networks, storage and the webhook.
 
 
 @setup(A, "metrics", cause="it has no metrics API", remedy="install metrics-server there", level="warn")
-async def no_metrics_API(stage: Stage) -> None:  # noqa: N802 - it is called so
-    """The sandbox's clusters have none unless they are given one."""
+async def no_metrics_API(stage: Stage) -> None:  # noqa: N802 - the usual spelling
+    """The sandbox's clusters have no metrics API by default."""
 
 
 @setup(
     B, "metrics", cause="the metrics API fails", remedy="kubectl get apiservice v1beta1.metrics.k8s.io", level="warn"
 )
-async def metrics_API_without_a_server(stage: Stage) -> None:  # noqa: N802 - it is called so
-    """It is registered, and nobody serves it."""
+async def metrics_API_without_a_server(stage: Stage) -> None:  # noqa: N802 - the usual spelling
+    """The metrics API is registered, but no server answers."""
     spec = {
         "group": "metrics.k8s.io",
         "version": "v1beta1",
@@ -240,7 +240,7 @@ async def metrics_API_without_a_server(stage: Stage) -> None:  # noqa: N802 - it
 
 @setup(B, "network", cause="overlap with those of pods of lower-a", remedy="--cluster-cidr", level="warn")
 async def overlapping_networks(stage: Stage) -> None:
-    """Pods of two clusters have the same addresses."""
+    """Pods of two clusters may have the same addresses."""
     for lower, cidr in zip(LOWERS, ("10.244.0.0/24", "10.244.0.0/23"), strict=True):
         body = {"metadata": {"name": stage.user}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]}}
         await stage.make(lower, NODES, body)
@@ -248,7 +248,7 @@ async def overlapping_networks(stage: Stage) -> None:
 
 @setup(UPPER, "storage", cause="binds before a node is chosen", remedy="WaitForFirstConsumer")
 async def storage_class_that_binds_at_once(stage: Stage) -> None:
-    """The upper scheduler never binds a pod with a claim of it."""
+    """The upper scheduler never binds a pod with a claim of this class."""
     body = {"metadata": {"name": stage.user}, "provisioner": "tensile-kube.io/lower", "volumeBindingMode": "Immediate"}
     await stage.make(UPPER, CLASSES, body)
     for lower in LOWERS:
@@ -263,13 +263,13 @@ async def storage_class_that_binds_at_once(stage: Stage) -> None:
     level="warn",
 )
 async def storage_class_that_is_missing_below(stage: Stage) -> None:
-    """The topology names one that the lower cluster does not have."""
+    """The topology names a class that the lower cluster does not have."""
     stage.lower(A)["storageClasses"] = {"fast": "no-such-class"}
 
 
 @setup(UPPER, "storage", cause="the scheduler waits for unbound claims of", remedy="for virtual nodes, ", level="warn")
 async def pod_that_waits_for_its_claim(stage: Stage) -> None:
-    """The scheduler's VolumeBinding wants the claim bound first, and nobody binds it."""
+    """The scheduler's VolumeBinding waits for the claim to be bound, and nothing binds it."""
     name = stage.user
     body = {"metadata": {"name": name}, "provisioner": "example.com/disks", "volumeBindingMode": "Immediate"}
     await stage.make(UPPER, CLASSES, body)
@@ -282,7 +282,7 @@ async def pod_that_waits_for_its_claim(stage: Stage) -> None:
     await stage.make(UPPER, f"{DEFAULT}/pods", {"metadata": {"name": name}, "spec": spec})
 
     async def waits() -> bool:
-        """Look whether the scheduler has looked."""
+        """Report whether the scheduler has set the condition of the pod."""
         found = await stage.upper.call("GET", f"{DEFAULT}/pods/{name}")
         return "unbound immediate" in str(found["status"].get("conditions"))
 
@@ -291,7 +291,7 @@ async def pod_that_waits_for_its_claim(stage: Stage) -> None:
 
 @setup(UPPER, "webhook", cause="no webhook answers at https://", remedy="webhook.url has to lead to")
 async def webhook_out_of_reach(stage: Stage) -> None:
-    """Nobody listens at its URL."""
+    """No process listens at the webhook's URL."""
     with socket.create_server((LOOPBACK, 0)) as free:
         port = free.getsockname()[1]
     stage.topology["webhook"] = {"enabled": True, "url": f"https://{LOOPBACK}:{port}/mutate"}
@@ -299,12 +299,12 @@ async def webhook_out_of_reach(stage: Stage) -> None:
 
 @setup(UPPER, "webhook", cause="Service default/nothing-there does not exist", remedy="correct webhook.service")
 async def webhook_without_its_service(stage: Stage) -> None:
-    """The Service by which it is called is not there."""
+    """The Service of the webhook does not exist."""
     stage.topology["webhook"] = {"enabled": True, "service": {"namespace": "default", "name": "nothing-there"}}
 
 
 async def behind_a_service(stage: Stage, port: int) -> None:
-    """Register the webhook by a Service, behind which is a pod with an address of this machine, and this port.
+    """Register the webhook by a Service for a pod with an address of this machine and this port.
 
     An apiserver passes calls on to pods only.
     """
@@ -328,7 +328,7 @@ async def behind_a_service(stage: Stage, port: int) -> None:
 
 @setup(UPPER, "webhook", cause="does not reach Service default/doctor-", remedy="the firewall between")
 async def webhook_that_the_apiserver_does_not_reach(stage: Stage) -> None:
-    """Its pod is ready, and nobody listens at its port."""
+    """The webhook's pod is ready, but no process listens at its port."""
     with socket.create_server((own_address(), 0)) as free:
         port = free.getsockname()[1]
     await behind_a_service(stage, port)
@@ -338,50 +338,50 @@ async def webhook_that_the_apiserver_does_not_reach(stage: Stage) -> None:
     UPPER, "network", cause="lower pods get the upper apiserver's address", remedy="upper.advertiseURL", level="warn"
 )
 async def upper_that_pods_do_not_reach(stage: Stage) -> None:
-    """Pods with tokens of the upper cluster are given an address that its certificate does not name."""
+    """Pods with tokens of the upper cluster get an address that its certificate does not name."""
     stage.topology["serviceAccounts"] = {"identity": "upper"}
     port = stage.sandbox.clusters[UPPER].server.rpartition(":")[2]
     stage.topology["upper"]["advertiseURL"] = f"https://upper.example.localhost:{port}"
 
 
-# More than is needed.
+# Needless exposure and permissions.
 
 
 @setup(UPPER, "ports", cause="telemetry.bind is every address", remedy="set telemetry.bind: 127.0.0.1", level="warn")
 async def telemetry_for_everybody(stage: Stage) -> None:
-    """Outside of a cluster, where it asks nobody who they are."""
+    """Outside of a cluster the telemetry port, which needs no login, is open on every address."""
     stage.topology["telemetry"]["bind"] = "0.0.0.0"
 
 
 async def _inhabited(stage: Stage) -> None:
-    """Create a foreign pod in namespace default of the first lower cluster."""
+    """Create a pod of another owner in namespace default of the first lower cluster."""
     spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "app:1"}]}
     await stage.make(A, f"{DEFAULT}/pods", {"metadata": {"name": stage.user}, "spec": spec})
 
 
 @setup(A, "tenants", cause="count as one tenant: default (", remedy="namespaces: {mapping: prefix}", level="warn")
 async def lower_that_is_shared(stage: Stage) -> None:
-    """Others run pods in a namespace of the same name."""
+    """Pods of another owner run in a namespace of the same name."""
     await _inhabited(stage)
 
 
 @setup(A, "tenants", cause="tokens of the upper cluster are where", remedy="identity: lower", level="warn")
 async def tokens_in_a_lower_that_is_shared(stage: Stage) -> None:
-    """Who may read Secrets there may call the upper cluster."""
+    """Users who may read Secrets in the lower cluster may call the upper cluster."""
     stage.lower(A)["serviceAccounts"] = {"identity": "upper"}
     await _inhabited(stage)
 
 
 @setup(A, "tenants", cause="accounts have permissions where others", remedy="leave RBAC out", level="warn")
 async def rights_in_a_lower_that_is_shared(stage: Stage) -> None:
-    """Who may create pods there may run them as those accounts."""
+    """Users who may create pods in the lower cluster may run them as the engine's copied accounts."""
     stage.lower(A)["controllers"] = ["ServiceAccount", "RBAC"]
     await _inhabited(stage)
 
 
 @setup(A, "tenants", cause="which has the engine's own account", remedy="in another namespace", level="warn")
 async def account_where_pods_go(stage: Stage) -> None:
-    """Nothing is mirrored from the namespace above that leads there."""
+    """The engine's own ServiceAccount is in a namespace that pods would be mirrored to."""
     account = f"{DEFAULT}/serviceaccounts/default"
     body = {"spec": {"audiences": [], "expirationSeconds": 3600}}
     token = (await stage.sites[A].call("POST", f"{account}/token", body))["status"]["token"]

@@ -1,11 +1,11 @@
-"""kubectl says the same of a virtual node as of a real one: some 170 commands, given to both by two kubectls.
+"""Checks that kubectl shows a virtual node as it shows a real one: some 170 commands, each with two versions.
 
     .venv/bin/python -m bench.conformance.kubectl [--short] [--document]
 
-First to a real node (kubelet, containerd, runc) by the cluster that it is in, then to the virtual node behind which the
-same node is. What must differ is replaced; each line that differs after that has to be in the table of expected
-differences (expected.py), which docs/kubectl.md shows. Each of two versions of kubectl makes a round of its own:
-that of the clusters, and 1.33, built from Go modules into the user's cache once (about 3 minutes).
+The commands run first on a real node (kubelet, containerd, runc) through its own cluster, then on the virtual node for
+that cluster. Values that must differ are replaced; each line that still differs has to be in the table of expected
+differences (expected.py), which docs/kubectl.md shows. Each of two versions of kubectl runs all commands: the version
+of the clusters, and 1.33, built once from Go modules into the user's cache (about 3 minutes).
 """
 
 import argparse
@@ -39,12 +39,12 @@ from tensile.sandbox.state import UPPER, Options
 
 NAME = "faults-kubectl"
 CLUSTERS = Options(lowers=1, nodes=1, real_node=True, verify_kubelet=False)
-"""The upper takes any serving certificate: that of the sandbox is for loopback, where the node is not."""
+"""The upper accepts any serving certificate: the sandbox's is for loopback, which is not the node's address."""
 SOURCES = Path(__file__).parent / "sources"
 
 
 def kubectls(sandbox: Sandbox, *, short: bool) -> dict[str, str]:
-    """Return the kubectls by version: the sandbox's own, and an older one unless it is to be short."""
+    """Return the kubectls by version: the sandbox's own, and an older one unless `short` is set."""
     own = sandbox.kubectl_command()[0]
     if short:
         return {KUBECTL: own}
@@ -53,7 +53,7 @@ def kubectls(sandbox: Sandbox, *, short: bool) -> dict[str, str]:
 
 
 def compared(version: str, real: Answers, virtual: Answers) -> dict[str, Any]:
-    """Compare one version's answers, and return how many lines differ by command, what is expected, and what broke."""
+    """Compare one version's answers; return counts of differing lines, the expected differences, and the defects."""
     apart, strange, met = {}, [], set()
     for command, lines in real.items():
         found = lines_apart(lines, virtual[command])
@@ -82,7 +82,7 @@ def rounds(sandbox: Sandbox, versions: dict[str, str], scratch: Path) -> dict[st
 
 
 def result_of(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Put the comparisons together: what broke, and which expected differences nobody met."""
+    """Merge the comparisons: the defects, and the expected differences that did not occur."""
     met = set().union(*(one.pop("met") for one in found.values()))
     broken = [words for one in found.values() for words in one.pop("broken")]
     unmet = [one.what for place, one in enumerate(EXPECTED) if place not in met]
@@ -90,7 +90,7 @@ def result_of(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
-    """Do it all on clusters of its own, made in a folder, and return the clusters' version and the result."""
+    """Run the comparison on new clusters in a folder, and return the clusters' version and the result."""
     with Sandbox.start(folder / "sandbox", CLUSTERS, progress=print) as sandbox:
         sandbox.adopt("engine.log")
         versions = kubectls(sandbox, short=short)
@@ -101,7 +101,7 @@ def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Read the arguments, run, keep the result, and return the exit code."""
+    """Read the arguments, run the comparison, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="the clusters' own kubectl only")
     parser.add_argument("--document", action="store_true", help="write docs/kubectl.md only")

@@ -1,4 +1,4 @@
-"""What the commands are about: pods of every kind that matters to a kubelet, the same ones on either node."""
+"""The objects that the commands use: pods of every kind that matters to a kubelet, the same ones on either node."""
 
 from typing import Any
 
@@ -18,25 +18,25 @@ ASK = 'echo begun; read line; echo "got $line"; sleep 1; exit 3'
 TYPED = 'while ! read -t 1 line; do echo ready; done; echo "got $line"; exit 4'
 TOLERATIONS = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
 PROBED = {"periodSeconds": 1, "timeoutSeconds": 10}
-"""How often, and with how much time for it: on a busy machine nothing may fail for want of time."""
+"""The period and timeout of probes: on a busy machine no probe may fail for want of time."""
 ONCE_SICK = "if test -e /scratch/again; then touch /tmp/well; else touch /scratch/again; fi; exec sleep 100000"
-"""Has its probe fail in its first life only: how often a container is started again must not be a matter of moments."""
+"""The probe fails only in the container's first run, so that the number of restarts does not depend on time."""
 _ALWAYS = {"command": ["true"]}
 
 
 def container(name: str, script: str, **more: Any) -> Manifest:
-    """Make a container that runs a shell script."""
+    """Return a container that runs a shell script."""
     return {"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script], **more}
 
 
 def pod(name: str, *containers: Manifest, **spec: Any) -> Manifest:
-    """Make a pod that may run on either node."""
+    """Return a pod that may run on either node."""
     whole = {"containers": containers, "terminationGracePeriodSeconds": 1, "tolerations": TOLERATIONS, **spec}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": whole}
 
 
 def web() -> Manifest:
-    """Make the pod that has something of everything."""
+    """Return the pod with several containers, probes, ports, environment variables and volumes."""
     main = container(
         "main",
         SERVE,
@@ -64,7 +64,7 @@ def web() -> Manifest:
 
 
 def fleet() -> Manifest:
-    """Make a Deployment of one pod, so that a command that picks one has no choice."""
+    """Return a Deployment of one pod, so that a command that selects a pod has only one to choose."""
     template = pod("fleet", container("main", f"echo sails; {SLEEP}"))
     spec = {
         "replicas": 1,
@@ -75,14 +75,14 @@ def fleet() -> Manifest:
 
 
 def job() -> Manifest:
-    """Make a Job that is done at once."""
+    """Return a Job that completes immediately."""
     spec = pod("once", container("main", "echo done"), restartPolicy="Never")["spec"]
     metadata = {"name": "once"}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": spec}}}
 
 
 def sick() -> Manifest:
-    """Make a pod whose container is started again once, for its probe."""
+    """Return a pod whose container is restarted once, because its probe fails."""
     asks = {"command": ["sh", "-c", "test -e /tmp/well || { echo sick; false; }"]}
     probe = {"exec": asks, "initialDelaySeconds": 1, "failureThreshold": 1, **PROBED}
     mounts = [{"name": "scratch", "mountPath": "/scratch"}]
@@ -91,13 +91,13 @@ def sick() -> Manifest:
 
 
 def half() -> Manifest:
-    """Make a pod of which one container has ended; its other one gets an image that nobody goes to fetch."""
+    """Return a pod of which one container has ended; the other one later gets an image that is never pulled."""
     main = container("main", SLEEP, imagePullPolicy="Never")
     return pod("half", main, container("gone", "exit 0"), restartPolicy="Never")
 
 
 def everything() -> str:
-    """Return the manifest of all of it."""
+    """Return the manifest of all objects."""
     items = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"sky": "blue"}},
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secrets"}, "stringData": {"key": "dark"}},
@@ -116,5 +116,5 @@ def everything() -> str:
 
 
 def overrides() -> str:
-    """Return what `kubectl run` needs, so that its pod may run on either node."""
+    """Return the fields that let a pod of `kubectl run` run on either node."""
     return orjson.dumps({"spec": {"tolerations": TOLERATIONS, "terminationGracePeriodSeconds": 1}}).decode()

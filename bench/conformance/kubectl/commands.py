@@ -1,8 +1,9 @@
-"""The commands, in the order in which they are given: everything that ends at a kubelet, and what shows its pods.
+"""The commands, in the order in which they run: those that end at a kubelet, and those that show its pods.
 
 `{node}` is the name of the node, `{tmp}` a folder, `{image}` an image that the node has. A command that changes
-something comes before one that shows it; what takes its time is waited for by steps of their own, which are not
-compared. A container that ends at once after its last word may take it along, on any node: it waits a second.
+something precedes one that shows the change; separate steps, which are not compared, wait until slow changes have
+happened. A container that ends right after its last line of output may lose that line, on any node; it therefore waits
+a second.
 """
 
 from bench.conformance.kubectl.cast import PORTS, everything, overrides
@@ -14,12 +15,12 @@ def _until(words: str, shown: str) -> Step:
 
 
 def _told(pod: str, *reasons: str) -> tuple[Step, ...]:
-    """Wait for events of a pod: above they come after its status."""
+    """Wait for events of a pod: in the upper cluster they appear after its status."""
     return tuple(_until(_REASONS % pod, reason) for reason in reasons)
 
 
 def _proxied(*paths: str, form: str = "") -> tuple[Step, ...]:
-    """Ask the node's kubelet itself, by way of the apiserver."""
+    """Send requests to the node's kubelet itself, through the apiserver."""
     return tuple(Step(f"get --raw /api/v1/nodes/{{node}}/proxy/{path}", form=form) for path in paths)
 
 
@@ -30,7 +31,7 @@ _DEBUG = f"debug web --image={{image}} {_PRESENT}"
 _REASONS = "get events --field-selector=involvedObject.name=%s -o jsonpath={.items[*].reason}"
 _STATE = "get pod %s -o jsonpath={.status.containerStatuses[*].%s}"
 _TORN_DOWN = "get pod %s -o \"jsonpath={.status.conditions[?(@.type=='PodReadyToStartContainers')].status}\""
-"""False once the kubelet has taken the sandbox of a pod that ended away: it does so in a while."""
+"""False after the kubelet has removed the sandbox of a pod that ended, which takes a while."""
 
 _FIELDS = "REASON:.reason,BY:.source.component,ON:.source.host,OF:.involvedObject.fieldPath"
 

@@ -1,6 +1,6 @@
-"""What differs between the answers of a real node and of a virtual one, and which of it is expected.
+"""Finds the differences between the answers of a real node and of a virtual one, and which of them are expected.
 
-Lines are compared, not documents: what one side says beyond the other is told in its own words.
+Lines are compared, not documents: a line that only one side has is reported with its text.
 """
 
 import difflib
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """A line that one side alone says: "real" or "virtual"."""
+    """A line that only one side has: "real" or "virtual"."""
 
     side: str
     text: str
@@ -20,9 +20,9 @@ class Line(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A difference that is as it should be: in which commands (a regular expression), and what each side says there.
+    """A difference that is intended: a regular expression of commands, and the lines of each side.
 
-    `real` and `virtual` are regular expressions for whole lines, None for nothing.
+    `real` and `virtual` are regular expressions for whole lines, None for no line.
     """
 
     commands: str
@@ -38,7 +38,7 @@ class Expected(NamedTuple):
 
 
 def lines_apart(real: Sequence[str], virtual: Sequence[str]) -> list[Line]:
-    """Return the lines that one side alone says, in their order."""
+    """Return the lines that only one side has, in their order."""
     found: list[Line] = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, real, virtual, autojunk=False).get_opcodes():
         if tag != "equal":
@@ -48,7 +48,7 @@ def lines_apart(real: Sequence[str], virtual: Sequence[str]) -> list[Line]:
 
 
 def explained(command: str, lines: Iterable[Line], expected: Sequence[Expected]) -> tuple[set[int], list[Line]]:
-    """Return which of the expected differences (by their places) these lines are, and the lines that are none."""
+    """Return the indexes of the expected differences that these lines are, and the lines that are not expected."""
     places: set[int] = set()
     strange: list[Line] = []
     for line in lines:

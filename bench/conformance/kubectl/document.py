@@ -1,4 +1,4 @@
-"""The page that says how a virtual node differs from a real one for kubectl, made from the table that is checked."""
+"""Writes the page on how a virtual node differs from a real one for kubectl, from the table that is checked."""
 
 from pathlib import Path
 
@@ -41,6 +41,6 @@ def page() -> str:
 
 
 def _shown(title: str) -> str:
-    """Return a command as a person would: what makes a pod fit for both nodes is left out."""
+    """Return a command as a user would type it, without the options that only let a pod run on both nodes."""
     words = title.split(" ")
     return " ".join(word for word in words if not word.startswith(("--overrides=", "--image-pull-policy=")))

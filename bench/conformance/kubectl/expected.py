@@ -1,6 +1,6 @@
-"""The differences between a virtual node and a real one that are as they should be: what docs/kubectl.md shows.
+"""The expected differences between a virtual node and a real one, which docs/kubectl.md shows.
 
-A line that only one of the two says has to be in it for that command; anything else has broken something.
+A line that only one of the two nodes has must match one of them for that command; any other line is a defect.
 """
 
 from bench.conformance.kubectl.differences import Expected

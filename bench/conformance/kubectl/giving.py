@@ -27,7 +27,7 @@ _BY_SPDY = dict.fromkeys(("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FOR
 
 
 class Completed(NamedTuple):
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -35,7 +35,7 @@ class Completed(NamedTuple):
 
 
 class Hand(NamedTuple):
-    """Who gives commands: which kubectl to which cluster, what the placeholders stand for, and a folder of its own."""
+    """Runs commands: with which kubectl, on which cluster, with which values of placeholders, and in which folder."""
 
     kubectl: str
     kubeconfig: Path
@@ -43,7 +43,7 @@ class Hand(NamedTuple):
     home: Path
 
     def give(self, step: Step) -> Completed:
-        """Return a command, and wait for its end."""
+        """Run a command until it ends, and return its output."""
         command = [self.kubectl, f"--kubeconfig={self.kubeconfig}", "-n", SPACE, *self.arguments(step)]
         variables = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.home), "TERM": "xterm"}
         variables |= _BY_SPDY if step.spdy else {}
@@ -54,7 +54,7 @@ class Hand(NamedTuple):
         return _piped(command, variables, step)
 
     def wait(self, step: Step) -> None:
-        """Run a command again and again until it answers as expected."""
+        """Run a command repeatedly until its output is as expected."""
         end = time.monotonic() + PATIENCE
         while not re.search(step.until, (told := self.give(step)).out):
             if time.monotonic() > end:
@@ -62,7 +62,7 @@ class Hand(NamedTuple):
             time.sleep(PAUSE)
 
     def arguments(self, step: Step) -> list[str]:
-        """Return kubectl's arguments with the names in their places."""
+        """Return kubectl's arguments with the placeholders replaced."""
         found = shlex.split(step.words)
         for name, value in self.names.items():
             found = [word.replace(f"{{{name}}}", value) for word in found]
@@ -70,7 +70,7 @@ class Hand(NamedTuple):
 
 
 def _piped(command: list[str], variables: dict[str, str], step: Step) -> Completed:
-    """Run it with pipes to its end; one that does not come to it is ended."""
+    """Run a command with pipes until it ends; one that does not end in time is killed."""
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as err:
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=err, env=variables)
@@ -95,7 +95,7 @@ def _piped(command: list[str], variables: dict[str, str], step: Step) -> Complet
 
 
 def _on_terminal(command: list[str], variables: dict[str, str], typed: tuple[tuple[str, str], ...]) -> Completed:
-    """Run it on a terminal, and type each line when what comes before it has been shown."""
+    """Run a command on a terminal, and type each line after the text that precedes it was shown."""
     ours, its = pty.openpty()
     process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=variables, start_new_session=True)
     os.close(its)
@@ -114,16 +114,16 @@ def _on_terminal(command: list[str], variables: dict[str, str], typed: tuple[tup
 
 
 def _read(descriptor: int, end: float) -> str:
-    """Read what is shown next, "" at the terminal's end, or at the end of patience."""
+    """Return the next output, "" if the terminal was closed or the time is over."""
     ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
     try:
         return os.read(descriptor, 1 << 16).decode(errors="replace") if ready else ""
-    except OSError:  # nobody has the other end any more
+    except OSError:  # no process has the other end open any more
         return ""
 
 
 def _forwarding(command: list[str], variables: dict[str, str], fetched: tuple[int, ...]) -> Completed:
-    """Use a port-forward, then end it; one that ends by itself after a failure is waited for."""
+    """Use a port-forward, then kill it; after a failed request, first wait until it ends by itself."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True)
     assert process.stdout
     lines: list[str] = []
@@ -142,7 +142,7 @@ def _forwarding(command: list[str], variables: dict[str, str], fetched: tuple[in
 
 
 def _page(port: int) -> str:
-    """Get the page at a port of this machine, "" for none."""
+    """Return the page at a port of this machine, "" if there is none."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE) as answer:
             return str(answer.read().decode())

@@ -1,9 +1,9 @@
-"""What a command said, as lines that are the same in two clusters if nothing that matters differs.
+"""Converts the output of a command to lines that are equal in two clusters unless something that matters differs.
 
-What must differ is replaced by what it is: moments and ages, addresses, UIDs, random parts of names, the node's own
-name. Text keeps its lines; a document of YAML or JSON becomes a line for each value, so that a difference names its
-place; a table of events loses its order, which is that of seconds, and what passed by itself: a kubelet that has not
-seen a pod's volumes yet says so of some pods and tries again at once.
+Values that must differ are replaced by their kind: times and ages, addresses, UIDs, random parts of names, the node's
+own name. Text keeps its lines; a YAML or JSON document becomes one line for each value, so that a difference shows its
+path. A table of events loses its order, which depends on the second of each event, and its transient events: a kubelet
+that has not yet received a pod's volumes reports that for some pods, and retries.
 """
 
 import re
@@ -21,10 +21,10 @@ _AT_TIMES = (
     r"E websocket\.go\] Unknown stream id 1, discarding message",
     r"E portforward\.go\] .*error copying from local connection to remote stream: EOF.*",
 )
-"""What kubectl says of its own threads, if one of them was faster than another: of any node.
+"""What kubectl reports, on any node, if one of its own threads was faster than another.
 
-`kubectl cp` ends when it has the files, whatever tar has to say. A WebSocket's first message, which is empty, may come
-before kubectl has a place for it; one that has something in it would be missed where the answers are compared.
+`kubectl cp` ends when it has the files, whether or not it has printed tar's messages. A WebSocket's first message,
+which is empty, may arrive before kubectl can store it; the loss of another message would change the compared output.
 """
 _REPLACED = (
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
@@ -58,7 +58,7 @@ _KEYS = ("name", "type", "key", "containerPort", "ip")
 
 
 def normal(told: Completed, form: str, names: dict[str, str]) -> list[str]:
-    """Return the lines of an answer; `names` are what else to replace: words, and what to put there."""
+    """Return the lines of an answer; `names` are further words to replace, with their replacements."""
     is_tree = form == TREE and told.code == 0
     out = "\n".join(_leaves(yaml.load(told.out, Loader=yaml.BaseLoader))) if is_tree else told.out
     lines = [*_lines(out, names), *(f"error: {line}" for line in _lines(told.err, names))]
@@ -80,18 +80,18 @@ def _lines(text: str, names: dict[str, str]) -> Iterator[str]:
 
 
 def _once(lines: list[str]) -> list[str]:
-    """Leave out what is said again at once: how often something is said is a matter of moments."""
+    """Remove lines that repeat the one before: the number of repetitions depends on timing."""
     return [line for place, line in enumerate(lines) if place == 0 or line != lines[place - 1]]
 
 
 def _unordered(lines: list[str]) -> list[str]:
-    """Sort what stands in the table of events, and leave out what passed by itself."""
+    """Sort the table of events, and remove transient events."""
     begin = next((place for place, line in enumerate(lines) if _EVENTS.match(line)), len(lines))
     return [*lines[: begin + 1], *sorted({line for line in lines[begin + 1 :] if not _PASSED.search(line)})]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[str]:
-    """Yield a line for each value of a document; what stands in a list goes by its name, where it has one."""
+    """Yield a line for each value of a document; an item of a list is identified by its name, if it has one."""
     if isinstance(value, dict) and value:
         for key in sorted(value):
             yield from _leaves(value[key], f"{path}.{key}" if path else key)

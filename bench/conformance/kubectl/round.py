@@ -1,4 +1,4 @@
-"""One round: all commands, given in turn by one kubectl to one cluster, in a namespace that is gone afterwards."""
+"""Runs one round: all commands, with one kubectl on one cluster, in a namespace that is deleted afterwards."""
 
 import tempfile
 from pathlib import Path
@@ -31,7 +31,7 @@ Answers = dict[str, list[str]]
 
 
 class Side(NamedTuple):
-    """Where commands are given: a cluster of a sandbox, and a folder for what they copy."""
+    """Where commands run: a cluster of a sandbox, and a folder for what they copy."""
 
     sandbox: Sandbox
     cluster: str
@@ -39,7 +39,7 @@ class Side(NamedTuple):
 
 
 def given(side: Side, kubectl: str) -> Answers:
-    """Return all commands; raises NotInTime when something does not come that the next ones need."""
+    """Run all commands and return their answers; raises NotInTime if a step that later ones need does not succeed."""
     with tempfile.TemporaryDirectory(dir=side.scratch) as folder:
         hand = _hand(side, kubectl, Path(folder))
         _must(side.sandbox, side.cluster, "create", "namespace", SPACE)
@@ -51,7 +51,7 @@ def given(side: Side, kubectl: str) -> Answers:
 
 
 def put_within_reach(sandbox: Sandbox) -> None:
-    """Serve the virtual node's kubelet API in the real node's network: apiservers pass nothing on to loopback."""
+    """Serve the virtual node's kubelet API in the real node's network: apiservers do not proxy to loopback."""
     gateway = sandbox.state().clusters[LOWER].layout.gateway
     path = sandbox.directory / "topology.yaml"
     text = path.read_text()
@@ -61,7 +61,7 @@ def put_within_reach(sandbox: Sandbox) -> None:
 
 
 def nodes_ready(sandbox: Sandbox) -> None:
-    """Wait until the virtual node takes pods."""
+    """Wait until the virtual node is Ready."""
     _must(sandbox, UPPER, "wait", "--for=create", f"node/{NODES[UPPER]}", "--timeout=60s")
     _must(sandbox, UPPER, "wait", "--for=condition=Ready", f"node/{NODES[UPPER]}", "--timeout=60s")
 
@@ -92,7 +92,7 @@ def _answers(hand: Hand) -> Answers:
 
 
 def _title(step: Step, before: Answers) -> str:
-    """Tell a command that is given twice from its first time."""
+    """Return a command's title, with a mark if the command runs a second time."""
     return step.title if step.title not in before else f"{step.title} (again)"
 
 

@@ -1,6 +1,6 @@
-"""What a command is: its words, what is said to it, and how its answer is compared.
+"""Defines a command: its arguments, its input, and how its answer is compared.
 
-Plain data, so that the list of commands can be read as one.
+It is plain data, so that all commands can be read as one list.
 """
 
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 TREE = "tree"
 """The form of an answer that is one YAML or JSON document: compared value by value."""
 LINES = "lines"
-"""That of lines in any order."""
+"""The form of an answer whose lines may have any order."""
 EVENTS = "events"
-"""That of a text that ends with a table of events, whose order is that of their seconds."""
+"""The form of a text that ends with a table of events, whose order depends on the second of each event."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command; `words` are kubectl's arguments as a shell takes them.
+    """One command; `words` are kubectl's arguments in shell syntax.
 
     Attributes:
-        stdin: what is piped in.
-        held: the pipe stays open until this is in the answer: with its input, a stream may end too early.
-        spdy: whether kubectl speaks SPDY and no WebSocket.
+        stdin: the input of the pipe.
+        held: the pipe stays open until this is in the output: a stream may end too early with its input.
+        spdy: whether kubectl uses SPDY instead of WebSockets.
         form: how the answer is compared: "", TREE, LINES or EVENTS.
-        typed: what is typed after what is shown, on a terminal; None: there is no terminal.
-        fetched: of a port-forward: which of its ports are called, by their place.
-        until: a wait: given again until this regular expression is found in the answer, and not compared.
+        typed: pairs of a text to wait for on a terminal and the input to type after it; None for no terminal.
+        fetched: for a port-forward, the indexes of the ports to which requests are sent.
+        until: for a wait, the regular expression that the output has to match; the answer is not compared.
     """
 
     words: str
@@ -38,5 +38,5 @@ class Step:
 
     @property
     def title(self) -> str:
-        """What it is called in results."""
+        """The name of the command in results."""
         return f"{self.words} (SPDY)" if self.spdy else self.words

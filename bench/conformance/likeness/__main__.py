@@ -1,10 +1,10 @@
-"""The rehearsal answers as a real apiserver does: the same requests at random to both, and nothing may differ.
+"""Checks that the dry-run cluster answers as a real apiserver does: both get the same random requests.
 
     .venv/bin/python -m bench.conformance.likeness [--trials 100] [--requests 50] [--seed 1]
 
-Compared are what answers decisions rest on: the object or the error with its status, reason and causes, whose UID,
-whether the version moved on, and the events that watches told of it afterwards. A trial has a namespace of its own; its
-seed, which is printed where something differs, makes the same requests again.
+The comparison covers all that decisions depend on: the object, or the error with its status, reason and causes; whose
+UID is returned; whether the version changed; and the events that watches then return. A trial has a namespace of its
+own; its seed, which is printed with each difference, generates the same requests again.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NAME = "faults-likeness"
 
 
 async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Go through the trials, and return the cluster's version and the result."""
+    """Run the trials, and return the cluster's version and the result."""
     cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     try:
         results = [await trial(cluster, given.seed + number, given.requests) for number in range(given.trials)]
@@ -40,7 +40,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> tuple[str, di
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Read the arguments, run the trials on a sandbox, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--requests", type=int, default=50, help="of each trial")

@@ -1,8 +1,9 @@
-"""Requests at random, as plain data, of the sorts that the engine makes: the same ones for two clusters.
+"""Generates random requests, as plain data, of the kinds that the engine sends, for two clusters alike.
 
-UIDs and resourceVersions differ between clusters, so a request says "the third UID", and each cluster's side puts its
-own in place. What is chosen depends on the die and on how one of the two stands (`Stock`), so that most requests meet
-something that is there. What the rehearsal leaves out by design, defaults and validation, is not asked for.
+UIDs and resourceVersions differ between clusters, so a request contains a placeholder such as "the third UID", which
+each cluster's side replaces with its own. The choice depends on the seed and on the state of one of the two clusters
+(`Stock`), so that most requests concern an object that exists. Requests do not depend on defaults and validation, which
+the dry run omits by design.
 """
 
 import re
@@ -31,20 +32,20 @@ STRANGER = "11111111-2222-4333-8444-555555555555"
 FINALIZER = "example.com/hold"
 HELD = "held"
 MADE = "made"
-"""A label of every object, as the engine sets one: without any, Kubernetes begins no books, and none after a patch."""
+"""A label of every object, as the engine sets one: without any, Kubernetes never records managedFields."""
 NAMES = ("a", "b", "c")
 OWN, NOWHERE = "OWN", "NOWHERE"
-"""The namespace of the trial, and one that there is not."""
+"""The namespace of the trial, and one that does not exist."""
 _KEYS = ("l", "m", "example.com/n")
 _VALUES = ("eHh4", "eXl5")
-"""Good for a label and for a Secret's data alike."""
+"""Values that are valid for a label and for a Secret's data."""
 _TYPES = ("Ready", "Gate", "Old")
 _TOKEN = re.compile(r'"@(uid|version):(\d+)@"')
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request; `namespace` is OWN, NOWHERE, or a name; strings such as "@uid:3@" stand for a side's own."""
+    """One request; `namespace` is OWN, NOWHERE, or a name; strings such as "@uid:3@" are placeholders."""
 
     verb: str
     kind: Kind
@@ -58,13 +59,13 @@ class Request:
 
     @property
     def place(self) -> tuple[Kind, str, str]:
-        """What it is about."""
+        """The kind, namespace and name of its object."""
         return (self.kind, self.namespace, self.name)
 
 
 @dataclass
 class Stock:
-    """What became of earlier requests: by place the numbers of the UIDs and of the versions that there were."""
+    """The results of earlier requests: by place, the indexes of the UIDs and of the versions that were returned."""
 
     find: Callable[[Kind, str, str], Manifest | None]
     uids: dict[tuple[Kind, str, str], list[int]] = field(default_factory=dict)
@@ -73,21 +74,21 @@ class Stock:
 
 
 def filled(body: Any, uids: list[str], versions: list[str]) -> Any:
-    """Put a side's UIDs and versions in place."""
+    """Return a body with its placeholders replaced by a side's UIDs and versions."""
     known = {"uid": uids, "version": versions}
     text = _TOKEN.sub(lambda found: f'"{known[found[1]][int(found[2])]}"', orjson.dumps(body).decode())
     return orjson.loads(text)
 
 
 class Asking:
-    """Thinks requests up; the same seed and the same answers give the same ones."""
+    """Generates requests; the same seed and the same answers result in the same requests."""
 
     def __init__(self, seed: int, stock: Stock) -> None:
         self._die = Random(seed)
         self._stock = stock
 
     def next(self) -> list[Request]:
-        """Return the next request, or some that belong together."""
+        """Return the next request, or several that belong together."""
         kinds = (CONFIG_MAP, SECRET, POD, POD, SERVICE_ACCOUNT, LEASE, EVENT, NODE, NAMESPACE)
         kind = self._die.choice(kinds)
         if kind == NAMESPACE:
@@ -100,7 +101,7 @@ class Asking:
         return [sort(request)]
 
     def _about_a_namespace(self) -> list[Request]:
-        """Make one with something that holds it, end one, or ask something of one that ends."""
+        """Create a namespace with an object that has a finalizer, delete one, or use a terminating one."""
         spaces = self._stock.spaces
         if len(spaces) < 2 or self._chance(0.1):  # noqa: PLR2004 - enough of them
             name = f"space-{len(spaces)}"
@@ -114,11 +115,11 @@ class Asking:
         return [self._die.choice(sorts)(request)]
 
     def _inside(self, request: Request) -> Request:
-        """Make something in a namespace that ends."""
+        """Create an object in a terminating namespace."""
         kind = self._die.choice((CONFIG_MAP, SECRET, LEASE, SERVICE_ACCOUNT, POD))
         return self._create(Request("create", kind, self._die.choice((*NAMES, HELD)), request.name))
 
-    # One sort of request each.
+    # Each method returns one kind of request.
 
     def _read(self, request: Request) -> Request:
         return request
@@ -151,7 +152,7 @@ class Asking:
         return self._die.choice((self._marks, self._merge, self._merge))(request)
 
     def _marks(self, request: Request) -> Request:
-        """A JSON patch of labels, annotations and data, fenced as the engine does it."""
+        """Return a JSON patch of labels, annotations and data, with preconditions like the engine's."""
         fence = self._fence(request).items()
         verb = self._die.choice(("replace", "replace", "replace", "test"))
         operations = [{"op": verb, "path": f"/metadata/{key}", "value": value} for key, value in fence]
@@ -171,7 +172,7 @@ class Asking:
         return {"op": verb, "path": f"{section}/{key}", **value}
 
     def _merge(self, request: Request) -> Request:
-        """A merge patch, plain or strategic, of the same."""
+        """Return a merge patch, plain or strategic, of the same fields."""
         meta: Manifest = self._fence(request)
         for section in ("labels", "annotations"):
             meta |= {section: self._map(_KEYS)} if self._chance(0.5) else {}
@@ -185,7 +186,7 @@ class Asking:
         return self._written(request, media, body)
 
     def _status(self, request: Request) -> Request:
-        """What a kubelet would say."""
+        """Return a patch of a pod's status, like a kubelet's."""
         said: Manifest = {}
         if self._chance(0.6):
             said["conditions"] = [self._condition(one) for one in self._die.sample(_TYPES, self._die.randint(1, 3))]
@@ -213,7 +214,7 @@ class Asking:
         return self._written(request, "strategic-merge-patch", body, self._die.choice(("", "", "status")))
 
     def _tolerations(self, request: Request) -> Request:
-        """Tolerations can only be added, and a merge patch names them all."""
+        """Return a patch that adds tolerations: none can be removed, and a merge patch lists them all."""
         seen = (self._stock.find(*request.place) or {}).get("spec", {}).get("tolerations", [])
         more = [{"key": f"k{len(seen)}", "operator": "Exists"}] if self._chance(0.7) else []
         body = {"metadata": self._fence(request), "spec": {"tolerations": seen + more}}
@@ -236,12 +237,12 @@ class Asking:
         return self._written(request, "strategic-merge-patch", body, self._die.choice(("status", "status", "")))
 
     def _said(self, request: Request) -> Request:
-        """What is told again: a lease is renewed, an event is counted."""
+        """Return a patch that repeats a report: it renews a lease, or counts an event."""
         number = self._die.randint(1, 3)
         said: Manifest = {"spec": {"leaseDurationSeconds": number}} if request.kind == LEASE else {"count": number}
         return self._written(request, "merge-patch", {"metadata": self._fence(request), **said})
 
-    # Parts of them.
+    # Parts of requests.
 
     def _content(self, kind: Kind) -> Manifest:
         if kind == POD:
@@ -266,7 +267,7 @@ class Asking:
         return {key: self._die.choice((None, *_VALUES)) for key in keys if self._chance(0.6)}
 
     def _uid(self, request: Request) -> str:
-        """Mostly the present UID, else that of one that stood there before, or a stranger's."""
+        """Return, in most cases, the present UID, otherwise that of an earlier object or an unknown one."""
         known = self._stock.uids.get(request.place, [])
         if not known or self._chance(0.1):
             return STRANGER

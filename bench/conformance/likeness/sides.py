@@ -1,7 +1,8 @@
-"""Two clusters that get the same requests, and what each makes of them in a form in which the two can be compared.
+"""Sends the same requests to two clusters, and converts the results to a form in which they can be compared.
 
-UIDs become numbers in the order in which objects were made, versions whether they moved on; times are left out. Of a
-real object only what the rehearsed one has is compared where Kubernetes adds defaults (spec), and everything elsewhere.
+UIDs become indexes in the order of creation, and versions become whether they changed; times are left out. If
+Kubernetes adds defaults (spec), only the fields of a real object that the dry-run one also has are compared; in all
+other places, every field is.
 """
 
 from collections.abc import Iterable
@@ -20,13 +21,13 @@ Outcome = dict[str, Any]
 _EXACT = ("name", "labels", "annotations", "finalizers", "generation", "deletionGracePeriodSeconds")
 _SAID = ("phase", "podIP", "podIPs", "reason", "capacity", "addresses")
 UNSTEADY = (NODE, NAMESPACE)
-"""Controllers of the real cluster write these too, so that their versions move by themselves."""
+"""Kinds that controllers of the real cluster write too, so that their versions change between requests."""
 _ALPHA = "node.alpha.kubernetes.io"
 _LOOSE = ("spec", "status", "metadata", "apiVersion", "kind")
 
 
 class Side:
-    """One of the two clusters, with the UIDs and versions that it gave, in order."""
+    """One of the two clusters, with the UIDs and versions that it returned, in order."""
 
     def __init__(self, cluster: Cluster, namespace: str, node: str) -> None:
         self.cluster = cluster
@@ -37,13 +38,13 @@ class Side:
         self.newest = 0
 
     def ref(self, kind: Kind, namespace: str, name: str) -> Ref:
-        """Name an object here; nodes and namespaces are the trial's own."""
+        """Return the reference of an object in this cluster; names of nodes and namespaces get the trial's prefix."""
         own = self.namespace if namespace == OWN else f"{self.namespace}-{namespace.lower()}"
         prefix = "" if kind.namespaced else f"{self.namespace}-"
         return Ref(self.cluster.name, kind, own if kind.namespaced else "", prefix + name)
 
     async def ask(self, request: Request) -> Manifest | ClusterError:
-        """Make a request, and return the answer, or the error that it met."""
+        """Send a request, and return the answer or the error."""
         ref = self.ref(*request.place)
         body = self._body(request, ref)
         uid = filled(request.uid, self.uids, self.versions)
@@ -63,7 +64,7 @@ class Side:
         return found
 
     def outcome(self, answer: Manifest | ClusterError, last: str) -> Outcome:
-        """Return an answer in its comparable form; `last` is the version that the object had before, "" for none."""
+        """Return an answer in its comparable form; `last` is the object's version before, "" if it had none."""
         if isinstance(answer, ClusterError):
             return {"error": type(answer).__name__, "status": answer.status, "why": [answer.reason, *answer.causes]}
         if answer.get("kind") == "Status":
@@ -87,7 +88,7 @@ class Side:
         return form | {field: value for field, value in manifest.items() if field not in _LOOSE}
 
     def events(self, told: Iterable[tuple[str, Manifest]]) -> list[Outcome]:
-        """Return events in their comparable form; they have to be in the order of their versions."""
+        """Return events in their comparable form, each with whether its version is newer than the one before."""
         found, newest = [], 0
         for sort, manifest in told:
             version = int(metadata(manifest)["resourceVersion"])
@@ -96,11 +97,11 @@ class Side:
         return found
 
     def number(self, uid: str) -> int:
-        """Return the number of a UID, -1 for one that was not given to anything here."""
+        """Return the index of a UID, -1 if no object here has it."""
         return self.uids.index(uid) if uid in self.uids else -1
 
     def take(self, answer: Manifest | ClusterError, *, is_new: bool) -> None:
-        """Note the UID of a new object and the version of any."""
+        """Record the UID of a new object, and the version of any object."""
         if isinstance(answer, ClusterError) or answer.get("kind") == "Status":
             return
         if is_new:
@@ -115,7 +116,7 @@ class Side:
         return body
 
     def _moved(self, version: str, last: str) -> str:
-        """Report whether a version is a new one, and newer than all that were given before."""
+        """Return whether a version changed ("yes" or "no"), or is not newer than all before ("back")."""
         if version == last:
             return "no"
         newer = int(version) > self.newest
@@ -124,9 +125,9 @@ class Side:
 
 
 class Pair:
-    """The two sides: what is rehearsed first, then what is real; `stock` is what the asking is told.
+    """The two sides, the dry-run one first; `stock` is the state from which requests are generated.
 
-    `last` is the rehearsed outcome of the last request.
+    `last` is the dry run's outcome of the last request.
     """
 
     def __init__(self, rehearsed: Side, real: Side, stock: Stock) -> None:
@@ -135,7 +136,7 @@ class Pair:
         self.last: Outcome = {}
 
     async def ask(self, request: Request) -> str:
-        """Make a request of both, and return in what the answers differ, "" for nothing."""
+        """Send a request to both sides, and return how the answers differ, "" if they do not."""
         known = self.stock.versions.get(request.place, [])[-1:]
         answers = [await side.ask(request) for side in self.sides]
         self._take(request, answers)
@@ -149,7 +150,7 @@ class Pair:
         return difference(*said)
 
     def _take(self, request: Request, answers: Iterable[Manifest | ClusterError]) -> None:
-        """Note what was given, where both gave something."""
+        """Record the UIDs and versions, if both sides returned an object."""
         given = list(answers)
         if any(isinstance(one, ClusterError) or one.get("kind") == "Status" for one in given):
             return
@@ -162,7 +163,7 @@ class Pair:
 
 
 def difference(rehearsed: Outcome, real: Outcome) -> str:
-    """Return in what a real outcome differs from a rehearsed one, "" for nothing; defaults are no difference."""
+    """Return how a real outcome differs from that of the dry run, "" if not; defaults are ignored."""
     loose = ("spec", *(key for key in rehearsed if key not in _STRICT))
     wanted = {key: cut(value, rehearsed.get(key)) if key in loose else value for key, value in real.items()}
     wanted = {key: value for key, value in wanted.items() if key in rehearsed or key in _STRICT}
@@ -173,7 +174,7 @@ def difference(rehearsed: Outcome, real: Outcome) -> str:
 
 
 def cut(real: Any, rehearsed: Any) -> Any:
-    """Return of a real value what the rehearsed one has as well: the rest is defaults."""
+    """Return the part of a real value that the dry run's value has as well: the rest is defaults."""
     if isinstance(real, dict) and isinstance(rehearsed, dict):
         return {key: cut(value, rehearsed[key]) for key, value in real.items() if key in rehearsed}
     if isinstance(real, list) and isinstance(rehearsed, list) and len(real) == len(rehearsed):
@@ -187,14 +188,14 @@ _STRICT = frozenset(
 
 
 class Recorder(Cache):
-    """A cache that keeps what it is told as events, as a watch would tell them."""
+    """A cache that records its updates as events of a watch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[tuple[str, Manifest]] = []
 
     def put(self, raw: bytes) -> None:
-        """Keep an object that is new or changed."""
+        """Record an object that is new or changed."""
         manifest = orjson.loads(raw)
         meta = metadata(manifest)
         known = self.get(meta.get("namespace", ""), meta["name"])
@@ -202,6 +203,6 @@ class Recorder(Cache):
         super().put(raw)
 
     def remove(self, raw: bytes) -> None:
-        """Keep an object's end."""
+        """Record the deletion of an object."""
         self.events.append(("DELETED", orjson.loads(raw)))
         super().remove(raw)

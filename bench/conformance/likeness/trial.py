@@ -1,4 +1,4 @@
-"""One trial: a namespace in each of two clusters, a row of requests to both, and then what watches told of it."""
+"""Runs one trial: a namespace in each of two clusters, a series of requests to both, and a comparison of the events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,13 +34,13 @@ from tensile.reconcile.dryrun.patch import is_selected
 
 FOLLOWED = (CONFIG_MAP, SECRET, POD, SERVICE_ACCOUNT, LEASE, EVENT)
 GIVEN = frozenset({"kube-root-ca.crt", "default"})
-"""Names that Kubernetes itself makes in a namespace."""
+"""Names of objects that Kubernetes itself creates in a namespace."""
 LAST = "zz"
 _LIMIT = 20.0
 
 
 class Result(NamedTuple):
-    """How many requests both clusters got, how many events they told, and in what they differ."""
+    """How many requests both clusters received, how many events the real one sent, and how they differ."""
 
     requests: int
     events: int
@@ -48,7 +48,7 @@ class Result(NamedTuple):
 
 
 async def trial(real: Cluster, seed: int, count: int) -> Result:
-    """Make so many requests of a real cluster and of a rehearsal that is made for it."""
+    """Send random requests to a real cluster and to a dry-run cluster, and return the result."""
     rehearsal = DryRunCluster(real.name, ends_pods=False, now=lambda: datetime.now(UTC))
     name = f"alike-{uuid4().hex[:8]}"
     sides = [Side(cluster, name, name) for cluster in (rehearsal, real)]
@@ -70,7 +70,7 @@ async def trial(real: Cluster, seed: int, count: int) -> Result:
 
 
 async def _asked(pair: Pair, asking: Asking, count: int) -> list[str]:
-    """Make the requests, and return the differences, the first of which may well be why there are more."""
+    """Send the requests, and return the differences; the first difference may cause the others."""
     said: list[str] = []
     waiting: list[Request] = []
     for number in range(count):
@@ -83,14 +83,14 @@ async def _asked(pair: Pair, asking: Asking, count: int) -> list[str]:
 
 
 def unlike(kind: Kind, rehearsed: list[Outcome], real: list[Outcome]) -> list[str]:
-    """Return in what the events of a kind differ."""
+    """Return how the events of a kind differ."""
     both = enumerate(zip(rehearsed, real, strict=False))
     said = [f"{kind.name}: event {number}: {words}" for number, pair in both if (words := difference(*pair))]
     return said + ([] if len(rehearsed) == len(real) else [f"{kind.name}: {len(rehearsed)} events, really {len(real)}"])
 
 
 async def heard(cluster: Cluster, kind: Kind, namespace: str, begin: str) -> list[tuple[str, Manifest]]:
-    """Return what a watch tells of a namespace, up to the object that was made last."""
+    """Return the events of a watch of a namespace, up to the object that was created last."""
     found: list[tuple[str, Manifest]] = []
     async with asyncio.timeout(_LIMIT):
         async for event in cluster.watch(kind, Selection(namespace), begin, int(_LIMIT)):
@@ -105,7 +105,7 @@ async def heard(cluster: Cluster, kind: Kind, namespace: str, begin: str) -> lis
 
 
 def _last(kind: Kind, namespace: str) -> Manifest:
-    """Make the object that ends a kind's events."""
+    """Return the object that marks the end of a kind's events."""
     body: Manifest = {"metadata": {"name": LAST}}
     if kind == POD:
         body["spec"] = {"containers": [{"name": "main", "image": "app:1"}], "schedulerName": "nobody"}
@@ -116,7 +116,7 @@ def _last(kind: Kind, namespace: str) -> Manifest:
 
 @asynccontextmanager
 async def prepared(side: Side) -> AsyncIterator[None]:
-    """Make a namespace with its account, and a node without a kubelet; take away all of the trial at the end."""
+    """Create a namespace and a node without a kubelet; remove all objects of the trial at the end."""
     cluster, space = side.cluster, Ref(side.cluster.name, NAMESPACE, "", side.namespace)
     await cluster.create(space, {"metadata": {"name": side.namespace}})
     await cluster.create(space._replace(kind=NODE), {"metadata": {"name": side.node}})
@@ -129,7 +129,7 @@ async def prepared(side: Side) -> AsyncIterator[None]:
 
 
 async def _account(cluster: Cluster, namespace: str) -> None:
-    """Wait until pods can be made in a namespace."""
+    """Wait until a namespace has its default ServiceAccount, so that pods can be created."""
     selection = Selection(namespace, fields="metadata.name=default")
     listing = await cluster.list(SERVICE_ACCOUNT, selection)
     if not listing.items:
@@ -137,7 +137,7 @@ async def _account(cluster: Cluster, namespace: str) -> None:
 
 
 async def _cleared(cluster: Cluster, name: str) -> None:
-    """Take everything of a trial away, whatever holds it."""
+    """Delete all objects of a trial, also those with finalizers."""
     for kind in (*FOLLOWED, NODE, NAMESPACE):
         for raw in (await cluster.list(kind, Selection())).items:
             found = orjson.loads(raw)

@@ -1,9 +1,10 @@
-"""Placement finds the nodes that a real kube-scheduler finds: random pods in random clusters, asked of both.
+"""Compares the nodes that placement finds for random pods in random clusters with those of a real kube-scheduler.
 
     .venv/bin/python -m bench.conformance.placement [--worlds 42] [--pods 12] [--seed 1]
 
-An extender behind the real scheduler writes down the nodes that it found. Compared are those, and then the reasons by
-which it counts the others. A world's seed, which is printed where something differs, makes the same one again.
+An extender of the real scheduler records the nodes that the scheduler found. These are compared first, then the reasons
+for which each side rejects the other nodes. The seed of a random cluster, which is printed with each difference,
+generates the same one again.
 """
 
 import argparse
@@ -28,7 +29,7 @@ BAR = 0.99
 
 
 async def outcomes(sandbox: Sandbox, seeds: range, pods: int) -> tuple[str, list[Outcome]]:
-    """Go through the worlds in a sandbox of nothing but an upper cluster, and return its version, and what came out."""
+    """Run the trials in a sandbox that has only an upper cluster, and return its version and the outcomes."""
     async with Recorder() as recorder, Site(sandbox.clusters[UPPER]) as site:
         stage = Stage(site, recorder)
         await stage.prepare()
@@ -38,7 +39,7 @@ async def outcomes(sandbox: Sandbox, seeds: range, pods: int) -> tuple[str, list
 
 
 def result(found: list[Outcome]) -> dict[str, Any]:
-    """Sum up; "broken" says what is under the bar."""
+    """Sum up the outcomes; "broken" lists the differences if too few cases are the same."""
     cases, same = sum(one.cases for one in found), sum(one.same for one in found)
     differences = [words for one in found for words in one.differences]
     return {
@@ -53,7 +54,7 @@ def result(found: list[Outcome]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Read the arguments, run the trials on a sandbox, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worlds", type=int, default=42)
     parser.add_argument("--pods", type=int, default=12, help="that look for a node in each")

@@ -1,4 +1,4 @@
-"""Random clusters: nodes with labels, taints and little room, and the pods that are on them already."""
+"""Generates random clusters: nodes with labels, taints and little capacity, and the pods on them."""
 
 from random import Random
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
 GPU = "example.com/gpu"
 FREED = "bench.example.com/kept"
-"""A finalizer, so that a pod that is deleted stays."""
+"""A finalizer, so that a deleted pod stays."""
 
 
 class RandomCluster(NamedTuple):
-    """A cluster: its nodes, the pods on them (by namespace), and its storage. `mark` is in every name."""
+    """A cluster: its nodes, the pods on them, and its storage. `mark` is in every name."""
 
     mark: str
     nodes: list[Manifest]
@@ -27,7 +27,7 @@ class RandomCluster(NamedTuple):
 
 
 def ground(chance: Random, mark: str) -> RandomCluster:
-    """Make one."""
+    """Return a random cluster."""
     nodes = [node(chance, f"{mark}-{number}") for number in range(chance.randint(3, 8))]
     names = [one["metadata"]["name"] for one in nodes]
     stock = shelf(chance, mark, names)
@@ -38,7 +38,7 @@ def ground(chance: Random, mark: str) -> RandomCluster:
 
 
 def node(chance: Random, name: str) -> Manifest:
-    """Make a node; nodes in no zone, without hosts' names and with no GPU are among them."""
+    """Return a node, which may have no zone, no hostname label or no GPU."""
     labels = {} if likely(chance, 0.05) else {HOSTNAME: name}
     if likely(chance, 0.85):
         labels[ZONE] = chance.choice(ZONES)
@@ -60,7 +60,7 @@ def node(chance: Random, name: str) -> Manifest:
 
 
 def taints(chance: Random) -> list[Manifest]:
-    """Make the taints of a node: none as a rule."""
+    """Return the taints of a node, in most cases none."""
     found = {}
     while likely(chance, 0.3):
         one = {
@@ -74,7 +74,7 @@ def taints(chance: Random) -> list[Manifest]:
 
 
 def resident(chance: Random, name: str, stock: Shelf, own: str) -> Manifest:
-    """Make a pod that is on a node: some take ports, keep others away, use volumes, have ended, or are ending."""
+    """Return a pod on a node, which may use ports or volumes, repel other pods, have ended, or be terminating."""
     spec: Manifest = {"nodeName": name, "containers": [container(chance)], "terminationGracePeriodSeconds": 0}
     metadata: Manifest = {"name": own, "namespace": chance.choice(NAMESPACES), "labels": pod_labels(chance)}
     if likely(chance, 0.15):
@@ -94,13 +94,13 @@ def resident(chance: Random, name: str, stock: Shelf, own: str) -> Manifest:
 
 
 def disk(chance: Random) -> Manifest:
-    """Make a disk that cannot be shared by all who want it."""
+    """Return an iSCSI volume, which not all pods can share."""
     portal = {"targetPortal": "10.0.0.1", "iqn": f"iqn.2020-01.com.example:{chance.choice('ab')}", "lun": 0}
     return {"name": "disk", "iscsi": portal | {"readOnly": likely(chance, 0.5)}}
 
 
 def container(chance: Random, name: str = "main") -> Manifest:
-    """Make a container that requests a little, or nothing; some take a port of the node."""
+    """Return a container that requests a little, or nothing; some use a host port."""
     requests = {}
     if likely(chance, 0.8):
         requests["cpu"] = chance.choice(("100m", "250m", "500m", "1"))
@@ -123,13 +123,13 @@ def container(chance: Random, name: str = "main") -> Manifest:
 
 
 def pod_labels(chance: Random) -> dict[str, str]:
-    """Make the labels of a pod."""
+    """Return the labels of a pod."""
     labels = {"app": chance.choice(APPS)}
     return labels | ({"version": chance.choice("12")} if likely(chance, 0.5) else {})
 
 
 def company_term(chance: Random) -> Manifest:
-    """Make a rule about the company of pods; the selector is by label, by expression, or of everything."""
+    """Return a term of a pod affinity; its selector is by label, by expression, or matches everything."""
     term: Manifest = {"topologyKey": chance.choice((HOSTNAME, ZONE, "disk")), "labelSelector": label_selector(chance)}
     spaces = chance.choices(("own", "named", "selected"), (7, 2, 2))[0]
     if spaces == "named":
@@ -142,7 +142,7 @@ def company_term(chance: Random) -> Manifest:
 
 
 def label_selector(chance: Random) -> Manifest:
-    """Select pods."""
+    """Return a selector of pods."""
     form = chance.choices(("labels", "expression", "everything"), (6, 3, 1))[0]
     if form == "labels":
         return {"matchLabels": {"app": chance.choice(APPS)}}

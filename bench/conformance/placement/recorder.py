@@ -1,7 +1,7 @@
-"""A scheduler extender that writes down which nodes the scheduler found for a pod, and lets it have none of them.
+"""A scheduler extender that records which nodes the scheduler found for a pod, and rejects all of them.
 
-The pod then stays where it is, the scheduler's own message counts why each other node did not do, and the cluster is
-as it was for the next pod.
+The pod then stays unscheduled, the scheduler's own message counts the reasons for each other node, and the cluster is
+unchanged for the next pod.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ class Recorder:
 
 
 def attend(sandbox: Sandbox, cluster: str, port: int) -> None:
-    """Start a cluster's scheduler again, so that it asks the extender."""
+    """Restart a cluster's scheduler so that it calls the extender."""
     folder = sandbox.clusters[cluster].audit_log.parent
     config = Path(folder / "scheduler.yaml")
     config.write_text(yaml.safe_dump(_configuration(folder / "pki" / "kube-scheduler.kubeconfig", port)))

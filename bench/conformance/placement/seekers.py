@@ -1,4 +1,4 @@
-"""Random pods that look for a node: each asks for a few of the things that a scheduler looks at."""
+"""Generates random pods to be scheduled: each uses some of the fields that a scheduler considers."""
 
 from random import Random
 from typing import Any
@@ -21,7 +21,7 @@ Manifest = dict[str, Any]
 
 
 def seeker(chance: Random, place: RandomCluster, name: str) -> Manifest:
-    """Make one."""
+    """Return a random pod without a node."""
     spec: Manifest = {"containers": [container(chance)], "terminationGracePeriodSeconds": 0, "volumes": []}
     for share, ask in _ASKS:
         if likely(chance, share):
@@ -133,7 +133,7 @@ def _disk(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
 def _containers(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
     made = container(chance, "second")
     if "ports" in spec["containers"][0]:
-        made.pop("ports", None)  # two containers of a pod do not take the same one
+        made.pop("ports", None)  # two containers of a pod do not use the same one
     spec["containers"].append(made)
 
 
@@ -146,7 +146,7 @@ def _init(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
 
 
 def _pod_level(chance: Random, _place: RandomCluster, spec: Manifest) -> None:
-    """Ask for the pod as a whole, where that is certainly no less than its containers ask for."""
+    """Set resources of the pod as a whole, if they are certainly not less than those of its containers."""
     amounts = {"cpu": chance.choice(("2", "3")), "memory": chance.choice(("2Gi", "3Gi"))}
     if len(spec["containers"]) == 1 and "initContainers" not in spec:
         spec["resources"] = {"requests": amounts}

@@ -1,6 +1,6 @@
-"""A real cluster made to look like a random one, and its real kube-scheduler asked where a pod would go.
+"""Builds a random cluster in a real one, and finds out where its real kube-scheduler would place a pod.
 
-Its controllers stand still meanwhile, so that nothing changes but by our hand.
+The controllers are suspended during a trial, so that only the trial changes objects.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ VOLUMES = "/api/v1/persistentvolumes"
 CLAIMS = "/api/v1/namespaces/{}/persistentvolumeclaims"
 HOME = "main"
 SETTLED = 0.5
-"""Seconds in which the scheduler has heard of everything: each kind comes to it on a watch of its own."""
+"""Seconds until the scheduler has received all objects: it has a separate watch for each kind."""
 LIMIT = 60.0
 AT_ONCE = 16
 
 
 class Answer(NamedTuple):
-    """What the scheduler said of a pod: the nodes that it found, and its message."""
+    """The scheduler's answer for a pod: the nodes that it found, and its message."""
 
     pod: Manifest
     found: frozenset[str]
@@ -37,14 +37,14 @@ class Answer(NamedTuple):
 
 
 class Stage:
-    """The cluster; `recorder` is asked by its scheduler."""
+    """The cluster; `recorder` is the extender of its scheduler."""
 
     def __init__(self, site: Site, recorder: Recorder) -> None:
         self._site = site
         self._recorder = recorder
 
     async def prepare(self) -> None:
-        """Make what stays: namespaces, in which a controller makes the account of pods, and the drivers."""
+        """Create the objects that stay: namespaces, of which each gets its ServiceAccount, and the CSI drivers."""
         for name in NAMESPACES:
             labels = {"kind": name}
             await self._made("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -55,7 +55,7 @@ class Stage:
             await self._made(DRIVERS, {"metadata": {"name": name}, "spec": spec})
 
     async def build(self, place: RandomCluster) -> Snapshot:
-        """Make a cluster like this, and give what we see of it."""
+        """Create the objects of a random cluster, and return the snapshot of it that placement uses."""
         shelf = place.shelf
         plain = {CLASSES: shelf.classes, CSI_NODES: shelf.nodes, ATTACHMENTS: shelf.attachments}
         await _each(place.nodes, self._node)
@@ -83,13 +83,13 @@ class Stage:
         return snapshot_of(await self._site.items(NODES), pods, await self._site.items("/api/v1/namespaces"), storage)
 
     async def ask(self, seekers: Iterable[Manifest]) -> list[Answer]:
-        """Let the scheduler look for nodes for these pods, none of which it gets, and delete them again."""
+        """Let the scheduler find nodes for these pods, of which it gets none, and delete the pods again."""
         made = [await self._pod(one) for one in seekers]
         names = {one["metadata"]["name"] for one in made}
         told: dict[str, str] = {}
 
         async def all_told() -> bool:
-            """Report whether the scheduler has said something of each."""
+            """Report whether the scheduler has set a message on each pod."""
             pods = await self._site.items("/api/v1/pods?fieldSelector=spec.nodeName=")
             told.update({pod["metadata"]["name"]: _message(pod) for pod in pods if _message(pod)})
             return names <= told.keys()
@@ -102,7 +102,7 @@ class Stage:
         ]
 
     async def clear(self, place: RandomCluster) -> None:
-        """Take everything away that belongs to one cluster."""
+        """Delete all objects of one random cluster."""
         shelf = place.shelf
         await _each(await self._site.items("/api/v1/pods"), self._gone)
         everything = {
@@ -124,14 +124,14 @@ class Stage:
             raise Refused(error.status, f"{error}: {manifest}") from None
 
     async def _stored(self, path: str, manifest: Manifest) -> None:
-        """Make an object with a status, that nothing protects from being deleted."""
+        """Create an object with a status and without finalizers."""
         await self._made(path, manifest)
         one = f"{path}/{manifest['metadata']['name']}"
         await self._site.call("PATCH", one, {"metadata": {"finalizers": None}}, MERGE)
         await self._site.call("PATCH", f"{one}/status", {"status": manifest["status"]}, MERGE)
 
     async def _node(self, manifest: Manifest) -> None:
-        """Make a node with the taints that it shall have, and no others."""
+        """Create a node with exactly the intended taints."""
         await self._made(NODES, manifest)
         one = f"{NODES}/{manifest['metadata']['name']}"
         await self._site.call("PATCH", one, {"spec": {"taints": manifest["spec"]["taints"]}}, MERGE)
@@ -140,7 +140,7 @@ class Stage:
         return await self._made(PODS.format(manifest["metadata"]["namespace"]), manifest)
 
     async def _resident(self, manifest: Manifest) -> None:
-        """Make a pod on its node, as far in its life as it shall be."""
+        """Create a pod on its node, and bring it to the intended phase or make it terminating."""
         made = await self._pod(manifest)
         path = f"{PODS.format(made['metadata']['namespace'])}/{made['metadata']['name']}"
         if manifest["status"]:
@@ -149,7 +149,7 @@ class Stage:
             await self._site.delete(path)
 
     async def _gone(self, pod: Manifest) -> None:
-        """Take a pod away, whatever holds it."""
+        """Delete a pod, also one with finalizers."""
         path = f"{PODS.format(pod['metadata']['namespace'])}/{pod['metadata']['name']}"
         if pod["metadata"].get("finalizers"):
             await self._site.call("PATCH", path, {"metadata": {"finalizers": None}}, MERGE)
@@ -157,17 +157,17 @@ class Stage:
 
 
 def _message(pod: Manifest) -> str:
-    """Return what the scheduler said of a pod, "" while it has said nothing."""
+    """Return the scheduler's message on a pod, "" while there is none."""
     conditions = pod.get("status", {}).get("conditions") or ()
     return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
 
 
 async def _each(manifests: Iterable[Manifest], make: Callable[[Manifest], Awaitable[object]]) -> None:
-    """Do something for each, some at once."""
+    """Call a function for each manifest, several at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(manifest: Manifest) -> None:
-        """Wait for a place first."""
+        """Wait for a free slot, and call the function."""
         async with gate:
             await make(manifest)
 

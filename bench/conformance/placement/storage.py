@@ -1,4 +1,4 @@
-"""Random storage of a cluster: classes, volumes, claims, and what CSI drivers say of nodes."""
+"""Generates random storage of a cluster: classes, volumes, claims, and what CSI drivers report of nodes."""
 
 from random import Random
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ TRACKED = "tracked.example.com"
 
 
 def likely(chance: Random, share: float) -> bool:
-    """Describe yes in that share of cases."""
+    """Return True in that share of cases."""
     return chance.random() < share
 
 
 class Shelf(NamedTuple):
-    """Storage of a cluster; `bound` and `unbound` are the claims' names, the same in each namespace."""
+    """Storage of a cluster; `bound` and `unbound` are names of claims with and without a volume."""
 
     classes: list[Manifest]
     volumes: list[Manifest]
@@ -33,7 +33,7 @@ class Shelf(NamedTuple):
 
 
 def shelf(chance: Random, mark: str, nodes: list[str]) -> Shelf:
-    """Make the storage of a cluster with these nodes, for one namespace; names but those of claims have the mark."""
+    """Return the storage of a cluster with these nodes; all names but those of claims contain the mark."""
     kinds = {
         "later": DRIVER,
         "made": "kubernetes.io/no-provisioner",
@@ -62,7 +62,7 @@ def shelf(chance: Random, mark: str, nodes: list[str]) -> Shelf:
 
 
 def storage_class(name: str, driver: str) -> Manifest:
-    """Make a class; `now` binds at once, `zoned` makes volumes in one zone only."""
+    """Return a class; `now` binds immediately, `zoned` allows only two zones for its volumes."""
     mode = "Immediate" if name.startswith("now") else "WaitForFirstConsumer"
     made: Manifest = {"metadata": {"name": name}, "provisioner": driver, "volumeBindingMode": mode}
     if name.startswith("zoned"):
@@ -71,7 +71,7 @@ def storage_class(name: str, driver: str) -> Manifest:
 
 
 def volume_of(chance: Random, name: str, kind: str, nodes: list[str]) -> Manifest:
-    """Make a volume: local to a node, in a zone, of a CSI driver, or plain."""
+    """Return a volume: local to nodes, in a zone, or of a CSI driver."""
     spec: Manifest = {
         "capacity": {"storage": chance.choice(("1Gi", "5Gi"))},
         "accessModes": chance.choice((["ReadWriteOnce"], ["ReadWriteMany", "ReadWriteOnce"])),
@@ -94,14 +94,14 @@ def volume_of(chance: Random, name: str, kind: str, nodes: list[str]) -> Manifes
 
 
 def pinned(key: str, values: list[str]) -> Manifest:
-    """Make the node affinity of a volume."""
+    """Return the node affinity of a volume."""
     return {
         "required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "In", "values": values}]}]}
     }
 
 
 def bound_pair(chance: Random, mark: str, number: int, nodes: list[str]) -> tuple[Manifest, Manifest]:
-    """Make a claim that has its volume, and that; seldom the volume is gone."""
+    """Return a volume and the claim that is bound to it; in rare cases the claim's volume does not exist."""
     volume = volume_of(chance, f"{mark}-{number}", "", nodes)
     name = f"have-{number}"
     modes = ["ReadWriteOncePod"] if likely(chance, 0.15) else ["ReadWriteOnce"]
@@ -121,7 +121,7 @@ def bound_pair(chance: Random, mark: str, number: int, nodes: list[str]) -> tupl
 
 
 def claim_of(chance: Random, name: str, kind: str) -> Manifest:
-    """Make a claim without a volume."""
+    """Return a claim without a volume."""
     spec = {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": kind,
@@ -131,7 +131,7 @@ def claim_of(chance: Random, name: str, kind: str) -> Manifest:
 
 
 def csi_node(chance: Random, name: str) -> Manifest:
-    """Make what a node says of its drivers."""
+    """Return the CSINode of a node, with its drivers."""
     driver: Manifest = {"name": DRIVER, "nodeID": name, "topologyKeys": []}
     if likely(chance, 0.8):
         driver["allocatable"] = {"count": chance.randint(1, 3)}
@@ -139,13 +139,13 @@ def csi_node(chance: Random, name: str) -> Manifest:
 
 
 def attachment(name: str, node: str, volume: Manifest) -> Manifest:
-    """Make the attachment of a volume."""
+    """Return the attachment of a volume."""
     spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume["metadata"]["name"]}}
     return {"metadata": {"name": name}, "spec": spec}
 
 
 def capacity(chance: Random, name: str, kind: str) -> Manifest:
-    """Make what is free of a class in a zone."""
+    """Return the storage capacity of a class in a zone."""
     return {
         "metadata": {"name": name, "namespace": "default"},
         "storageClassName": kind,

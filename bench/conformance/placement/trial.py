@@ -1,4 +1,4 @@
-"""One random cluster, pods that look for a node in it, and where ours and the kube-scheduler's answers differ."""
+"""Runs one random cluster with pods to schedule, and compares placement's answers with the kube-scheduler's."""
 
 from random import Random
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 
 class Outcome(NamedTuple):
-    """How many answers were compared, how many said the same, and the others in words.
+    """How many answers were compared, how many were the same, and descriptions of the others.
 
-    `placed` are those where both found a node, `worded` those where the reasons were the same to the letter too.
+    `placed` counts the cases in which the scheduler found a node, `worded` the same answers whose messages were also
+    equal.
     """
 
     cases: int
@@ -26,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 async def trial(stage: Stage, seed: int, pods: int) -> Outcome:
-    """Ask about so many pods in one cluster."""
+    """Compare the answers for a number of pods in one random cluster."""
     chance = Random(seed)
     place = ground(chance, f"w{seed}")
     try:
@@ -38,7 +39,7 @@ async def trial(stage: Stage, seed: int, pods: int) -> Outcome:
 
 
 def compared(seed: int, answers: list[Answer], snapshot: Snapshot) -> Outcome:
-    """Hold the scheduler's answers against ours."""
+    """Compare the scheduler's answers with placement's."""
     ours = [examine(pod_of(answer.pod), snapshot) for answer in answers]
     differences = [_difference(seed, *pair) for pair in zip(answers, ours, strict=True) if not _same(*pair)]
     said = [
@@ -51,12 +52,12 @@ def compared(seed: int, answers: list[Answer], snapshot: Snapshot) -> Outcome:
 
 
 def is_worded(message: str, ours: Placement) -> bool:
-    """Report whether the scheduler's message begins as ours does; what it adds about preemption is its own."""
+    """Report whether the scheduler's message begins with placement's; it may add a part about preemption."""
     return message.startswith(words(ours))
 
 
 def words(ours: Placement) -> str:
-    """Return the message that the scheduler has to give where the extender took the nodes that fit."""
+    """Return the message that the scheduler has to set if the extender rejected the nodes that fit."""
     if ours.nowhere:
         return ours.message
     total = len(ours.fitting) + len(ours.refused)

@@ -1,10 +1,10 @@
-"""What `tensile plan` and `tensile plan --drain NAME` say of pods that will move, against what then happens.
+"""Compares the pods that `tensile plan` and `tensile plan --drain NAME` predict to move with those that move.
 
     .venv/bin/python -m bench.conformance.predictions [--only fragments choice]
 
-Each case sets a scene on three real lower clusters while the descheduler is off, asks for the plan of a file in which
-it is on, puts that in force, and compares: who left which node, where those went that were made in their place, and
-who stayed. Of a pod that several nodes would take, each of them is right: it is the upper scheduler's choice. A drain
+Each case prepares a scene on three real lower clusters while the descheduler is off, requests the plan of a file that
+enables it, and puts that file in force. It compares which pods left which node, where their replacements went, and
+which pods stayed. If several nodes fit a pod, each of them is right, because the upper scheduler chooses one. A drain
 is compared with its own plan.
 """
 
@@ -40,7 +40,7 @@ async def scenario(sandbox: Sandbox, names: Iterable[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run as the command line asks, keep the result, and give the exit code."""
+    """Run the selected cases, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="cases to play")
     parser.add_argument("--sandbox", type=Path, help="a sandbox of three lowers that runs, instead of one of its own")

@@ -1,7 +1,8 @@
 """Twenty-one scenes in which pods have to move, or cannot: sixteen for the descheduler, five for a drain.
 
-A scene puts pods where they are to leave first, when nobody else has room, and says afterwards who else has some. Of
-the descheduler's, those that leave are bound to a virtual node of which no real node takes them.
+A scene first creates the pods in the lower that they should leave, while no other has capacity for them, and then adds
+capacity to others. In the descheduler's scenes, the pods that leave are bound to a virtual node, but no real node
+behind it accepts them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,33 +21,33 @@ Scene = Callable[[Stage], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Case:
-    """A scene, and how many pods it has to be said to move, and to fit nowhere else: none is right by accident."""
+    """A scene, with the expected numbers of pods that move and that fit no other lower, to exclude chance agreement."""
 
     scene: Scene
     moves: int
     on_blocked: int = 0
     policy: Mapping[str, Any] = field(default_factory=dict)
     drained: str = ""
-    """The lower that is drained; "" where the descheduler is at work."""
+    """The lower that is drained; "" if the descheduler moves the pods."""
     loose: bool = False
-    """Whether pods may be sent where it was said that they would wait."""
+    """Whether pods may also move to a lower in which they were predicted to wait."""
 
 
 async def fragments(stage: Stage) -> None:
-    """Room for three in sum and on no single node; another lower has one."""
+    """The lower has capacity for the pod in sum, but on no single node; another lower has it on one."""
     await _stuck(stage)
     await stage.offer(B, 4)
 
 
 async def choice(stage: Stage) -> None:
-    """Two others have room."""
+    """Two other lowers have capacity."""
     await _stuck(stage)
     await stage.offer(B, 4)
     await stage.offer(C, 4)
 
 
 async def one_each(stage: Stage) -> None:
-    """Two replicas, and two others with room for one each."""
+    """There are two replicas, and two other lowers with capacity for one each."""
     await stage.offer(A, 2, 2, 2)
     await stage.deploy("web", 2, 3)
     await stage.waits("web", 2, A)
@@ -55,7 +56,7 @@ async def one_each(stage: Stage) -> None:
 
 
 async def two_owners(stage: Stage) -> None:
-    """The same with pods of two owners: what one is counted on to take is not barred to the other."""
+    """The same with pods of two owners: the lower predicted for one owner's pod is not denied to the other's."""
     await stage.offer(A, 2, 2, 2)
     for app in ("one", "other"):
         await stage.deploy(app, 1, 3)
@@ -65,7 +66,7 @@ async def two_owners(stage: Stage) -> None:
 
 
 async def partial_fit(stage: Stage) -> None:
-    """Room for one of two: the other stays, before and after the first has come there."""
+    """There is capacity for one of two pods: the other stays, before and after the first has moved."""
     await stage.offer(A, 2, 2, 2)
     await stage.deploy("web", 2, 3)
     await stage.waits("web", 2, A)
@@ -73,7 +74,7 @@ async def partial_fit(stage: Stage) -> None:
 
 
 async def limit(stage: Stage) -> None:
-    """Five that ask for a kind of node which their lower has not, and two may leave at a time."""
+    """Five pods require a node label that their lower does not have, and two may leave at a time."""
     await stage.offer(A, 9)
     await stage.deploy("web", 5, 1, {"nodeSelector": SSD})
     await stage.waits("web", 5, A)
@@ -81,7 +82,7 @@ async def limit(stage: Stage) -> None:
 
 
 async def two_sources(stage: Stage) -> None:
-    """Three each in two lowers, two of which may leave each at a time, for the third."""
+    """Three pods each in two lowers, of which two may leave each at a time, fit the third lower."""
     await stage.offer(A, 3)
     await stage.deploy("one", 3, 1, {"nodeSelector": SSD})
     await stage.waits("one", 3, A)
@@ -92,7 +93,7 @@ async def two_sources(stage: Stage) -> None:
 
 
 async def contended(stage: Stage) -> None:
-    """One each in two lowers, and room for one in the third: the one that waits longer gets it."""
+    """There is one pod each in two lowers, and capacity for one in the third: the one that waits longer gets it."""
     await stage.offer(A, 2, 2)
     await stage.deploy("older", 1, 3)
     await stage.waits("older", 1, A)
@@ -103,28 +104,28 @@ async def contended(stage: Stage) -> None:
 
 
 async def cooldown(stage: Stage) -> None:
-    """A pod of its owner has left the second lower lately, so it goes to the third."""
+    """A pod of the same owner has left the second lower recently, so the pod moves to the third."""
     await _left(stage, await _stuck(stage), B)
     await stage.offer(B, 4)
     await stage.offer(C, 4)
 
 
 async def cooldown_deadlock(stage: Stage) -> None:
-    """The same, and the third has no room: it stays."""
+    """A pod of the owner has left the second lower recently, and the third lacks capacity: the pod stays."""
     await _left(stage, await _stuck(stage), B)
     await stage.offer(B, 4)
     await stage.offer(C, 2, 2)
 
 
 async def deadlock(stage: Stage) -> None:
-    """All have room in sum, and none on a single node."""
+    """Each lower has capacity in sum, but not on a single node."""
     await _stuck(stage)
     await stage.offer(B, 2, 2)
     await stage.offer(C, 2, 2, 2)
 
 
 async def tainted(stage: Stage) -> None:
-    """The node that has room in the second lower has a taint."""
+    """The node with capacity in the second lower has a taint."""
     await _stuck(stage)
     await stage.taint(B, 1)
     await stage.offer(B, 4)
@@ -132,7 +133,7 @@ async def tainted(stage: Stage) -> None:
 
 
 async def selected(stage: Stage) -> None:
-    """The pod asks for two of the lowers by name, so the third is none for it; and for a label of real nodes."""
+    """The pod requires one of two lowers by name, so the third is excluded, and a label of real nodes."""
     await stage.offer(A, 4)
     affinity = {"key": "clusterID", "operator": "In", "values": [A, B]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}
@@ -147,7 +148,7 @@ async def selected(stage: Stage) -> None:
 
 
 async def closed(stage: Stage) -> None:
-    """The second lower is under maintenance, by the file."""
+    """The topology file cordons the second lower."""
     await _stuck(stage)
     await stage.offer(B, 4)
     await stage.offer(C, 4)
@@ -155,7 +156,7 @@ async def closed(stage: Stage) -> None:
 
 
 async def node_lost(stage: Stage) -> None:
-    """The node that had room in the second lower is gone."""
+    """The node that had capacity in the second lower is deleted."""
     await _stuck(stage)
     await stage.offer(B, 4, 2)
     await stage.offer(C, 4)
@@ -164,7 +165,7 @@ async def node_lost(stage: Stage) -> None:
 
 
 async def mixed_owners(stage: Stage) -> None:
-    """Pods of a Deployment with a budget that allows nothing, of a StatefulSet and of a Job, and one of nobody."""
+    """The pods belong to a Deployment whose budget allows no disruption, a StatefulSet, a Job, and no owner."""
     await stage.offer(A, 9)
     spec = {"nodeSelector": SSD}
     await stage.deploy("web", 1, 1, spec)
@@ -172,7 +173,7 @@ async def mixed_owners(stage: Stage) -> None:
     body = {"serviceName": "db", "replicas": 1, "selector": _of("db"), "template": stage.template("db", 1, spec)}
     await stage.make("/apis/apps/v1/namespaces/{}/statefulsets", {"metadata": {"name": "db"}, "spec": body})
     once = stage.template("once", 1, {**spec, "restartPolicy": "Never"})
-    once["metadata"]["annotations"] = {"sandbox.tensile-kube.io/outcome": "run"}  # else the sandbox ends it
+    once["metadata"]["annotations"] = {"sandbox.tensile-kube.io/outcome": "run"}  # otherwise the sandbox completes it
     ignored = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
     job = {"template": once, "podFailurePolicy": ignored}
     await stage.make("/apis/batch/v1/namespaces/{}/jobs", {"metadata": {"name": "once"}, "spec": job})
@@ -184,34 +185,34 @@ async def mixed_owners(stage: Stage) -> None:
 
 
 async def drained(stage: Stage) -> None:
-    """Three that run leave for two others that have room for all."""
+    """Three running pods leave for two other lowers that have capacity for all."""
     await _running(stage, 3, 1)
     await stage.offer(B, 4)
     await stage.offer(C, 4)
 
 
 async def drained_slowly(stage: Stage) -> None:
-    """A budget lets one be away at a time."""
+    """A budget allows one pod at a time to be unavailable."""
     await _running(stage, 3, 1)
     await stage.make(BUDGETS, {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 1, "selector": _of("web")}})
     await stage.offer(B, 3)
 
 
 async def drained_in_part(stage: Stage) -> None:
-    """Room for one of two: the other has no node afterwards."""
+    """There is capacity for one of two pods: the other has no node afterwards."""
     await _running(stage, 2, 3)
     await stage.offer(B, 4)
 
 
 async def drained_blindly(stage: Stage) -> None:
-    """One lower has a node with room, the other room in sum: the upper scheduler cannot tell them apart."""
+    """One lower has capacity on one node, another in sum: the upper scheduler cannot distinguish them."""
     await _running(stage, 1, 3)
     await stage.offer(B, 4)
     await stage.offer(C, 2, 2)
 
 
 async def drained_with_one_alone(stage: Stage) -> None:
-    """One of them has no controller, so the engine makes it again."""
+    """One of the pods has no controller, so the engine creates it again."""
     await _running(stage, 2, 1)
     alone = stage.template("alone", 1)
     await stage.make(PODS, {"metadata": {"name": "alone", **alone["metadata"]}, "spec": alone["spec"]})
@@ -246,7 +247,7 @@ CASES: Mapping[str, Case] = {
 
 
 async def _stuck(stage: Stage) -> str:
-    """Leave one of three pods pending in the first lower cluster, which has room for two; return its owner's UID."""
+    """Leave a pod pending in the first lower, whose capacity is on no single node; return its owner's UID."""
     await stage.offer(A, 2, 2)
     owner = await stage.deploy("web", 1, 3)
     await stage.waits("web", 1, A)
@@ -261,13 +262,13 @@ async def _running(stage: Stage, replicas: int, slots: int) -> None:
 
 
 async def _ssd(stage: Stage, lower: str, slots: int) -> None:
-    """Add a node with that label and so much room to a lower cluster."""
+    """Add that label and an amount of capacity to a node of a lower cluster."""
     await stage.label(lower, 1, **SSD)
     await stage.offer(lower, slots)
 
 
 async def _left(stage: Stage, owner: str, lower: str) -> None:
-    """Note that a pod of an owner left a lower a minute ago, as the engine does."""
+    """Record that a pod of an owner left a lower two minutes ago, as the engine does."""
     node = f"{NODES}/{lower}"
     note = EvictionRecord(owner, "long-gone", datetime.now(UTC) - timedelta(minutes=2), (lower,))
     await stage.edit(stage.upper, node, {"metadata": {"annotations": {TRIED: written([note])}}})

@@ -1,8 +1,8 @@
-"""What was said of pods that move, what then happened, and whether that is the same.
+"""Compares the predicted moves of pods with what happened.
 
-Who leaves is said by name, so the two sets have to be equal. Where the pod goes that is made in its place is the upper
-scheduler's choice, and which of an owner's new pods stands for which old one nobody can say: so an owner's new pods
-have to be where those nodes allow it that were named for its old ones, one for each.
+The prediction names the pods that leave, so the two sets have to be equal. The upper scheduler chooses the node of each
+replacement, and it is unknown which of an owner's new pods replaces which old one. So an owner's new pods have to be on
+the nodes that were predicted for its old ones, one for each.
 """
 
 import re
@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 
 Manifest = dict[str, Any]
 NOWHERE = ""
-"""Of a pod that has no node."""
+"""The node of a pod that has none."""
 
 
 class PredictedMove(NamedTuple):
-    """What was said of one pod that leaves: its owner, its virtual node, and those that it may go to."""
+    """The prediction for one pod that leaves: its owner, its virtual node, and the nodes that it may move to."""
 
     owner: str
     source: str
     targets: frozenset[str]
     is_placed: bool = True
-    """Whether there was said to be room for it."""
+    """Whether capacity for it was predicted."""
 
 
 class ObservedPod(NamedTuple):
-    """One pod above, as it was at a moment: its owner, its virtual node, and whether it is Ready."""
+    """One upper pod at a moment: its owner, its virtual node, and whether it is Ready."""
 
     owner: str
     node: str
@@ -34,7 +34,7 @@ class ObservedPod(NamedTuple):
 
 
 def of_plan(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
-    """Read the moves out of `tensile plan -o json`, by the pods' names."""
+    """Return the moves in the output of `tensile plan -o json`, by the pods' names."""
     moves = {one["name"]: one["move"] for one in document["changes"] if "move" in one}
     return {
         name: PredictedMove(owners[name].owner, move["from"], frozenset(move["to"]))
@@ -44,13 +44,13 @@ def of_plan(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, 
 
 
 def deadlocks(document: Manifest, namespace: str) -> set[str]:
-    """Read out of a plan which pods of a namespace fit in no other lower cluster."""
+    """Return the pods of a namespace that fit no other lower cluster, according to a plan."""
     told = (one["message"] for one in document["problems"] if one["rule"] == "descheduler")
     return {name for message in told for name in re.findall(rf"{namespace}/([^:;]+): it fits in no other", message)}
 
 
 def of_drain(document: Manifest, owners: Mapping[str, ObservedPod]) -> dict[str, PredictedMove]:
-    """Read who leaves out of the one drain of `tensile plan --drain NAME -o json`, by the pods' names."""
+    """Return the pods that leave, by name, according to the one drain of `tensile plan --drain NAME -o json`."""
     (drain,) = document["drains"]
     return {
         one["name"]: PredictedMove(
@@ -71,9 +71,9 @@ def differences(
     *,
     loose: bool = False,
 ) -> list[str]:
-    """Return what happened otherwise than was said; `before` and `after` are the pods by name/UID.
+    """Return what differs from the prediction; `before` and `after` are the pods by name/UID.
 
-    With `loose`, a pod may have gone where it was said that it would wait.
+    With `loose`, a pod may have moved to a lower in which it was predicted to wait.
     """
     left = {name.partition("/")[0]: one for name, one in before.items() if name not in after}
     found = [f"{name} left {left[name].node}, which was not said" for name in sorted(left.keys() - said.keys())]
@@ -97,7 +97,7 @@ def differences(
 
 
 def goes_together(nodes: Sequence[str], sets: Iterable[frozenset[str]]) -> bool:
-    """Report whether each of some nodes is in a set of its own among as many."""
+    """Report whether each of some nodes can be paired with one of as many sets that contains it."""
     allowed = list(sets)
     if len(nodes) != len(allowed):
         return False

@@ -1,4 +1,4 @@
-"""One case from its scene to its end: what is said, what happens, and how they differ."""
+"""Plays one case, from its scene to its end, and compares the prediction with what happens."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,12 +17,12 @@ from bench.conformance.predictions.stage import LIMIT, Stage
 from bench.kit.sites import NotInTime, until
 
 CALM = 4.0
-"""Seconds without a change after which nothing more is expected: passes are a minute apart, and one is compared."""
+"""Seconds without a change that count as the end: passes are a minute apart, and one is compared."""
 LOOK = 0.5
 
 
 async def played(stage: Stage, name: str, case: Case) -> dict[str, Any]:
-    """Play a case; what is different is "differences" in its result."""
+    """Play a case; "differences" in its result lists what is different."""
     await stage.begin(name, dict(case.policy))
     try:
         await case.scene(stage)
@@ -59,14 +59,14 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
 async def _settled(
     stage: Stage, before: Mapping[str, ObservedPod], moves: int, stuck: int
 ) -> tuple[dict[str, ObservedPod], set[str]]:
-    """Return the pods, and who fits nowhere, once as many as were said have moved or do not, and nothing changes more.
+    """Return the pods and those that fit no other lower, after the predicted numbers are reached and nothing changes.
 
-    What does not come to that is given as it is after a time: a Job waits ten seconds before it makes a pod again.
+    If they are not reached in time, the last state is returned. A Job waits ten seconds before it creates a pod again.
     """
     calm, last, told = 0.0, dict(before), set[str]()
 
     async def is_over() -> bool:
-        """Look whether anything is different from the last look."""
+        """Read the state, and report whether nothing more is expected."""
         nonlocal calm, last, told
         found, told = await stage.seen(), await stage.deadlocked()
         calm = calm + LOOK if found == last and not await stage.is_ending() else 0.0

@@ -1,8 +1,7 @@
-"""The ground for one prediction after the other: three lowers, an engine with its webhook, and a resource of its own.
+"""The clusters for one prediction after the other: three lowers, an engine with its webhook, and a resource per case.
 
-The nodes of a case have a resource that no other case asks for, so how much room is where is said in small numbers.
-What a case changes beside that is taken back after it. While a case is set up, the engine's descheduler only says what
-it would do.
+The nodes of a case offer a resource that no other case requests, so that capacities are small numbers. All other
+changes of a case are undone after it. While a case is prepared, the engine's descheduler is disabled.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ THREE = Options(lowers=len(LOWERS), nodes=3)
 LIMIT = 30.0
 PATIENCE = 1.0
 INTERVAL = "60s"
-"""Longer than a case: so one pass is what is compared with one plan."""
+"""Longer than a case, so that one pass is compared with one plan."""
 WAITED = 2.0
 COLLECTIONS = (DEPLOYMENTS, "/apis/apps/v1/namespaces/{}/statefulsets", "/apis/batch/v1/namespaces/{}/jobs", PODS)
 BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
@@ -81,7 +80,7 @@ class Stage:
     # The topology.
 
     def write(self, name: str = "topology.yaml", **policy: Any) -> Path:
-        """Write a topology file in one piece; `policy` is the descheduler's beyond that of the case."""
+        """Write a topology file atomically; `policy` is the descheduler's, in addition to that of the case."""
         found = yaml.safe_load((self.sandbox.directory / "topology.yaml").read_text())
         url = f"https://127.0.0.1:{self._hook}/mutate"
         found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": self._hook, "url": url}
@@ -101,7 +100,7 @@ class Stage:
         return path
 
     async def maintain(self, lower: str, mode: str) -> None:
-        """Put a lower under maintenance, and return when its node takes no more pods."""
+        """Put a lower under maintenance, and wait until its node is unschedulable."""
         self._maintained[lower] = mode
         self.write()
         await until(lambda: self._is_closed(lower), f"the node of {lower} is closed", LIMIT)
@@ -114,10 +113,10 @@ class Stage:
         found = await self.upper.call("POST", f"{PODS.format('default')}?dryRun=All", pod)
         return "annotations" in found["metadata"]
 
-    # A case.
+    # Cases.
 
     async def begin(self, name: str, policy: Manifest) -> None:
-        """Begin a case: with a namespace and a resource of its own, and everything else as it was."""
+        """Begin a case with its own namespace and resource, and with the topology as it was."""
         self.namespace = f"{name}-{uuid4().hex[:4]}"
         self.resource = f"example.com/{self.namespace}"
         self.policy = policy
@@ -127,7 +126,7 @@ class Stage:
         await until(lambda: self.upper.items(account), f"{self.namespace} has its account", LIMIT)
 
     async def end(self) -> None:
-        """Take back all that the case made and changed."""
+        """Remove all that the case created, and undo its changes."""
         self._maintained, self.policy = {}, {}
         self.write()
         for collection in COLLECTIONS:
@@ -142,12 +141,12 @@ class Stage:
         await nodes_usable(self.upper, len(LOWERS))
 
     async def deadlocked(self) -> set[str]:
-        """Name the pods of the case of which the engine has told that they fit nowhere else."""
+        """Return the pods of the case for which the engine has created an event that they fit no other lower."""
         path = f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=reason%3D{DEADLOCK}"
         return {one["involvedObject"]["name"] for one in await self.upper.items(path)}
 
     async def is_ending(self) -> bool:
-        """Report whether a pod of the case is being deleted."""
+        """Report whether a pod of the case is terminating."""
         return any("deletionTimestamp" in pod["metadata"] for pod in await self.pods())
 
     async def _is_empty(self) -> bool:
@@ -155,25 +154,25 @@ class Stage:
         return not [pod for site in sites for pod in await site.items(PODS.format(self.namespace))]
 
     async def edit(self, site: Site, path: str, body: Manifest, back: Manifest | None = None) -> None:
-        """Change an object by a merge patch; `back` takes the change back when the case ends."""
+        """Change an object by a merge patch; `back` is the patch that undoes the change when the case ends."""
         await site.call("PATCH", path, body, MERGE)
         if back is not None:
             self._undo.append(lambda: site.call("PATCH", path, back, MERGE))
 
-    # Room.
+    # Capacity.
 
     async def offer(self, lower: str, *slots: int) -> None:
-        """Set how many of the case's resource the nodes of a lower offer, and wait until its virtual node says so."""
+        """Set how much of the case's resource the nodes of a lower offer, and wait until its virtual node shows it."""
         for place, count in enumerate(slots, 1):
             path = f"{NODES}/{lower}-node-{place}/status"
             await self.edit(self.lowers[lower], path, self._amounts(str(count)), self._amounts(None))
         await self.offers(lower, sum(slots))
 
     async def offers(self, lower: str, total: int) -> None:
-        """Return when a virtual node offers so many in all."""
+        """Wait until a virtual node offers that amount in all."""
 
         async def says_so() -> bool:
-            """Ask it."""
+            """Report whether the virtual node's allocatable has the amount."""
             node = await self.upper.call("GET", f"{NODES}/{lower}")
             return node["status"]["allocatable"].get(self.resource, "0") == str(total)
 
@@ -195,7 +194,7 @@ class Stage:
         await self.edit(self.lowers[lower], path, {"spec": {"taints": [taint]}}, {"spec": {"taints": None}})
 
     async def lose(self, lower: str, place: int) -> None:
-        """Remove a real node; it comes back after the case as it was."""
+        """Delete a real node, which is created again after the case."""
         site, path = self.lowers[lower], f"{NODES}/{lower}-node-{place}"
         node = await site.call("GET", path)
         meta = {field: node["metadata"].get(field) for field in ("name", "labels", "annotations")}
@@ -205,7 +204,7 @@ class Stage:
     # Pods.
 
     def template(self, app: str, slots: int, spec: Manifest | None = None) -> Manifest:
-        """Make the template of pods that ask for so many of the resource."""
+        """Return the template of pods that request an amount of the resource."""
         amounts = {self.resource: str(slots)}
         selector = (spec or {}).get("nodeSelector") or {}
         return {
@@ -214,7 +213,7 @@ class Stage:
         }
 
     async def deploy(self, app: str, replicas: int, slots: int, spec: Manifest | None = None) -> str:
-        """Make a Deployment, and return the UID of its ReplicaSet once its pods are there."""
+        """Create a Deployment, and return the UID of its ReplicaSet after its pods were created."""
         fields = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}}
         body = {"metadata": {"name": app}, "spec": {**fields, "template": self.template(app, slots, spec)}}
         await self.upper.call("POST", DEPLOYMENTS.format(self.namespace), body)
@@ -222,52 +221,52 @@ class Stage:
         return str(pods[0]["metadata"]["ownerReferences"][0]["uid"])
 
     async def make(self, collection: str, body: Manifest) -> None:
-        """Make any other object of the namespace."""
+        """Create any other object of the namespace."""
         await self.upper.call("POST", collection.format(self.namespace), body)
 
     async def runs(self, app: str, count: int) -> None:
-        """Return when so many pods run."""
+        """Wait until that many pods run."""
 
         async def are_ready() -> bool:
-            """Count them."""
+            """Report whether that many pods are Ready."""
             return sum(map(is_ready, await self.pods(app))) == count
 
         await until(are_ready, f"{count} of {app} run", LIMIT)
 
     async def waits(self, app: str, count: int, lower: str) -> None:
-        """Return when so many pods have been refused by a lower's scheduler for long enough."""
+        """Wait until that many pods have been unschedulable in a lower for long enough."""
         path = f"{PODS.format(self.namespace)}?labelSelector=app%3D{app}"
 
         async def are_refused() -> bool:
-            """Count them."""
+            """Report whether that many pods have been unschedulable for long enough."""
             since = [_refused_at(pod) for pod in await self.lowers[lower].items(path)]
             return sum(at > 0 and time.time() - at > WAITED for at in since) == count
 
         await until(are_refused, f"{count} of {app} wait in {lower}", LIMIT)
 
     async def pods(self, app: str = "") -> list[Manifest]:
-        """Return the pods of the case above."""
+        """Return the upper pods of the case."""
         return await self.upper.items(PODS.format(self.namespace) + (f"?labelSelector=app%3D{app}" if app else ""))
 
     async def seen(self) -> dict[str, ObservedPod]:
-        """Return them as they are now, by name/UID."""
+        """Return the pods as they are now, by name/UID."""
         return {f"{pod['metadata']['name']}/{pod['metadata']['uid']}": _seen(pod) for pod in await self.pods()}
 
     async def _found(self, app: str, count: int) -> list[Manifest]:
         found: list[Manifest] = []
 
         async def are_there() -> bool:
-            """Count them."""
+            """Report whether all pods exist."""
             found[:] = await self.pods(app)
             return len(found) == count
 
         await until(are_there, f"{count} of {app} are made", LIMIT)
         return found
 
-    # What is said.
+    # Output of tensile.
 
     async def told(self, *arguments: str) -> Manifest:
-        """Run a command of tensile and give the JSON that it prints."""
+        """Run a command of tensile, and return the JSON that it prints."""
         command = (sys.executable, "-m", "tensile", *arguments, "-o", "json")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
@@ -285,7 +284,7 @@ def _spec(amounts: Manifest, selector: Manifest) -> Manifest:
 
 
 def _refused_at(pod: Manifest) -> float:
-    """Return when a scheduler found no node for a pod, 0 for not."""
+    """Return when a scheduler found no node for a pod, 0 if it did not fail to."""
     for one in pod["status"].get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False" and one.get("reason") == "Unschedulable":
             return moment_of(one["lastTransitionTime"]).timestamp()

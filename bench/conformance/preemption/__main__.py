@@ -1,11 +1,11 @@
-"""Preemption through virtual nodes, held against one stock kube-scheduler over the same real nodes in one cluster.
+"""Compares preemption through virtual nodes with a stock kube-scheduler for the same real nodes in one cluster.
 
     .venv/bin/python -m bench.conformance.preemption --rounds 100 --seed 1
 
-Each round is a random scene: nodes of various sizes behind one or two virtual nodes, on them pods of several
-priorities, some with disruption budgets or host ports, and some strangers'; then one pod comes, most times of higher
-priority. Whether it gets placed has to be the same on both sides, and nobody may go in vain: neither for a pod that is
-not placed, nor one more than the node needs on which it is.
+Each round is a random scene: nodes of various sizes behind one or two virtual nodes, with pods of several priorities,
+of which some have disruption budgets or host ports and some belong to other owners. Then one more pod, the preemptor,
+is created, in most cases with a higher priority. Whether it is placed has to be the same on both sides, and no victim
+may be needless: none for a pod that is not placed, and none that the pod's node does not need.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 
 STOCK = "lower-c"
-"""The cluster that has all nodes itself."""
+"""The cluster that has all real nodes itself."""
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 HOST = "kubernetes.io/hostname"
 AGREED = 0.98
 QUIET = 5.0
-"""Seconds without any change after which a pod that is not placed stays so."""
+"""Seconds without any change after which an unschedulable pod is considered not placed."""
 LIMIT = 60.0
 
 
 class Outcome(NamedTuple):
-    """What became of the pod that came: its real node, "" for none; who went; how long it took."""
+    """What happened to the preemptor: its real node, "" for none; the victims; the seconds that it took."""
 
     node: str
     gone: frozenset[str]
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 def manifest(member: Member, place: Place | None, *, above: bool) -> Manifest:
-    """Make a pod as it is in the upper cluster, or in one that has its node itself."""
+    """Return a pod for the upper cluster, or for one that has its real node itself."""
     container: Manifest = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": f"{member.cpu}m"}}}
     if member.port:
         container["ports"] = [{"containerPort": PORT, "hostPort": PORT}]
@@ -76,7 +76,7 @@ def manifest(member: Member, place: Place | None, *, above: bool) -> Manifest:
 
 
 def node(place: Place) -> Manifest:
-    """Make a real node."""
+    """Return a real node."""
     room = {"cpu": f"{place.cpu}m", "memory": "64Gi", "pods": "50"}
     meta = {"name": place.name, "labels": {HOST: place.name}, "annotations": {"kwok.x-k8s.io/node": "fake"}}
     status = {"capacity": room, "allocatable": room, "nodeInfo": node_info()}
@@ -84,12 +84,12 @@ def node(place: Place) -> Manifest:
 
 
 def budget(app: str, least: int) -> Manifest:
-    """Make a disruption budget."""
+    """Return a disruption budget."""
     return {"metadata": {"name": app}, "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}}}
 
 
 class Stage:
-    """Both sides; `upper` is the cluster whose pods are looked at, `real` those that have their nodes."""
+    """Both sides; `upper` is the side with virtual nodes, `stock` the cluster with all real nodes."""
 
     def __init__(self, trial: Trial) -> None:
         self.upper = trial.upper
@@ -97,14 +97,14 @@ class Stage:
         self.lowers = {name: site for name, site in trial.lowers.items() if name != STOCK}
 
     async def prepare(self) -> None:
-        """Make the priority classes."""
+        """Create the priority classes."""
         for site in (self.upper, self.stock):
             for name, value in CLASSES.items():
                 policy = "Never" if name == "never" else "PreemptLowerPriority"
                 await _made(site, PRIORITIES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy})
 
     async def build(self, made: Scene) -> None:
-        """Make a scene on both sides, and return when the virtual nodes show it and every pod runs."""
+        """Create a scene on both sides, and wait until the virtual nodes show it and every pod runs."""
         places = {place.name: place for place in made.places}
         for place in made.places:
             await _both(_made(self.stock, NODES, node(place)), _made(self.lowers[place.lower], NODES, node(place)))
@@ -127,7 +127,7 @@ class Stage:
         await until(lambda: self._run(made), "every pod runs", LIMIT)
 
     async def outcome(self, site: Site, made: Scene) -> Outcome:
-        """Let the pod come on one side, and say what becomes of it."""
+        """Create the preemptor on one side, and return what happens to it."""
         begin = time.monotonic()
         comer = made.comer
         before = {pod["metadata"]["name"] for pod in await site.items(PODS.format(NAMESPACE))}
@@ -148,7 +148,7 @@ class Stage:
         return Outcome(placed, frozenset(gone), LIMIT)
 
     async def clear(self, made: Scene) -> None:
-        """Take everything away, and return when it is gone."""
+        """Delete all objects of a scene; its pods are deleted before its nodes."""
         for site in (self.upper, self.stock, *self.lowers.values()):
             for path in (BUDGETS, PODS.format(NAMESPACE)):
                 for one in await site.items(path) if path == BUDGETS or site in (self.upper, self.stock) else ():
@@ -172,7 +172,7 @@ class Stage:
         return next((str(one["spec"].get("nodeName") or "") for one in below if one["metadata"]["name"] == name), "")
 
     async def _shown(self, made: Scene) -> bool:
-        """Report whether each virtual node offers what is free of strangers."""
+        """Report whether each virtual node offers the capacity that pods of other owners leave free."""
         strangers = {one.node: 0 for one in made.members}
         for one in made.members:
             strangers[one.node] += one.cpu if one.kind == "stranger" else 0
@@ -185,7 +185,7 @@ class Stage:
         return True
 
     async def _run(self, made: Scene) -> bool:
-        """Report whether every pod runs, and every budget has counted them."""
+        """Report whether every pod runs, and every budget has counted its pods."""
         ours = {one.name for one in made.members if one.kind != "stranger"}
         for site, names in ((self.upper, ours), (self.stock, {one.name for one in made.members})):
             pods = await site.items(PODS.format(NAMESPACE))
@@ -206,7 +206,7 @@ async def _both(*calls: Awaitable[object]) -> None:
 
 
 async def _made(site: Site, path: str, body: Manifest) -> None:
-    """Make an object, or leave one of its name."""
+    """Create an object, unless one of that name exists."""
     try:
         await site.call("POST", path, body)
     except Refused as error:
@@ -220,7 +220,7 @@ async def _ready(site: Site, place: Place) -> bool:
 
 
 def judged(made: Scene, ours: Outcome, stock: Outcome) -> dict[str, Any]:
-    """Return of one scene what is the same, and who went in vain."""
+    """Return the comparison of one scene, with its needless victims."""
     members = {one.name: one for one in made.members}
     odd = [name for name in ours.gone if members[name].priority >= made.comer.priority]
     return {
@@ -236,7 +236,7 @@ def judged(made: Scene, ours: Outcome, stock: Outcome) -> dict[str, Any]:
 
 
 def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Add scenes up, and say what is not as it has to be."""
+    """Sum up the scenes, and list what is wrong."""
     rows = list(found)
     agreed = sum(row["agreed"] for row in rows)
     vain = sum(len(row["in_vain"]) for row in rows)
@@ -259,7 +259,7 @@ def summed(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def without(sandbox: Sandbox, lower: str) -> None:
-    """Take a lower out of the topology file."""
+    """Remove a lower from the topology file."""
     path = sandbox.directory / "topology.yaml"
     topology = yaml.safe_load(path.read_text())
     topology["lowers"] = [one for one in topology["lowers"] if one["name"] != lower]
@@ -267,7 +267,7 @@ def without(sandbox: Sandbox, lower: str) -> None:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Play scene after scene."""
+    """Play one scene after the other."""
     without(sandbox, STOCK)
     rows: list[dict[str, Any]] = []
     told = 0

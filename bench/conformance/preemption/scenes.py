@@ -1,30 +1,30 @@
-"""Random scenes of preemption, the same for any seed: nodes of various sizes, pods on them, and one that comes.
+"""Random scenes of preemption, the same for any seed: nodes of various sizes, pods on them, and a preemptor.
 
-A scene can be built twice: as real nodes behind virtual ones, and as the same nodes in one cluster. What differs by
-design is left out, which is that a virtual node is one host: a host port that is taken on another of its real nodes is
-taken. So it is with pods that are kept apart.
+A scene can be built twice: as real nodes behind virtual ones, and as the same nodes in one cluster. Scenes avoid an
+intended difference: a virtual node is one host, so a host port that is used on any of its real nodes is used on all.
+The same holds for pods with anti-affinity.
 """
 
 from dataclasses import dataclass
 from random import Random
 
 CLASSES = {"low": 100, "mid": 500, "high": 1000, "never": 1000, "top": 5000, "stranger": 1_000_000}
-"""Priority classes by name; pods of `never` let nobody go."""
+"""Priority classes by name; pods of `never` preempt no pods."""
 PORT = 8080
 SIZES = (1000, 2000, 3000, 4000, 6000, 8000)
 AMOUNTS = (250, 500, 1000, 1500, 2000, 3000)
 COMERS = (1000, 1500, 2000, 3000, 4000, 6000, 8000)
 _STEP = 250
 _MOST = 8
-"""Pods on a node."""
+"""The most pods on a node."""
 _CORDONED, _CROWDED, _COVERED, _LOOSE, _MARKED = 0.1, 0.8, 0.3, 0.3, 0.5
 _PORT, _EXCLUSIVE = 0.15, 0.1
-"""How often a node is cordoned, all of them are crowded, a pod has a budget, a node is left half empty, and so on."""
+"""The probabilities that a node is cordoned, that nodes are full, that a pod has a budget, and so on."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A real node behind the virtual node `lower`; `cpu` in thousandths."""
+    """A real node behind the virtual node `lower`; `cpu` is in thousandths."""
 
     name: str
     lower: str
@@ -34,10 +34,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Member:
-    """A pod; `node` is the real one that it is on, "" for the one that comes.
+    """A pod; `node` is its real node, "" for the preemptor.
 
-    One that is `exclusive` has the label that others keep apart from, or keeps apart from it, where it is the one that
-    comes.
+    If a pod on a node is `exclusive`, it has the label of the anti-affinity; if the preemptor is, it has the
+    anti-affinity.
     """
 
     name: str
@@ -50,13 +50,13 @@ class Member:
 
     @property
     def priority(self) -> int:
-        """Its priority."""
+        """The value of its priority class."""
         return CLASSES[self.kind]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is before, and who comes; `budgets` say of how many pods of an app have to stay."""
+    """The nodes and pods before, and the preemptor; `budgets` are the minimum numbers of pods by app."""
 
     places: tuple[Place, ...]
     members: tuple[Member, ...]
@@ -65,14 +65,15 @@ class Scene:
 
 
 PLIGHTS = {"fragments": 35, "full": 30, "fragments in vain": 15, "full in vain": 10, "room": 10}
-"""What a scene is like, and how many of a hundred are.
+"""The kinds of scenes, and how many of a hundred are of each.
 
-The pod that comes fits, or would by the sum, or not even that; and it would, or would not, if others went.
+The preemptor fits ("room"), or only by the sum of free capacity ("fragments"), or not even by that ("full"). With
+"in vain", evicting all pods of lower priority would not help, or the preemptor may not preempt.
 """
 
 
 def scene(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
-    """Make one, behind one or two virtual nodes."""
+    """Return a random scene behind one or two virtual nodes."""
     (wanted,) = random.choices(tuple(PLIGHTS), tuple(PLIGHTS.values()))
     while not is_same(made := _any(random, number, lowers)) or plight(made) != wanted:
         pass
@@ -80,7 +81,7 @@ def scene(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
 
 
 def is_same(scene: Scene) -> bool:
-    """Report whether it makes no difference to the pod that comes that a virtual node is one host."""
+    """Report whether it makes no difference to the preemptor that a virtual node is one host."""
     names = [place.name for place in scene.places]
     return all(
         any(fits(scene, name, gone, virtual=True) for name in names)
@@ -90,12 +91,12 @@ def is_same(scene: Scene) -> bool:
 
 
 def _lesser(scene: Scene) -> frozenset[str]:
-    """Return who could go for the pod that comes."""
+    """Return the possible victims of the preemptor."""
     return frozenset(one.name for one in scene.members if one.priority < scene.comer.priority)
 
 
 def plight(scene: Scene) -> str:
-    """Return what a scene is like, as it is known to none of the two schedulers."""
+    """Return the kind of a scene, which neither scheduler knows."""
     names = [place.name for place in scene.places]
     if any(fits(scene, name, frozenset(), virtual=True) for name in names):
         return "room"
@@ -107,7 +108,7 @@ def plight(scene: Scene) -> str:
 
 
 def _any(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
-    """Make one, whatever it is like."""
+    """Return a random scene of any kind."""
     used = random.sample(lowers, random.randint(1, len(lowers)))
     places = tuple(
         Place(f"s{number}-{lower}-{each}", lower, random.choice(SIZES), random.random() < _CORDONED)
@@ -136,7 +137,7 @@ def _any(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
 
 
 def _members(random: Random, place: Place, first: int, *, crowded: bool) -> list[Member]:
-    """Fill a node, more or less."""
+    """Return random pods that fill a node, completely or in part."""
     left = place.cpu - (0 if crowded else random.randrange(0, place.cpu, _STEP))
     found: list[Member] = []
     while left >= AMOUNTS[0] and len(found) < _MOST:
@@ -151,7 +152,7 @@ def _members(random: Random, place: Place, first: int, *, crowded: bool) -> list
 
 
 def _marked(random: Random, members: list[Member], lowers: dict[str, str]) -> list[Member]:
-    """Mark one pod of the lowest priority behind each virtual node to take the port, and one to be exclusive."""
+    """Let one pod of the lowest priority behind each virtual node use the port, and one be exclusive, at random."""
     found = list(members)
     for field in ("port", "exclusive"):
         for lower in sorted(set(lowers.values())):
@@ -165,9 +166,9 @@ def _marked(random: Random, members: list[Member], lowers: dict[str, str]) -> li
 
 
 def fits(scene: Scene, node: str, gone: frozenset[str], *, virtual: bool) -> bool:
-    """Report whether the pod that comes fits on a real node once some have gone.
+    """Report whether the preemptor fits on a real node after some pods were evicted.
 
-    With `virtual` it has to fit on the virtual node in front of it as well, which is one host with all their room.
+    With `virtual` it has to fit on its virtual node as well, which is one host with the capacity of all its real nodes.
     """
     place = next(one for one in scene.places if one.name == node)
     beside = frozenset(one.name for one in scene.places if one.lower == place.lower)
@@ -179,14 +180,14 @@ def fits(scene: Scene, node: str, gone: frozenset[str], *, virtual: bool) -> boo
 
 
 def needless(scene: Scene, node: str, gone: frozenset[str], *, virtual: bool) -> list[str]:
-    """Return who has gone though the pod would fit on its node without that; all of them where it has none."""
+    """Return the evicted pods without whose eviction the preemptor would fit too; all of them if it has no node."""
     if not node:
         return sorted(gone)
     return sorted(name for name in gone if fits(scene, node, gone - {name}, virtual=virtual))
 
 
 def _has_room(scene: Scene, nodes: frozenset[str], gone: frozenset[str]) -> bool:
-    """Report whether nodes have together what the pod that comes asks for."""
+    """Report whether nodes together have the capacity that the preemptor requests."""
     there = [one for one in scene.members if one.node in nodes and one.name not in gone]
     offered = sum(place.cpu for place in scene.places if place.name in nodes and not place.cordoned)
     collide = any((one.port and scene.comer.port) or (one.exclusive and scene.comer.exclusive) for one in there)

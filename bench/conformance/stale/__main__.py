@@ -1,10 +1,10 @@
-"""Saved plans that are made stale in more than two hundred ways, each of which `tensile apply PLAN` has to refuse.
+"""Makes saved plans stale in more than two hundred ways, each of which `tensile apply PLAN` has to refuse.
 
     .venv/bin/python -m bench.conformance.stale [--match 'configmap|node']
 
-A plan is saved, one thing changes that it rests on, and the plan is applied. It has to be refused with exit code 1, the
-reason has to name the object or the cluster and what became of it, and nothing may be written. Twenty other changes
-have to leave the plan as it is: then its steps are made.
+A plan is saved, one thing that it depends on changes, and the plan is applied. It has to be refused with exit code 1,
+the message has to name the object or the cluster and its change, and nothing may be written. Twenty other changes must
+not make the plan stale: its steps have to be applied.
 """
 
 import argparse
@@ -34,12 +34,12 @@ Cases = dict[str, tuple[Subject, Change]]
 
 
 def named() -> Cases:
-    """Return the cases about a kind by their names."""
+    """Return the cases of mirrored kinds by their names."""
     return {f"{one.group}-{one.sort.kind.lower()}-{one.name}": (one, change) for one, change in subjects()}
 
 
 def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[str]:
-    """Yield how a refusal differs from what it has to be; all that has moved has to be `about` something."""
+    """Yield how a refusal differs from the expected one; each line on what has changed has to contain `about`."""
     lines = done.err.removeprefix("Error: ").splitlines()
     told = "; ".join(lines) or done.out[-300:]
     if done.code != 1:
@@ -57,7 +57,7 @@ Attempt = Callable[[], Awaitable[list[str]]]
 
 
 async def tried(name: str, attempt: Attempt) -> list[str]:
-    """Return how a case differs from what it has to be; one that cannot be set up differs too."""
+    """Return how a case differs from what is expected; a case that cannot be prepared differs too."""
     begin = time.monotonic()
     try:
         found = await attempt()
@@ -68,7 +68,7 @@ async def tried(name: str, attempt: Attempt) -> list[str]:
 
 
 async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
-    """Try the cases about a kind, with plans of its namespace: one that is applied spoils no other kind."""
+    """Try the cases of mirrored kinds, with plans of their namespace, so that applying one affects no other kind."""
     await prepare_subjects(stage, [one for one, _ in cases.values()])
 
     async def attempt(subject: Subject, change: Change) -> list[str]:
@@ -98,11 +98,11 @@ async def about_others(stage: Stage, names: list[str]) -> dict[str, list[str]]:
 
 
 async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
-    """Try what has to leave a plan as it is."""
+    """Try the changes that must not make a plan stale."""
     await prepare_harmless(stage)
 
     async def attempt(name: str) -> list[str]:
-        """Save a plan, make the change, and apply the plan, which has to make its step."""
+        """Make the change, and apply the saved plan, which has to apply its step."""
         await HARMLESS[name](stage)
         done, wrote = await stage.apply()
         found = [] if "Applied" in done.out + done.err else [f"refused: {done.err}"]
@@ -119,7 +119,7 @@ async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
 
 
 async def scenario(sandbox: Sandbox, match: str) -> dict[str, Any]:
-    """Try all cases whose name a regular expression matches."""
+    """Try all cases whose name matches a regular expression."""
     cases = {name: case for name, case in named().items() if re.search(match, name)}
     async with Stage(sandbox) as stage:
         fine = await harmless(stage, [name for name in HARMLESS if re.search(match, name)])
@@ -136,7 +136,7 @@ async def scenario(sandbox: Sandbox, match: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run as the command line asks, keep the result, and give the exit code."""
+    """Run the selected cases, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--match", default="", help="only cases whose name this regular expression matches")
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -1,6 +1,6 @@
-"""Changes that a saved plan has to survive: what changes by itself, and what the plan does not rest on.
+"""Changes that must not make a saved plan stale: those that happen by themselves, and those it does not depend on.
 
-Each is made between the plan and `apply`, which then makes the steps of the plan: the label of lower-a's Node.
+Each is made between the plan and `apply`, which then applies the step of the plan: the label of lower-a's Node.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SHOP = "harmless"
 
 
 def patch(cluster: str, path: str, body: Manifest) -> Change:
-    """Return a merge patch."""
+    """Return the change by a merge patch."""
     return lambda stage: stage.patch(cluster, path, body)
 
 
@@ -57,19 +57,19 @@ async def _lease(stage: Stage) -> None:
 
 
 async def _touched(stage: Stage) -> None:
-    """Write the topology file again as it is, with another time."""
+    """Rewrite the topology file with the same content and another modification time."""
     await asyncio.to_thread(stage.file.write_bytes, stage.file.read_bytes())
     os.utime(stage.file, (1, 1))
 
 
 async def _credential(stage: Stage) -> None:
-    """Write the kubeconfig of lower-a again, with a comment."""
+    """Rewrite the kubeconfig of lower-a with a comment."""
     path = stage.kubeconfig(A)
     await asyncio.to_thread(path.write_text, f"# renewed\n{path.read_text()}")
 
 
 async def _silent(stage: Stage) -> None:
-    """Wait until Kubernetes has marked the virtual nodes, whose engine is away: 40 s after its last heartbeat."""
+    """Wait until Kubernetes has tainted lower-a's virtual node, whose engine is down, as unreachable, after 40 s."""
     await stage.upper.until(
         f"{NODES}/{A}",
         lambda one: any(taint["key"] == "node.kubernetes.io/unreachable" for taint in one["spec"].get("taints") or ()),
@@ -121,11 +121,11 @@ HARMLESS: Mapping[str, Change] = {
     "file-touched": _touched,
     "kubeconfig-again": _credential,
 }
-"""Twenty."""
+"""The twenty changes by name."""
 
 
 async def prepare(stage: Stage) -> None:
-    """Create a namespace with a pod and its ConfigMap, and their copies."""
+    """Create a namespace with a pod and its ConfigMap."""
     await stage.namespace(SHOP)
     await stage.create(UPPER, f"{SPACES}/{SHOP}/configmaps", "settings", {"data": {"level": "1"}})
     env = {"container": {"envFrom": [{"configMapRef": {"name": "settings"}}]}}

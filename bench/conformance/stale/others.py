@@ -1,6 +1,6 @@
-"""Ways to make a plan stale that are not about a mirrored kind: nodes, namespaces, clusters, the file, the plan itself.
+"""Ways to make a plan stale other than mirrored kinds: nodes, namespaces, clusters, the file, the plan itself.
 
-Each takes back what it changed, if the next one needs that.
+Each undoes its change if the next one needs that.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ LEVEL = "pod-security.kubernetes.io/enforce"
 
 
 class Other(NamedTuple):
-    """A case: a context in which the change has been made, and what has to be said (a regular expression).
+    """A case: a context in which the change is made, and a regular expression that the refusal has to match.
 
     `before` runs before the plan is saved.
     """
@@ -41,18 +41,18 @@ def _object(cluster: str, what: str, *reasons: str) -> str:
 
 
 def once(change: Callable[[Stage], Awaitable[None]]) -> Callable[[Stage], Any]:
-    """Return the context of a change that stays."""
+    """Return the context of a change that is not undone."""
 
     @asynccontextmanager
     async def changed(stage: Stage) -> AsyncIterator[None]:
-        """Make it."""
+        """Make the change."""
         await change(stage)
         yield
 
     return changed
 
 
-# Nodes: the file gives lower-a's a label that it does not have yet.
+# Nodes: the file sets a label that lower-a's Node does not have yet.
 
 
 def node_patch(body: Manifest, back: Manifest) -> Callable[[Stage], Any]:
@@ -60,7 +60,7 @@ def node_patch(body: Manifest, back: Manifest) -> Callable[[Stage], Any]:
 
     @asynccontextmanager
     async def changed(stage: Stage) -> AsyncIterator[None]:
-        """Make it, and take it back."""
+        """Make the change, and undo it."""
         await stage.patch(UPPER, f"{NODES}/{A}", body)
         yield
         await stage.patch(UPPER, f"{NODES}/{A}", back)
@@ -69,11 +69,11 @@ def node_patch(body: Manifest, back: Manifest) -> Callable[[Stage], Any]:
 
 
 def scaled(lower: str, share: float) -> Callable[[Stage], Any]:
-    """Return the context in which the nodes of a lower have other capacity."""
+    """Return the context in which the nodes of a lower have another capacity."""
 
     @asynccontextmanager
     async def changed(stage: Stage) -> AsyncIterator[None]:
-        """Set it, and set it back."""
+        """Set the capacity, and reset it."""
         await stage.scale(lower, share)
         yield
         await stage.scale(lower, 1)
@@ -92,12 +92,12 @@ async def node_recreated(stage: Stage) -> None:
 
 
 async def other_node_deleted(stage: Stage) -> None:
-    """Delete lower-b's Node, of which the plan says nothing."""
+    """Delete lower-b's Node, for which the plan has no step."""
     await stage.delete(UPPER, f"{NODES}/{B}")
 
 
 async def converge(stage: Stage) -> None:
-    """Bring everything to what the file says, but for the label of lower-a's Node."""
+    """Bring all clusters to the state of the file, except for the label of lower-a's Node."""
     topology = stage.read()
     _label(topology, None)
     stage.write(topology)
@@ -114,7 +114,7 @@ def _label(topology: Document, value: str | None) -> None:
 
 @asynccontextmanager
 async def _lost_node(stage: Stage) -> AsyncIterator[None]:
-    """Remove one of the two nodes of lower-b, and put it back."""
+    """Delete one of the two nodes of lower-b, and create it again."""
     site, path = stage.lowers[B], f"{NODES}/{B}-node-1"
     node = await site.call("GET", path)
     await stage.delete(B, path)
@@ -126,7 +126,7 @@ async def _lost_node(stage: Stage) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _stranger(stage: Stage) -> AsyncIterator[None]:
-    """Let a pod that is not mirrored use half of lower-b."""
+    """Let a pod that is not mirrored use about half of lower-b."""
     container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "30"}}}
     await stage.create(B, f"{SPACES}/default/pods", "large", {"spec": {"containers": [container]}})
     path = f"{SPACES}/default/pods/large"
@@ -146,11 +146,11 @@ async def _cordoned_below(stage: Stage) -> AsyncIterator[None]:
         await stage.patch(B, path, {"spec": {"unschedulable": None}})
 
 
-# Namespaces and pods that come.
+# New namespaces and pods.
 
 
 def space(name: str, lower: str = A) -> Callable[[Stage], Awaitable[None]]:
-    """Return what creates a namespace with a pod that waits to be copied."""
+    """Return a preparation that creates a namespace with a pod that is not yet mirrored."""
 
     async def before(stage: Stage) -> None:
         """Create them."""
@@ -161,10 +161,10 @@ def space(name: str, lower: str = A) -> Callable[[Stage], Awaitable[None]]:
 
 
 def space_in_step(name: str, level: str = "") -> Callable[[Stage], Awaitable[None]]:
-    """Return what creates a namespace that has been copied; `level` is its Pod Security then changed above."""
+    """Return a preparation that creates a mirrored namespace, and then sets its upper Pod Security level."""
 
     async def before(stage: Stage) -> None:
-        """Create it, and converge."""
+        """Create the namespace, converge, and set the level, if one is given."""
         await space(name)(stage)
         await converge(stage)
         if level:
@@ -184,7 +184,7 @@ def bound(namespace: str, name: str, lower: str) -> Callable[[Stage], Any]:
 
 
 async def _orphan(stage: Stage) -> None:
-    """Create a lower pod with our marks in lower-a whose upper pod does not exist."""
+    """Create a lower pod with this topology's marks in lower-a whose upper pod does not exist."""
     path = f"{SPACES}/space-kept/pods/first"
     found = await stage.lowers[A].call("GET", path)
     meta = {field: found["metadata"][field] for field in ("labels", "annotations", "ownerReferences")}
@@ -201,7 +201,7 @@ def kubeconfigs(change: Callable[[Stage], Mapping[str, str]]) -> Callable[[Stage
 
     @asynccontextmanager
     async def changed(stage: Stage) -> AsyncIterator[None]:
-        """Write them, and write them back."""
+        """Write them, and restore them."""
         contents = change(stage)
         kept = {name: stage.kubeconfig(name).read_text() for name in contents}
         for name, text in contents.items():
@@ -226,10 +226,10 @@ def _anonymous(stage: Stage, cluster: str) -> str:
 
 
 def _read_without(name: str) -> Callable[[Stage], Awaitable[None]]:
-    """Return what saves no plan, but prepares that a lower is out of reach when the plan is saved."""
+    """Return a preparation that makes a lower unreachable while the plan is saved."""
 
     async def before(stage: Stage) -> None:
-        """Keep the kubeconfig aside."""
+        """Save a copy of the kubeconfig, and write one with a dead address."""
         stage.kubeconfig(name).with_suffix(".kept").write_text(_text(stage, name))
         stage.kubeconfig(name).write_text(_dead(stage, name))
 
@@ -237,7 +237,7 @@ def _read_without(name: str) -> Callable[[Stage], Awaitable[None]]:
 
 
 async def _put_back(stage: Stage) -> None:
-    """Bring lower-b back into reach."""
+    """Make lower-b reachable again."""
     kept = stage.kubeconfig(B).with_suffix(".kept")
     kept.replace(stage.kubeconfig(B))
 
@@ -250,7 +250,7 @@ def file(change: Callable[[str], str]) -> Callable[[Stage], Any]:
 
     @asynccontextmanager
     async def changed(stage: Stage) -> AsyncIterator[None]:
-        """Write it, and write it back."""
+        """Write the content, and restore the old one."""
         kept = stage.file.read_text()
         await asyncio.to_thread(_replace, stage.file, change(kept))
         yield
@@ -268,7 +268,7 @@ def forged(change: Callable[[Document], None]) -> Callable[[Stage], Any]:
     """Return the context of a saved plan that was edited by hand."""
 
     async def edit(stage: Stage) -> None:
-        """Edit it."""
+        """Edit the plan."""
         document = orjson.loads(stage.plan.read_bytes())
         change(document)
         stage.plan.write_bytes(orjson.dumps(document))

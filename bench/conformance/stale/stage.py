@@ -1,7 +1,7 @@
-"""The ground for saved plans: two lowers, no engine, a topology file, and the program in this process.
+"""The clusters for saved plans: two lowers, no engine, a topology file, and the program in this process.
 
-A team that applies saved plans lets no engine run between the review and `apply` (docs/plans.md). So nothing but a case
-changes what the plan was made of, and every write of the program is one of `apply`.
+A team that applies saved plans runs no engine between the review and `apply` (docs/plans.md). So only a case changes
+what the plan depends on, and every write of the program is one of `apply`.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ GROUND = Options(lowers=len(LOWERS), nodes=2)
 AGENT = "tensile/"
 LIMIT = 60.0
 UNWRITTEN = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews", "tokenreviews")
-"""Resources that are created to ask something: nothing of them is stored."""
+"""Resources whose creation is a query: none of them is stored."""
 ALL = ["PV", "Service", "ServiceAccount", "RBAC"]
 EVERYWHERE = [{"operator": "Exists"}]
-"""Tolerations with which Kubernetes leaves pods alone on nodes whose engine is away."""
+"""Tolerations that keep pods from being evicted from nodes whose engine is down."""
 Document = dict[str, Any]
 
 
 class Done(NamedTuple):
-    """How a run of the program ended."""
+    """The exit code and output of a run of the program."""
 
     code: int
     out: str
@@ -64,7 +64,7 @@ class Stage:
         for site in self.sites.values():
             await self._open.enter_async_context(site)
         found = yaml.safe_load((self.directory / "topology.yaml").read_text())
-        # The guard is none of this trial's: what is deleted while no engine runs counts as not asked for.
+        # The guard is not tested here: it would count objects that are deleted while no engine runs.
         self.write({**found, "controllers": ALL, "guard": {"maxDeletes": 1000, "maxDeletePercent": 100}})
         system = await self.upper.call("GET", "/api/v1/namespaces/kube-system")
         self.mark = owner_of(system["metadata"]["uid"], found["name"]).mark
@@ -87,7 +87,7 @@ class Stage:
         self.file.write_text(yaml.safe_dump(topology, sort_keys=False))
 
     async def tensile(self, *arguments: str) -> Done:
-        """Run the program in this process, apart from this event loop."""
+        """Run the program in a thread of this process, outside of this event loop."""
         return await asyncio.to_thread(_ran, arguments)
 
     async def save(self, *arguments: str) -> None:
@@ -97,7 +97,7 @@ class Stage:
             raise RuntimeError(f"plan: {done.err}")
 
     async def apply(self, *arguments: str) -> tuple[Done, list[str]]:
-        """Apply the saved plan, and return how that ended and what it wrote, in words."""
+        """Apply the saved plan, and return the result and a description of each write."""
         begun = self.position()
         done = await self.tensile("apply", str(self.plan), "--log-level", "error", *arguments)
         return done, self.written(begun)
@@ -107,7 +107,7 @@ class Stage:
         return {name: audit.position(site.audit_log) for name, site in self.sites.items()}
 
     def written(self, begun: Mapping[str, int]) -> list[str]:
-        """Return what the program has written since then, in words."""
+        """Return a description of each write of the program since then."""
         return [
             f"{one['verb']} {name}: {one['requestURI']}"
             for name, site in self.sites.items()
@@ -115,7 +115,7 @@ class Stage:
         ]
 
     async def converge(self) -> None:
-        """Bring all clusters to what the topology file says."""
+        """Bring all clusters to the state of the topology file."""
         done = await self.tensile("apply", "-f", str(self.file), "--yes")
         if "Applied" not in done.out + done.err:
             raise RuntimeError(f"apply: {done.err}")
@@ -132,13 +132,13 @@ class Stage:
         await self.sites[cluster].call("PATCH", path, body, MERGE)
 
     async def delete(self, cluster: str, path: str) -> None:
-        """Delete an object at once, and return when it is gone."""
+        """Delete an object without a grace period, and wait until it no longer exists."""
         site = self.sites[cluster]
         await site.delete(path, 0)
         await until(lambda: _is_gone(site, path), f"{cluster}: {path} is gone", LIMIT)
 
     async def recreate(self, cluster: str, path: str, *, marked: bool = True) -> None:
-        """Delete an object and create it again as it was; without our marks unless `marked`."""
+        """Delete an object, and create it again as it was; without labels and annotations unless `marked`."""
         found = await self.sites[cluster].call("GET", path)
         await self.delete(cluster, path)
         kept = ("name", "labels", "annotations", "ownerReferences") if marked else ("name",)
@@ -146,7 +146,7 @@ class Stage:
         body = {name: value for name, value in found.items() if name not in ("status", "metadata")}
         for field in ("clusterIP", "clusterIPs"):
             body.get("spec", {}).pop(field, None)
-        # Marks count only where the engine has written them: a copy that it made itself meanwhile would be like this.
+        # Marks count only if the engine's field manager has set them, as on a copy that the engine itself created.
         is_ours = marked and (cluster != UPPER or path.startswith(NODES))
         manager = f"?fieldManager={FIELD_MANAGER}" if is_ours else ""
         await self.sites[cluster].call("POST", path.rpartition("/")[0] + manager, {**body, "metadata": meta})
@@ -164,18 +164,18 @@ class Stage:
         await self.create(UPPER, f"/api/v1/namespaces/{namespace}/pods", name, body)
 
     async def below(self, lower: str, namespace: str) -> None:
-        """Create a namespace in a lower as another client, if there is none, and wait until it takes pods."""
+        """Create a namespace in a lower as another client, unless it exists, and wait until it accepts pods."""
         with suppress(Refused):
             await self.create(lower, "/api/v1/namespaces", namespace, {})
         account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         await until(lambda: self.lowers[lower].items(account), f"{namespace} has its account in {lower}", LIMIT)
 
     async def unmark(self, cluster: str, path: str) -> None:
-        """Take our owner label off a copy."""
+        """Remove the owner label from a copy."""
         await self.patch(cluster, path, {"metadata": {"labels": {OWNER: None}}})
 
     async def scale(self, lower: str, share: float) -> None:
-        """Let the nodes of a lower have that share of the processors that they have in the sandbox."""
+        """Set the cpu of a lower's nodes to a share of the sandbox's amount."""
         for node in await self.lowers[lower].items(NODES):
             amounts = {"cpu": f"{round(32_000 * share)}m"}
             body = {"status": {"capacity": amounts, "allocatable": amounts}}

@@ -1,8 +1,8 @@
-"""The kinds whose changes a saved plan holds, and the ways in which a plan about one of them is made stale.
+"""The kinds whose changes a saved plan contains, and the ways in which a plan for one of them is made stale.
 
-Each case has an object of its own, the subject, and a pod that needs it. They are all prepared at once: those of the
-first group wait to be created below, those of the second have changed above since they were copied, those of the third
-are needed no more, and the copies of the fourth are as they should be. A case then changes one thing.
+Each case has its own object, the subject, and a pod that needs it. All subjects are prepared together: those of the
+first group are not yet mirrored, those of the second have changed in the upper cluster since they were mirrored, those
+of the third are no longer needed, and the copies of the fourth are up to date. A case then changes one thing.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +20,7 @@ WORDS: Mapping[str, str] = {
     IDENTITY: r"from UID [-0-9a-f]{36} to UID [-0-9a-f]{36}",
     CONTENT: r"its new content has changed",
 }
-"""What `apply` says of an object, for each reason for which a plan is stale."""
+"""The message of `apply` on an object, for each reason for which a plan is stale."""
 CREATE, UPDATE, DELETE, KEEP = GROUPS = ("create", "update", "delete", "keep")
 EXTRA = {"metadata": {"labels": {"added": "later"}}}
 NOTED = {"metadata": {"annotations": {"added": "later"}}}
@@ -29,10 +29,10 @@ ROBOT = "robot"
 
 @dataclass(frozen=True, eq=False)
 class Sort:
-    """A kind: its name and collection, two bodies that differ, the change from one to the other, and who needs it.
+    """A kind: its name and collection, three bodies that differ, another client's edit of a copy, and its users.
 
-    `user` returns the spec of a pod that needs an object by its name. It is empty for what all pods of the namespace
-    need.
+    `user` returns the part of a pod's spec that refers to an object by its name. It is empty for an object that all
+    pods of the namespace need.
     """
 
     kind: str
@@ -132,7 +132,7 @@ SORTS: tuple[Sort, ...] = (
 
 
 class Subject(NamedTuple):
-    """The object of one case: its kind, the group that it is in, its name, and the lower that its copy is in."""
+    """The object of one case: its kind, its group, its name, and the lower that its copy is in."""
 
     sort: Sort
     group: str
@@ -146,17 +146,17 @@ class Subject(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of it and of its copy."""
+        """The path of the object and of its copy."""
         return f"{self.sort.collection.format(self.namespace)}/{self.name}"
 
     @property
     def user(self) -> str:
-        """The path of the pod that needs it."""
+        """The path of the pod that needs the object."""
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.user_name}"
 
     @property
     def user_name(self) -> str:
-        """The name of the pod that needs it, or of the pod for which all of the namespace is copied."""
+        """The name of the pod that needs the object, or of the pod for which the whole namespace is copied."""
         if self.sort.kind == "Pod":
             return self.name
         return f"u-{self.name}" if self.sort.has_user else f"anchor-{self.lower}"
@@ -166,7 +166,7 @@ Way = Callable[[Stage, Subject], Awaitable[None]]
 
 
 class Change(NamedTuple):
-    """A way to make a plan stale, and the reasons of which one has to be said of the subject."""
+    """A way to make a plan stale, and the reasons of which the message on the subject has to contain one."""
 
     way: Way
     reasons: tuple[str, ...]
@@ -174,32 +174,32 @@ class Change(NamedTuple):
 
 
 async def content(stage: Stage, subject: Subject) -> None:
-    """Change the object above again."""
+    """Change the upper object again."""
     await stage.patch(UPPER, subject.path, subject.sort.third)
 
 
 async def label(stage: Stage, subject: Subject) -> None:
-    """Label the object above."""
+    """Label the upper object."""
     await stage.patch(UPPER, subject.path, EXTRA)
 
 
 async def annotation(stage: Stage, subject: Subject) -> None:
-    """Annotate the object above."""
+    """Annotate the upper object."""
     await stage.patch(UPPER, subject.path, NOTED)
 
 
 async def back(stage: Stage, subject: Subject) -> None:
-    """Take the change above back."""
+    """Undo the change of the upper object."""
     await stage.patch(UPPER, subject.path, subject.sort.body)
 
 
 async def deleted(stage: Stage, subject: Subject) -> None:
-    """Delete the object above."""
+    """Delete the upper object."""
     await stage.delete(UPPER, subject.path)
 
 
 async def recreated(stage: Stage, subject: Subject) -> None:
-    """Delete the object above, and create it again as it was."""
+    """Delete the upper object, and create it again as it was."""
     await stage.recreate(UPPER, subject.path)
 
 
@@ -241,12 +241,12 @@ async def copy_recreated(stage: Stage, subject: Subject) -> None:
 
 
 async def copy_taken(stage: Stage, subject: Subject) -> None:
-    """Delete the copy, and create an object of that name without our marks."""
+    """Delete the copy, and create an object of that name without this topology's marks."""
     await stage.recreate(subject.lower, subject.path, marked=False)
 
 
 async def unmarked(stage: Stage, subject: Subject) -> None:
-    """Take our owner label off the copy."""
+    """Remove the owner label from the copy."""
     await stage.unmark(subject.lower, subject.path)
 
 
@@ -328,11 +328,11 @@ CHANGES: Mapping[str, Mapping[str, Change]] = {
         "deleted": Change(deleted, (ACTION,), _is_pod),
     },
 }
-"""By group and way."""
+"""The changes by group and name."""
 
 
 def subjects() -> list[tuple[Subject, Change]]:
-    """Return every case about a kind, with the lowers in turns."""
+    """Return every case of a mirrored kind; the lowers alternate."""
     found: list[tuple[Subject, Change]] = []
     for group, changes in CHANGES.items():
         for sort in SORTS:
@@ -343,7 +343,7 @@ def subjects() -> list[tuple[Subject, Change]]:
 
 
 async def prepare(stage: Stage, cases: list[Subject]) -> None:
-    """Bring all clusters to where the cases begin."""
+    """Bring all clusters to the state in which the cases begin."""
     for namespace in dict.fromkeys(one.namespace for one in cases):
         await stage.namespace(namespace)
     for group in GROUPS:
@@ -356,13 +356,13 @@ async def prepare(stage: Stage, cases: list[Subject]) -> None:
             await stage.patch(UPPER, one.path, one.sort.second)
         elif one.group == DELETE:
             await stage.delete(UPPER, one.user)
-            if one.sort.kind != "Pod":  # what the last lower pod keeps is not in the plan that deletes that pod
+            if one.sort.kind != "Pod":  # what a lower pod still uses is not deleted in the plan that deletes that pod
                 await stage.delete(one.lower, one.user)
     await _make(stage, [one for one in cases if one.group == CREATE])
 
 
 async def _make(stage: Stage, cases: list[Subject]) -> None:
-    """Create objects above, with the pods that need them."""
+    """Create upper objects, with the pods that need them."""
     for sort, namespace in dict.fromkeys((one.sort, one.namespace) for one in cases):
         if sort.kind == "EndpointSlice":
             await stage.create(UPPER, f"/api/v1/namespaces/{namespace}/services", "front", _port(80))
@@ -383,7 +383,7 @@ async def _make(stage: Stage, cases: list[Subject]) -> None:
 
 
 async def _bind(stage: Stage, role: Subject) -> None:
-    """Bind a Role to the account of the namespace's pods."""
+    """Bind a Role to the ServiceAccount of the namespace's pods."""
     body = {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role.name},
         "subjects": [{"kind": "ServiceAccount", "name": ROBOT, "namespace": role.namespace}],

@@ -1,16 +1,20 @@
-"""A hostile tenant below and one above beside honest load: sequences at random, held against what they must not reach.
+"""Random sequences of a hostile lower tenant, a hostile upper tenant and honest tenants, checked by isolation oracles.
 
     .venv/bin/python -m bench.model.hostility [--count 2000] [--seed 1] [--jobs 2]
     .venv/bin/python -m bench.model.hostility --replay 4711
     .venv/bin/python -m bench.model.hostility --actions "setting:3 pod:42 mimic:0"
     .venv/bin/python -m bench.model.hostility --real [--count 200]
 
-The tenant below may edit one namespace of one lower cluster; the one above may do what he likes in one namespace of the
-upper, and binds his pods himself. They write objects with forged marks, names and UIDs of others, finalizers, owners,
-references to what is not theirs, and large ones, while honest tenants make, change and delete pods with all that those
-need, the engine crashes, and watches are late. No word of another tenant's may reach them, nor one of theirs another;
-nothing that is not ours is touched; no honest pod is late by more than 5 seconds; and the engine comes to rest. In
-memory that is in virtual time. A sequence that goes wrong is printed with its seed, cut down to what it takes.
+The hostile lower tenant may edit one namespace of one lower cluster. The hostile upper tenant may do anything in one
+namespace of the upper cluster, and binds his pods himself. They write objects with forged ownership marks, with names
+and UIDs of other tenants' objects, with finalizers, with owner references, with references to objects that they may not
+read, and large objects. At the same time honest tenants create, change and delete pods with all objects that the pods
+need, the engine crashes, and watches are late.
+
+The oracles check that no data of another tenant reaches a hostile tenant, and that no data of a hostile tenant reaches
+another; that the engine touches no object of another owner; that no honest pod is late by more than 5 seconds; and that
+the engine comes to rest. In memory, the sequences run in virtual time. A sequence that fails is printed with its seed,
+reduced to the actions that are needed to show the failure.
 """
 
 import argparse
@@ -32,20 +36,20 @@ _CHUNK = 10
 
 
 def tried(seed: int) -> tuple[int, str]:
-    """Play the sequence of a seed; return how many actions it has, and what is wrong with the fewest that show it."""
+    """Play the sequence of a seed; return its number of actions, and the failure of its shortest form."""
     sequence = thought_up(seed)
     return len(sequence), f"seed {seed}: {_fewest(sequence)}" if wrong(sequence) else ""
 
 
 def _fewest(actions: list[Action]) -> str:
-    """Return the fewest actions of a sequence after which something is wrong, in its setting, and what that is."""
+    """Return the fewest actions of a sequence that still show a failure, with their setting and the failure."""
     setting = actions[:1]
     left = [*setting, *shrunk(actions[1:], lambda fewer: wrong([*setting, *fewer]))]
     return f"{setting_of(left)}: {'; '.join(wrong(left))}: {' '.join(map(str, left))}"
 
 
 def replay(actions: list[Action]) -> int:
-    """Play one sequence, and print what is wrong and what it takes; return the exit code."""
+    """Play one sequence, and print what is wrong and the actions that are needed to show it; return the exit code."""
     print("actions:", *actions)
     words = wrong(actions)
     if words:
@@ -54,7 +58,7 @@ def replay(actions: list[Action]) -> int:
 
 
 def main() -> int:
-    """Read the arguments, go through the sequences, keep the result; return the exit code."""
+    """Parse the arguments, play the sequences and store the result; return the exit code."""
     if "--real" in sys.argv:
         return real.main()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])

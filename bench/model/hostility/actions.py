@@ -1,7 +1,7 @@
-"""What honest and hostile tenants do, and what happens to the engine and its watches meanwhile.
+"""Actions of honest and hostile tenants, and faults of the engine and its watches.
 
-An action is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence
-stays one when actions are left out of it, and the same seed always gives the same.
+An action is a sort and a number that determines its object and its details; an action that does not apply has no
+effect. So a sequence stays valid if actions are removed from it, and the same seed always gives the same sequence.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,21 +28,21 @@ SORTS = (
 )  # fmt: skip
 MOST = 60
 FLOOD = 8
-"""More than the guard lets pass at once."""
+"""More pods than the guard lets pass at once."""
 _BEFALLS = ("crash", "down", "up", "hold", "release")
 _WAITS = (0.05, 0.3, 1.0, 7.0)
 T = TypeVar("T")
 
 
 def thought_up(seed: int, most: int = MOST) -> list[Action]:
-    """Return a sequence, the first action of which is its setting, in turn; the same seed gives the same."""
+    """Return the sequence of a seed; its first action is the setting, and settings take turns by seed."""
     die = Random(seed)
     actions = [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
     return [Action("setting", seed % len(SETTINGS)), *actions]
 
 
 class Play:
-    """Carries actions out as another client; `node_of` gives the virtual node of a lower."""
+    """Carries actions out through `Hands`; `node_of` returns the virtual node of a lower cluster."""
 
     def __init__(self, hands: Hands, node_of: Callable[[str], str] = str) -> None:
         self._hands = hands
@@ -72,7 +72,7 @@ class Play:
         }
 
     async def carry_out(self, action: Action) -> None:
-        """Do one thing."""
+        """Carry out one action."""
         choices = Choices(action.number)
         if action.sort in self._sorts:
             await self._sorts[action.sort](choices)
@@ -83,7 +83,7 @@ class Play:
         elif action.sort == "wait":
             await self._hands.rest(choices.pick(_WAITS))
 
-    # What honest tenants do.
+    # Actions of honest tenants.
 
     async def _make(self, choices: Choices) -> None:
         """Bind a pod that refers to other objects, and create those that are missing."""
@@ -106,7 +106,7 @@ class Play:
             await self._hands.delete(_ref(UPPER, POD, pod), pod, HONEST, choices.pick((None, None, 0, 5)))
 
     async def _again(self, choices: Choices) -> None:
-        """Delete a pod by force and have another of its name made at once, here or in the other lower."""
+        """Delete a pod by force and immediately create another with its name, on either lower cluster."""
         pod = _one_of(choices, self._honest_pods())
         if pod is not None:
             await self._hands.delete(_ref(UPPER, POD, pod), pod, HONEST, 0)
@@ -120,7 +120,7 @@ class Play:
             await self._hands.patch(ref, honest.body(kind, namespace, name, self._ledger.marks), HONEST)
 
     async def _unmake(self, choices: Choices) -> None:
-        """Delete something that pods may need."""
+        """Delete an object that pods may need."""
         namespace, (kind, name) = choices.pick(self._setting.honest), choices.pick((*honest.ORIGINALS, *honest.SERVED))
         found = self._hands.find(Ref(UPPER, kind, namespace, name))
         if found is not None:
@@ -135,13 +135,13 @@ class Play:
             await self._hands.patch(ref, {"metadata": {"labels": {"team": word}}}, HONEST)
 
     async def _read(self, choices: Choices) -> None:
-        """Read a pod's log."""
+        """Read the log of a pod."""
         pod = _one_of(choices, self._honest_pods())
         if pod is not None:
             await self._hands.read(_ref(UPPER, POD, pod))
 
     async def _serve(self, choices: Choices) -> None:
-        """Create a Service, its endpoints, and rights."""
+        """Create a Service, its EndpointSlice, and RBAC objects."""
         namespace = choices.pick(self._setting.honest)
         for kind, name in (*honest.SERVED, *honest.RIGHTS):
             await self._provide(kind, namespace, name)
@@ -159,14 +159,14 @@ class Play:
             self._ledger.killed.add(uid(pod))
             await self._hands.delete(ref, below, HONEST)
 
-    # What the hostile tenant below does.
+    # Actions of the hostile lower tenant.
 
     async def _forge(self, choices: Choices) -> None:
-        """Make a pod."""
+        """Create a pod."""
         await self._put(forging.pod_below(choices, self._known(BELOW)))
 
     async def _mimic(self, choices: Choices) -> None:
-        """Make a pod that looks like an honest one's."""
+        """Create a pod that looks like the lower pod of an honest tenant."""
         every = self._honest_pods()
         near = [one for one in every if metadata(one)["namespace"] == self._setting.mapped]
         is_near = choices.pick((True, True, False))
@@ -175,15 +175,15 @@ class Play:
             await self._put(forging.mimic(choices, self._known(BELOW), pod))
 
     async def _precede(self, choices: Choices) -> None:
-        """Make a pod that looks like that of an older upper pod."""
+        """Create a pod that looks like the lower pod of an older upper pod."""
         await self._put(forging.predecessor(choices, self._known(BELOW)))
 
     async def _thing(self, choices: Choices) -> None:
-        """Make something else."""
+        """Create an object of another kind."""
         await self._put(forging.thing(choices, self._known(BELOW)))
 
     async def _tamper(self, choices: Choices) -> None:
-        """Change marks, finalizers and owners of something, whoever made it."""
+        """Change ownership marks, finalizers and other metadata of an object, whoever created it."""
         found = _one_of(choices, self._there())
         if found is not None:
             meta, manager = forging.disguise(choices, self._known(BELOW), found[0])
@@ -191,13 +191,13 @@ class Play:
             await self._hands.patch(_ref(self._setting.lower, *found), {"metadata": meta}, BELOW, manager)
 
     async def _erase(self, choices: Choices) -> None:
-        """Delete something, whoever made it."""
+        """Delete an object, whoever created it."""
         found = _one_of(choices, self._there())
         if found is not None:
             await self._remove(self._setting.lower, *found, BELOW, 0 if found[0] == POD and choices.chance(2) else None)
 
     async def _flood(self, choices: Choices) -> None:
-        """Make many pods that are alike, with names of nobody's."""
+        """Create many similar pods, with names that no tenant uses."""
         forgery = forging.pod_below(choices, self._known(BELOW))
         for number in range(FLOOD):
             meta = {**forgery.body["metadata"], "name": f"flood-{number}"}
@@ -212,25 +212,25 @@ class Play:
             said = forging.event(choices, self._known(BELOW), about)
             await self._put(Forgery(EVENT, said, forging.OTHER_MANAGER))
 
-    # What the hostile tenant above does.
+    # Actions of the hostile upper tenant.
 
     async def _pretend(self, choices: Choices) -> None:
-        """Make a pod."""
+        """Create a pod."""
         nodes = [self._node_of(lower) for lower in LOWERS]
         await self._put(forging.pod_above(choices, self._known(ABOVE), nodes), ABOVE)
 
     async def _stuff(self, choices: Choices) -> None:
-        """Make something else."""
+        """Create an object of another kind."""
         await self._put(forging.thing(choices, self._known(ABOVE)), ABOVE)
 
     async def _withdraw(self, choices: Choices) -> None:
-        """Delete something, sometimes for good."""
+        """Delete an object; sometimes its finalizer is removed as well, so that it is really removed."""
         kind = choices.pick((POD, POD, *forging.KINDS))
         found = _one_of(choices, sorted(self._of_his(kind), key=_place_of))
         if found is not None:
             await self._remove(UPPER, kind, found, ABOVE, frees=choices.pick((True, False)))
 
-    # How it is done.
+    # Helpers.
 
     def _known(self, who: str) -> Known:
         """Return what a hostile tenant knows: every UID and every name."""
@@ -248,13 +248,13 @@ class Play:
         return Known(self._ledger.mark, setting.topology, uids, names, space, lambda: self._ledger.marks.new(who))
 
     def _of_his(self, kind: Kind) -> list[Manifest]:
-        """Return what the hostile tenant above has, but for what others put there."""
+        """Return the objects of the hostile upper tenant, except those that others created there."""
         every, others = self._hands.every(UPPER, kind), {uid(one) for one in self._ledger.strangers.values()}
         his = [one for one in every if metadata(one)["namespace"] == self._setting.hostile]
         return [one for one in his if uid(one) not in others and metadata(one)["name"] not in honest.GIVEN]
 
     async def _put(self, forgery: Forgery, who: str = BELOW) -> None:
-        """Make an object as a hostile tenant, in his namespace; where the name is taken, nothing happens."""
+        """Create an object as a hostile tenant, in his namespace, unless the name is taken."""
         cluster, namespace = UPPER, self._setting.hostile
         if who == BELOW:
             cluster, namespace = self._setting.lower, self._ledger.places.ground()
@@ -266,7 +266,7 @@ class Play:
     async def _remove(
         self, cluster: str, kind: Kind, found: Manifest, who: str, grace: int | None = None, *, frees: bool = True
     ) -> None:
-        """Delete an object, and take a hostile tenant's finalizer off it before."""
+        """Delete an object, after removing a hostile tenant's finalizer from it if `frees`."""
         ref = _ref(cluster, kind, found)
         if frees and forging.FINALIZER in (metadata(found).get("finalizers") or ()):
             await self._hands.patch(ref, {"metadata": {"finalizers": None}}, who)
@@ -278,13 +278,13 @@ class Play:
             await self._hands.create(ref, honest.body(kind, namespace, name, self._ledger.marks), HONEST)
 
     def _honest_pods(self) -> list[Manifest]:
-        """Return the pods above of honest tenants that are not being deleted."""
+        """Return the upper pods of honest tenants that are not being deleted."""
         every = self._hands.every(UPPER, POD)
         theirs = [one for one in every if metadata(one)["namespace"] in self._setting.honest]
         return sorted((one for one in theirs if "deletionTimestamp" not in metadata(one)), key=_place_of)
 
     def _there(self) -> list[tuple[Kind, Manifest]]:
-        """Return what is where the hostile tenant below writes, but for what others than the engine put there."""
+        """Return the objects in the hostile lower tenant's namespace, except those of other owners than the engine."""
         ground, others = self._ledger.places.ground(), {uid(one) for one in self._ledger.strangers.values()}
         kinds = (POD, *dict.fromkeys(forging.KINDS))
         every = ((kind, one) for kind in kinds for one in sorted(self._in_his_lower(kind), key=_place_of))

@@ -1,7 +1,7 @@
-"""The stage of a play with hostile tenants in memory: an upper and two lower clusters, their kubelets, and an engine.
+"""The stage of a play with hostile tenants in memory: an upper and two lower clusters, their kubelets, an engine.
 
-Everything that is ever stored is shown to the watchman at that moment, every write of the engine's just before it is
-carried out, and all of it twice a second.
+The watchman checks every object when it is stored and every write of the engine just before it is carried out; all
+objects are checked twice a second.
 """
 
 import asyncio
@@ -47,16 +47,16 @@ from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.dryrun.patch import patched
 
 TEAM = "team"
-"""A namespace below with objects that nobody above has to do with."""
+"""A lower namespace whose objects have nothing to do with the upper cluster."""
 _CLUSTERS = (UPPER, *LOWERS)
 _LOOK = 0.5
 
 
 class Issuing(DryRunCluster):
-    """A cluster in memory whose tokens tell for which pod they are, so that they are known wherever they turn up."""
+    """A cluster in memory whose tokens name their pod, so that they are recognized in any object."""
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Answer as if a token had been issued for the pod that it is bound to."""
+        """Return a token for the pod that the request is bound to."""
         answer = orjson.loads(await super().issue(account, request))
         bound = request["spec"].get("boundObjectRef") or {}
         answer["status"]["token"] = token_for(account.namespace, account.name, bound.get("uid", ""))
@@ -64,17 +64,17 @@ class Issuing(DryRunCluster):
 
 
 class Kubelets(Nature):
-    """Kubernetes in one cluster, with kubelets: pods run as soon as they are scheduled, and say so.
+    """Kubernetes in one cluster, with kubelets: pods run as soon as they are scheduled, and their status is written.
 
-    `tenant` says whose word the status of a pod has, "" for no word. Pods of the hostile tenant's take all the time to
-    end that they are given.
+    `tenant` returns whose marker the status of a pod gets, "" for no marker. Pods of the hostile lower tenant use all
+    of their grace period to end.
     """
 
     marks: Marks | None = None
     tenant: Callable[[Manifest], str] | None = None
 
     def _run(self, pod: Manifest) -> None:
-        """Schedule a pod, run it, and end it when that is asked for; finalizers keep it."""
+        """Schedule a pod, run it, and remove it once it is deleted and has no finalizers."""
         if "deletionTimestamp" in metadata(pod):
             if not metadata(pod).get("finalizers") and self._may_go(pod):
                 super()._run(pod)
@@ -85,7 +85,7 @@ class Kubelets(Nature):
             self._cluster.alter(self._ref(POD, pod), lambda found: found.update(status=self._running(pod)))
 
     def _may_go(self, pod: Manifest) -> bool:
-        """Report whether a pod has ended; one that has not is looked at again when its time is over."""
+        """Report whether a deleted pod has ended; otherwise check it again when its grace period is over."""
         assert self.tenant is not None
         if self.tenant(pod) != BELOW:
             return True
@@ -95,7 +95,7 @@ class Kubelets(Nature):
         return left <= 0
 
     def _running(self, pod: Manifest) -> Manifest:
-        """Return the status of a pod that runs: its message and its address tell whose it is."""
+        """Return the status of a running pod; its message and its address identify its tenant."""
         assert self.marks is not None
         assert self.tenant is not None
         whose = self.tenant(pod)
@@ -110,26 +110,26 @@ class Kubelets(Nature):
 
 
 class DelayedEvents:
-    """Watches events of a lower cluster while an engine runs, and passes them on."""
+    """A watch of the events of a lower cluster that passes them on while an engine runs."""
 
     def __init__(self, heard: Callable[[WatchEvent], None]) -> None:
         self.heard: Callable[[WatchEvent], None] | None = heard
 
     def get(self, _namespace: str, _name: str) -> bool:
-        """Report that everything is told of."""
+        """Report that every object is known, so that every change is delivered."""
         return True
 
     def put(self, raw: bytes) -> None:
-        """Pass an event on that is new or changed."""
+        """Pass on an event that is new or changed."""
         if self.heard is not None:
             self.heard(WatchEvent("MODIFIED", raw))
 
     def remove(self, _raw: bytes) -> None:
-        """Pass over an event's end."""
+        """Ignore the deletion of an event."""
 
 
 class Arena(Stage):
-    """A stage that a watchman looks at, and hands to act there; `is_up` is whether an engine runs."""
+    """A stage with a watchman that is also the interface for tenants' actions; `is_up` is whether an engine runs."""
 
     def __init__(self, setting: Setting) -> None:
         self.watchman = Watchman(setting, OWNER.mark)
@@ -151,10 +151,10 @@ class Arena(Stage):
                 cluster.follow(kind, record, lambda _: True)  # type: ignore[arg-type]
         self._furnish_tenants()
 
-    # The engine, and what belongs to its connections.
+    # The engine and its connections.
 
     async def start(self) -> None:
-        """Start an engine, with its mirrors of events."""
+        """Start an engine, with its event mirrors."""
         await super().start()
         assert self._world is not None
         for name in LOWERS:
@@ -165,7 +165,7 @@ class Arena(Stage):
         self.is_up = True
 
     async def crash(self) -> None:
-        """End the engine."""
+        """End the engine without a clean shutdown."""
         for ear in self._ears:
             ear.heard = None
         for task in self._mirrors:
@@ -177,14 +177,14 @@ class Arena(Stage):
         self.watchman.lateness.excuse()
         await super().crash()
 
-    # By what tenants act.
+    # The interface for tenants.
 
     def every(self, cluster: str, kind: Kind) -> list[Manifest]:
         """Return all objects of a kind that a cluster holds."""
         return list(self._held[cluster][kind].held.values())
 
     async def create(self, ref: Ref, body: Manifest, who: str, manager: str = "") -> None:
-        """Make an object, as a field manager."""
+        """Create an object, as a field manager."""
         whole = {**body, "metadata": {**body.get("metadata", {}), "name": ref.name, "namespace": ref.namespace}}
         with self._acting(who), suppress(ClusterError):
             if manager == FIELD_MANAGER:
@@ -196,7 +196,7 @@ class Arena(Stage):
         """Change an object by a merge patch, as a field manager."""
 
         def lay_over(found: Manifest) -> None:
-            """Merge the patch into it."""
+            """Merge the patch into the object."""
             after = patched(found, patch)
             found.clear()
             found.update(after)
@@ -209,12 +209,12 @@ class Arena(Stage):
                 self.clusters[ref.cluster].alter(ref, lay_over)
 
     async def delete(self, ref: Ref, found: Manifest, who: str, grace: int | None = None) -> None:
-        """Delete the very object that was found."""
+        """Delete exactly the object that was found, by its UID."""
         with self._acting(who), suppress(ClusterError):
             await self.clusters[ref.cluster].delete(ref, uid=uid(found), grace=grace)
 
     async def read(self, _ref: Ref) -> None:
-        """Pass over it: where the kubelet API leads is looked at all the time."""
+        """Do nothing, because `inspect` checks all the time where the kubelet API leads."""
 
     async def befall(self, what: str, number: int) -> None:
         """Apply a fault to the engine or its watches."""
@@ -235,16 +235,16 @@ class Arena(Stage):
         else:
             await asyncio.sleep(seconds)
 
-    # What is seen.
+    # Checks.
 
     async def watch(self) -> None:
-        """Look twice a second, until it is cancelled."""
+        """Inspect twice a second, until it is cancelled."""
         while True:
             self.inspect()
             await asyncio.sleep(_LOOK)
 
     def inspect(self) -> None:
-        """Look at what can be seen at any moment: what is due, what is lost, and where the kubelet API leads."""
+        """Check what can be seen at any moment: what is due, which pods are lost, and where the kubelet API leads."""
         blurred = not self.is_up or any(line.is_held or line.is_deaf for line in self.lines)
         self.watchman.look(self._sight(), asyncio.get_running_loop().time(), blurred=blurred)
         self.watchman.say(self.defects)
@@ -252,7 +252,7 @@ class Arena(Stage):
             self.watchman.say(self._reached())
 
     def inspect_at_the_end(self) -> None:
-        """Look at what is below when nothing is to be done any more."""
+        """Check the lower clusters once the engine has nothing to do any more."""
         below = {name: {kind: self.every(name, kind) for kind in KINDS} for name in LOWERS}
         self.watchman.look_at_the_end(below, self.find, asyncio.get_running_loop().time())
 
@@ -265,7 +265,7 @@ class Arena(Stage):
         )
 
     def _reached(self) -> Iterator[str]:
-        """Ask the kubelet API for each upper pod that is bound to a virtual node."""
+        """Check, for each upper pod on a virtual node, to which lower pod the kubelet API leads."""
         assert self._world is not None
         for name in LOWERS:
             reach = MirroredPods(self._world.lowers[name], OWNER, partial(self.ways.get, name))
@@ -284,7 +284,7 @@ class Arena(Stage):
         self.watchman.stored(ref, manifest, _now(), gone=what == "DELETED")
 
     def _look(self, verb: str, ref: Ref, content: Any) -> None:
-        """See a write of the engine's just before it is carried out."""
+        """Check a write of the engine just before it is carried out."""
         seen = self.find(ref)
         if ref.cluster != UPPER and seen is not None and verb != "create" and is_about(seen, content):
             self.watchman.wrote(verb, ref, seen, self.find)
@@ -293,14 +293,14 @@ class Arena(Stage):
             self.watchman.say([] if is_asked else [f"{verb} {ref}: nobody deleted it"])
 
     def _tenant(self, pod: Manifest) -> str:
-        """Return whose word the status of a lower pod has: the upper namespace of the pod that it was made for."""
+        """Return whose marker the status of a lower pod gets: the upper namespace of its upper pod."""
         if uid(pod) in self.ledger.hostile:
             return BELOW
         return self.ledger.uppers.get(upper_uid_of(pod), ("", "", ""))[1]
 
     @contextmanager
     def _acting(self, who: str) -> Iterator[None]:
-        """Count what is stored meanwhile as a tenant's."""
+        """Attribute everything that is stored during the block to a tenant."""
         self._is_hostile = who == BELOW
         try:
             yield
@@ -310,7 +310,7 @@ class Arena(Stage):
     def _is_busy(self, lower: str) -> bool:
         return self._loop is not None and bool(self._loop.depth.get(lower))
 
-    # What is there from the beginning.
+    # Objects that exist from the beginning.
 
     def _furnish_tenants(self) -> None:
         upper, setting = self.clusters[UPPER], self.ledger.setting
@@ -329,7 +329,7 @@ class Arena(Stage):
             self._place_stranger(lower, CONFIG_MAP, {"name": "config", "namespace": TEAM})
 
     def _granted(self, lower: str) -> Iterator[str]:
-        """Return the ground, unless it is a namespace that the engine makes."""
+        """Return the namespace of the hostile lower tenant, unless the engine creates it."""
         setting = self.ledger.setting
         if setting.lower == lower and (not setting.mapped or setting.mapping == "same"):
             yield self.ledger.places.ground()
@@ -344,7 +344,7 @@ def _seconds_to(moment: str) -> float:
 
 
 def _now() -> float:
-    """Return the seconds that have passed on stage, 0 before it begins."""
+    """Return the seconds since the play began, 0 before it begins."""
     with suppress(RuntimeError):
         return asyncio.get_running_loop().time()
     return 0.0

@@ -1,4 +1,4 @@
-"""A number taken apart into choices, so that an action is one number and always the same."""
+"""A number that is divided into choices, so that one number determines an action completely."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -8,17 +8,17 @@ RANGE = 10**15
 
 
 class Choices:
-    """Each choice takes a part of the number away; when nothing is left of it, the first of all is chosen."""
+    """A sequence of choices from one number; once the number is used up, the first option is chosen."""
 
     def __init__(self, number: int) -> None:
         self._left = number
 
     def pick(self, among: Sequence[T]) -> T:
-        """Return one of several; there is one at least."""
+        """Return one of several options; there must be at least one."""
         self._left, place = divmod(self._left, len(among))
         return among[place]
 
     def chance(self, one_in: int) -> bool:
-        """Report whether what happens once in so many times happens."""
+        """Report whether an event with the probability of 1 to `one_in` occurs."""
         self._left, rest = divmod(self._left, one_in)
         return rest == 1

@@ -1,7 +1,7 @@
-"""What hostile tenants write: objects with forged marks, names and UIDs of others, finalizers, owners, sizes.
+"""Objects that hostile tenants write: with forged marks, names and UIDs of other tenants, finalizers, owners and sizes.
 
-A body and the field manager that it is sent with; who may write it, and where, is for the actions to say. Everything
-here passes a real apiserver.
+Each is a body and the field manager that sends it; the actions determine who may write it, and where. A real apiserver
+accepts all of them.
 """
 
 from base64 import b64encode
@@ -41,22 +41,25 @@ from tensile.objects import (
 
 OTHER_MANAGER = "kubectl-create"
 MARKINGS = ("all", "all", "all", "label", "annotation", "none")
-"""Which of our marks something has: `all` are written by our field manager, `annotation` is all by another."""
+"""Which ownership marks an object has.
+
+`all` are written by the engine's field manager; `annotation` are the same marks, written by another field manager.
+"""
 KINDS = (
     SECRET, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING,
 )  # fmt: skip
 OWN_NAMES = ("m-0", "m-1", "m-2")
 FINALIZER = "mallory.example/stays"
 NOBODY = "nobody"
-"""A scheduler that there is none of: its pods never run."""
+"""The name of a scheduler that does not exist, so that its pods never run."""
 BIG = 20_000
 _SOURCES = (SECRET, CONFIG_MAP)
 
 
 class Known(NamedTuple):
-    """What a hostile tenant knows: the mark and the topology's name, upper objects, and words of his own.
+    """What a hostile tenant knows: the owner mark and the topology's name, upper objects, and markers of his own.
 
-    `uids` and `names` are by kind, of objects above; `space` is UID and name of the namespace in which he writes.
+    `uids` and `names` are those of upper objects by kind; `space` is UID and name of the namespace in which he writes.
     """
 
     mark: str
@@ -68,7 +71,7 @@ class Known(NamedTuple):
 
 
 class Forgery(NamedTuple):
-    """A body without a namespace, of a kind, and the field manager that sends it."""
+    """A body without a namespace, its kind, and the field manager that sends it."""
 
     kind: Kind
     body: Manifest
@@ -76,7 +79,7 @@ class Forgery(NamedTuple):
 
 
 def pod_below(choices: Choices, known: Known) -> Forgery:
-    """Return a pod of the hostile lower tenant's."""
+    """Return a pod of the hostile lower tenant."""
     meta, manager = _metadata(choices, known, POD)
     spec: Manifest = {"containers": [{"name": "c", "image": "mallory:1"}]}
     _refer(spec, choices, known)
@@ -88,9 +91,9 @@ def pod_below(choices: Choices, known: Known) -> Forgery:
 
 
 def mimic(choices: Choices, known: Known, upper: Manifest) -> Forgery:
-    """Return a pod of the hostile lower tenant's that looks like the lower pod of an upper one.
+    """Return a pod of the hostile lower tenant that looks like the lower pod of an upper pod.
 
-    It refers to what that one refers to, and to the Secret with its tokens.
+    It refers to the objects that the upper pod refers to, and to the Secret with its tokens.
     """
     meta, upper_uid = upper["metadata"], upper["metadata"]["uid"]
     notes = {OWNER_NAME: known.topology, UPPER_UID: upper_uid}
@@ -109,7 +112,7 @@ def mimic(choices: Choices, known: Known, upper: Manifest) -> Forgery:
 
 
 def predecessor(choices: Choices, known: Known) -> Forgery:
-    """Return a pod of the hostile lower tenant's that looks like that of an older upper pod, whose name comes again."""
+    """Return a pod of the hostile lower tenant that looks like the lower pod of an older upper pod of a name in use."""
     meta: Manifest = {"name": choices.pick(_names(POD, known)), "labels": {OWNER: known.mark}}
     meta["annotations"] = {OWNER_NAME: known.topology, UPPER_UID: choices.pick(("made-up", *known.uids.get(POD, ())))}
     if choices.pick((True, False)):
@@ -121,7 +124,7 @@ def predecessor(choices: Choices, known: Known) -> Forgery:
 
 
 def pod_above(choices: Choices, known: Known, nodes: Sequence[str]) -> Forgery:
-    """Return a pod of the hostile upper tenant's, bound to one of the virtual nodes by himself."""
+    """Return a pod of the hostile upper tenant, bound to a virtual node by himself."""
     meta, manager = _metadata(choices, known, POD)
     notes = meta.setdefault("annotations", {})
     if choices.chance(4):
@@ -134,7 +137,7 @@ def pod_above(choices: Choices, known: Known, nodes: Sequence[str]) -> Forgery:
 
 
 def thing(choices: Choices, known: Known, kinds: Sequence[Kind] = KINDS) -> Forgery:
-    """Return an object of another kind, of whichever of the two."""
+    """Return an object of another kind, of either hostile tenant."""
     kind = choices.pick(kinds)
     meta, manager = _metadata(choices, known, kind)
     if kind == SECRET and choices.chance(3):
@@ -147,7 +150,7 @@ def thing(choices: Choices, known: Known, kinds: Sequence[Kind] = KINDS) -> Forg
 
 
 def disguise(choices: Choices, known: Known, kind: Kind) -> tuple[Manifest, str]:
-    """Return metadata for an object that is there, as a merge patch, and the field manager that sends it."""
+    """Return metadata for an existing object, as a merge patch, and the field manager that sends it."""
     meta, manager = _metadata(choices, known, kind)
     del meta["name"]
     meta.pop("ownerReferences", None)
@@ -157,7 +160,7 @@ def disguise(choices: Choices, known: Known, kind: Kind) -> tuple[Manifest, str]
 
 
 def event(choices: Choices, known: Known, about: Manifest) -> Manifest:
-    """Return an event about a pod of the place where he writes, whoever made it; `about` is its involvedObject."""
+    """Return an event about any pod in the namespace where he writes; `about` is its involvedObject."""
     return {
         "metadata": {"name": f"{choices.pick(OWN_NAMES)}.{known.word()}"},
         "involvedObject": about,
@@ -170,7 +173,7 @@ def event(choices: Choices, known: Known, about: Manifest) -> Manifest:
 
 
 def _metadata(choices: Choices, known: Known, kind: Kind) -> tuple[Manifest, str]:
-    """Return metadata with forged marks, and the manager that writes them."""
+    """Return metadata with forged ownership marks, and the field manager that writes them."""
     marking = choices.pick(MARKINGS)
     uids = known.uids.get(kind) or known.uids.get(POD) or ("none",)
     upper_uid = choices.pick((choices.pick(uids), choices.pick(uids), choices.pick(uids), "made-up"))
@@ -184,7 +187,7 @@ def _metadata(choices: Choices, known: Known, kind: Kind) -> tuple[Manifest, str
 
 
 def _adorn(meta: Manifest, choices: Choices, known: Known) -> None:
-    """Add what else somebody may write into metadata."""
+    """Add other metadata that a tenant may write."""
     notes = meta.setdefault("annotations", {})
     if choices.chance(4):
         meta["finalizers"] = [FINALIZER]
@@ -208,7 +211,7 @@ def _adorn(meta: Manifest, choices: Choices, known: Known) -> None:
 
 
 def _refer(spec: Manifest, choices: Choices, known: Known) -> None:
-    """Let a pod refer to what its author would like to read, needed or not."""
+    """Let a pod refer to objects that its author would like to read, required or optional."""
     container, volumes = spec["containers"][0], []
     tokens = [f"upper-token-{one}" for one in known.uids.get(POD, ())]
     for number in range(choices.pick((1, 2, 0))):
@@ -238,12 +241,12 @@ def _refer(spec: Manifest, choices: Choices, known: Known) -> None:
 
 
 def _names(kind: Kind, known: Known) -> Sequence[str]:
-    """Return names of a kind: others' first, since those are worth more, and some of nobody's."""
+    """Return names of a kind: those of other tenants first, which are worth more, then unused ones."""
     return (*known.names.get(kind, ()), *OWN_NAMES)
 
 
 def _body(kind: Kind, choices: Choices, known: Known) -> dict[str, Any]:
-    """Return the rest of an object, with a word of its author's in it where there is a place."""
+    """Return the rest of an object, with a marker of its author if there is a field for it."""
     word = known.word()
     match kind.name:
         case "Secret":

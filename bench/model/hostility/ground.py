@@ -1,7 +1,7 @@
-"""One play's own namespaces on real clusters: by whom things are done there, and what is seen of them.
+"""The namespaces of one play on real clusters: the interface for tenants' actions there, and the checks.
 
-Hostile tenants act as users of their own, who may do anything in the one namespace that is theirs and nothing else;
-everybody else is an administrator.
+Hostile tenants act as users of their own, who may do anything in their one namespace and nothing elsewhere; every other
+client is an administrator.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 _LIMIT = 30.0
 _STALE = 10.0
-"""Seconds for which a real engine may act on what it knew."""
+"""Seconds for which a real engine may act on an older state."""
 _LOOK, _BLIND = 0.5, 1.5
 _BY_PLURAL = {kind.plural: kind for kind in KINDS}
 _CHANGES = ("patch", "update", "delete")
 
 
 class RealArena:
-    """Used with `async with`; hands to act there, and a watchman who is told of it."""
+    """The interface for tenants' actions in the namespaces of one play, with a watchman; used with `async with`."""
 
     def __init__(self, rig: Rig, lookout: Lookout, storms: Storms, setting: Setting) -> None:
         tag = uuid4().hex[:6]
@@ -94,10 +94,10 @@ class RealArena:
         for space in self._everywhere():
             self._lookout.listeners.pop(space, None)
 
-    # By what tenants act.
+    # The interface for tenants.
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Return an object as it was told of last."""
+        """Return an object in its last observed state."""
         return self._lookout.find(ref)
 
     def every(self, cluster: str, kind: Kind) -> list[Manifest]:
@@ -106,7 +106,7 @@ class RealArena:
         return [one for (space, _), one in list(self._lookout.held[cluster, kind].items()) if space in spaces]
 
     async def create(self, ref: Ref, body: Manifest, who: str, manager: str = "") -> None:
-        """Make an object, as a field manager; the hostile tenant's pods say something below."""
+        """Create an object, as a field manager; pods of the hostile lower tenant get a status message."""
         whole = {**body, "metadata": {**body.get("metadata", {}), "name": ref.name, "namespace": ref.namespace}}
         if who == BELOW and not await self._may_act():
             return
@@ -125,7 +125,7 @@ class RealArena:
                 await self._call(ref, "PATCH", _path(ref, manager), change, who=who, media=MERGE)
 
     async def delete(self, ref: Ref, found: Manifest, who: str, grace: int | None = None) -> None:
-        """Delete the very object that was found."""
+        """Delete exactly the object that was found, by its UID."""
         asked: Manifest = {"preconditions": {"uid": uid(found)}}
         asked |= {} if grace is None else {"gracePeriodSeconds": grace}
         self._ending.add(uid(found))
@@ -133,7 +133,10 @@ class RealArena:
             await self._call(ref, "DELETE", ref.path(), asked, who=who)
 
     async def read(self, ref: Ref) -> None:
-        """Read the log of an upper pod, by the kubelet API of its virtual node; the director sees where that leads."""
+        """Read the log of an upper pod through the kubelet API of its virtual node.
+
+        The director of the proxies records which lower pod's log is read.
+        """
         with suppress(Exception):
             async with asyncio.timeout(5):
                 path = f"{ref.path('log')}?container=c&tailLines=1"
@@ -147,15 +150,15 @@ class RealArena:
         """Let time pass."""
         await asyncio.sleep(min(seconds, 2.0))
 
-    # What is seen.
+    # Checks.
 
     def written(self, start: int) -> list[Write]:
-        """Return what the engine wrote here after the first `start` writes, and what came through."""
+        """Return the engine's completed writes in these namespaces, after the first `start` writes."""
         spaces = self._everywhere()
         return [one for one in self._rig.journal.since(start) if one.is_done and one.asked.namespace in spaces]
 
     def inspect_at_the_end(self) -> None:
-        """Look at what is there when nothing is to be done any more, and at what was written and read meanwhile."""
+        """Check the final objects, and the writes and log reads of the whole play, once there is nothing left to do."""
         now = asyncio.get_running_loop().time()
         below = {name: {kind: self.every(name, kind) for kind in KINDS} for name in LOWERS}
         self.watchman.look_at_the_end(below, self.find, now)
@@ -177,13 +180,13 @@ class RealArena:
         return bool(self.ledger.places.above(ref.cluster, ref.namespace)) and (ref.kind.name, ref.name) in self._wanted
 
     def _read_elsewhere(self) -> Iterator[str]:
-        """Return which logs were read that no honest pod has."""
+        """Return which logs were read that belong to no honest pod."""
         for lower, namespace, name in self._storms.logs[self._logs :]:
             places = {self.ledger.places.of(one, lower) for one in self._setting.honest}
             if namespace in self._everywhere() and namespace not in places:
                 yield f"the log of {namespace}/{name} in {lower} was read for an honest pod"
 
-    def _hear(self, ref: Ref, manifest: Manifest, at: float, gone: bool) -> None:  # noqa: FBT001 - as listeners are told
+    def _hear(self, ref: Ref, manifest: Manifest, at: float, gone: bool) -> None:  # noqa: FBT001 - a listener
         if "deletionTimestamp" in meta_of(manifest):
             self._ending.add(uid(manifest))
         if ref.cluster == UPPER:
@@ -193,7 +196,7 @@ class RealArena:
         self.watchman.stored(ref, manifest, at, gone=gone)
 
     async def _watch(self) -> None:
-        """Look twice a second; what was due while nobody could look does not count."""
+        """Inspect twice a second; what was due while no inspection was possible does not count."""
         kinds, last = {kind.name: kind for kind in KINDS}, asyncio.get_running_loop().time()
         while True:
             last, before = asyncio.get_running_loop().time(), last
@@ -207,10 +210,10 @@ class RealArena:
             self.watchman.look(sight, last, blurred=self._storms.blurred)
             await asyncio.sleep(_LOOK)
 
-    # What is there from the beginning, and goes in the end.
+    # Objects that exist from the beginning, and are deleted in the end.
 
     def _everywhere(self) -> set[str]:
-        """Return the names of all namespaces of this play, in whichever cluster."""
+        """Return the names of all namespaces of this play, in all clusters."""
         setting, places = self._setting, self.ledger.places
         below = {places.of(space, lower) for space in setting.spaces for lower in LOWERS}
         return {*setting.spaces, *below, places.ground()} - {""}
@@ -230,7 +233,7 @@ class RealArena:
             self.ledger.strangers[ref] = made
 
     async def _is_furnished(self) -> bool:
-        """Report whether every upper namespace has its account and the cluster's authority."""
+        """Report whether every upper namespace has its default ServiceAccount and the ConfigMap of the cluster's CA."""
         found = [
             self.find(Ref(UPPER, kind, space, name)) is not None
             for space in self._setting.spaces
@@ -239,7 +242,7 @@ class RealArena:
         return all(found)
 
     async def _may_act(self) -> bool:
-        """Let the hostile lower tenant write in his namespace, as soon as it is there."""
+        """Let the hostile lower tenant write in his namespace, as soon as it exists; report whether he may."""
         if not self._is_granted:
             ground, lower = self.ledger.places.ground(), self._setting.lower
             if self.find(Ref(lower, NAMESPACE, "", ground)) is None:
@@ -262,7 +265,7 @@ class RealArena:
             await self._call(Ref(cluster, NAMESPACE, "", name), "POST", NAMESPACE.path(), {"metadata": {"name": name}})
 
     async def _clear(self, cluster: str) -> None:
-        """Delete everything that is there; finalizers of hostile tenants are removed."""
+        """Delete everything in the namespaces of this play; finalizers of hostile tenants are removed."""
         for kind in KINDS[1:]:
             for one in self.every(cluster, kind):
                 meta = meta_of(one)
@@ -284,5 +287,5 @@ class RealArena:
 
 
 def _path(ref: Ref, manager: str = "") -> str:
-    """Return the path of an object, or of a collection for no name, with the field manager."""
+    """Return the path of an object, or of a collection if the name is empty, with the field manager."""
     return ref.kind.path(ref.namespace, ref.name) + (f"?fieldManager={manager}" if manager else "")

@@ -1,4 +1,4 @@
-"""By what tenants act on clusters, in memory or real: an action does not know which."""
+"""The interface by which tenants act on clusters, in memory or real; an action does not know which."""
 
 from typing import Protocol
 
@@ -6,24 +6,27 @@ from bench.model.hostility.ledger import Ledger
 from tensile.objects import Kind, Manifest, Ref
 
 HONEST = "honest"
-"""Who acts, where it is none of `marks.ABOVE` and `marks.BELOW`."""
+"""The `who` of every client that is neither `marks.ABOVE` nor `marks.BELOW`."""
 
 
 class Hands(Protocol):
-    """Clusters to act on. `who` acts is one of `HONEST`, `ABOVE`, `BELOW`; what is refused raises nothing."""
+    """Clusters to act on.
+
+    `who` acts is one of `HONEST`, `ABOVE`, `BELOW`. A request that is refused raises no error.
+    """
 
     ledger: Ledger
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Return an object as it is, or was a moment ago."""
+        """Return an object in its current or a very recent state."""
         ...
 
     def every(self, cluster: str, kind: Kind) -> list[Manifest]:
-        """Return all objects of a kind in the namespaces of this play, as they are."""
+        """Return all current objects of a kind in the namespaces of this play."""
         ...
 
     async def create(self, ref: Ref, body: Manifest, who: str, manager: str = "") -> None:
-        """Make an object, as a field manager; `body` needs no name and no namespace."""
+        """Create an object as a field manager; `body` needs no name and no namespace."""
         ...
 
     async def patch(self, ref: Ref, change: Manifest, who: str, manager: str = "") -> None:
@@ -31,11 +34,11 @@ class Hands(Protocol):
         ...
 
     async def delete(self, ref: Ref, found: Manifest, who: str, grace: int | None = None) -> None:
-        """Delete the very object that was found; a pod's `grace` of 0 is by force."""
+        """Delete exactly the object that was found, by its UID; a `grace` of 0 deletes a pod by force."""
         ...
 
     async def read(self, ref: Ref) -> None:
-        """Read the log of an upper pod as its own tenant, by the kubelet API."""
+        """Read the log of an upper pod through the kubelet API, as its own tenant."""
         ...
 
     async def befall(self, what: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What an engine takes, and how soon it answers, from beginning to end."""
+"""The memory of an engine and the latency of its /healthz, sampled during a whole play."""
 
 import asyncio
 import time
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 from bench.kit.rig import Rig
 
 MEMORY_AT_MOST = 300 << 20
-"""Bytes of resident memory."""
+"""The limit for resident memory, in bytes."""
 ANSWERS_IN = 1.0
-"""Seconds in which /healthz answers."""
+"""The limit for the latency of /healthz, in seconds."""
 _PAUSE = 0.25
 _LIMIT = 30.0
 
 
 class Sample(NamedTuple):
-    """In how many seconds an engine answered, and its resident memory in bytes."""
+    """The seconds in which an engine answered, and its resident memory in bytes."""
 
     seconds: float
     memory: int
 
 
 class Health:
-    """Samples an engine by `look`, which gives None while there is none, in a thread."""
+    """Samples an engine by calling `look` in a thread; `look` returns None while there is no engine."""
 
     def __init__(self, look: Callable[[], Sample | None]) -> None:
         self.memory = 0
@@ -44,17 +44,17 @@ class Health:
             await asyncio.sleep(_PAUSE)
 
     def figures(self) -> dict[str, Any]:
-        """Return what was measured."""
+        """Return the measurements."""
         return {"rss_mib": self.memory >> 20, "healthz_s": round(self.slowest, 3), "samples": self.samples}
 
     def broken(self) -> list[str]:
-        """Return which bar is not held."""
+        """Return which limits were exceeded."""
         said = [f"{self.memory >> 20} MiB of memory"] if self.memory > MEMORY_AT_MOST else []
         return said + ([f"/healthz took {self.slowest:.2f} s"] if self.slowest > ANSWERS_IN else [])
 
 
 def sample(rig: Rig, is_away: Callable[[], bool]) -> Sample | None:
-    """Ask a rig's engine for its health; None where it is away, or goes meanwhile."""
+    """Request /healthz of a rig's engine; return None if the engine is away or stops during the request."""
     if is_away():
         return None
     connection = HTTPConnection("127.0.0.1", rig.ports[-1], timeout=_LIMIT)

@@ -1,6 +1,6 @@
-"""What honest tenants have: pods with Secrets, ConfigMaps, accounts, tokens and claims, and Services before them.
+"""Objects of honest tenants: pods with Secrets, ConfigMaps, ServiceAccounts, tokens and claims, and their Services.
 
-Each value is a word of its tenant's, which is looked for wherever it has no business.
+Each value is a marker of its tenant, which the oracles search for in all objects where it does not belong.
 """
 
 from base64 import b64encode
@@ -25,11 +25,11 @@ from tensile.objects import (
 
 PODS = ("web", "db-0", "job")
 CONFIG, DATABASE, PULL, PRIVATE = "config", "database", "pull", "private"
-"""Names of a ConfigMap and Secrets: of volumes, to pull images with, and one that no pod ever names."""
+"""Names of a ConfigMap and Secrets: for volumes, for image pulls, and one that no pod ever refers to."""
 OWN = "own"
-"""The name of a Secret that is below only, and a stranger's."""
+"""The name of a Secret of another owner that exists in lower clusters only."""
 GIVEN = ("default", "kube-root-ca.crt")
-"""Names of what Kubernetes itself has in each namespace."""
+"""Names of the objects that Kubernetes itself creates in each namespace."""
 ACCOUNT, FRONT, SLICE, READER = "payer", "front", "front-1", "reader"
 ORIGINALS = ((CONFIG_MAP, CONFIG), (SECRET, DATABASE), (SECRET, PULL), (SERVICE_ACCOUNT, ACCOUNT))
 SERVED = ((SERVICE, FRONT), (ENDPOINT_SLICE, SLICE))
@@ -45,7 +45,7 @@ NAMES: dict[Kind, tuple[str, ...]] = {
     ROLE_BINDING: (READER,),
     CLAIM: ("disk-a", "disk-b"),
 }
-"""The same in every honest namespace, and known to hostile tenants."""
+"""Names of objects: the same in every honest namespace, and known to hostile tenants."""
 _MOUNTED = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN = {
     "name": "kube-api-access-x",
@@ -59,19 +59,19 @@ _TOKEN = {
 
 
 class Wanted(NamedTuple):
-    """A pod without a namespace, bound to a node, and what has to be there for it."""
+    """A pod without a namespace, bound to a node, and the objects that must exist for it."""
 
     pod: Manifest
     needs: tuple[tuple[Kind, str], ...]
 
 
 def claim_of(lower: str) -> str:
-    """Return the name of the claim that pods of a lower use: its data are in one cluster."""
+    """Return the name of the claim that pods of a lower cluster use, because its data are in one cluster."""
     return f"disk-{lower[-1]}"
 
 
 def wanted(name: str, lower: str, choices: Choices, setting: Setting, word: str) -> Wanted:
-    """Return a pod for a lower, without a node; `word` is its tenant's."""
+    """Return a pod for a lower cluster, not yet bound to a node; `word` is a marker of its tenant."""
     volumes: list[Manifest] = [{"name": "config", "configMap": {"name": CONFIG}}]
     needs: list[tuple[Kind, str]] = [(CONFIG_MAP, CONFIG)]
     container: Manifest = {"name": "c", "image": "honest:1", "env": [{"name": "WORD", "value": word}]}
@@ -93,7 +93,7 @@ def wanted(name: str, lower: str, choices: Choices, setting: Setting, word: str)
 
 
 def body(kind: Kind, namespace: str, name: str, marks: Marks) -> Manifest:
-    """Return the rest of an object that is not a pod, with a new word of its tenant's."""
+    """Return the rest of an object that is not a pod, with a new marker of its tenant."""
     word = marks.new(namespace, kind, name)
     match kind.name:
         case "Secret":

@@ -1,8 +1,9 @@
-"""Which honest pods are not what they should be, and for how long: hostile tenants must not hold them up.
+"""Which honest pods are not in the state that is due, and for how long: hostile tenants must not delay them.
 
-A pod should be below once all that it refers to is there, be told as it is there, be gone once it is deleted, and be
-told as lost once somebody of its own tenant has ended it below. What schedulers and kubelets take for that does not
-count. Nothing is asked of one whose place the hostile lower tenant writes in.
+A lower pod should exist once all objects that the upper pod refers to exist; the upper pod should have its status, be
+deleted once that is requested, and be reported as lost once a client of its own tenant has ended the lower pod. The
+time of schedulers and kubelets does not count. Nothing is required of a pod whose lower namespace the hostile lower
+tenant can write in.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,12 +18,12 @@ from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest
 BOUND = 5.0
 """Seconds by which an honest pod may be late."""
 LONG = 60
-"""Seconds that no honest pod is given to end."""
+"""A grace period in seconds that is longer than that of any honest pod."""
 _NEEDED = {kind.name: kind for kind in (CONFIG_MAP, SECRET, SERVICE_ACCOUNT, CLAIM)}
 
 
 class Due(NamedTuple):
-    """Something that should be so by now and is not: of which pod, by its upper UID; `ends` is whether it is to go."""
+    """A state that is due for a pod, by its upper UID, and not reached; `ends` is whether the pod is to be deleted."""
 
     upper_uid: str
     ends: bool
@@ -30,16 +31,16 @@ class Due(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """The clusters at one moment: pods of each, above by UID, and whether an upper object of a kind is there."""
+    """A snapshot of the clusters: upper pods by UID, the pods of each lower cluster, and which upper objects exist."""
 
     above: Mapping[str, Manifest]
     below: Mapping[str, Iterable[Manifest]]
     has: Callable[[str, str, str], bool]
-    """Takes kind, namespace and name."""
+    """Takes kind, namespace and name of an upper object."""
 
 
 def due(sight: Sight, ledger: Ledger) -> Iterator[Due]:
-    """Return what should be so by now and is not, for the pods of honest tenants."""
+    """Return the states that are due and not reached, for the pods of honest tenants."""
     copies = _copies(sight, ledger)
     for upper_uid, pod in sight.above.items():
         meta, lower = metadata(pod), pod["spec"].get("nodeName", "")
@@ -58,7 +59,7 @@ def due(sight: Sight, ledger: Ledger) -> Iterator[Due]:
 
 
 def lost(sight: Sight, ledger: Ledger) -> Iterator[str]:
-    """Return which pods of honest tenants were told as failed though nobody of their own ended them."""
+    """Return which pods of honest tenants were reported as failed although no client of their tenant ended them."""
     for upper_uid, pod in sight.above.items():
         meta, status = metadata(pod), pod.get("status") or {}
         is_honest = meta["namespace"] in ledger.setting.honest
@@ -68,26 +69,26 @@ def lost(sight: Sight, ledger: Ledger) -> Iterator[str]:
 
 
 class Lateness:
-    """What has been due since when."""
+    """Since when each state has been due."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, bool], float] = {}
         self.worst = 0.0
 
     def look(self, found: Iterable[Due], now: float) -> list[str]:
-        """Take what is due at this moment; return what has been so for too long."""
+        """Record what is due at this moment; return what has been due for too long."""
         words = {one[:2]: one.words for one in found}
         self._since = {one: self._since.get(one, now) for one in words}
         self.worst = max([self.worst, *(now - since for since in self._since.values())])
         return [f"{words[one]} for {BOUND:g} s" for one, since in self._since.items() if now - since > BOUND]
 
     def excuse(self) -> None:
-        """Count from now on: the engine was started again, or could not know."""
+        """Restart all measurements: the engine was restarted, or could not know the state."""
         self._since.clear()
 
 
 def _copies(sight: Sight, ledger: Ledger) -> dict[tuple[str, str], Manifest]:
-    """Return the lower pods that the engine made, by lower and the upper UID that they were made for."""
+    """Return the lower pods that the engine created, by lower cluster and upper UID."""
     return {
         (lower, upper_uid_of(pod)): pod
         for lower, pods in sight.below.items()
@@ -97,7 +98,7 @@ def _copies(sight: Sight, ledger: Ledger) -> dict[tuple[str, str], Manifest]:
 
 
 def _wrong(pod: Manifest, copy: Manifest | None, sight: Sight, ledger: Ledger) -> str:
-    """Return what an upper pod should be and is not, "" for nothing."""
+    """Return which due state an upper pod has not reached, "" for none."""
     phase, meta = (pod.get("status") or {}).get("phase"), metadata(pod)
     if copy is not None and "deletionTimestamp" in metadata(copy):
         return ""
@@ -114,7 +115,7 @@ def _wrong(pod: Manifest, copy: Manifest | None, sight: Sight, ledger: Ledger) -
 
 
 def _is_kept_back(pod: Manifest, sight: Sight, ledger: Ledger) -> bool:
-    """Report whether a pod waits for something that is missing, or for an older one of its name that runs elsewhere."""
+    """Report whether a pod waits for a missing object, or for an older pod of its name elsewhere."""
     namespace = metadata(pod)["namespace"]
     wanted = [need for need in needs(pod) if need[0] in _NEEDED and need[1] not in ("default", "kube-root-ca.crt")]
     if not all(sight.has(kind, namespace, name) for kind, name in wanted):
@@ -123,10 +124,10 @@ def _is_kept_back(pod: Manifest, sight: Sight, ledger: Ledger) -> bool:
 
 
 def _has_predecessor(pod: Manifest, lower: str, sight: Sight, ledger: Ledger) -> bool:
-    """Report whether what may be an older pod of that name is kept in another lower, where the hostile tenant writes.
+    """Report whether a pod with that name is kept in another lower cluster in which the hostile tenant can write.
 
-    Nobody can tell that he made it. One that never ran, or has ended, is none; one that nothing keeps has to go within
-    the time that the new pod would be given.
+    The engine cannot know that he created it. A pod that never ran, or has ended, does not count. A pod that nothing
+    keeps has to be deleted within the time that the new pod would get.
     """
     namespace, name = metadata(pod)["namespace"], metadata(pod)["name"]
     if not ledger.setting.in_hand(namespace, lower):

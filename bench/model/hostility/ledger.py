@@ -1,6 +1,6 @@
-"""What is known of a play from all that was ever stored in its clusters: who made what, and who asked for what when.
+"""The record of a play from all objects that its clusters ever stored: who created an object, and when pods needed it.
 
-Nothing of the engine's own view is used, so that a defect in that cannot hide itself.
+The engine's own view is not used, so that a defect in that view cannot hide itself.
 """
 
 from collections import defaultdict
@@ -32,13 +32,14 @@ Need = tuple[str, str]
 
 
 class Ledger:
-    """`hostile` are UIDs below of what the hostile tenant made or changed, `marked` of what ever had all our marks.
+    """The record of a play.
 
-    `strangers` are objects below of somebody else, as they were made.
-    `uppers` says by UID what stood above: kind, namespace and name. `killed` are UIDs of upper pods whose lower pods
-    were deleted by somebody of their own tenant. `mark` is the engine's owner label, `blurred` the last time at which
-    no watch was late: since then the engine may not know what is. For so many seconds as `stale` says it may act on
-    what it knew: a write takes its time.
+    `hostile` holds the UIDs of lower objects that the hostile tenant created or changed, `marked` those of lower
+    objects that ever had all ownership marks. Lower objects of other owners are kept as they were created. `uppers`
+    maps the UIDs of upper objects to kind, namespace and name. `killed` holds the UIDs of upper pods whose lower pods
+    were deleted by a client of their own tenant. `mark` is the engine's owner label. `blurred` is the last time at
+    which no watch was late; since then the engine may not know the current state. It may act on an older state for
+    `stale` seconds, because a write takes time.
     """
 
     def __init__(self, setting: Setting, mark: str, stale: float = 1.0) -> None:
@@ -59,7 +60,7 @@ class Ledger:
         self._pulls: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 
     def note(self, ref: Ref, manifest: Manifest, now: float, *, gone: bool = False) -> None:
-        """Note an upper object as it is stored, or that it is gone."""
+        """Record an upper object as it is stored, or its deletion."""
         self.uppers[uid(manifest)] = (ref.kind.name, ref.namespace, ref.name)
         if ref.kind == POD:
             self._note_pod(manifest, now, gone=gone)
@@ -68,16 +69,16 @@ class Ledger:
                 self._pulls[ref.namespace, one.get("name", "")].add(ref.name)
 
     def asked(self, lower: str, namespace: str, need: Need) -> float:
-        """Return until when a pod bound to a lower asked for an object of its namespace: inf for now, -inf never."""
+        """Return until when a pod on a lower cluster needed an object of its namespace: inf for now, -inf for never."""
         return max(self._asked(lower, namespace, one) for one in self.ways(namespace, need))
 
     def ways(self, namespace: str, need: Need) -> list[Need]:
-        """Return by what a pod can ask for an object: itself, and accounts that pull images with it."""
+        """Return the needs by which a pod can need an object: itself, and ServiceAccounts that pull images with it."""
         accounts = self._pulls.get((namespace, need[1]), set()) if need[0] == SECRET.name else ()
         return [need, *((SERVICE_ACCOUNT.name, one) for one in sorted(accounts))]
 
     def was_asked(self, lower: str, namespace: str, need: Need, now: float) -> bool:
-        """Report whether the engine may take an object for asked for: it is, or was until a moment ago."""
+        """Report whether the engine may regard an object as needed: it is, or was until a moment ago."""
         return self.asked(lower, namespace, need) >= min(self.blurred, now) - self._stale
 
     def _asked(self, lower: str, namespace: str, need: Need) -> float:
@@ -100,7 +101,7 @@ class Ledger:
 
 
 def needs(pod: Manifest) -> Iterator[Need]:
-    """Return what a pod asks for; (Pod, "") stands for what is there for every pod of a namespace."""
+    """Return what a pod needs; (Pod, "") represents the objects that every pod of a namespace needs."""
     spec = pod["spec"]
     yield POD.name, ""
     yield SERVICE_ACCOUNT.name, spec.get("serviceAccountName") or "default"
@@ -132,7 +133,10 @@ def _mounted(source: Manifest) -> Iterator[Need]:
 
 
 def is_marked(manifest: Manifest, mark: str) -> bool:
-    """Report whether an object has all the marks of a copy: the label, the annotation, and our manager for that."""
+    """Report whether an object has all ownership marks.
+
+    They are the label, and the annotation written by the engine's field manager.
+    """
     has_both = labels(manifest).get(OWNER) == mark and bool(annotations(manifest).get(UPPER_UID))
     return has_both and any(
         f"f:{UPPER_UID}" in book.get("fieldsV1", {}).get("f:metadata", {}).get("f:annotations", {})

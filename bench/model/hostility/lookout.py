@@ -1,7 +1,8 @@
-"""All that is in three real clusters, by watches of every kind that is looked at, told to whoever plays where it is.
+"""All objects of three real clusters, from watches of every kind that is checked, delivered to the plays by namespace.
 
-A list begins each watch, so that nothing is missed where one ends. What lower clusters tell is passed on a little
-later: by then the upper one has told of what it is for, and whoever wrote it knows its UID.
+Each watch begins with a list, so that nothing is missed if a watch ends. Objects of lower clusters are delivered a
+little later: by then the upper object that they are for was delivered, and the client that created them knows their
+UID.
 """
 
 import asyncio
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 LATER = 2.0
 _LOOK = 0.2
 Heard = Callable[[Ref, Manifest, float, bool], None]
-"""Takes what is stored, where, when it was told, and whether it is gone."""
+"""Takes an object's place, the object, when it was observed, and whether it is deleted."""
 
 
 class _Told(NamedTuple):
-    """Something that a cluster told, and when."""
+    """An object that a cluster reported, and when."""
 
     ref: Ref
     manifest: Manifest
@@ -35,7 +36,7 @@ class _Told(NamedTuple):
 
 
 class Lookout:
-    """Used with `async with`; `listeners` are by upper or lower namespace."""
+    """The watches of all clusters, used with `async with`; `listeners` are by upper or lower namespace."""
 
     def __init__(self, rig: Rig) -> None:
         self.held: dict[tuple[str, Kind], dict[tuple[str, str], Manifest]] = {}
@@ -61,7 +62,7 @@ class Lookout:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Return an object as it was told of last."""
+        """Return an object in its last observed state."""
         return self.held[ref.cluster, ref.kind].get((ref.namespace, ref.name))
 
     async def _follow(self, cluster: str, kind: Kind) -> None:
@@ -85,7 +86,7 @@ class Lookout:
             self._hear(cluster, kind, one, gone=False)
 
     def _hear(self, cluster: str, kind: Kind, told: Manifest, *, gone: bool) -> None:
-        """Note what is told, with the lower's name for that of its virtual node."""
+        """Record an observed object; the name of a virtual node in it is replaced by the lower cluster's name."""
         place, manifest = _place(told), self._plain(told)
         if gone:
             self.held[cluster, kind].pop(place, None)
@@ -98,7 +99,7 @@ class Lookout:
             self._late.append(heard)
 
     async def _pass_on(self) -> None:
-        """Tell what lower clusters told, later."""
+        """Deliver the objects of lower clusters after a delay."""
         while True:
             await asyncio.sleep(_LOOK)
             now = asyncio.get_running_loop().time()

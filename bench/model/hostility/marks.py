@@ -1,7 +1,7 @@
-"""Words that tell whose they are, wherever they turn up: each tenant's objects carry some that nobody else has.
+"""Marker strings that identify their tenant: each tenant's objects carry some that no other tenant has.
 
-They fit into labels, and are found in data that is encoded as well. Tokens tell by themselves for which pod they are,
-and addresses of the hostile lower tenant's pods begin like no other's.
+They are valid label values, and are also found in base64-encoded data. Tokens themselves identify their pod, and only
+the addresses of the hostile lower tenant's pods begin with `HOSTILE_NETWORK`.
 """
 
 import binascii
@@ -16,9 +16,9 @@ from tensile.objects import Kind
 
 ABOVE, BELOW = "hostile tenant above", "hostile tenant below"
 TOKEN = "Token"
-"""The kind of an origin that is a token; its name is the UID of the pod that it is for."""
+"""The kind of an origin that is a token; its name is the UID of the token's pod."""
 HOSTILE_NETWORK = "6.6"
-"""What IP addresses of the hostile lower tenant's pods begin with."""
+"""The first two parts of the IP addresses of the hostile lower tenant's pods."""
 _PLAIN = re.compile(rb"mark-([a-z0-9]+)-(\d+)-e")
 _ENCODED = re.compile(rb"bWFyay[0-9A-Za-z+/]+=*")
 _ADDRESS = re.compile(rb'"(6\.6\.\d+\.\d+)"')
@@ -27,7 +27,7 @@ _USER = "system:serviceaccount:"
 
 
 class Origin(NamedTuple):
-    """Whose word it is: a tenant's by upper `namespace`, `ABOVE` or `BELOW`; and on which object, where it matters."""
+    """The origin of a marker: a tenant, by upper `namespace`, `ABOVE` or `BELOW`, and the object if it matters."""
 
     namespace: str
     kind: str = ""
@@ -35,19 +35,22 @@ class Origin(NamedTuple):
 
 
 class Marks:
-    """Every word that was given out in a play, with its origin; `tag` is the play's."""
+    """All markers that were issued in a play, with their origins; `tag` identifies the play."""
 
     def __init__(self, tag: str = "x") -> None:
         self._tag = tag
         self._origins: list[Origin] = []
 
     def new(self, namespace: str, kind: Kind | None = None, name: str = "") -> str:
-        """Return a new word for something of a tenant's."""
+        """Return a new marker for an object of a tenant."""
         self._origins.append(Origin(namespace, kind.name if kind else "", name))
         return f"mark-{self._tag}-{len(self._origins) - 1}-e"
 
     def found(self, raw: bytes) -> Iterator[tuple[str, Origin]]:
-        """Return every word in an object as JSON, each once, with its origin; a word of another play is that one's."""
+        """Return every marker in an object as JSON, each once, with its origin.
+
+        The origin of a marker of another play is that play.
+        """
         encoded = (b64decode(_padded(one)) for one in _ENCODED.findall(raw))
         for tag, number in sorted({one for text in (raw, *encoded) for one in _PLAIN.findall(text)}):
             yield f"mark-{tag.decode()}-{number.decode()}-e", self._origin(tag.decode(), int(number))
@@ -65,14 +68,14 @@ class Marks:
 
 
 def token_for(namespace: str, account: str, pod_uid: str) -> str:
-    """Return what has the form of a token of an account, for a pod."""
+    """Return a string in the form of a ServiceAccount token, for a pod."""
     claims = {"sub": f"{_USER}{namespace}:{account}", "kubernetes.io": {"pod": {"uid": pod_uid}}}
     parts = (urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=").decode() for one in ({"alg": "none"}, claims))
     return ".".join((*parts, "signature"))
 
 
 def _bearer(encoded: bytes) -> Origin | None:
-    """Return whose a token is, None for what is none."""
+    """Return the origin of a token, or None if the string is no token."""
     parts = b64decode(_padded(encoded)).split(b".")
     try:
         claims = orjson.loads(urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)))
@@ -83,7 +86,7 @@ def _bearer(encoded: bytes) -> Origin | None:
 
 
 def _padded(encoded: bytes) -> bytes:
-    """Return what was found in base64, as long as it has to be to be decoded."""
+    """Return base64 text with the padding that it needs to be decoded."""
     whole = encoded.rstrip(b"=")
     whole = whole[: len(whole) - 1] if len(whole) % 4 == 1 else whole
     return whole + b"=" * (-len(whole) % 4)

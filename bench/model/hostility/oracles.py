@@ -1,8 +1,9 @@
-"""What hostile tenants must not reach or move, as plain functions over what is stored; each returns what is wrong.
+"""Isolation oracles: what hostile tenants must not read or change, as pure functions of stored objects.
 
-A word of a tenant's belongs on his own upper objects and in his own place below, and his Secrets and ConfigMaps there
-only where a pod of his asks. What strangers have below is not touched, unless it stands, with all our marks, in the
-place of an upper object: he who writes there can do that to it himself.
+Each function returns what is wrong. A marker of a tenant belongs on his own upper objects and in his own lower
+namespace, and the markers of his Secrets and ConfigMaps are there only if one of his pods needs those. Lower objects of
+other owners are not touched, except an object with all ownership marks in the place of an upper object: a tenant who
+can write there could change that object himself.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,18 +29,21 @@ from tensile.objects import (
 
 ALIAS = "kubernetes-upper"
 EMPTY = "none"
-"""The UID of what is above for an object that only holds its name: a pod may do without it, and gets no other's."""
+"""The upper UID of an empty object that only occupies its name.
+
+A pod that can do without the object must not get another owner's of that name.
+"""
 _COPIED = (SECRET, CONFIG_MAP)
 
 
 def leaks(ref: Ref, raw: bytes, ledger: Ledger, now: float) -> Iterator[tuple[str, str]]:
-    """Return what is wrong with each word in an object, as it is stored, that does not belong there, and the word.
+    """Return what is wrong with each marker in a stored object that does not belong there, and the marker.
 
     Args:
-        ref: where it is.
+        ref: the object's place.
         raw: the object as JSON.
-        ledger: what is known.
-        now: when it came to be so.
+        ledger: the record of the play.
+        now: when the object was stored in this state.
     """
     for word, origin in ledger.marks.found(raw):
         why = _above(ref, raw, origin, ledger) if ref.cluster == UPPER else _below(ref, origin, ledger, now)
@@ -76,14 +80,14 @@ def _tenant(origin: Origin, ledger: Ledger) -> str:
 
 
 def misplaced(ref: Ref, manifest: Manifest, ledger: Ledger, now: float, *, is_new: bool) -> Iterator[str]:
-    """Return what is wrong with where an object below is that the engine made: for whom, and whether a pod asks.
+    """Return what is wrong with a lower object of the engine: it is in a wrong place, or no pod needs it.
 
     Args:
-        ref: where it is.
+        ref: the object's place.
         manifest: the object.
-        ledger: what is known.
-        now: when it came to be so.
-        is_new: whether it was made then; what is there may be kept though nobody asks for it any more.
+        ledger: the record of the play.
+        now: when the object was stored in this state.
+        is_new: whether it was created then; an existing object may be kept although no pod needs it any more.
     """
     upper_uid = annotations(manifest).get(UPPER_UID, "")
     if not upper_uid or ref.name == ALIAS or uid(manifest) in ledger.hostile:
@@ -105,7 +109,7 @@ def misplaced(ref: Ref, manifest: Manifest, ledger: Ledger, now: float, *, is_ne
 
 
 def _reason(ref: Ref) -> tuple[str, str]:
-    """Return by which need of a pod an object is there."""
+    """Return the need of a pod because of which an object exists."""
     by_name = ref.kind in (CONFIG_MAP, SERVICE_ACCOUNT) or (ref.kind == SECRET and not _holds_tokens(ref))
     return (ref.kind.name, ref.name) if by_name else (POD.name, "")
 
@@ -115,14 +119,14 @@ def _holds_tokens(ref: Ref) -> bool:
 
 
 def touched(verb: str, ref: Ref, seen: Manifest, ledger: Ledger, *, is_wanted: bool) -> str:
-    """Return what is wrong with a write of the engine's to an object below as it is at that moment, "" for nothing.
+    """Return what is wrong with a write of the engine to a lower object in its state at that moment, "" for nothing.
 
     Args:
-        verb: what is done to it.
-        ref: where it is.
+        verb: the verb of the write.
+        ref: the object's place.
         seen: the object.
-        ledger: what is known.
-        is_wanted: whether an upper object of that kind and name is to have its copy there.
+        ledger: the record of the play.
+        is_wanted: whether an upper object of that kind and name is to be mirrored there.
     """
     if ref in ledger.strangers and uid(ledger.strangers[ref]) == uid(seen):
         return f"{verb} {ref}: is a stranger's"
@@ -136,12 +140,12 @@ def touched(verb: str, ref: Ref, seen: Manifest, ledger: Ledger, *, is_wanted: b
 
 
 def borrowed(ref: Ref, pod: Manifest, ledger: Ledger) -> Iterator[str]:
-    """Return which objects that are in a lower cluster only a pod refers to that the engine made there.
+    """Return which objects a pod of the engine refers to that exist in its lower cluster only.
 
     Args:
-        ref: where.
-        pod: as it was made.
-        ledger: what is known.
+        ref: the pod's place.
+        pod: the pod as it was created.
+        ledger: the record of the play.
     """
     if uid(pod) in ledger.hostile or UPPER_UID not in annotations(pod):
         return
@@ -152,11 +156,11 @@ def borrowed(ref: Ref, pod: Manifest, ledger: Ledger) -> Iterator[str]:
 
 
 def changed(objects: Iterable[tuple[Ref, Manifest | None]], ledger: Ledger) -> Iterator[str]:
-    """Return which strangers' objects are not as they were.
+    """Return which objects of other owners have changed.
 
     Args:
-        objects: those of the ledger as they are now, None for one that is gone.
-        ledger: what is known.
+        objects: those of the ledger in their current state, None for one that is deleted.
+        ledger: the record of the play.
     """
     for ref, now in objects:
         before = ledger.strangers[ref]
@@ -165,13 +169,13 @@ def changed(objects: Iterable[tuple[Ref, Manifest | None]], ledger: Ledger) -> I
 
 
 def reached(upper: Manifest, target: tuple[str, str], found: Manifest | None, ledger: Ledger) -> str:
-    """Return what is wrong with the pod that the kubelet API leads to for an upper one, "" for nothing.
+    """Return what is wrong with the lower pod that the kubelet API finds for an upper one, "" for nothing.
 
     Args:
-        upper: the upper pod, bound to a lower's node.
-        target: namespace and name in that lower.
-        found: the pod that is there, None where it is gone.
-        ledger: what is known.
+        upper: the upper pod, bound to a lower cluster's node.
+        target: namespace and name in that lower cluster.
+        found: the pod that exists there, None for none.
+        ledger: the record of the play.
     """
     meta, lower = metadata(upper), upper["spec"]["nodeName"]
     words = f"{meta['namespace']}/{meta['name']} is reached at {lower}: {'/'.join(target)}"
@@ -185,15 +189,15 @@ def reached(upper: Manifest, target: tuple[str, str], found: Manifest | None, le
 
 
 def left(ref: Ref, manifest: Manifest, pods: Iterable[Manifest], ledger: Ledger, now: float) -> str:
-    """Return what is wrong with a copy that is below when nothing is to be done any more, "" for nothing.
+    """Return what is wrong with a mirrored lower object once the engine has nothing to do any more, "" for nothing.
 
-    What a pod there with all our marks refers to is kept as it is.
+    Objects to which a pod there with all ownership marks refers are kept.
 
     Args:
-        ref: where it is.
-        manifest: the copy.
-        pods: those in its namespace.
-        ledger: what is known.
+        ref: the object's place.
+        manifest: the object.
+        pods: the pods of its namespace.
+        ledger: the record of the play.
         now: the time.
     """
     if "deletionTimestamp" in metadata(manifest) or not is_marked(manifest, ledger.mark) or _holds_tokens(ref):

@@ -13,17 +13,20 @@ from bench.model.sequences.actions import Action
 from bench.model.sequences.playing import STILL, in_no_time
 
 MOST_WRITES = 1_000
-"""Of the engine's in one sequence: where hostile and honest tenants do some forty things, more would be a fight."""
+"""The limit for writes of the engine in one sequence.
+
+The tenants do some forty things in a sequence, so more writes would mean that the engine fights with another writer.
+"""
 
 
 def setting_of(actions: Sequence[Action]) -> Setting:
-    """Return the setting of a sequence; one without is played in the plainest."""
+    """Return the setting of a sequence; a sequence without one is played in the plainest."""
     found = (action.number for action in actions if action.sort == "setting")
     return SETTINGS[next(found, 0) % len(SETTINGS)]
 
 
 async def played(actions: Sequence[Action]) -> list[str]:
-    """Carry a sequence out with an engine at work, let everything come to rest, and return what was wrong."""
+    """Play a sequence with a running engine, let everything come to rest, and return what was wrong."""
     arena = Arena(setting_of(actions))
     play = Play(arena)
     await arena.start()
@@ -43,7 +46,7 @@ async def played(actions: Sequence[Action]) -> list[str]:
 
 
 async def ended(arena: Arena) -> None:
-    """Let the engine do what it has to, and look at what is left then."""
+    """Let the engine finish its work, and check what is left then."""
     if not arena.is_up:
         await arena.start()
     await arena.recover()
@@ -58,5 +61,5 @@ async def ended(arena: Arena) -> None:
 
 
 def wrong(actions: Sequence[Action]) -> list[str]:
-    """Play a sequence, and return what was wrong."""
+    """Play a sequence in virtual time, and return what was wrong."""
     return in_no_time(partial(played, actions))

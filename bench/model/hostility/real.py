@@ -1,10 +1,10 @@
-"""The same plays on real control planes: an engine as a process, hostile tenants with rights of their own.
+"""Random sequences of hostile and honest tenants on real control planes, with an engine as a process.
 
     .venv/bin/python -m bench.model.hostility.real [--count 200] [--seed 1] [--sandbox DIR]
 
-Each play has namespaces of its own, and several run at a time on one engine; there is one engine after the other for
-each way in which a topology can be written. An engine that is killed, or whose watches are late, is so for all of them.
-Its memory and how soon it answers are sampled throughout.
+Hostile tenants have credentials of their own. Each play has namespaces of its own, and several plays run at a time on
+one engine. Each form of the topology file gets an engine of its own, one after the other. A kill of the engine and late
+watches affect all plays on it. The memory of the engine and the latency of its /healthz are sampled throughout.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tensile.sandbox.sandbox import Sandbox
 NAME = "faults-hostility-real"
 ABREAST = 4
 GUARD = {"maxDeletes": 6 * ABREAST, "maxDeletePercent": 10}
-"""As many as honest tenants have pods."""
+"""The number of pods of the honest tenants."""
 MOST = 40
 STILL = 4.0
 """Seconds without a write after which a play has come to rest."""
@@ -41,7 +41,7 @@ PATIENCE = 60.0
 
 
 async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: int = MOST) -> tuple[list[str], float]:
-    """Play the sequence of a seed; return what was wrong, and by how much honest pods were late at most."""
+    """Play the sequence of a seed; return what was wrong, and the longest delay of an honest pod in seconds."""
     actions = thought_up(seed, most)
     async with RealArena(rig, lookout, storms, setting_of(actions)) as ground:
         play = Play(ground, rig.nodes.__getitem__)
@@ -61,7 +61,10 @@ async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: in
 
 
 async def _come_to_rest(ground: RealArena, rig: Rig, storms: Storms) -> None:
-    """Return when nothing was written here for a while in which the engine could have; raises NotInTime."""
+    """Wait until nothing was written here for a while in which the engine could have written.
+
+    Raises NotInTime.
+    """
     end = time.monotonic() + PATIENCE
     while True:
         start, count = len(rig.journal), storms.count
@@ -74,7 +77,7 @@ async def _come_to_rest(ground: RealArena, rig: Rig, storms: Storms) -> None:
 
 
 async def campaign(sandbox: Sandbox, setting: Setting, seeds: Sequence[int], most: int = MOST) -> dict[str, Any]:
-    """Play some sequences of settings with the same topology on one engine; return what was found."""
+    """Play sequences whose settings have the same topology on one engine; return the results."""
     with tempfile.TemporaryDirectory() as directory:
         async with Rig(sandbox, Path(directory)) as rig:
             rig.more = {**setting.file(), "guard": GUARD}
@@ -93,7 +96,7 @@ async def _played_abreast(
     waiting, broken, worst = list(seeds), list[str](), [0.0]
 
     async def work() -> None:
-        """Play one after the other."""
+        """Play one sequence after the other."""
         while waiting:
             seed = waiting.pop(0)
             words, late = await played(rig, lookout, storms, seed, most)
@@ -122,7 +125,7 @@ def engines(seeds: Sequence[int], most: int = MOST) -> list[tuple[Setting, list[
     """Return which sequences are played on one engine: those with the same topology."""
 
     def topology(seed: int) -> tuple[str, str, str]:
-        """Return what of a setting the topology says."""
+        """Return the part of a setting that determines the topology."""
         setting = setting_of(thought_up(seed, most))
         return setting.mapping, setting.identity, setting.conflict
 
@@ -152,7 +155,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any
 
 
 def main() -> int:
-    """Read the arguments, play, keep the result; return the exit code."""
+    """Parse the arguments, play the sequences and store the result; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")

@@ -1,8 +1,8 @@
-"""What a sequence is played with: the topology file, who the tenants are, and where the hostile lower tenant writes.
+"""The setting of a sequence: the topology file, the tenants, and the namespace of the hostile lower tenant.
 
-Where an upper namespace is below is worked out here by hand and not by the engine's code, so that a defect there cannot
-hide itself: the name itself, or the topology's name before it. A name too long for that is learned from the Namespace
-that the engine makes for it.
+The lower namespace of an upper namespace is computed here independently of the engine's code, so that a defect there
+cannot hide itself: it is the same name, or the name with the topology's name as prefix. If the name is too long for
+that, it is learned from the Namespace that the engine creates.
 """
 
 from itertools import product
@@ -15,27 +15,30 @@ from tensile.names import prefixed
 from tensile.topology import Topology, parse
 
 LONGEST = 50
-"""Names that are longer are not worked out by hand: how they are cut is the engine's to decide."""
+"""Longer names are not computed by hand, because the engine decides how they are shortened."""
 GROUNDS = ("unmapped", "tenant", "victim", "prefixed", "squatted")
-"""The namespace in which the hostile lower tenant writes: `aaa`, that of the upper one, the victim's, `demo-aaa`, or
-one with the name of an honest tenant's that was there before the engine.
+"""The namespace in which the hostile lower tenant writes.
 
-In the victim's, its pods of that lower cluster are in his hands; its pods elsewhere and its Secrets are not. With a
-prefix, nothing goes into a namespace that the engine did not make: there the tenant has no place.
+`unmapped` is `aaa`; `tenant` is the namespace of the hostile upper tenant, `victim` that of the victim; `prefixed` is
+`demo-aaa`; `squatted` has the name of an honest tenant's lower namespace and existed before the engine.
+
+In the victim's namespace he controls the victim's pods of that lower cluster, but not its pods in other clusters nor
+its Secrets. With a prefix, the engine mirrors nothing into a namespace that it did not create: the tenant has no lower
+namespace there.
 """
 _PREFIXED = ("prefixed", "squatted")
 GUARD = {"maxDeletes": 6, "maxDeletePercent": 10}
-"""As many as honest tenants have pods: all of them may be ended at once while no engine runs."""
+"""The number of pods of the honest tenants, because all of them may be ended at once while no engine runs."""
 _IDENTITIES = ("upper", "lower", "none")
 
 
 class Setting(NamedTuple):
-    """One way of playing.
+    """One combination of topology and tenants to play a sequence with.
 
-    `identity` is that of pods, "none" without controllers. The hostile lower tenant writes in `ground`, one of
-    `GROUNDS`, of `lower` alone. With `is_cut` the victim's name is too long for a prefix, and the hostile upper
-    tenant's namespace is called like what becomes of it. `topology` is the topology's name, `tag` the end of every
-    namespace's; without `has_driver` nobody makes volumes.
+    `identity` is the `serviceAccounts.identity` of pods; "none" means that no controllers are enabled. The hostile
+    lower tenant writes in `ground`, one of `GROUNDS`, of `lower` alone. With `is_cut` the victim's namespace name is
+    too long for a prefix, and the hostile upper tenant's namespace has the shortened name that results. `topology` is
+    the topology's name, `tag` the suffix of every namespace. Without `has_driver` no volumes are provisioned.
     """
 
     mapping: str = "same"
@@ -54,7 +57,7 @@ class Setting(NamedTuple):
 
     @property
     def has_controllers(self) -> bool:
-        """Whether Services, accounts, rights and claims go down."""
+        """Whether Services, ServiceAccounts, RBAC objects and claims are mirrored."""
         return self.identity != "none"
 
     @property
@@ -71,24 +74,24 @@ class Setting(NamedTuple):
 
     @property
     def honest(self) -> tuple[str, ...]:
-        """The upper namespaces of everybody else."""
+        """The upper namespaces of the honest tenants."""
         return (self.bank, f"shop{self.tag}")
 
     @property
     def spaces(self) -> tuple[str, ...]:
-        """Every tenant's upper namespace."""
+        """The upper namespaces of all tenants."""
         return (*self.honest, self.hostile)
 
     @property
     def mapped(self) -> str:
-        """The upper namespace to which the ground belongs, "" for none."""
+        """The upper namespace to which the hostile lower tenant's namespace belongs, "" for none."""
         return {"tenant": self.hostile, "victim": self.bank}.get(self.ground, "")
 
     def in_hand(self, namespace: str, lower: str) -> bool:
-        """Report whether pods of an upper namespace are in the hostile lower tenant's hands: he writes where they run.
+        """Report whether the hostile lower tenant can write in the namespace in which pods of an upper namespace run.
 
-        What he can do to those alone is admitted: under `mapping: same` that namespace is the same tenant's. Where he
-        has their place before the engine does, they never run.
+        What he can do to those pods alone is accepted: under `mapping: same` that namespace belongs to the same tenant.
+        If he has the lower namespace before the engine does, those pods never run.
         """
         return lower == self.lower and namespace in {self.mapped, self.squatted} - {""}
 
@@ -98,7 +101,7 @@ class Setting(NamedTuple):
         return self.honest[1] if self.ground == "squatted" else ""
 
     def file(self) -> dict[str, Any]:
-        """Return the fields of a topology file that are as this setting says."""
+        """Return the fields of the topology file that this setting determines."""
         return {
             "controllers": ["PV", "Service", "RBAC", "ServiceAccount"] if self.has_controllers else [],
             "onConflict": self.conflict,
@@ -107,14 +110,14 @@ class Setting(NamedTuple):
         }
 
     def read(self) -> Topology:
-        """Return a topology of two lowers."""
+        """Return the topology of this setting, with two lower clusters."""
         lowers = [{"name": name, "kubeconfig": name} for name in LOWERS]
         head = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": self.topology}
         return parse(orjson.dumps({**head, **self.file(), "lowers": lowers, "guard": GUARD}).decode())
 
 
 def _settings() -> tuple[Setting, ...]:
-    """Return every setting; the first is the plainest."""
+    """Return all settings; the first is the plainest."""
     every = product(("same", "prefix"), _IDENTITIES, ("fail", "adopt"), GROUNDS, LOWERS[::-1])
     plain = [Setting(*one) for one in every if one[0] == "prefix" or one[3] not in _PREFIXED]
     cut = [one._replace(is_cut=True) for one in plain if one.mapping == "prefix" and one.ground == "tenant"]
@@ -125,14 +128,14 @@ SETTINGS = _settings()
 
 
 class Places:
-    """Where upper namespaces are below."""
+    """The lower namespaces of upper namespaces."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._learned: dict[tuple[str, str], str] = {}
 
     def learn(self, lower: str, below: str, above: str) -> str:
-        """Note that the engine made a namespace below for one above; return in words what is wrong with that."""
+        """Note a lower namespace that the engine created; return what is wrong with it, "" for nothing."""
         by_hand = self.of(above, lower)
         if by_hand and by_hand != below:
             return f"namespace {below} in {lower} was made for {above}, whose place is {by_hand}"
@@ -143,7 +146,7 @@ class Places:
         return ""
 
     def of(self, namespace: str, lower: str) -> str:
-        """Return the lower namespace for an upper one, "" where it has none: its name is taken, or not known yet."""
+        """Return the lower namespace of an upper one, or "" if its name is taken or not known yet."""
         if self._setting.mapping == "same":
             return namespace
         if (namespace, lower) == (self._setting.squatted, self._setting.lower):
@@ -152,12 +155,12 @@ class Places:
         return by_hand if len(by_hand) < LONGEST else self._learned.get((lower, namespace), "")
 
     def above(self, lower: str, below: str) -> str:
-        """Return the tenant's upper namespace for one below, "" for none."""
+        """Return the tenant's upper namespace of a lower one, "" for none."""
         found = (one for one in self._setting.spaces if self.of(one, lower) == below)
         return next(found, "") if below else ""
 
     def ground(self) -> str:
-        """Return the namespace below in which the hostile lower tenant writes, "" while it is not there."""
+        """Return the lower namespace in which the hostile lower tenant writes, "" while it does not exist."""
         if self._setting.mapped:
             return self.of(self._setting.mapped, self._setting.lower)
         alone = self._setting.squatted or f"aaa{self._setting.tag}"

@@ -1,6 +1,6 @@
-"""What befalls all plays on one engine together: it is killed, or watches of a cluster are late.
+"""Faults that affect all plays on one engine together: the engine is killed, or the watches of a cluster are late.
 
-It is the director of the rig's proxies as well, to see whose logs the engine reads.
+The class is also the director of the rig's proxies, to record whose logs the engine reads.
 """
 
 from random import Random
@@ -14,9 +14,10 @@ _SORTS = {"crash": "crash", "hold": "hold"}
 
 
 class Storms(FaultPlan):
-    """`blurred` is whether the engine cannot know what is, `count` how often that was.
+    """Faults of one engine, for all plays on it.
 
-    `logs` has lower, namespace and name of each that was read.
+    `blurred` is whether the engine cannot know the current state at the moment, `count` how often that has happened.
+    `logs` holds lower cluster, namespace and name of each pod whose log was read.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -26,13 +27,13 @@ class Storms(FaultPlan):
         self.logs: list[tuple[str, str, str]] = []
 
     async def meet(self, asked: Asked) -> Fault:
-        """Let everything pass, and note whose log is read."""
+        """Let every request pass, and record whose log is read."""
         if (asked.resource, asked.subresource) == ("pods", "log"):
             self.logs.append((asked.cluster, asked.namespace, asked.name))
         return await super().meet(asked)
 
     async def befall(self, what: str, number: int) -> None:
-        """Apply a fault; what plays in memory do besides, they do alone."""
+        """Apply a fault; faults other than those of `_SORTS` affect plays in memory only."""
         if what in _SORTS and not self.blurred:
             self.blurred = True
             self.count += 1

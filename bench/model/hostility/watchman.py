@@ -1,7 +1,7 @@
-"""Whoever looks at a play, in memory or on real clusters: holds all that is stored against the oracles, and remembers.
+"""The checker of a play, in memory or real: applies the oracles to all stored objects and keeps the failures.
 
-He is told of each object as it is stored, in any order that clusters could have told it in, and of each write of the
-engine's to what was there before.
+It receives each object when it is stored, in any order in which clusters could deliver it, and each write of the engine
+with the state of the object before.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,12 +34,12 @@ from tensile.objects import (
 KINDS = (
     NAMESPACE, POD, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING, EVENT,
 )  # fmt: skip
-"""What is looked at."""
+"""The kinds that are checked."""
 Find = Callable[[Ref], Manifest | None]
 
 
 class Watchman:
-    """`wrong` is what he found, in the order in which he did; `ledger` what he knows, with its `stale`."""
+    """Applies the oracles; `wrong` holds the failures in the order of their discovery, `ledger` the record."""
 
     def __init__(self, setting: Setting, mark: str, stale: float = 1.0) -> None:
         self.ledger = Ledger(setting, mark, stale)
@@ -49,11 +49,11 @@ class Watchman:
         self._known: set[str] = set()
 
     def say(self, words: Iterable[str]) -> None:
-        """Remember what is wrong; "" is nothing."""
+        """Record failures; "" is none."""
         self.wrong |= dict.fromkeys(filter(None, words))
 
     def stored(self, ref: Ref, manifest: Manifest, now: float, *, gone: bool = False) -> None:
-        """See an object as it is stored, or that it is gone."""
+        """Check an object as it is stored, or record its deletion."""
         if ref.cluster == UPPER:
             self.ledger.note(ref, manifest, now, gone=gone)
         elif is_marked(manifest, self.ledger.mark):
@@ -69,20 +69,20 @@ class Watchman:
                 self.say(oracles.borrowed(ref, manifest, self.ledger))
 
     def _read(self, ref: Ref, raw: bytes, now: float) -> None:
-        """Look for words that do not belong there; what was there before is no news."""
+        """Search an object for markers that do not belong there; one that it already had is reported only once."""
         for words, word in oracles.leaks(ref, raw, self.ledger, now):
             if (ref, word) not in self._told:
                 self.say([words])
         self._told |= {(ref, word) for word, _ in self.ledger.marks.found(raw)}
 
     def wrote(self, verb: str, ref: Ref, seen: Manifest, find: Find) -> None:
-        """See a write of the engine's to something below; `find` gives objects as they are."""
+        """Check a write of the engine to a lower object; `find` returns objects in their current state."""
         above = self.ledger.places.above(ref.cluster, ref.namespace)
         is_wanted = bool(above) and find(Ref(UPPER, ref.kind, above, ref.name)) is not None
         self.say([oracles.touched(verb, ref, seen, self.ledger, is_wanted=is_wanted)])
 
     def look(self, sight: lateness.Sight, now: float, *, blurred: bool) -> None:
-        """Look at what is due and what is lost; while it is `blurred` the engine cannot know, and nothing is due."""
+        """Check what is due and what is lost; while `blurred`, the engine cannot know the state, and nothing is due."""
         if blurred:
             self.lateness.excuse()
         else:
@@ -91,7 +91,7 @@ class Watchman:
         self.say(lateness.lost(sight, self.ledger))
 
     def look_at_the_end(self, below: Mapping[str, Mapping[Kind, list[Manifest]]], find: Find, now: float) -> None:
-        """Look at what is in the lowers when nothing is to be done any more."""
+        """Check the objects in the lower clusters once the engine has nothing to do any more."""
         self.say(oracles.changed(((ref, find(ref)) for ref in self.ledger.strangers), self.ledger))
         for lower, held in below.items():
             for kind in (SECRET, CONFIG_MAP, SERVICE_ACCOUNT):

@@ -1,13 +1,14 @@
-"""The engine on clusters in memory, in virtual time: sequences at random, with faults, held against a model.
+"""Random sequences of user actions and faults for the engine on clusters in memory, in virtual time, against a model.
 
     .venv/bin/python -m bench.model.sequences [--count 20000] [--seed 1] [--jobs 2]
     .venv/bin/python -m bench.model.sequences --replay 4711
     .venv/bin/python -m bench.model.sequences --actions "pod:3 crash:0 delete:0"
 
-Somebody makes, changes, deletes and makes anew pods and all that pods depend on; kubelets run and end them; others
-kill, edit and take names; clusters go away and come back, writes are dropped, lost, late or refused, watches are late,
-deaf or repeat themselves; the file is edited and the engine crashes. In the end everything has to be as the model says.
-A sequence that goes wrong is printed with its seed, cut down to what it takes.
+Users create, change, delete and recreate pods and all objects that pods depend on; kubelets run and end pods; other
+clients delete and edit lower objects and create objects with the same names. Clusters become unreachable and return;
+writes are dropped, late or refused, or their answers are lost; watches are late, miss events or repeat them; the
+topology file is edited and the engine crashes. In the end the clusters must be as the model requires. A sequence that
+fails is printed with its seed, reduced to the actions that are needed to show the failure.
 """
 
 import argparse
@@ -28,13 +29,13 @@ _CHUNK = 50
 
 
 def unburdened() -> None:
-    """Collect garbage seldom: a sequence leaves little, and that all at once."""
+    """Run the garbage collector rarely, because a sequence leaves little garbage, and all at once."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
 def tried(seed: int) -> tuple[int, str]:
-    """Play the sequence of a seed: give how many actions it has, and what is wrong, with the fewest that show it."""
+    """Play the sequence of a seed; return its number of actions, and the failure with the fewest actions."""
     sequence = thought_up(seed)
     words = wrong(sequence)
     if not words:
@@ -45,13 +46,13 @@ def tried(seed: int) -> tuple[int, str]:
 def campaign(
     seeds: range, jobs: int, trial: Callable[[int], tuple[int, str]] = tried, chunk: int = _CHUNK
 ) -> Iterator[tuple[int, str]]:
-    """Play many, in several processes; what is wrong is printed as it comes.
+    """Play many sequences in several processes; failures are printed as they occur.
 
     Args:
-        seeds: of the sequences.
-        jobs: how many processes.
-        trial: plays the sequence of a seed, as `tried` does; a function of a module, that other processes find.
-        chunk: how many sequences a process gets at a time.
+        seeds: the seeds of the sequences.
+        jobs: the number of processes.
+        trial: plays the sequence of a seed, as `tried` does; a function of a module, so that other processes find it.
+        chunk: the number of sequences that a process gets at a time.
     """
     with multiprocessing.Pool(jobs, unburdened) as pool:
         for actions, words in pool.imap_unordered(trial, seeds, chunk):
@@ -61,7 +62,7 @@ def campaign(
 
 
 def replay(actions: list[Action]) -> int:
-    """Play one sequence, and say what is wrong and what it takes, and return the exit code."""
+    """Play one sequence, and print its failure and the actions that are needed to show it; return the exit code."""
     print("actions:", *actions)
     words = wrong(actions)
     if words:
@@ -71,7 +72,7 @@ def replay(actions: list[Action]) -> int:
 
 
 def main() -> int:
-    """Read the arguments, go through the sequences, keep the result, and return the exit code."""
+    """Parse the arguments, play the sequences and store the result; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")

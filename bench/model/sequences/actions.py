@@ -1,7 +1,7 @@
-"""What somebody does to the clusters of a stage: users above, kubelets and strangers below, networks, crashes, edits.
+"""Actions on the clusters of a stage: of users, kubelets and other owners, and faults of networks, engine and file.
 
-An action is a sort and a number that says to what, and how; where it does not apply, nothing happens. So a sequence
-stays one when actions are left out of it, and the same seed always gives the same.
+An action is a sort and a number that determines its object and its details; an action that does not apply has no
+effect. So a sequence stays valid if actions are removed from it, and the same seed always gives the same sequence.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ from tensile.objects import (
 
 FAULTS: tuple[Fault, ...] = ("dropped", "lost", "late", "slow", "conflict", "throttled", "denied")
 RANGE = 120
-"""Numbers of actions are below this: it has every small divisor."""
+"""The upper bound of the numbers of actions: it has every small divisor."""
 SORTS = (
     "pod", "pod", "pod", "pod", "delete", "delete", "again", "again", "serve", "change", "change", "unmake",
     "run", "run", "run", "end", "kill", "evict", "drift", "unseat", "stranger", "stranger", "leave",
@@ -60,7 +60,7 @@ _ORIGINALS = (*_EDITABLE[:6], (CLAIM, CLAIMS[0]))
 
 
 class Action(NamedTuple):
-    """One thing that happens: its sort, and a number that says to what, and how."""
+    """One action: its sort, and a number that determines its object and its details."""
 
     sort: str
     number: int
@@ -70,18 +70,18 @@ class Action(NamedTuple):
 
 
 def thought_up(seed: int, most: int = 30) -> list[Action]:
-    """Think up a sequence; the same seed gives the same."""
+    """Return the sequence of a seed; the same seed gives the same sequence."""
     die = Random(seed)
     return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
 
 
 def read(words: Iterable[str]) -> list[Action]:
-    """Read actions as they are printed: SORT:NUMBER."""
+    """Parse actions in their printed form, SORT:NUMBER."""
     return [Action(sort, int(number)) for sort, _, number in (one.partition(":") for one in words)]
 
 
 class Play:
-    """Carries actions out on a stage, and tells the model what it cannot see there."""
+    """Carries actions out on a stage, and informs the model of what it cannot see there."""
 
     def __init__(self, stage: Stage, model: Model) -> None:
         self.stage = stage
@@ -116,7 +116,7 @@ class Play:
         }
 
     async def carry_out(self, action: Action) -> None:
-        """Do one thing, and let a little time pass."""
+        """Carry out one action, and let a little time pass."""
         if action.sort in self._longer:
             await self._longer[action.sort](action.number)
         elif action.sort in _WATCHES:
@@ -126,7 +126,7 @@ class Play:
         if action.sort != "steps":
             await self.stage.pause(action.number % 5)
 
-    # What users do above.
+    # Actions of users.
 
     def _make(self, name: str, number: int) -> None:
         """Bind a pod that refers to other objects, and create those that are missing."""
@@ -159,25 +159,25 @@ class Play:
             self.stage.clusters[UPPER].place(kind, {"metadata": meta, **body})
 
     async def _delete(self, number: int) -> None:
-        """Ask for a pod's end, as kubectl does, sometimes by force."""
+        """Delete a pod as kubectl does, sometimes by force."""
         await self._ask(UPPER, POD, PODS[number % 3], (None, 5, None, 0)[number // 3 % 4])
 
     def _again(self, number: int) -> None:
-        """Replace a pod by another of its name at once."""
+        """Replace a pod immediately by another with its name."""
         name = PODS[number % 3]
         if self._find(UPPER, POD, name) is not None:
             self.stage.clusters[UPPER].vanish(_ref(UPPER, POD, name))
             self._make(name, number // 3)
 
     def _anew(self, number: int) -> None:
-        """Replace a pod and its claim, whatever uses that, by others of their names at once."""
+        """Replace a pod and its claim, even if that is in use, immediately by others with their names."""
         for kind, name in ((POD, PODS[number % 3]), (CLAIM, CLAIMS[0])):
             if self._find(UPPER, kind, name) is not None:
                 self.stage.clusters[UPPER].vanish(_ref(UPPER, kind, name))
         self._make(PODS[number % 3], number // 3)
 
     def _serve(self, number: int) -> None:
-        """Create a Service, and its endpoints."""
+        """Create a Service and its EndpointSlice."""
         ports = [{"name": "http", "port": 80 + number % 3, "protocol": "TCP"}]
         spec = {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": ports, "selector": {"app": "x"}}
         self._provide(SERVICE, SERVICES[0], {"spec": spec})
@@ -186,11 +186,11 @@ class Play:
         self._provide(ENDPOINT_SLICE, SLICES[0], body)
 
     def _change(self, number: int) -> None:
-        """Change what an object above says."""
+        """Change the content of an upper object."""
         self._edit(UPPER, *_EDITABLE[number % len(_EDITABLE)], number)
 
     async def _unmake(self, number: int) -> None:
-        """Delete something that pods may need; every other time another of its name is there at once."""
+        """Delete an object that pods may need; every other time it is recreated immediately."""
         kind, name = _ORIGINALS[number % len(_ORIGINALS)]
         found = self._find(UPPER, kind, name)
         await self._ask(UPPER, kind, name)
@@ -198,10 +198,10 @@ class Play:
             meta = {key: value for key, value in metadata(found).items() if key in ("name", "namespace", "labels")}
             self.stage.clusters[UPPER].place(kind, {**found, "metadata": meta})
 
-    # What happens below.
+    # Actions in lower clusters.
 
     def _phase(self, number: int, phase: str) -> None:
-        """Write a pod's status as its kubelet does; one that ended stays so."""
+        """Write a pod's status as its kubelet does; a pod that ended keeps its phase."""
         for lower, found in self._mirrors(PODS[number % 3]):
             if (found.get("status") or {}).get("phase") not in ENDED and found["spec"].get("nodeName"):
                 ready = [{"type": "Ready", "status": str(phase == "Running")}]
@@ -222,14 +222,14 @@ class Play:
             await self._ask(lower, POD, PODS[number % 3])
 
     def _drift(self, number: int) -> None:
-        """Edit a copy."""
+        """Edit a mirrored object in the lower cluster."""
         kind, name = _EDITABLE[number % len(_EDITABLE)]
         for lower in LOWERS:
             if self.model.ours(lower, kind, name):
                 self._edit(lower, kind, name, DRIFTED)
 
     async def _unseat(self, number: int) -> None:
-        """Delete a copy."""
+        """Delete a mirrored object in the lower cluster."""
         kind, name = _ORIGINALS[number % len(_ORIGINALS)]
         for lower in LOWERS:
             found = self.model.ours(lower, kind, name)
@@ -238,7 +238,7 @@ class Play:
                 await self._ask(lower, kind, name)
 
     def _stranger(self, number: int) -> None:
-        """Put something of somebody else under a name that is free below, with marks like ours or without."""
+        """Create another owner's object with an unused name in a lower cluster, sometimes with forged marks."""
         every = (*_ORIGINALS, (POD, PODS[0]), (POD, PODS[1]), (POD, PODS[2]))
         kind, name = every[number % len(every)]
         lower = LOWERS[number // 2 % 2]
@@ -254,21 +254,21 @@ class Play:
         self.model.strangers[Ref(lower, kind, meta.get("namespace", ""), meta["name"])] = stored
 
     def _leave(self, number: int) -> None:
-        """Delete a stranger's object."""
+        """Delete another owner's object."""
         found = [ref for ref in sorted(self.model.strangers) if ref.kind != NAMESPACE]
         if found:
             ref = found[number % len(found)]
             self.stage.clusters[ref.cluster].vanish(ref)
             del self.model.strangers[ref]
 
-    # What goes wrong in between.
+    # Faults.
 
     def _fault(self, number: int) -> None:
-        """Fail one of the next writes."""
+        """Let one of the next writes fail."""
         self.stage.ways[CLUSTERS[number % 3]].faults.append(FAULTS[number // 3 % len(FAULTS)])
 
     def _linger(self, number: int) -> None:
-        """Let pods of a lower cluster take their time to end, or not any more."""
+        """Let pods of a lower cluster stay terminating, or let them end again."""
         nature = self.stage.natures[LOWERS[number % 2]]
         nature.lingers = not nature.lingers
         nature.enqueue_all()
@@ -289,12 +289,12 @@ class Play:
             _disturb(line, action.sort)
 
     async def _crash(self, _number: int) -> None:
-        """End the engine wherever it is, and start another."""
+        """End the engine at any point of its work, and start another."""
         await self.stage.crash()
         await self.stage.start()
 
     def _mirrors(self, name: str) -> list[tuple[str, Manifest]]:
-        """Return our pods of a name below, and where they are."""
+        """Return the engine's lower pods of a name, and their lower clusters."""
         found = [(lower, self.model.ours(lower, POD, name)) for lower in LOWERS]
         return [(lower, pod) for lower, pod in found if pod]
 
@@ -302,7 +302,7 @@ class Play:
         return self.stage.find(_ref(cluster, kind, name))
 
     async def _ask(self, cluster: str, kind: Kind, name: str, grace: int | None = None) -> None:
-        """Delete an object, if it is there, as somebody does who asks once."""
+        """Delete an object, if it exists, with a single request."""
         found = self._find(cluster, kind, name)
         if found is not None:
             await self.stage.clusters[cluster].delete(_ref(cluster, kind, name), uid=uid(found), grace=grace)
@@ -313,7 +313,7 @@ class Play:
 
     def _alter(self, cluster: str, kind: Kind, name: str, change: Manifest) -> None:
         def lay_over(found: Manifest) -> None:
-            """Lay a change over an object, two levels deep."""
+            """Merge a change into an object, two levels deep."""
             for section, value in change.items():
                 found[section] = {**(found.get(section) or {}), **value} if section in ("spec", "metadata") else value
             if "labels" in change.get("metadata", {}):
@@ -326,7 +326,7 @@ class Play:
 
 
 def _disturb(line: Line, how: str) -> None:
-    """Do to a watch what an action is about."""
+    """Disturb a watch as an action requires."""
     match how:
         case "hold" | "slow":
             line.is_held = True
@@ -349,7 +349,7 @@ def _claim(storage_class: str) -> Manifest:
 
 
 def _body(kind: Kind) -> Manifest:
-    """Return what a stranger's object needs to be one."""
+    """Return the fields that another owner's object needs to be valid."""
     match kind.name:
         case "Pod":
             return {"spec": {"containers": [{"name": "c", "image": "other:1"}], "nodeName": "n1"}}
@@ -363,7 +363,7 @@ def _body(kind: Kind) -> Manifest:
 
 
 def _forged(how: int) -> Manifest:
-    """Return no marks, our label alone, or all our marks, which somebody else wrote."""
+    """Return no ownership marks, the label alone, or all marks, written by another client."""
     notes = {UPPER_UID: "somebody's"} if how > 1 else {}
     return {"labels": {OWNER_LABEL: OWNER.mark}, "annotations": notes} if how else {}
 

@@ -1,11 +1,11 @@
-"""What objects say, by number: the same on real control planes and in memory."""
+"""The contents of objects by number, the same on real control planes and in memory."""
 
 from bench.kit.oracles import Manifest
 from bench.model.sequences.model import LABEL
 from tensile.objects import Kind
 
 DRIFTED = 999
-"""The number of no action: what another client writes to the lower cluster."""
+"""A number that no action has: the content that another client writes to the lower cluster."""
 
 
 def content(kind: Kind, number: int) -> Manifest:
@@ -25,5 +25,5 @@ def content(kind: Kind, number: int) -> Manifest:
 
 
 def endpoints(number: int) -> list[Manifest]:
-    """Return the one endpoint that a Service has, ready or not."""
+    """Return the one endpoint of a Service, ready or not."""
     return [{"addresses": [f"10.1.0.{1 + number % 250}"], "conditions": {"ready": bool(number % 2)}}]

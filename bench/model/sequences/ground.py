@@ -1,7 +1,7 @@
-"""A namespace on real control planes, as the model sees it, and what somebody does there.
+"""A namespace on real control planes, in the form that the model expects, and the actions there.
 
-The names are those of every stage, whatever the namespace and its nodes are called, so that the same model holds. There
-are no claims: nobody makes volumes on these clusters.
+Object names are those of every stage, whatever the names of the namespace and its nodes, so that the same model can be
+used. There are no claims, because no driver provisions volumes on these clusters.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ _EDITABLE = (*_THINGS, (POD, PODS[0]), (POD, PODS[1]))
 
 
 class Snapshot(NamedTuple):
-    """What is in a namespace at one moment, by names that are the same for every sequence: a stage for the model."""
+    """The objects of a namespace at one moment, by the same names for every sequence: a stage for the model."""
 
     objects: dict[Ref, Manifest]
     sights: list[Sight]
     defects: tuple[str, ...] = ()
-    ways: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
+    ways: dict[str, Any] = {}  # noqa: RUF012 - it is never changed
 
     def find(self, ref: Ref) -> Manifest | None:
         """Return an object."""
@@ -59,9 +59,10 @@ class Snapshot(NamedTuple):
 
 
 class RealNamespace:
-    """Carries actions out in a scene, and tells the model what cannot be seen there.
+    """Carries actions out in a scene, and informs the model of what cannot be seen there.
 
-    `deleted` has the UIDs of what users have deleted above, `strangers` those of what others have ever had below.
+    `deleted` holds the UIDs of the upper objects that users have deleted, and a second set those of all objects that
+    other owners ever had in the lower clusters.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -88,11 +89,11 @@ class RealNamespace:
 
     @property
     def sorts(self) -> frozenset[str]:
-        """What can be done here."""
+        """The sorts of actions that are possible here."""
         return frozenset(self._sorts)
 
     async def carry_out(self, action: Action) -> None:
-        """Do one thing; what Kubernetes refuses, because somebody else was there first, does not happen."""
+        """Carry out one action; it has no effect if Kubernetes refuses it because of another client's write."""
         with suppress(Refused):
             await self._sorts[action.sort](action.number)
         await asyncio.sleep(action.number % 5 * 0.01)
@@ -104,7 +105,7 @@ class RealNamespace:
         return list(dict.fromkeys([*self.model.wrong(), *misdeeds(self._past())]))
 
     async def look(self) -> Snapshot:
-        """Return everything there is."""
+        """Return a snapshot of all objects."""
         nodes = {node: lower for lower, node in self.scene.rig.nodes.items()}
         found: dict[Ref, Manifest] = {}
         for cluster in (ABOVE, *LOWERS):
@@ -117,7 +118,7 @@ class RealNamespace:
         return Snapshot(found, [one._replace(cluster=_cluster(one.cluster)) for one in self._sights()])
 
     def story(self) -> list[str]:
-        """Say, a line each, what the pods went through and what the engine wrote, for a person to read."""
+        """Return the history of the pods and the engine's writes, one per line, for a person to read."""
         said = [f"{one.cluster} {one.type} {_words(one.pod)}" for one in self._sights()]
         return said + [f"{one.asked} {one.asked.uid} {one.fault} {one.status}" for one in self._past().writes]
 
@@ -132,11 +133,11 @@ class RealNamespace:
         return Past(sights, writes, self.deleted, self.model.killed, self.strangers, phases)
 
     def _sights(self) -> list[Sight]:
-        """Return what was seen of pods above and of ours below."""
+        """Return the observed states of upper pods and of the engine's lower pods."""
         mark = self.scene.rig.mark
         return [one for one in self.scene.sights if one.cluster == ABOVE or labels(one.pod).get(OWNER) == mark]
 
-    # What users do above.
+    # Actions of users.
 
     async def _make(self, name: str, number: int) -> None:
         """Create a pod that refers to other objects, and those of them that are missing."""
@@ -162,12 +163,12 @@ class RealNamespace:
         self.deleted.add(uid(answer) if metadata(answer).get("uid") else answer["details"]["uid"])
 
     async def _again(self, number: int) -> None:
-        """Replace a pod by another of its name at once."""
+        """Replace a pod immediately by another with its name."""
         await self._delete(POD, PODS[number % 3], 0)
         await self._make(PODS[number % 3], number // 3)
 
     async def _serve(self, number: int) -> None:
-        """Create a Service, and its endpoints."""
+        """Create a Service and its EndpointSlice."""
         spec = {"ports": [{"name": "http", "port": 80 + number % 3, "protocol": "TCP"}]}
         await self._provide(SERVICE, SERVICES[0], {"spec": spec})
         marks = {"kubernetes.io/service-name": SERVICES[0]}
@@ -175,16 +176,16 @@ class RealNamespace:
         await self._provide(ENDPOINT_SLICE, SLICES[0], body)
 
     async def _unmake(self, number: int) -> None:
-        """Delete something that pods may need; every other time it is made anew at once."""
+        """Delete an object that pods may need; every other time, a ConfigMap or Secret is recreated immediately."""
         kind, name = _THINGS[number % len(_THINGS)]
         await self._delete(kind, name)
         if number % 2 and kind in (CONFIG_MAP, SECRET):
             await self._put(ABOVE, kind, name, {"data": {"k": "Mg=="}})
 
-    # What happens below.
+    # Actions in lower clusters.
 
     async def _end(self, name: str, grace: int | None) -> None:
-        """Delete a lower pod, at once or as kubectl does."""
+        """Delete a lower pod, by force or as kubectl does."""
         for lower in LOWERS:
             found = await self._ours(lower, POD, name)
             if found:
@@ -192,7 +193,7 @@ class RealNamespace:
                 await self._remove(lower, POD, name, grace)
 
     async def _drift(self, number: int) -> None:
-        """Edit a copy."""
+        """Edit a mirrored object in the lower cluster."""
         kind, name = _EDITABLE[number % len(_EDITABLE)]
         for lower in LOWERS:
             found = await self._ours(lower, kind, name)
@@ -200,14 +201,14 @@ class RealNamespace:
                 await self._edit(lower, kind, name, DRIFTED, uid(found))
 
     async def _unseat(self, number: int) -> None:
-        """Delete a copy."""
+        """Delete a mirrored object in the lower cluster."""
         kind, name = _THINGS[number % len(_THINGS)]
         for lower in LOWERS:
             if await self._ours(lower, kind, name):
                 await self._remove(lower, kind, name)
 
     async def _stranger(self, number: int) -> None:
-        """Put something of somebody else under a name that is free below, with marks like ours or without."""
+        """Create another owner's object with an unused name in a lower cluster, sometimes with forged marks."""
         kind, name = _THINGS[number % len(_THINGS)]
         lower = LOWERS[number // 6 % 2]
         body = {"metadata": self._forged(number // 12 % 3), **_body(kind)}
@@ -216,7 +217,7 @@ class RealNamespace:
         self.strangers.add(uid(made))
 
     async def _leave(self, number: int) -> None:
-        """Delete a stranger's object."""
+        """Delete another owner's object."""
         found = sorted(self.model.strangers)
         if found:
             ref = found[number % len(found)]
@@ -224,12 +225,12 @@ class RealNamespace:
             del self.model.strangers[ref]
 
     def _forged(self, how: int) -> Manifest:
-        """Return no marks, our label alone, or all our marks, which somebody else wrote."""
+        """Return no ownership marks, the label alone, or all marks, written by another client."""
         notes = {UPPER_UID: "somebody's"} if how > 1 else {}
         return {"labels": {OWNER: self.scene.rig.mark}, "annotations": notes} if how else {}
 
     async def _ours(self, lower: str, kind: Kind, name: str) -> Manifest | None:
-        """Return what the engine has below under a name."""
+        """Return the engine's lower object of a name."""
         with suppress(Refused):
             found = await self.scene.rig.sites[lower].call("GET", self._path(kind, name))
             is_marked = labels(found).get(OWNER) == self.scene.rig.mark
@@ -245,7 +246,7 @@ class RealNamespace:
         return await self.scene.rig.sites[cluster].call("POST", self._path(kind), {**body, "metadata": meta})
 
     async def _edit(self, cluster: str, kind: Kind, name: str, number: int, of: str = "") -> None:
-        """Change what an object says, whichever has that name, or the one of that UID alone."""
+        """Change the content of the object of that name, or only of the one with that UID."""
         body = content(kind, number)
         fence = {"metadata": {**body.get("metadata", {}), "uid": of}} if of else {}
         await self.scene.rig.sites[cluster].call("PATCH", self._path(kind, name), {**body, **fence}, MERGE)
@@ -259,7 +260,7 @@ class RealNamespace:
 
 
 def _body(kind: Kind) -> Manifest:
-    """Return what a stranger's object needs to be one."""
+    """Return the fields that another owner's object needs to be valid."""
     match kind.name:
         case "Service":
             return {"spec": {"ports": [{"port": 1}]}}
@@ -269,14 +270,14 @@ def _body(kind: Kind) -> Manifest:
 
 
 def _plain(found: Manifest, nodes: dict[str, str]) -> Manifest:
-    """Return an object as it is in a list, a pod of the upper cluster with the lower's name for its node's."""
+    """Return an object in the form that it has in a list, with its node's name replaced as `nodes` maps it."""
     plain = {field: value for field, value in found.items() if field not in ("apiVersion", "kind")}
     node = (found.get("spec") or {}).get("nodeName")
     return {**plain, "spec": {**found["spec"], "nodeName": nodes[node]}} if node in nodes else plain
 
 
 def _words(pod: Manifest) -> str:
-    """Return of a pod what matters in a story."""
+    """Return the parts of a pod that matter in a history."""
     meta, phase = metadata(pod), (pod.get("status") or {}).get("phase")
     ending = " ending" if "deletionTimestamp" in meta else ""
     return f"{meta['name']} {meta['uid']} of {upper_uid_of(pod) or 'itself'} {phase}{ending} {meta['resourceVersion']}"

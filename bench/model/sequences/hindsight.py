@@ -1,7 +1,7 @@
-"""What an engine on real control planes must not have done, told afterwards from its writes and from what watches saw.
+"""Actions that an engine on real control planes must not have taken, found later in its writes and in observed states.
 
-Nobody can stop the clocks of three clusters to look before a write is carried out, as the model does in memory. But
-some things never become right later: a pod that was deleted stays so, one that lives at the end has lived all along.
+The clocks of three clusters cannot be stopped to check a write before it is carried out, as the model does in memory.
+But some facts never change later: a deleted pod stays deleted, and a pod that exists at the end existed all along.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,11 +15,12 @@ from tensile.sandbox.state import UPPER
 
 
 class Past(NamedTuple):
-    """What became of a namespace.
+    """The history of a namespace.
 
-    `sights` are of the upper cluster's pods and of ours below, `writes` the engine's. The rest are UIDs: `deleted` of
-    objects that users above have deleted, `killed` of upper pods whose copies others have ended, `strangers` of what
-    others have below; `phases` says by upper UIDs what kubelets told.
+    `sights` are the observed states of upper pods and of the engine's lower pods, `writes` those of the engine. The
+    rest are UIDs: `deleted` of objects that users have deleted in the upper cluster, `killed` of upper pods whose lower
+    pods other clients have ended, and those of other owners' lower objects. `phases` maps upper UIDs to the phases that
+    kubelets reported.
     """
 
     sights: list[Sight]
@@ -31,7 +32,7 @@ class Past(NamedTuple):
 
 
 def misdeeds(past: Past) -> list[str]:
-    """Return what must not have been done."""
+    """Return the actions that must not have been taken."""
     below = [sight for sight in past.sights if sight.cluster != UPPER]
     above = [sight for sight in past.sights if sight.cluster == UPPER]
     said = [*histories.lived_twice(below), *histories.reverted(above), *histories.unfenced(past.writes)]
@@ -42,7 +43,7 @@ def misdeeds(past: Past) -> list[str]:
 
 
 def _ended_unasked(past: Past, above: list[Sight], below: list[Sight]) -> Iterator[str]:
-    """No upper pod goes that nobody deleted, and no lower pod whose upper one lives on to the end."""
+    """Yield deletions of upper pods that no user deleted, and of lower pods whose upper pods exist to the end."""
     living = {uid_of(pod) for pod in _last(above) if _lives(pod)}
     owners = {uid_of(sight.pod): upper_uid_of(sight.pod) for sight in below}
     for asked in (one.asked for one in past.writes if one.is_done and one.asked.verb == "delete"):
@@ -55,7 +56,10 @@ def _ended_unasked(past: Past, above: list[Sight], below: list[Sight]) -> Iterat
 
 
 def _made_up(past: Past, above: list[Sight]) -> Iterator[str]:
-    """A pod is told to be only what its kubelet said, or lost where others ended it, or ended once it was deleted."""
+    """Yield phases of upper pods that no kubelet reported.
+
+    Failed is allowed if other clients ended the lower pod, or if the upper pod was deleted.
+    """
     for pod in (sight.pod for sight in above):
         uid, phase = uid_of(pod), (pod.get("status") or {}).get("phase", "Pending")
         may_fail = uid in past.killed or uid in past.deleted
@@ -64,7 +68,7 @@ def _made_up(past: Past, above: list[Sight]) -> Iterator[str]:
 
 
 def _last(sights: Iterable[Sight]) -> list[Manifest]:
-    """Return each pod as it was seen last, without those that are gone."""
+    """Return the last observed state of each pod that is not deleted."""
     found = {uid_of(sight.pod): sight for sight in sights}
     return [sight.pod for sight in found.values() if sight.type != "DELETED"]
 

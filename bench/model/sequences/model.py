@@ -1,8 +1,9 @@
-"""What has to be in the end, whatever went wrong meanwhile, and what must not be done at any moment.
+"""The model: what must be true in the end, whatever went wrong before, and what must not be done at any moment.
 
-The model knows nothing of how the engine works: it holds what is asked for above and what others have below against
-what is there. Where two outcomes are right, it takes both: a pod that somebody killed below before it was told as
-running is made anew, or called lost; nothing else is.
+The model knows nothing of how the engine works: it compares the objects that exist with the desired state in the upper
+cluster and with the objects of other owners in the lower clusters. If two outcomes are right, it accepts both: a pod
+that another client deleted in the lower cluster before it was reported as running is recreated, or reported as lost. No
+other outcomes are accepted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ PODS, MAPS, SECRETS = ("p0", "p1", "p2"), ("m0", "m1"), ("s0",)
 CLAIMS, ACCOUNTS, SERVICES, SLICES = ("c0",), ("a0",), ("v0",), ("v0-1",)
 LABEL = "team"
 SPACE, LOWERS = "shop", ("lower-a", "lower-b")
-"""The namespace in which everything happens, and the lower clusters, whose virtual nodes are called as they are."""
+"""The namespace of all objects, and the lower clusters, whose virtual nodes have the same names."""
 _COPIED = (*((CONFIG_MAP, name) for name in MAPS), (SECRET, SECRETS[0]), (SERVICE_ACCOUNT, ACCOUNTS[0]))
 _CONTENT = {
     CONFIG_MAP: ("data",),
@@ -51,11 +52,12 @@ Need = tuple[Kind, str]
 
 
 class Model:
-    """What is known of a stage beyond what is on it, and what is wrong there.
+    """What is known of a stage beyond its objects, and what is wrong there.
 
-    `strangers` are objects of others as they were made; `killed` and `phases` are by upper UIDs: whose copies others
-    ended, and what kubelets said of whose pods. Once the file `is_edited`, a label may have become somebody else's who
-    set it while it was not ours to write. `mark` is the owner's.
+    Objects of other owners are kept as they were created. `killed` and `phases` are by upper UID: the objects whose
+    lower copies other clients ended, and the phases that kubelets reported for pods. Once the topology file
+    `is_edited`, a label may belong to another owner who set it while the engine must not write it. `mark` is the
+    owner's mark.
     """
 
     def __init__(self, mark: str) -> None:
@@ -69,11 +71,11 @@ class Model:
         self._stage: Stage | None = None
 
     def attach(self, stage: "Stage") -> None:
-        """Look at this stage from now on."""
+        """Observe this stage from now on."""
         self._stage = stage
 
     def made(self) -> None:
-        """Note that a pod was made above: where claims may live from now on."""
+        """Record, when a pod is created, in which lower clusters claims may have their data."""
         for name in CLAIMS:
             claim = self._find(UPPER, CLAIM, name)
             pods = [one for other in PODS if (one := self._find(UPPER, POD, other)) and (CLAIM, name) in needs(one)]
@@ -81,7 +83,7 @@ class Model:
                 self._homes.setdefault(uid(claim), set()).update(one["spec"]["nodeName"] for one in pods)
 
     def ours(self, lower: str, kind: Kind, name: str) -> Manifest | None:
-        """Return what the engine has below under a name, None for nothing, or a stranger's, whatever marks that has."""
+        """Return the engine's lower object of a name, None for none or for another owner's, whatever marks that has."""
         found = self._find(lower, kind, name)
         stranger = self.strangers.get(Ref(lower, kind, SPACE, name))
         if found is None or (stranger is not None and uid(stranger) == uid(found)):
@@ -91,7 +93,7 @@ class Model:
     # What must not be done.
 
     def look(self, verb: str, ref: Ref, content: Any) -> None:
-        """See a write of the engine's just before it is carried out: a body, a patch's body, or a deletion's UID."""
+        """Check a write just before it is carried out; `content` is a body, a patch's body, or a deletion's UID."""
         self.harms += [f"{verb} {ref}: {words}" for words in self._harm(verb, ref, content)]
 
     def _harm(self, verb: str, ref: Ref, content: Any) -> Iterator[str]:
@@ -109,7 +111,10 @@ class Model:
             yield from self._harm_of_end(ref, seen)
 
     def _harm_of_second_run(self, ref: Ref, body: Manifest) -> Iterator[str]:
-        """A pod that has run, as far as anybody above knows, is not made again; where its name is taken, it is not."""
+        """Yield a failure if a lower pod is created for an upper pod that has already run.
+
+        That is allowed as long as the upper pod is Pending, and has no effect if the name is taken.
+        """
         assert self._stage is not None
         above = self._find(UPPER, POD, ref.name) if self._stage.find(ref) is None else None
         if above is None or uid(above) != annotations(body)[UPPER_UID]:
@@ -118,7 +123,10 @@ class Model:
             yield f"runs a second time: {above['status'].get('phase')} above"
 
     def _harm_of_status(self, body: Manifest) -> Iterator[str]:
-        """A pod is told to be only what its own lower pod said, or lost, or ended once it was deleted."""
+        """Yield a failure if an upper pod gets a phase that no kubelet reported.
+
+        Failed is allowed if its lower pod was killed, and any phase if the upper pod is being deleted.
+        """
         upper_uid, phase = metadata(body).get("uid", ""), (body.get("status") or {}).get("phase")
         said = {"Pending", None, *self.phases.get(upper_uid, ())}
         above = next((one for name in PODS if (one := self._find(UPPER, POD, name)) and uid(one) == upper_uid), None)
@@ -141,7 +149,7 @@ class Model:
                 yield "there is data in it"
 
     def _harm_of_upper_end(self, seen: Manifest) -> Iterator[str]:
-        """An upper pod goes only where somebody deleted it, and its lower pod is gone."""
+        """Yield a failure if an upper pod is removed that no user deleted, or whose lower pod still exists."""
         if "deletionTimestamp" not in metadata(seen):
             yield "nobody deleted it"
         below = (self.ours(lower, POD, metadata(seen)["name"]) for lower in LOWERS)
@@ -149,7 +157,7 @@ class Model:
             yield "it still runs below"
 
     def _is_delayed(self, upper_uid: str) -> bool:
-        """Report whether a write that makes a pod's lower one came, or may come, after everybody gave it up."""
+        """Report whether a create of a pod's lower pod arrived, or may arrive, after the engine gave it up."""
         assert self._stage is not None
         delayed = (body for way in self._stage.ways.values() for body in way.delayed)
         return any(annotations(body).get(UPPER_UID) == upper_uid for body in delayed)
@@ -157,7 +165,7 @@ class Model:
     # What has to be in the end.
 
     def wrong(self) -> list[str]:
-        """Return in what the clusters are not as they have to be, and what must not have been done."""
+        """Return how the clusters differ from the required state, and what must not have been done."""
         assert self._stage is not None
         theirs = {uid(one) for one in self.strangers.values()}
         below = [one for one in self._stage.sights if one.cluster != UPPER and uid(one.pod) not in theirs]
@@ -182,7 +190,7 @@ class Model:
         return [*said, *self._unlike(name, above, self.ours(node, POD, name))] if above else said
 
     def _unlike(self, name: str, above: Manifest, below: Manifest | None) -> Iterator[str]:
-        """Yield in what a pod above is not as the one below."""
+        """Yield how an upper pod differs from its lower pod."""
         phase = above["status"].get("phase")
         if below is None:
             may_be_gone = phase in ENDED and (uid(above) in self.killed or phase in self.phases.get(uid(above), ()))
@@ -196,7 +204,7 @@ class Model:
             yield f"{name} has other labels below"
 
     def _is_kept_back(self, above: Manifest) -> bool:
-        """Report whether somebody else, or something that is missing, keeps a pod from being below."""
+        """Report whether another owner's object, or a missing one, prevents a pod from running in the lower cluster."""
         lower = above["spec"]["nodeName"]
         wanted = {(POD, metadata(above)["name"]), *needs(above)}
         if any(Ref(lower, kind, SPACE, name) in self.strangers for kind, name in wanted):
@@ -204,7 +212,7 @@ class Model:
         return any(self._is_missing(kind, name, lower) for kind, name in wanted if kind != POD)
 
     def _is_missing(self, kind: Kind, name: str, lower: str) -> bool:
-        """Report whether a pod of a lower cannot have an object that it needs."""
+        """Report whether a pod of a lower cluster cannot have an object that it needs."""
         found = self._find(UPPER, kind, name)
         if found is None or kind != CLAIM:
             return found is None
@@ -215,7 +223,7 @@ class Model:
         return elsewhere or uid(found) in self.killed or any(upper_uid_of(copy) != uid(found) for copy in copies)
 
     def _wrong_below(self, lower: str) -> Iterator[str]:
-        """Yield in what the copies in a lower cluster are not what pods there need."""
+        """Yield how the mirrored objects of a lower cluster differ from those that its pods need."""
         assert self._stage is not None
         if self._stage.find(Ref(UPPER, NODE, "", lower)) is None:
             yield f"there is no node {lower}"
@@ -230,16 +238,16 @@ class Model:
                 yield from self._wrong_copy(lower, *need)
             elif need not in useful and self.ours(lower, *need):
                 yield f"{need[0].name} {need[1]} is in {lower} for nobody"
-        if served or not (running or living):  # beside pods that have ended it stays as it is
+        if served or not (running or living):  # beside pods that have ended, it is left unchanged
             yield from self._wrong_service(lower, is_needed=bool(served))
 
     def _living(self, lower: str) -> list[Manifest]:
-        """Return the pods above that are to run in a lower cluster: what they need may be there before they do."""
+        """Return the upper pods that are to run in a lower cluster; what they need may be there before they are."""
         found = [one for name in PODS if (one := self._find(UPPER, POD, name))]
         return [one for one in found if one["spec"]["nodeName"] == lower and one["status"].get("phase") not in ENDED]
 
     def _wrong_copy(self, lower: str, kind: Kind, name: str) -> list[str]:
-        """Return in what a copy is not as pods that run need it."""
+        """Return how a mirrored object differs from the one that running pods need."""
         above, below = self._find(UPPER, kind, name), self.ours(lower, kind, name)
         if above is None or Ref(lower, kind, SPACE, name) in self.strangers:
             return []
@@ -248,7 +256,10 @@ class Model:
         return _differences(kind, name, above, below)
 
     def _wrong_service(self, lower: str, *, is_needed: bool) -> Iterator[str]:
-        """A Service and its endpoints are where pods of its namespace are; no endpoints go to a stranger's."""
+        """Yield failures of the Service and its endpoints in a lower cluster.
+
+        They exist if pods of their namespace do; no endpoints are added to a Service of another owner.
+        """
         above, slice_above = self._find(UPPER, SERVICE, SERVICES[0]), self._find(UPPER, ENDPOINT_SLICE, SLICES[0])
         below, slice_below = self.ours(lower, SERVICE, SERVICES[0]), self.ours(lower, ENDPOINT_SLICE, SLICES[0])
         is_taken = Ref(lower, SERVICE, SPACE, SERVICES[0]) in self.strangers
@@ -267,12 +278,12 @@ class Model:
             yield from _differences(ENDPOINT_SLICE, SLICES[0], slice_above, slice_below)
 
     def _is_confusing(self, lower: str) -> bool:
-        """Report whether a stranger's pod carries our label: that keeps Services there, and harms nobody."""
+        """Report whether another owner's pod has the engine's label: that keeps Services there, and does no harm."""
         pods = (one for ref, one in self.strangers.items() if (ref.cluster, ref.kind) == (lower, POD))
         return any(labels(one).get(OWNER_LABEL) == self._mark for one in pods)
 
     def _wrong_claims(self) -> Iterator[str]:
-        """A claim has one home, and is there where a pod runs that alone uses it."""
+        """Yield failures of claims: two copies, no copy of a bound claim, or a copy of a deleted claim."""
         for name in CLAIMS:
             above = self._find(UPPER, CLAIM, name)
             copies = [copy for lower in LOWERS if (copy := self.ours(lower, CLAIM, name))]
@@ -285,7 +296,7 @@ class Model:
                     yield f"claim {name} is left for nobody"
 
     def _is_to_go(self, copy: Manifest) -> bool:
-        """Report whether the upper cluster asked to delete the data of a claim, by its placeholder volume."""
+        """Report whether the upper cluster requests to delete a claim's data, by its placeholder volume."""
         assert self._stage is not None
         volume = self._stage.find(Ref(UPPER, VOLUME, "", f"pvc-{upper_uid_of(copy)}"))
         return volume is not None and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
@@ -301,7 +312,7 @@ def _lives(pod: Manifest) -> bool:
 
 
 def needs(pod: Manifest) -> Iterator[Need]:
-    """Yield what a pod of a play refers to."""
+    """Yield the objects that a pod of a play refers to."""
     for volume in pod["spec"].get("volumes") or ():
         if "configMap" in volume:
             yield CONFIG_MAP, volume["configMap"]["name"]
@@ -325,14 +336,14 @@ def _ports(service: Manifest) -> list[tuple[str, int]]:
 
 
 def _is_fenced(body: Any) -> bool:
-    """Report whether a patch carries a UID or a resourceVersion."""
+    """Report whether a patch carries a UID or a resourceVersion as a precondition."""
     if isinstance(body, list):
         return any(one["path"] in ("/metadata/uid", "/metadata/resourceVersion") for one in body)
     return bool({"uid", "resourceVersion"} & (body.get("metadata") or {}).keys())
 
 
 def is_about(seen: Manifest, content: Any) -> bool:
-    """Report whether a write would change this very object: its UID is in the fence."""
+    """Report whether a write would change exactly this object: its precondition has this UID."""
     if isinstance(content, str):
         return content == uid(seen)
     if isinstance(content, list):

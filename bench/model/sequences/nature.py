@@ -1,6 +1,6 @@
-"""What Kubernetes itself does in the clusters of a stage: schedules and ends pods, binds claims, frees what was in use.
+"""The controllers of Kubernetes itself: they schedule and end pods, bind claims, and release objects in use.
 
-Level by level, as its controllers do: a moment after anything changed, everything is looked at.
+They are level-triggered like the real ones: a moment after any change, they check all objects.
 """
 
 import asyncio
@@ -13,15 +13,18 @@ from tensile.reconcile.dryrun.cluster import DryRunCluster
 
 MOMENT = 0.06
 GIVES_AT_ONCE = "goes"
-"""The storage class whose volumes are made at once and deleted with their claims; others wait for a pod, and stay."""
+"""The storage class whose volumes are created immediately and deleted with their claims.
+
+Volumes of other classes are created when a pod uses the claim, and are retained.
+"""
 _BOUND = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
-"""What Kubernetes notes on a claim whose volume it chose."""
+"""The annotations that Kubernetes sets on a claim whose volume it chose."""
 Heard = Callable[[Kind, str, Manifest], None]
 _FOLLOWED = (POD, CLAIM, VOLUME, NAMESPACE)
 
 
 class Record:
-    """All objects of one kind that a cluster holds; `heard` is told of each change: PUT or DELETED, and the object."""
+    """All objects of one kind that a cluster holds, with a callback that receives PUT or DELETED and the object."""
 
     def __init__(self, kind: Kind, heard: Heard) -> None:
         self.held: dict[tuple[str, str], Manifest] = {}
@@ -29,24 +32,24 @@ class Record:
         self._heard = heard
 
     def get(self, _namespace: str, _name: str) -> bool:
-        """Describe that everything is told of."""
+        """Report that every object is known, so that every change is delivered."""
         return True
 
     def put(self, raw: bytes) -> None:
-        """Note an object that is new or changed."""
+        """Record an object that is new or changed."""
         found = orjson.loads(raw)
         self.held[metadata(found).get("namespace", ""), metadata(found)["name"]] = found
         self._heard(self._kind, "PUT", found)
 
     def remove(self, raw: bytes) -> None:
-        """Note an object's end."""
+        """Record the deletion of an object."""
         found = orjson.loads(raw)
         self.held.pop((metadata(found).get("namespace", ""), metadata(found)["name"]), None)
         self._heard(self._kind, "DELETED", found)
 
 
 class Nature:
-    """Kubernetes in one cluster. While it `lingers`, pods that are deleted take their time to end."""
+    """Kubernetes in one cluster; while it `lingers`, deleted pods stay terminating."""
 
     def __init__(self, cluster: DryRunCluster, heard: Heard) -> None:
         self.lingers = False
@@ -59,7 +62,7 @@ class Nature:
             cluster.follow(kind, record, lambda _manifest: True)
 
     def enqueue_all(self) -> None:
-        """Look at everything in a moment."""
+        """Check all objects in a moment."""
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(MOMENT, self._look)
 
@@ -79,14 +82,14 @@ class Nature:
             self._empty(space)
 
     def _run(self, pod: Manifest) -> None:
-        """Schedule a pod, and end it when that is asked for."""
+        """Schedule a pod, and remove it once it is deleted."""
         if "deletionTimestamp" in metadata(pod) and not self.lingers:
             self._cluster.vanish(self._ref(POD, pod))
         elif not pod["spec"].get("nodeName"):
             self._cluster.alter(self._ref(POD, pod), lambda found: found["spec"].update(nodeName="n1"))
 
     def _serve(self, claim: Manifest) -> None:
-        """Let a claim go that nobody uses; below, make the volume of one that has none."""
+        """Remove a deleted claim that is not in use; in a lower cluster, create the volume of a claim that has none."""
         if "deletionTimestamp" in metadata(claim):
             if not self._is_used(claim):
                 self._cluster.vanish(self._ref(CLAIM, claim))
@@ -115,7 +118,7 @@ class Nature:
         self._cluster.alter(self._ref(CLAIM, claim), lambda found: found.update({**bound, "metadata": meta}))
 
     def _reclaim(self, volume: Manifest) -> None:
-        """Bind a volume to its claim; without that, release it, and have it go when that is asked for."""
+        """Bind a volume to its claim; without a claim, release it, or remove it if that is requested."""
         holder = volume["spec"]["claimRef"]
         claim = self._records[CLAIM].held.get((holder["namespace"], holder["name"]))
         phase = (volume.get("status") or {}).get("phase")
@@ -135,7 +138,7 @@ class Nature:
         self._cluster.alter(self._ref(VOLUME, volume), lambda found: found.update(status={"phase": phase}))
 
     def _empty(self, space: Manifest) -> None:
-        """Delete what is in a namespace that was deleted, and then itself."""
+        """Delete the objects of a deleted namespace, and then the namespace."""
         if "deletionTimestamp" in metadata(space):
             for kind in (POD, CLAIM):
                 for found in self._all(kind):

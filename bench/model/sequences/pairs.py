@@ -1,11 +1,11 @@
-"""Two engines on one topology, one of which knows late what happens, and of one cluster later than of another.
+"""Two engines on one topology, one of which observes changes late, and those of one cluster later than of another.
 
     .venv/bin/python -m bench.model.sequences.pairs [--jobs 2]
 
-So it is when an engine that stood still goes on while another has taken its place, or when two run by accident: each
-write of the one is news to the other. A pod, or what a pod depends on, is replaced by another of its name; at each
-moment after that the watches of one of the two stop, and go on in one order or the other. The new one must not be
-harmed, nothing may run twice, and both come to rest.
+This happens when an engine that was suspended resumes after another has replaced it, or when two run by accident: each
+write of one is unexpected for the other. A pod, or an object that a pod depends on, is replaced by another with its
+name. At each moment after that, the watches of one of the two engines stop, and resume in one order or the other. The
+new object must not be harmed, no pod may run twice, and both engines come to rest.
 """
 
 import sys
@@ -22,11 +22,11 @@ from bench.model.sequences.stage import CLUSTERS, Stage
 
 NAME = "faults-pairs"
 ORDERS = {"above first": "go:0 wait:2 go:1 go:2", "below first": "go:1 go:2 wait:2 go:0"}
-"""In which order the watches of the late one go on; numbers are those of clusters."""
+"""The order in which the late engine's watches resume; numbers are those of clusters."""
 SINCE = {"nothing": "", "runs": "wait:1 run:0 wait:1", "is deleted": "wait:1 run:0 wait:1 linger:0 delete:0 wait:1"}
-"""What becomes of the new pod meanwhile."""
+"""What happens to the new pod while the watches are stopped."""
 STOPS = {"before": ("stop:0", "stop:1 stop:2"), "after": ("", "stop:0 stop:1 stop:2")}
-"""Which watches of the late one stop before another object has the name, and which after it."""
+"""Which of the late engine's watches stop before the object is replaced, and which after it."""
 _STEPS = range(0, 20, 4)
 
 
@@ -44,7 +44,7 @@ def pairs() -> Iterator[Named]:
 
 
 async def played(actions: Sequence[Action]) -> list[str]:
-    """Carry a play out with two engines at work, let both come to rest, and say what is wrong then."""
+    """Play a sequence with two running engines, let both come to rest, and return the failures."""
     stage, model, play = staged()
     late = Stage(model.look, stage)
     await stage.start()
@@ -71,7 +71,7 @@ def _tell(late: Stage, action: Action) -> None:
 
 
 def tried(pair: Named) -> str:
-    """Carry a play out, and say what is wrong in the end, "" for nothing."""
+    """Play a sequence; return its failures, "" for none."""
     return pair.said(in_no_time(partial(played, pair.actions)))
 
 

@@ -1,4 +1,4 @@
-"""One sequence from its first action to the verdict, in virtual time; and what of a sequence it takes to go wrong."""
+"""One sequence from its first action to the verdict, in virtual time; and the reduction of a sequence that fails."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -10,13 +10,13 @@ from bench.model.sequences.model import Model
 from bench.model.sequences.stage import OWNER, Stage
 
 LONG = 300.0
-"""Seconds after which everything that rests has been tried again."""
+"""Seconds after which every operation in back-off has been retried."""
 STILL = 20.0
-"""Seconds in which nothing may be written any more when everything is as it has to be."""
+"""Seconds in which nothing may be written any more once everything is as required."""
 
 
 def in_no_time(work: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[str]:
-    """Run something to its end on an event loop of its own, however long it sleeps."""
+    """Run a coroutine to its end on an event loop of its own, in virtual time."""
     found: list[str] = []
 
     @in_virtual_time
@@ -28,7 +28,7 @@ def in_no_time(work: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[str]:
 
 
 def staged() -> tuple[Stage, Model, Play]:
-    """Return a stage, the model of what has to be on it, and a player."""
+    """Return a stage, its model, and a player."""
     model = Model(OWNER.mark)
     stage = Stage(model.look)
     model.attach(stage)
@@ -36,7 +36,7 @@ def staged() -> tuple[Stage, Model, Play]:
 
 
 async def played(actions: Sequence[Action]) -> list[str]:
-    """Carry a sequence out with an engine at work, let everything come to rest, and say what is wrong then."""
+    """Play a sequence with a running engine, let everything come to rest, and return the failures."""
     stage, model, play = staged()
     await stage.start()
     try:
@@ -48,7 +48,7 @@ async def played(actions: Sequence[Action]) -> list[str]:
 
 
 async def ended(stage: Stage, model: Model) -> list[str]:
-    """Put right what is in the engine's way, wait until it has done what it has to, and say what is wrong."""
+    """End all faults, wait until the engine has finished its work, and return the failures."""
     await stage.recover()
     await stage.calm()
     if model.wrong():
@@ -59,12 +59,12 @@ async def ended(stage: Stage, model: Model) -> list[str]:
 
 
 def wrong(actions: Sequence[Action]) -> list[str]:
-    """Play a sequence, and say what is wrong in the end."""
+    """Play a sequence, and return its failures."""
     return in_no_time(partial(played, actions))
 
 
 def shrunk(actions: Sequence[Action], is_wrong: Callable[[Sequence[Action]], object] = wrong) -> list[Action]:
-    """Leave out of a sequence that goes wrong what it does not take: first halves, then ever smaller parts."""
+    """Remove the actions from a failing sequence that are not needed to fail: first halves, then smaller parts."""
     left, size = list(actions), max(len(actions) // 2, 1)
     while size:
         place = 0

@@ -1,10 +1,10 @@
-"""The same name, another object: deleted and made again at each moment of the engine's work on the one before.
+"""Objects that are replaced by another of the same name at each moment of the engine's work on the first one.
 
     .venv/bin/python -m bench.model.sequences.races [--jobs 2]
 
-A pod, or what a pod depends on, is replaced by another of its name so many half round trips after something began to be
-done about it, while watches are prompt, late or deaf. The new one must not be deleted, nor be given the status or the
-content of the old one; it runs in the end, and nothing of the old one is left.
+A pod, or an object that a pod depends on, is replaced by another with its name, a number of half round trips after the
+engine began to work on it, while watches are prompt, late or miss events. The new object must not be deleted, nor get
+the status or the content of the old one. It runs in the end, and nothing of the old one is left.
 """
 
 import sys
@@ -18,7 +18,7 @@ from bench.model.sequences.sharing import Named
 
 NAME = "faults-races"
 HERE, THERE = "90", "270"
-"""Numbers of actions that make pod p0 with everything that a pod can depend on, in either lower cluster."""
+"""Numbers of actions that create pod p0 with every object that a pod can depend on, in either lower cluster."""
 BEGUN = {
     "made": "",
     "runs": "wait:3 run:0 wait:3",
@@ -28,7 +28,7 @@ BEGUN = {
     "ended": "wait:3 run:0 wait:3 end:0",
     "killed": "wait:3 run:0 wait:3 kill:0",
 }
-"""What is going on with the pod."""
+"""The state of the pod when it is replaced."""
 WATCHES = {"prompt": "", "late above": "slow:0", "late below": "slow:1 slow:2", "deaf above": "miss:0"}
 COPIES = {
     "ConfigMap": "unmake:7",
@@ -64,7 +64,7 @@ def _of_copies() -> Iterator[Named]:
 
 
 def raced(race: Named) -> str:
-    """Run a race, and say what is wrong in the end, "" for nothing."""
+    """Run a race; return its failures, "" for none."""
     return race.said(wrong(race.actions))
 
 

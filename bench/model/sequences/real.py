@@ -1,12 +1,12 @@
-"""Sequences at random on real control planes: the engine as a process behind fault proxies, and the model of memory.
+"""Random sequences on real control planes: the engine as a process behind fault proxies, checked by the same model.
 
     .venv/bin/python -m bench.model.sequences.real [--count 200] [--seed 1] [--abreast 16] [--sandbox DIR]
 
-Each sequence has a namespace of its own, and many run at a time on one engine: somebody makes, changes, deletes and
-makes anew what is in it, ends, edits and removes copies below, and takes names there; one in four of the engine's
-writes in it is dropped, delayed, refused, or loses its answer. Every now and then all of them meet with a crash of the
-engine, or with a cluster whose connections break, whose watches are late, or that hangs. There are no claims: no driver
-makes volumes here. A sequence that goes wrong is printed with its seed and its story.
+Each sequence has a namespace of its own, and many run at a time on one engine. Users create, change, delete and
+recreate objects; other clients end, edit and delete the lower copies and create objects with the same names. One in
+four of the engine's writes in a namespace is dropped, delayed or refused, or loses its answer. From time to time the
+engine crashes for all sequences, or a cluster's connections break, its watches are late, or it hangs. There are no
+claims, because no driver provisions volumes here. A sequence that fails is printed with its seed and its history.
 """
 
 import argparse
@@ -43,10 +43,10 @@ FAULTS: tuple[Fault, ...] = (
     Refused(409), Refused(429, 1), Refused(503), Refused(500),
 )  # fmt: skip
 ONE_IN = 4
-"""So many writes pass for one that meets with a fault."""
+"""One in so many writes meets a fault."""
 STORMS = ("crash", "crash", "cut", "hold", "hang")
 APART = 3.0
-"""Seconds that at least lie between what befalls all sequences together."""
+"""The least number of seconds between two faults that affect all sequences."""
 HELD = 1.5
 SORTS = (
     "pod", "pod", "pod", "pod", "delete", "delete", "again", "serve", "change", "change", "unmake", "kill", "evict",
@@ -54,12 +54,12 @@ SORTS = (
 )  # fmt: skip
 MOST = 30
 PATIENCE = 60.0
-"""Seconds in which everything has to be right once nothing is done in a namespace any more; others go on."""
+"""Seconds in which a namespace must be right after its last action, while other sequences go on."""
 _CLUSTERS = (UPPER, *LOWERS)
 
 
 class FaultPlan(Quiet):
-    """What goes wrong: with writes about the namespaces that are `shaken`, and now and then with everything."""
+    """The faults: those of writes in namespaces that are `shaken`, and occasional ones that affect all sequences."""
 
     def __init__(self, rig: Rig, die: Random) -> None:
         self.shaken: set[str] = set()
@@ -75,7 +75,7 @@ class FaultPlan(Quiet):
         }
 
     async def meet(self, asked: Asked) -> Fault:
-        """Return the fault that a request meets with."""
+        """Return the fault that a request meets."""
         if not asked.is_write or asked.namespace not in self.shaken or self._die.randrange(ONE_IN):
             return Passed()
         fault = self._die.choice(FAULTS)
@@ -83,7 +83,7 @@ class FaultPlan(Quiet):
         return fault
 
     async def storm(self, number: int) -> None:
-        """Apply a fault to everything, unless that was so a moment ago."""
+        """Apply a fault to all sequences, unless the last one was a moment ago."""
         if time.monotonic() - self._last > APART:
             self._last = time.monotonic()
             sort = STORMS[number % len(STORMS)]
@@ -92,7 +92,7 @@ class FaultPlan(Quiet):
             self._last = time.monotonic()
 
     async def _crash(self, _cluster: str) -> None:
-        """Kill the engine, wherever it is, and start another."""
+        """Kill the engine at any point of its work, and start another."""
         self._rig.kill()
         self._rig.start()
         await until(self._rig.is_ready, "the engine is ready", PATIENCE)
@@ -111,27 +111,27 @@ class FaultPlan(Quiet):
             stream.release()
 
     async def _hang(self, cluster: str) -> None:
-        """Silence a cluster for a while."""
+        """Let a cluster hang for a while."""
         self._rig.proxies[cluster].freeze()
         await asyncio.sleep(HELD)
         self._rig.proxies[cluster].thaw()
 
 
 class Verdict(NamedTuple):
-    """What is wrong in the end, and, where anything is, what happened."""
+    """The failures in the end, and the history if there are any."""
 
     words: list[str]
     story: list[str]
 
 
 def thought_up(seed: int, most: int = MOST) -> list[Action]:
-    """Think up a sequence; the same seed gives the same actions."""
+    """Return the sequence of a seed; the same seed gives the same actions."""
     die = Random(seed)
     return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
 
 
 async def played(scene: Scene, weather: FaultPlan, actions: list[Action]) -> Verdict:
-    """Carry a sequence out among faults, have those cease, and say what is wrong when there was time enough."""
+    """Play a sequence among faults, end those, and return the failures that remain after enough time."""
     ground = RealNamespace(scene)
     weather.shaken.add(scene.namespace)
     for action in actions:
@@ -139,7 +139,7 @@ async def played(scene: Scene, weather: FaultPlan, actions: list[Action]) -> Ver
     weather.shaken.discard(scene.namespace)
 
     async def is_right() -> bool:
-        """Ask the model, not all the time: that is a list of everything."""
+        """Check the model, with a pause because each check lists all objects."""
         await asyncio.sleep(0.5)
         return not await ground.wrong()
 
@@ -152,13 +152,13 @@ async def played(scene: Scene, weather: FaultPlan, actions: list[Action]) -> Ver
 
 
 async def campaign(rig: Rig, seeds: range, abreast: int, most: int = MOST) -> dict[str, Any]:
-    """Play many, so many at a time, on an engine that runs, and return the result."""
+    """Play many sequences, some at a time, on a running engine; return the result."""
     weather = FaultPlan(rig, Random(seeds[0]))
     rig.direct(weather)
     waiting, broken, actions = list(seeds), [], 0
 
     async def work() -> None:
-        """Play one after the other."""
+        """Play one sequence after the other."""
         nonlocal actions
         while waiting:
             seed = waiting.pop(0)
@@ -194,7 +194,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Parse the arguments, play on a sandbox and store the result; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")

@@ -1,4 +1,4 @@
-"""Plays of which each has a name, shared by several processes, and what of them went wrong."""
+"""Named plays, shared by several processes, and their failures."""
 
 import argparse
 import multiprocessing
@@ -12,24 +12,24 @@ from bench.model.sequences.actions import Action
 
 
 class Named(NamedTuple):
-    """A sequence of actions, and what it is called where it goes wrong."""
+    """A sequence of actions, and its name in reports of failures."""
 
     name: str
     actions: Sequence[Action]
 
     def said(self, words: Sequence[str]) -> str:
-        """Return what is wrong with it in the end, "" for nothing."""
+        """Return the report of its failures, "" for none."""
         return f"{self.name}: {'; '.join(words)}: {' '.join(map(str, self.actions))}" if words else ""
 
 
 def main(about: str, name: str, every: Sequence[Named], tried: Callable[[Named], str]) -> int:
-    """Read the arguments, carry out all, keep the result, and return the exit code.
+    """Parse the arguments, carry out all plays and store the result; return the exit code.
 
     Args:
         about: what the program is for; its first line is shown.
-        name: of the result.
-        every: what there is to carry out.
-        tried: carries one out and says what is wrong in the end; a function of a module, that other processes find.
+        name: the name of the result.
+        every: the plays.
+        tried: carries a play out and returns its failures; a function of a module, so that other processes find it.
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")

@@ -1,7 +1,7 @@
 """The engine's rules and loop on an upper and two lower clusters in memory, in virtual time.
 
-A crash throws the loop and all its caches away, and the next one begins with lists; what had been written stays.
-Nothing here knows what is right: `model.py` does.
+A crash discards the loop and all its caches, and the next loop begins with lists; completed writes persist. This module
+does not know what is right: `model.py` does.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CLUSTERS = (UPPER, *LOWERS)
 OWNER = owner_of("11111111-upper", "demo")
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-"""What time it is when a play begins."""
+"""The time at which a play begins."""
 _HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
 _A, _B = "{name: lower-a, kubeconfig: a", "{name: lower-b, kubeconfig: b"
 TOPOLOGIES = tuple(
@@ -43,21 +43,22 @@ TOPOLOGIES = tuple(
         f"lowers: [{_A}, controllers: [Service]}}, {_B}, ignoreLabels: [team]}}]",
     )
 )
-"""What the file says: first as it has to be in the end, then as somebody may edit it in between."""
+"""The topology files: first the one that is in force in the end, then edits of it."""
 _VERSION = "v1.36.3"
 _STEPS = 5_000
-"""So many steps in one sequence are no work but a loop that runs hot."""
+"""The limit for steps in one sequence; more would mean that the loop never stops."""
 _ROUND = 6.0
-"""Seconds: what was refused has been tried again, and what collects changes has looked at them."""
+"""Seconds in which refused writes are retried, and collected changes are processed."""
 
 
 class Stage:
-    """Clusters that outlive engines, and the engine that runs now.
+    """Clusters that outlive engines, and the current engine.
 
-    `look` sees every write just before it is carried out, `done` has those that came through. `sights` are what
-    happened to pods of ours below and to all above, `defects` what broke in the engine itself. With `shared` there is
-    another engine on that stage's clusters. `topologies` are what the file may say, the first of them in the beginning,
-    `spaces` the upper namespaces; `cluster` and `nature` are the classes of the clusters and of what Kubernetes does.
+    `look` receives every write just before it is carried out, `done` holds the completed ones. `sights` are the
+    observed states of the engine's lower pods and of all upper pods, `defects` the errors of the engine itself. With
+    `shared`, another engine runs on that stage's clusters. `topologies` are the possible topology files, the first of
+    them in the beginning, `spaces` the upper namespaces; `cluster` and `nature` are the classes of the clusters and of
+    Kubernetes' controllers.
     """
 
     def __init__(
@@ -89,15 +90,15 @@ class Stage:
         self.ways = {name: Way(one, look, self.done) for name, one in self.clusters.items()}
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Return an object as its cluster has it."""
+        """Return an object as its cluster stores it."""
         return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
 
     def written(self, start: int = 0) -> list[str]:
-        """Return the engine's writes that came through from the so-many-th on, but for those of nodes."""
+        """Return the engine's completed writes from index `start` on, except those of nodes."""
         return [one for one in self.done[start:] if ": Node " not in one]
 
     async def start(self) -> None:
-        """Start an engine that knows nothing but what it is told from now on."""
+        """Start an engine with empty caches."""
         self._world = World(self.topology, OWNER, upper_world(), self.now(), "10.0.0.1")
         for spec in self.topology.lowers:
             naming = NamespaceNaming(self.topology.name, OWNER.mark)
@@ -111,7 +112,7 @@ class Stage:
             self._loop.open(name)
 
     async def crash(self) -> None:
-        """End the engine, whatever it is doing; the file that the next one reads is as it was in the beginning."""
+        """End the engine at any point of its work; the next one reads the first topology file."""
         for line in self.lines:
             line.cut()
         self.lines.clear()
@@ -121,7 +122,7 @@ class Stage:
         self._loop, self.topology = None, self._topologies[0]
 
     def reload(self, number: int) -> None:
-        """Put another topology in force."""
+        """Apply another topology."""
         assert self._world is not None
         self.topology = self._world.topology = self._topologies[number % len(self._topologies)]
         specs = {spec.name: spec for spec in self.topology.lowers}
@@ -131,7 +132,7 @@ class Stage:
         self._wake()
 
     def leave(self, cluster: str, seconds: float) -> None:
-        """Put a cluster out of reach, a lower one for so many seconds already; its watches tell nothing."""
+        """Make a cluster unreachable, a lower one already for so many seconds; its watches deliver nothing."""
         self.ways[cluster].is_down = True
         for line in self._lines_of(cluster):
             line.is_deaf = True
@@ -139,7 +140,7 @@ class Stage:
             self._hush(cluster, seconds)
 
     async def come_back(self, cluster: str) -> None:
-        """Let a cluster respond again: lists tell what its watches missed."""
+        """Let a cluster respond again: lists deliver what its watches missed."""
         self.ways[cluster].is_down = False
         for line in self._lines_of(cluster):
             if line.is_deaf or not line.feed.cache.synced:
@@ -148,13 +149,13 @@ class Stage:
             self._hush(cluster, 0.0)
 
     async def relist(self, cluster: str) -> None:
-        """Restart every watch of a cluster, as when its version is gone."""
+        """Restart every watch of a cluster, as if its resourceVersion had expired."""
         for line in self._lines_of(cluster):
             if not self.ways[cluster].is_down:
                 await line.list(self.clusters[cluster])
 
     async def recover(self) -> None:
-        """Put everything right that is in the engine's way."""
+        """End all faults."""
         for way in self.ways.values():
             way.faults.clear()
         for nature in self.natures.values():
@@ -168,19 +169,19 @@ class Stage:
         self.reload(0)
 
     async def rest(self, seconds: float) -> None:
-        """Let time pass, and then return when the engine has nothing to do at this moment."""
+        """Let time pass, and then wait until the engine has nothing to do at this moment."""
         await asyncio.sleep(seconds)
         assert self._loop is not None
         await self._loop.wait_idle()
 
     async def calm(self, rounds: int = 12) -> None:
-        """Return when nothing was written for three rounds, or after so many."""
+        """Wait until nothing was written for three rounds, or until so many rounds are over."""
         still = 0
         for _ in range(rounds):
             start = len(self.done)
             await self.rest(_ROUND)
             still = 0 if self.written(start) else still + 1
-            if still == 3:  # noqa: PLR2004 - as said
+            if still == 3:  # noqa: PLR2004 - see the docstring
                 return
 
     async def pause(self, steps: int) -> None:
@@ -189,10 +190,10 @@ class Stage:
             await asyncio.sleep(LATENCY / 2)
 
     def now(self) -> datetime:
-        """Return the time on stage."""
+        """Return the virtual time of the stage."""
         return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
 
-    # What the loop tells its observer.
+    # The observer of the loop.
 
     def on_step(self, key: Key, step: Step, _error: Exception | None) -> None:
         """Count steps."""
@@ -201,10 +202,10 @@ class Stage:
             raise RuntimeError(f"{self._steps} steps, now {key}: {step.verb} {step.ref}")
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Pass over a problem."""
+        """Ignore a problem."""
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
-        """Keep a defect."""
+        """Record a defect."""
         self.defects.append(f"{key}: {error!r}")
 
     def _furnish(self, spaces: tuple[str, ...]) -> None:
@@ -220,7 +221,7 @@ class Stage:
         return [feed for lower in world.lowers.values() for feed in (bound_feed(lower), *lower_feeds(lower, OWNER))]
 
     async def _follow(self, feed: InformerSpec) -> None:
-        """Feed a cache; where the cluster does not respond, it has no list until it comes back."""
+        """Feed a cache; if the cluster does not respond, the cache has no list until it responds again."""
         line = Line(feed)
         cluster = self.clusters[feed.cluster]
         cluster.follow(feed.kind, line, line.selects)
@@ -245,7 +246,7 @@ class Stage:
 
     def _sighting(self, cluster: str) -> Callable[[Kind, str, Manifest], None]:
         def heard(kind: Kind, what: str, manifest: Manifest) -> None:
-            """Note what happens to pods."""
+            """Record the observed state of a pod."""
             if kind == POD and (cluster == UPPER or labels(manifest).get(OWNER_LABEL) == OWNER.mark):
                 self.sights.append(Sight(cluster, "DELETED" if what == "DELETED" else "MODIFIED", manifest))
 
@@ -253,7 +254,7 @@ class Stage:
 
 
 def _node() -> Manifest:
-    """Make a real node of a lower cluster."""
+    """Return a real node of a lower cluster."""
     amounts = {"cpu": "64", "memory": "64Gi", "pods": "110"}
     info = {"architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": _VERSION}
     status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": info}

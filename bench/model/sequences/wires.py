@@ -1,7 +1,7 @@
-"""What is between an engine and clusters in memory, and can go wrong: watches, and the way that writes take.
+"""The connections between an engine and clusters in memory, and their faults: watches, and the path of writes.
 
-A watch can be late, tell a thing twice, or miss what happens until the next list. A write can be dropped on its way,
-come through without its answer, take its time, arrive when nobody waits for it any more, or be refused for a time.
+A watch can be late, deliver a change twice, or miss changes until the next list. A write can be dropped on its way, be
+carried out without an answer, be slow, arrive after its client gave it up, or be refused for a time.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from tensile.reconcile.dryrun.patch import is_selected
 
 Fault = Literal["dropped", "lost", "late", "slow", "conflict", "throttled", "denied"]
 LATENCY = 0.01
-"""Seconds that a request takes on its way there, and its answer on its way back."""
+"""Seconds of a request's way to the cluster, and of the answer's way back."""
 _LATE = (0.3, 3.0)
 _SLOW = 1.5
 _REPEATED = 4
 
 
 class Line:
-    """One watch: passes what a cluster tells on to a cache of the engine's."""
+    """One watch: passes the changes of a cluster on to a cache of the engine."""
 
     def __init__(self, feed: InformerSpec) -> None:
         self.feed = feed
@@ -41,37 +41,37 @@ class Line:
         self._past: deque[Callable[[], None]] = deque(maxlen=_REPEATED)
 
     def selects(self, manifest: Manifest) -> bool:
-        """Report whether this watch is of such objects."""
+        """Report whether this watch selects such objects."""
         return not self._is_cut and is_selected(manifest, self.feed.selection)
 
     def get(self, namespace: str, name: str) -> bool | None:
-        """Return True for an object that the watch has told of, or will; else None."""
+        """Return True for an object that the watch has delivered, or will deliver; None for others."""
         return True if (namespace, name) in self._told else None
 
     def put(self, raw: bytes) -> None:
-        """Tell of an object that is new or changed."""
+        """Deliver an object that is new or changed."""
         self._told.add(_place(raw))
         self._say(partial(self.feed.cache.put, raw))
 
     def remove(self, raw: bytes) -> None:
-        """Tell of an object's end."""
+        """Deliver the deletion of an object."""
         self._told.discard(_place(raw))
         self._say(partial(self.feed.cache.remove, raw))
 
     def flow(self) -> None:
-        """Tell what waits, unless it is held."""
+        """Deliver waiting changes, unless the watch is held."""
         while self._late and not self.is_held:
             telling = self._late.popleft()
             self._past.append(telling)
             telling()
 
     def repeat(self) -> None:
-        """Tell the last few things once more."""
+        """Deliver the last few changes once more."""
         for telling in () if self.is_held else tuple(self._past):
             telling()
 
     async def list(self, cluster: DryRunCluster) -> None:
-        """Begin anew with a list: what was missed, or waits, is not told any more."""
+        """Restart with a list: changes that were missed, or wait, are not delivered any more."""
         listing = await cluster.list(self.feed.kind, self.feed.selection)
         self.is_held = self.is_deaf = False
         self._late.clear()
@@ -79,7 +79,7 @@ class Line:
         self.feed.cache.replace(listing.items, int(listing.version))
 
     def cut(self) -> None:
-        """Never tell anything again."""
+        """Stop delivering permanently."""
         self._is_cut = True
         self._told.clear()
         self._late.clear()
@@ -92,10 +92,10 @@ class Line:
 
 
 class Way:
-    """The way to a cluster in memory, whose next writes meet with `faults`; while `is_down`, nothing gets through.
+    """The path to a cluster in memory, whose next writes meet `faults`; while it `is_down`, no request gets through.
 
-    `look` sees each write just before it is carried out; `done` has those that came through. `delayed` are bodies of
-    creates that arrived, or will, after they were given up.
+    `look` receives each write just before it is carried out; `done` holds the completed writes. `delayed` holds the
+    bodies of creates that arrived, or will arrive, after the engine gave them up.
     """
 
     def __init__(self, real: DryRunCluster, look: Callable[[str, Ref, Any], None], done: list[str]) -> None:
@@ -108,43 +108,43 @@ class Way:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what takes no way as the cluster has it."""
+        """Return the cluster's own attribute for everything that needs no request."""
         return getattr(self._real, name)
 
     async def read(self, ref: Ref) -> bytes:
-        """Read, if it answers."""
+        """Read an object, if the cluster answers."""
         await self._reach()
         return await self._real.read(ref)
 
     async def list(self, kind: Kind, selection: Selection, read: Any = bytes) -> Any:
-        """List, if it answers."""
+        """List objects, if the cluster answers."""
         await self._reach()
         return await self._real.list(kind, selection, read)
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds, if it answers."""
+        """Return the kinds, if the cluster answers."""
         await self._reach()
         return await self._real.kinds()
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Issue a token, if it answers."""
+        """Issue a token, if the cluster answers."""
         await self._reach()
         return await self._real.issue(account, request)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Create, or fail."""
+        """Create an object, or fail with the next fault."""
         return await self._write(f"create {ref}", partial(self._create, ref, body), body)
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Change, or fail."""
+        """Patch an object, or fail with the next fault."""
         return await self._write(f"patch {ref} {subresource}".rstrip(), partial(self._patch, ref, patch, subresource))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Delete, or fail."""
+        """Delete an object, or fail with the next fault."""
         return await self._write(f"delete {ref}", partial(self._delete, ref, uid, grace, version))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Evict, or fail."""
+        """Evict a pod, or fail with the next fault."""
         await self._write(f"evict {ref}", partial(self._delete, ref, uid, None, ""))
 
     async def _create(self, ref: Ref, body: Manifest) -> bytes:
@@ -161,14 +161,17 @@ class Way:
         return await self._real.delete(ref, uid=uid, grace=grace, version=version)
 
     async def _version_of(self, ref: Ref) -> str:
-        """Return an object's resourceVersion as it is stored; a delete as of another one changes nothing."""
+        """Return an object's stored resourceVersion; a delete with another one as precondition changes nothing."""
         try:
             return str(orjson.loads(await self._real.read(ref))["metadata"]["resourceVersion"])
         except ClusterError:
             return ""
 
     async def _write(self, words: str, write: Callable[[], Awaitable[bytes]], body: Manifest | None = None) -> bytes:
-        """Carry a write out, with what is in its way; a patch has no fence against later ones, so none is late."""
+        """Carry a write out with the next fault.
+
+        A patch is never late, because no precondition protects it from later ones.
+        """
         fault = self.faults.popleft() if self.faults else ""
         await self._reach()
         if fault == "late" and not words.startswith("patch"):
@@ -204,7 +207,7 @@ async def _later(write: Callable[[], Awaitable[bytes]], seconds: float) -> None:
 
 
 def _fail(fault: Fault) -> None:
-    """Raise what a fault looks like to the engine; a lost answer is lost later."""
+    """Raise the error that a fault causes in the engine; a lost answer is lost later."""
     match fault:
         case "dropped" | "late":
             raise Unreachable("no answer in time")

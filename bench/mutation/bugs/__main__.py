@@ -1,9 +1,9 @@
-"""Puts bugs into a copy of the engine, one at a time, and runs the tests that should notice.
+"""Puts bugs into a copy of the engine, one at a time, and runs the tests that should detect each.
 
     .venv/bin/python -m bench.mutation.bugs [--only TEXT] [--sequences 200]
 
-A bug that no test notices is one that could come back unseen: write the test. With `--sequences`, so many sequences at
-random are played against each bug as well, which says what those are worth.
+A bug that no test detects could come back unnoticed: write the test. With `--sequences`, that number of random
+sequences is played against each bug as well, which shows what the sequences detect.
 """
 
 import argparse
@@ -27,16 +27,16 @@ _COPIED = ("tensile", "tests", "bench", "pyproject.toml")
 _PATIENCE = 240
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _SEED = 1
-_HASTY = "tests/kube/test_informer.py::test_an_audit_comes_though_every_watch_is_shorter_than_its_period"
-"""A test whose outcome depends on how fast the machine is, too: it would be called the one that noticed."""
+_HASTY = "tests/kube/test_informer.py::test_an_audit_list_runs_although_every_watch_is_shorter_than_its_interval"
+"""A test that may also fail on a slow machine, and would then be reported as the one that detected the bug."""
 
 
 class Inapplicable(Exception):
-    """The text that a bug replaces does not stand in its file, or stands there several times."""
+    """The text that a bug replaces does not occur in its file, or occurs several times."""
 
 
 def planted(source: str, bug: Bug) -> str:
-    """Return a file's text with a bug in it. Raises Inapplicable."""
+    """Return a file's text with a bug in it; raises Inapplicable."""
     count = source.count(bug.old)
     if count != 1:
         raise Inapplicable(f"{bug.path} has {count} times, not once: {bug.old.strip()!r}")
@@ -44,7 +44,7 @@ def planted(source: str, bug: Bug) -> str:
 
 
 def copied(to: Path) -> Path:
-    """Copy what the tests need into a directory."""
+    """Copy the files that the tests need into a directory, and return it."""
     for name in _COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
@@ -54,9 +54,9 @@ def copied(to: Path) -> Path:
 
 
 def put_to_the_test(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
-    """Run tests of a copy until the first fails; say whether all passed, and which did not.
+    """Run tests of a copy until the first fails; return whether all passed, and which test failed.
 
-    Raises RuntimeError where they could not be run.
+    Raises RuntimeError if pytest could not run them.
     """
     manner = ("-x", "-q", "-n", "0", "-rfE", "-p", "no:cacheprovider", "-m", "not real", f"--deselect={_HASTY}")
     done = _run(tree, "-m", "pytest", *manner, *tests)
@@ -67,7 +67,7 @@ def put_to_the_test(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
 
 
 def played(tree: Path, count: int) -> str:
-    """Play sequences on a copy, and give the first that goes wrong, "" for none."""
+    """Play sequences on a copy, and return the first failure, "" if there is none."""
     code = (
         "from bench.model.sequences.actions import thought_up\n"
         "from bench.model.sequences.playing import wrong\n"
@@ -80,7 +80,7 @@ def played(tree: Path, count: int) -> str:
 
 
 def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a copy, with its packages and no others; what takes too long is ended, and has failed."""
+    """Run Python in a copy, with the copy's packages; a run that takes too long is killed, and counts as failed."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TENSILE_THOROUGH": "1"}
     command = (sys.executable, *arguments)
     try:
@@ -92,7 +92,7 @@ def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def tried(tree: Path, bug: Bug, sequences: int) -> dict[str, Any]:
-    """Put a bug in, look who notices, and take it out again."""
+    """Put a bug in, run the tests that should detect it, and remove it again."""
     path = tree / bug.path
     source = path.read_text()
     begin = time.monotonic()
@@ -109,7 +109,7 @@ def tried(tree: Path, bug: Bug, sequences: int) -> dict[str, Any]:
 
 
 def broken(trials: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the bugs that no test noticed, and those that could not be put in."""
+    """Return the bugs that no test detected, and those that could not be put in."""
     missed = [one for one in trials if not one["caught"]]
     return [f"{one['bug']}: {one.get('inapplicable') or 'no test notices'}" for one in missed]
 

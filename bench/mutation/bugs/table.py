@@ -1,14 +1,14 @@
-"""Bugs that an engine of this kind is likely to have, as edits of its source, and the tests that should notice each.
+"""Likely bugs of such an engine, as edits of its source, with the tests that should detect each.
 
-An edit names text that stands in its file exactly once. Where that is not so any more, the code has changed: put the
-bug in anew, in the code as it is now.
+The text that an edit replaces occurs in its file exactly once. If it no longer does, the code has changed: write the
+edit again for the code as it is.
 """
 
 from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """One bug: its name, the file, what stands there, what is to stand there, and the test files to run."""
+    """One bug: its name, the file, the text to replace, its replacement, and the test files to run."""
 
     name: str
     path: str
@@ -298,4 +298,4 @@ BUGS = (
         _tests("kubelet/api/access"),
     ),
 )
-"""In the order of what they would do harm to: others, pods, what pods need, the cluster."""
+"""Ordered by what they would harm: objects of other owners, pods, what pods need, the cluster."""

@@ -1,4 +1,4 @@
-"""How the bench of costs tells what a plan said from what happened."""
+"""Tests of how the bench of costs compares the cost in a plan with what happened."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def pod(
 
 
 def state(**fields: Any) -> State:
-    """Return a state; without fields, one pod runs that a Service has as its endpoint."""
+    """Return a state; without fields, one pod runs that is an endpoint of a Service."""
     there = {"pods": {"shop/web-1": pod()}, "endpoints": {"shop/web": frozenset({"10.0.0.1"})}}
     return State(**{"cut": frozenset(), "copies": {}, **there, **fields})
 
@@ -47,17 +47,17 @@ BUDGET = {"metadata": {"namespace": "shop", "name": "web"}, "spec": {"selector":
 
 
 def budget(allowed: int) -> Manifest:
-    """Return a budget of `web` that allows so many disruptions."""
+    """Return a budget of `web` that allows this many disruptions."""
     return {**BUDGET, "status": {"disruptionsAllowed": allowed}}
 
 
 def found(cost: Manifest, after: State, evicted: tuple[str, ...] = (), *budgets: Manifest) -> list[str]:
-    """Return what happened otherwise than said."""
+    """Return the differences between the cost and what happened."""
     return differences(cost, state(), after, evicted, budgets)
 
 
-def test_what_happens_to_pods_is_told_apart() -> None:
-    """Restarted at its place, evicted, ended with or without its upper pod; one that did not run does not count."""
+def test_what_happened_to_pods_is_classified() -> None:
+    """Pods are restarted, evicted, or ended with or without their upper pod; pods that were not ready do not count."""
     before = state(pods={f"shop/{one}": pod(one) for one in "abcdefg"} | {"shop/late": pod("late", is_ready=False)})
     ending = pod("f")._replace(is_ending=True)
     after = state(
@@ -74,8 +74,8 @@ def test_what_happens_to_pods_is_told_apart() -> None:
     assert happened.ended == {"shop/d", "shop/e", "shop/f", "shop/g"}
 
 
-def test_a_move_as_said_is_no_difference() -> None:
-    """Nor is nothing, where nothing was said."""
+def test_a_predicted_move_is_no_difference() -> None:
+    """Neither is a state without changes if none was predicted."""
     assert found(said(), state()) == []
     assert found(said(moved=[MOVED], **LOST), state(**GONE), ("shop/web-1",)) == []
 
@@ -96,15 +96,17 @@ def test_a_move_as_said_is_no_difference() -> None:
         (said(streams=[{"node": "a"}]), state(), (), "streams cut: said and not so"),
     ],
 )
-def test_what_is_otherwise_is_told(cost: Manifest, after: State, evicted: tuple[str, ...], words: str) -> None:
-    """In words; an object that comes is no loss."""
+def test_each_deviation_from_the_cost_is_named(
+    cost: Manifest, after: State, evicted: tuple[str, ...], words: str
+) -> None:
+    """An object that is created is no loss."""
     told = found(cost, after, evicted)
     assert bool(told) == bool(words)
     assert words in "; ".join(told)
 
 
-def test_what_running_pods_lose_below_is_told() -> None:
-    """A Service has to be named by the plan; a Secret that a pod of its namespace still uses must not go at all."""
+def test_copies_that_running_pods_lose_are_differences_unless_the_plan_names_them() -> None:
+    """A plan has to name a lost Service; a Secret that a pod of its namespace uses must not be deleted at all."""
     copies = {kind: frozenset({("a", "shop", "web")}) for kind in ("services", "Secrets")}
     before = state(copies=copies)
     named = said(services=[{"lower": "a", "namespace": "shop", "name": "web"}])
@@ -115,8 +117,8 @@ def test_what_running_pods_lose_below_is_told() -> None:
     assert differences(moved, before, state(**GONE), ("shop/web-1",), ()) == []
 
 
-def test_budgets_are_compared_and_one_that_allows_nothing_keeps_its_pods() -> None:
-    """The report says both: who would move, and that the budget allows none now."""
+def test_budgets_are_compared_and_pods_of_an_exhausted_budget_must_stay() -> None:
+    """The cost lists both which pods would move, and that the budget allows no disruption now."""
     named = {"namespace": "shop", "name": "web", "pods": 1}
     assert found(said(moved=[MOVED], budgets=[{**named, "allowed": 0}], **LOST), state(), (), budget(0)) == []
     assert (
@@ -130,8 +132,8 @@ def test_budgets_are_compared_and_one_that_allows_nothing_keeps_its_pods() -> No
     assert told[0] == "shop/web-1 left, which its budget does not allow"
 
 
-def test_new_pods_go_together_where_each_has_a_place() -> None:
-    """One for each old pod, in any order."""
+def test_new_pods_match_if_each_can_be_assigned_to_another_target() -> None:
+    """There is one new pod for each old one, in any order."""
     assert goes_together(["b", ""], [NOWHERE, frozenset({"b"})])
     assert goes_together(["b", "c"], [ANYWHERE, ANYWHERE])
     assert not goes_together(["b", "b"], [NOWHERE, frozenset({"b"})])

@@ -1,4 +1,4 @@
-"""What kubectl says of the two kinds of nodes is compared as a person would: where it matters, to the letter."""
+"""Tests of the comparison of kubectl's output for virtual and real nodes, literal except for variable parts."""
 
 import pytest
 
@@ -16,7 +16,7 @@ COLOUR = Expected("^get", "a colour", "by decision", real="red", virtual="blue|g
 
 
 def said(out: str, form: str = "", err: str = "", code: int = 0) -> list[str]:
-    """Return the lines of an answer but for its exit code, which has to be the last."""
+    """Return the normalized lines of an output without its exit code, which has to be the last line."""
     *lines, last = normal(Completed(code, out, err), form, NAMES)
     assert last == f"exit code {code}"
     return lines
@@ -42,8 +42,8 @@ def said(out: str, form: str = "", err: str = "", code: int = 0) -> list[str]:
         ("  indented   line  ", "  indented line"),
     ],
 )
-def test_what_must_differ_is_replaced(told: str, line: str) -> None:
-    """Moments, addresses, names that nobody chose; what a person asked for stays."""
+def test_variable_parts_of_the_output_are_replaced(told: str, line: str) -> None:
+    """These are times, addresses and generated names; values that a user set stay."""
     assert said(told) == [line]
 
 
@@ -58,18 +58,18 @@ def test_what_must_differ_is_replaced(told: str, line: str) -> None:
         ('E1122 09:20:41.1 1 portforward.go:489] "Unhandled Error" err="error copying from remote stream"', True),
     ],
 )
-def test_what_kubectl_says_of_its_own_threads_is_left_out(line: str, stays: bool) -> None:  # noqa: FBT001 - a table
-    """Who of them was first is a matter of moments; whatever else it says is compared."""
+def test_messages_about_kubectls_own_threads_are_left_out(line: str, stays: bool) -> None:  # noqa: FBT001 - a table
+    """Their order depends on timing; all other messages are compared."""
     assert len(said(f"{line}\n")) == stays
 
 
-def test_errors_and_codes_are_compared_too() -> None:
+def test_errors_and_exit_codes_are_compared_too() -> None:
     """Each is a line of its own."""
     assert normal(Completed(3, "out\r\n", "err\n\n"), "", {}) == ["out", "error: err", "exit code 3"]
 
 
-def test_a_document_is_a_line_for_each_value() -> None:
-    """What is in a list goes by its name, so that one more does not move the others."""
+def test_a_document_becomes_a_line_for_each_value() -> None:
+    """Elements of lists are identified by their name, so that one more does not change the others."""
     text = "b: {l: [{name: y, v: '1'}, {name: x}], e: []}\na: [1, 2]\nitems: [{metadata: {name: p}, s: t}]\n"
     assert said(text, TREE) == [
         "a[0]: 1",
@@ -83,44 +83,44 @@ def test_a_document_is_a_line_for_each_value() -> None:
     ]
 
 
-def test_what_goes_by_random_names_has_no_order() -> None:
-    """Two pods of one Deployment come in either order."""
+def test_objects_with_generated_names_have_no_order() -> None:
+    """Two pods of one Deployment are listed in any order."""
     one, two = (f"{{metadata: {{name: fleet-6d4cf56db6-{end}}}, s: {end[0]}}}" for end in ("bbbbb", "ccccc"))
     other = one.replace("bbbbb", "ddddd")
     assert said(f"items: [{one}, {two}]", TREE) == said(f"items: [{two}, {other}]", TREE)
 
 
-def test_a_document_that_did_not_come_is_an_error() -> None:
-    """Then there is nothing to take apart."""
+def test_a_missing_document_becomes_an_error_line() -> None:
+    """There is no document to split."""
     assert said("", TREE, err="Error: {no", code=1) == ["error: Error: {no"]
 
 
 def test_events_have_no_order() -> None:
-    """They are sorted by seconds, in which several happen; how often is no matter either."""
+    """They are sorted by seconds, in which several occur, and repeated ones count once."""
     text = "Name: web\nEvents:\n  B  5s (x3 over 10s)\n  A  1s\n  A  2s\n"
     assert said(text, EVENTS) == ["Name: web", "Events:", "  A AGE", "  B AGE"]
 
 
 @pytest.mark.parametrize("kind", ["configmap", "secret"])
-def test_a_kubelet_that_has_not_seen_a_volume_yet_is_no_difference(kind: str) -> None:
-    """It tries again at once."""
+def test_an_event_that_a_volume_cache_is_not_synced_yet_is_left_out(kind: str) -> None:
+    """The kubelet retries at once."""
     passed = f"MountVolume.SetUp failed for volume a : failed to sync {kind} cache: timed out waiting for the condition"
     assert said(f"Events:\n  Pulled  1s\n  FailedMount  1s  {passed}\n", EVENTS) == ["Events:", "  Pulled AGE"]
 
 
-def test_a_volume_that_is_not_there_is_a_difference() -> None:
-    """That does not pass by itself."""
+def test_an_event_that_a_volume_does_not_exist_is_kept() -> None:
+    """This error is not temporary."""
     lasting = "  FailedMount kubelet MountVolume.SetUp failed for volume a : configmap nosuch not found"
     assert said(f"Events:\n{lasting}\n", EVENTS) == ["Events:", lasting]
 
 
-def test_what_is_said_again_and_again_counts_once() -> None:
-    """How often a container says that it waits is a matter of moments."""
+def test_lines_that_are_repeated_without_a_break_count_once() -> None:
+    """How often a container prints that it waits depends on timing."""
     assert said("ready\nready\nabc\nready\n") == ["ready", "abc", "ready"]
 
 
-def test_lines_of_one_side_are_told() -> None:
-    """With the side, in their order."""
+def test_lines_of_one_side_are_returned_with_their_side() -> None:
+    """They keep their order."""
     assert lines_apart(["a", "b", "c"], ["a", "x", "c", "d"]) == [
         Line("real", "b"),
         Line("virtual", "x"),
@@ -129,14 +129,14 @@ def test_lines_of_one_side_are_told() -> None:
 
 
 def test_a_difference_has_to_be_expected_for_its_command_and_side() -> None:
-    """The whole line, on that side, there; anything else is strange."""
+    """The whole line has to match, on that side; all other lines are unexplained."""
     lines = [Line("real", "red"), Line("virtual", "green"), Line("virtual", "red"), Line("real", "reddish")]
     assert explained("get pods", lines, [COLOUR]) == ({0}, lines[2:])
     assert explained("logs web", lines, [COLOUR]) == (set(), lines)
 
 
-def test_what_is_not_expected_breaks() -> None:
-    """And what is expected and did not come is told."""
+def test_unexpected_differences_break_the_comparison() -> None:
+    """Expected differences that did not occur are listed as unmet."""
     found = compared("v1", {"logs web": ["a"], "exec": ["x"]}, {"logs web": ["b"], "exec": ["x"]})
     assert found["broken"] == ["v1: logs web: real: a", "v1: logs web: virtual: b"]
     assert found["apart"] == {"logs web": 2}
@@ -145,21 +145,21 @@ def test_what_is_not_expected_breaks() -> None:
     assert len(whole["unmet"]) == whole["expected"] == len(EXPECTED)
 
 
-def test_names_take_their_places() -> None:
-    """In every word, also beside braces that are kubectl's own."""
+def test_placeholders_in_commands_are_replaced() -> None:
+    """This works in every word, also beside braces that belong to kubectl."""
     hand = Hand("kubectl", PAGE, {"node": "n1", "tmp": "/t"}, PAGE)
     found = hand.arguments(Step("cp {tmp}/a node/{node} 'jsonpath={.a} b'"))
     assert found == ["cp", "/t/a", "node/n1", "jsonpath={.a} b"]
 
 
-def test_the_page_is_that_of_the_table() -> None:
+def test_the_page_is_generated_from_the_table() -> None:
     """`python -m bench.conformance.kubectl --document` writes it, with every expected difference and its reason."""
     assert PAGE.read_text() == page()
     assert all(one.why and f"| {one.what} | {one.why} |" in page() for one in EXPECTED)
 
 
-def test_every_command_of_the_kubelet_api_is_given() -> None:
-    """Logs, exec, attach, cp, port-forward, debug and describe node, streams by both protocols."""
+def test_the_steps_use_every_command_of_the_kubelet_api() -> None:
+    """They are logs, exec, attach, cp, port-forward, debug and describe node; streams use both protocols."""
     given = {(step.words.split()[0], step.spdy) for step in STEPS}
     assert {"logs", "exec", "attach", "cp", "port-forward", "debug", "describe"} <= {word for word, _ in given}
     assert {("exec", True), ("port-forward", True)} <= given

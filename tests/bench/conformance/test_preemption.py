@@ -1,4 +1,4 @@
-"""What the bench of preemption takes for a scene, for needless, and for a failure."""
+"""Tests of how the bench of preemption classifies scenes, needless victims and failures."""
 
 from collections import Counter
 from random import Random
@@ -14,12 +14,12 @@ COMER = Member("comer", "", 2000, "high")
 
 
 def staged(*members: Member, comer: Member = COMER, places: tuple[Place, ...] = (HERE, BESIDE)) -> Scene:
-    """Make a scene."""
+    """Return a scene."""
     return Scene(places, members, {}, comer)
 
 
 def there(name: str, node: str = "n", cpu: int = 3000, kind: str = "low", **more: bool) -> Member:
-    """Make a pod that is there."""
+    """Return a pod that exists."""
     return Member(name, node, cpu, kind, **more)
 
 
@@ -34,13 +34,13 @@ def there(name: str, node: str = "n", cpu: int = 3000, kind: str = "low", **more
         (staged(places=(Place("n", "a", 4000, cordoned=True),)), "full in vain"),
     ],
 )
-def test_what_a_scene_is_like(made: Scene, like: str) -> None:
-    """By the room that there is, and that there would be."""
+def test_a_scene_is_classified_by_its_free_and_preemptable_resources(made: Scene, like: str) -> None:
+    """The classes are room, fragments and full, the latter two also without a possible preemption."""
     assert plight(made) == like
 
 
-def test_scenes_are_the_same_for_a_seed_and_of_all_kinds() -> None:
-    """However often they are made."""
+def test_scenes_are_the_same_for_a_seed_and_cover_all_classes() -> None:
+    """In each lower cluster, at most one pod has the host port."""
     made = [scene(Random(f"1/{number}"), number, LOWERS) for number in range(200)]
     assert made == [scene(Random(f"1/{number}"), number, LOWERS) for number in range(200)]
     assert Counter(map(plight, made)).keys() == PLIGHTS.keys()
@@ -50,16 +50,16 @@ def test_scenes_are_the_same_for_a_seed_and_of_all_kinds() -> None:
             assert sum(member.port for member in one.members if member.node in names) <= 1
 
 
-def test_who_goes_needlessly() -> None:
-    """One without whom the pod would not have its room goes for a reason; all do in vain for one that has no node."""
+def test_a_victim_without_which_the_pod_would_still_fit_is_needless() -> None:
+    """All victims are needless if the pod gets no node."""
     made = staged(there("x"), there("y", cpu=1000), there("z", "m"))
     assert needless(made, "n", frozenset({"x"}), virtual=True) == []
     assert needless(made, "n", frozenset({"x", "y"}), virtual=True) == ["y"]
     assert needless(made, "", frozenset({"x"}), virtual=True) == ["x"]
 
 
-def test_a_virtual_node_is_one_host() -> None:
-    """Who has the port on another real node goes for a reason there, and in vain in one cluster."""
+def test_a_virtual_node_counts_as_one_host_for_host_ports() -> None:
+    """A pod with the port on another real node is a necessary victim there, but a needless one in a single cluster."""
     made = staged(there("x", "m", port=True), comer=Member("comer", "", 2000, "high", port=True))
     assert fits(made, "n", frozenset(), virtual=False)
     assert not fits(made, "n", frozenset(), virtual=True)
@@ -69,8 +69,8 @@ def test_a_virtual_node_is_one_host() -> None:
     assert needless(made, "n", frozenset({"x"}), virtual=False) == ["x"]
 
 
-def test_when_it_fails() -> None:
-    """Too many scenes end otherwise, or anybody goes in vain: for nothing, or with a priority that is not lower."""
+def test_a_result_is_broken_if_too_many_scenes_differ_or_any_victim_is_needless() -> None:
+    """A victim is also needless if its priority is not lower."""
     made = staged(there("x"), there("y", "m", kind="top"))
     good = judged(made, Outcome("n", frozenset({"x"}), 1.0), Outcome("n", frozenset({"x"}), 1.0))
     rows = [{**good, "plight": "fragments", "by_engine": 1}] * 98
@@ -84,8 +84,8 @@ def test_when_it_fails() -> None:
         assert summed([*rows, vain])["broken"] == ["1 pods went in vain"]
 
 
-def test_a_pod_has_its_node_on_both_sides() -> None:
-    """Above the virtual one, with what it asks of the real one in an annotation; one that comes has none."""
+def test_a_pod_is_bound_to_its_virtual_or_real_node() -> None:
+    """The upper pod selects the real node by an annotation; the pod that preempts has no node."""
     above, real = (manifest(there("x"), HERE, above=side) for side in (True, False))
     assert (above["spec"]["nodeName"], real["spec"]["nodeName"]) == ("a", "n")
     assert above["metadata"]["annotations"] == {"clusterSelector": '{"nodeSelector":{"kubernetes.io/hostname":"n"}}'}

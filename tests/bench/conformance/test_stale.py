@@ -1,4 +1,4 @@
-"""What the bench of stale plans takes for the right refusal."""
+"""Tests of which refusals of a stale plan the bench of stale plans accepts."""
 
 import pytest
 
@@ -12,12 +12,12 @@ SAYS = r"lower-a: Pod shop/web: from nothing to create"
 
 
 def refused(*lines: str, code: int = 1) -> Done:
-    """Return how `apply` ends that refuses a plan."""
+    """Return the result of an `apply` that refuses a plan."""
     return Done(code, "", "\n".join((STALE, *lines, UNCHANGED, "")))
 
 
-def test_a_refusal_with_the_right_reason_is_right() -> None:
-    """Also with more lines about the same."""
+def test_a_refusal_with_the_right_reason_is_accepted() -> None:
+    """It may have more lines about the same namespace."""
     assert list(wrong(refused(LINE), [], SAYS, "shop")) == []
     assert list(wrong(refused(LINE, "lower-a: ConfigMap shop/a: from create to nothing"), [], SAYS, "shop")) == []
 
@@ -33,13 +33,13 @@ def test_a_refusal_with_the_right_reason_is_right() -> None:
         (refused(LINE), ["create lower-a: /api/v1/pods"], "it wrote"),
     ],
 )
-def test_any_other_end_is_wrong(done: Done, wrote: list[str], words: str) -> None:
-    """Another code, another reason, something besides, or a write."""
+def test_every_other_result_is_rejected(done: Done, wrote: list[str], words: str) -> None:
+    """Another exit code or reason, an unrelated line, or a write is wrong."""
     assert any(words in one for one in wrong(done, wrote, SAYS, "shop"))
 
 
-def test_there_are_two_hundred_ways_and_twenty_harmless_changes() -> None:
-    """Each under a name of its own."""
+def test_there_are_at_least_two_hundred_cases_and_twenty_harmless_changes() -> None:
+    """Each case has a unique name."""
     cases = named()
     assert len(cases.keys() | OTHERS.keys()) == len(cases) + len(OTHERS) >= 200
     assert len(HARMLESS) == 20

@@ -1,4 +1,4 @@
-"""What is said of Kubernetes' own suite is what its reports say: which tests passed where, and why others did not."""
+"""Tests of how reports of Kubernetes' conformance suite are read: which tests passed where, and why others did not."""
 
 import io
 import json
@@ -27,7 +27,7 @@ NONE = Reasons({}, {})
 
 
 def spec(leaf: str, state: str = "passed", message: str = "", **more: Any) -> dict[str, Any]:
-    """Return what a report says of one test."""
+    """Return a report's entry of one test."""
     failure = {"Message": message, "Location": {"FileName": "k8s.io/x@v1/test/e2e/apps/job.go", "LineNumber": 7}}
     own = {"Failure": failure} if message else {}
     texts = {"ContainerHierarchyTexts": ["[sig-apps] Job"], "LeafNodeText": leaf, "LeafNodeType": "It"}
@@ -40,7 +40,7 @@ def read(*specs: dict[str, Any]) -> list[Outcome]:
 
 
 def ran(name: str, direct: str, through: str, sig: str = "sig-node") -> Case:
-    """Return a test with an outcome for each run of a side: `p` passed, `f` failed, `s` left itself out."""
+    """Return a test with an outcome for each run of a side: `p` passed, `f` failed, `s` skipped itself."""
     states = {"p": "passed", "f": "failed", "s": "skipped"}
     sides = [
         tuple(Outcome(name, sig, states[one], 1.0, "" if one == "p" else "words", "") for one in runs)
@@ -49,39 +49,39 @@ def ran(name: str, direct: str, through: str, sig: str = "sig-node") -> Case:
     return Case(name, sig, *sides)
 
 
-def test_a_report_is_read_test_by_test() -> None:
-    """The whole name, the sig, the seconds; what failed on one line, with where in the suite's sources."""
+def test_a_report_has_an_outcome_for_each_test() -> None:
+    """It has the full name, the sig, the seconds, and the failure on one line with its source position."""
     (failed, passed) = read(spec("works"), spec("ends", "failed", "Timed out:\n  pod is\tnot there"))
     assert passed == Outcome("[sig-apps] Job works", "sig-apps", "passed", 1.2)
     assert failed.message == "Timed out: pod is not there"
     assert failed.where == "e2e/apps/job.go:7"
 
 
-def test_tests_that_were_not_chosen_are_none() -> None:
-    """They are skipped without a word; one that leaves itself out says why; what is set up around tests is none."""
+def test_tests_that_were_not_selected_are_left_out() -> None:
+    """They are skipped without a message; a test that skips itself has one, and setup nodes are no tests."""
     found = read(
         spec("other", "skipped"), spec("two nodes", "skipped", "needs 2 nodes"), spec("", LeafNodeType="BeforeSuite")
     )
     assert [(one.name, one.message) for one in found] == [("[sig-apps] Job two nodes", "needs 2 nodes")]
 
 
-def test_what_differs_from_run_to_run_is_no_part_of_a_message() -> None:
-    """UIDs, namespaces and addresses of memory are replaced, and what is long is cut."""
+def test_variable_parts_of_a_message_are_replaced() -> None:
+    """These are UIDs, namespaces and memory addresses; long messages are truncated."""
     (one,) = read(spec("ends", "failed", f"pods-7592/web {UID} at <*v1.Pod | 0x15eadfc6d908>: {'long ' * 100}"))
     assert one.message.startswith("NAMESPACE/web UID at <*v1.Pod | ADDRESS>: long")
     assert len(one.message) == 240
 
 
-def test_runs_are_joined_by_name() -> None:
-    """Each test has its outcome of every run of either side, and none where it was not run."""
+def test_runs_are_joined_by_test_name() -> None:
+    """Each test has an outcome for every run of either side, and none for runs without it."""
     first, second = read(spec("works")), read(spec("works", "failed", "no"), spec("new"))
     found = {test.name: test for test in joined([first, second], [first])}
     assert [one.state for one in found["[sig-apps] Job works"].direct] == ["passed", "failed"]
     assert found["[sig-apps] Job new"].through == ()
 
 
-def test_the_table_counts_by_sig() -> None:
-    """A test passes where every run passed; one that leaves itself out everywhere is not counted."""
+def test_the_table_counts_tests_by_sig() -> None:
+    """A test passes if every run passed, and is not counted if all runs skipped it."""
     tests = [
         ran("a", "pp", "pp"),
         ran("b", "pp", "pf"),
@@ -94,8 +94,8 @@ def test_the_table_counts_by_sig() -> None:
     assert share([]) == 1.0
 
 
-def test_a_difference_without_a_reason_is_a_defect() -> None:
-    """One that has a reason is not; what fails on the real node too says nothing of the virtual one."""
+def test_a_failure_through_the_virtual_node_without_a_reason_is_a_defect() -> None:
+    """A test that fails on the real node too proves nothing about the virtual one."""
     tests = [ran("lost", "p", "f"), ran("known [Conformance]", "p", "f"), ran("both", "f", "f"), ran("fine", "p", "p")]
     known = Reasons({}, {"known": "by decision"})
     assert [(one.name, one.why) for one in judging.failing_through(tests, known)] == [
@@ -106,8 +106,8 @@ def test_a_difference_without_a_reason_is_a_defect() -> None:
     assert judging.broken(tests, known)[0] == f"lost: {UNKNOWN} (: words)"
 
 
-def test_too_few_break_it_whatever_the_reasons() -> None:
-    """99 of 100 are enough, 98 are not."""
+def test_a_share_of_less_than_99_percent_breaks_the_result() -> None:
+    """Known reasons do not change that: 99 of 100 are enough, 98 are not."""
     known = Reasons({}, {"n": "by decision"})
     fine = [ran(f"fine {number}", "p", "p") for number in range(98)]
     assert judging.broken([*fine, ran("n1", "p", "f"), ran("x", "p", "p")], known) == []
@@ -117,42 +117,42 @@ def test_too_few_break_it_whatever_the_reasons() -> None:
     assert judging.broken([ran("n1", "p", "f")], known, whole=False) == []
 
 
-def test_runs_that_differ_break_it() -> None:
-    """A list that changes from run to run is none that one can rely on."""
+def test_runs_with_different_outcomes_break_the_result() -> None:
+    """A list that changes from run to run is not reliable."""
     assert judging.unsteady([ran("a", "pf", "p"), ran("b", "ff", "pp")]) == ["a"]
     assert "a: not the same in every run" in judging.broken([ran("a", "p", "pf")], Reasons({}, {"a": "known"}))
 
 
-def test_what_went_otherwise_before_is_told() -> None:
-    """Whether two runs give the same list, whatever time each test took; a first result has nothing before it."""
+def test_tests_with_another_outcome_than_in_the_previous_result_are_listed() -> None:
+    """The time of a test does not matter, and a first result has no predecessor."""
     before = {"tests": {"a": {"direct": ["passed 1 s"], "through": ["failed 1 s"]}, "b": {"direct": ["passed 1 s"]}}}
     after = {"tests": {"a": {"direct": ["passed 2 s"], "through": ["passed 1 s"]}, "b": {"direct": ["passed 3 s"]}}}
     assert judging.changed(before, after) == ["a"]
     assert judging.changed({}, after) == []
 
 
-def test_a_reason_that_nothing_needs_is_told() -> None:
-    """So that it goes when what it was for is repaired."""
+def test_a_reason_for_a_test_that_passes_is_listed() -> None:
+    """It has to be removed when its cause is fixed."""
     known = Reasons({"both": "no DNS"}, {"lost": "why", "mended": "why", "not run": "why"})
     assert judging.unneeded([ran("lost", "p", "f"), ran("mended", "p", "p"), ran("both", "f", "f")], known) == [
         "mended"
     ]
 
 
-def test_the_reasons_can_be_read() -> None:
-    """Each is a sentence of its own for one test."""
+def test_the_file_of_reasons_is_valid() -> None:
+    """Each test and each reason has a text."""
     known = judging.reasons(judging.REASONS.read_text())
     assert all(part and why.strip() for side in known for part, why in side.items())
 
 
-def test_only_conformance_tests_of_the_four_sigs_are_run() -> None:
-    """Those that want the cluster for themselves, or are slow, only when they are asked for."""
+def test_only_conformance_tests_of_four_sigs_are_selected() -> None:
+    """Serial and slow tests are selected only on request."""
     assert Selection().labels == "Conformance && (sig-apps || sig-cli || sig-node || sig-storage) && !Serial && !Slow"
     assert "Serial" not in Selection(serial=True).labels
 
 
-def test_the_command_line_names_the_cluster(tmp_path: Path) -> None:
-    """Ginkgo's own arguments before the suite's; a focus only where there is one."""
+def test_the_command_line_contains_the_cluster(tmp_path: Path) -> None:
+    """The arguments of ginkgo precede those of the suite, and a focus is passed only if it is set."""
     programs = Programs(*(Path(f"/bin/{name}") for name in Programs._fields))
     side = Side("through", tmp_path / "upper.kubeconfig", "/bin/kubectl", tmp_path, "identity")
     line = command(programs, Selection("Job.*works"), side, 3)
@@ -164,14 +164,14 @@ def test_the_command_line_names_the_cluster(tmp_path: Path) -> None:
     assert not any(word.startswith("--focus") for word in command(programs, Selection(), side, 3))
 
 
-def test_the_virtual_node_has_no_taints() -> None:
-    """The sandbox's own topology, with a node that takes any pod."""
+def test_the_virtual_node_of_the_suite_has_no_taints() -> None:
+    """The topology is the sandbox's own, but its node accepts any pod."""
     topology = parse(untainted(apiserver.topology(["lower-a"], 10350, 9095)))
     assert topology.lowers[0].node.taints == ()
 
 
 def images(*names: str) -> dict[str, dict[str, Any]]:
-    """Return the configuration of each image that is made of a list, by its name, with the files of its layers."""
+    """Return the configuration of each image that is built from a list, by its name, with the files of its layers."""
     whole = archive(
         listed("\n".join(names)),
         Files(("sh", "httpd"), b"busybox", b"bash", b"agnhost", b"nnp", b"certificate", b"key"),
@@ -196,13 +196,16 @@ def _names(layers: list[bytes]) -> dict[str, int]:
 
 
 def test_images_have_the_names_of_the_list() -> None:
-    """All versions of a name are one image; what is not made here, and what must not be there, is in no archive."""
+    """All versions of a name share an image.
+
+    Images that are not built here, and images that must not exist, are in no archive.
+    """
     made = images("here/e2e/busybox:1", "here/e2e/busybox:2", "here/authenticated/agnhost:1", "here/perl:5")
     assert set(made) == {"here/e2e/busybox:1", "here/e2e/busybox:2"}
 
 
-def test_images_hold_what_their_tests_look_for() -> None:
-    """A shell of the search path and one at its path; the right to be another user; pages; a user of its own."""
+def test_images_contain_the_files_and_users_that_their_tests_need() -> None:
+    """They include shells, a setuid program, pages, and a user of its own."""
     made = images("a/busybox:1", "a/agnhost:1", "a/nonewprivs:1", "a/nginx:1", "a/nonroot:1", "a/kitten:1")
     assert {"usr/local/bin/sh", "bin/sh"} <= set(made["a/busybox:1"]["files"])
     assert {"agnhost", "agnhost-2", "bin/curl", "localhost.crt"} <= set(made["a/agnhost:1"]["files"])
@@ -213,7 +216,7 @@ def test_images_hold_what_their_tests_look_for() -> None:
 
 
 def kept(**more: Any) -> dict[str, Any]:
-    """Return a result as it is kept."""
+    """Return a result as it is stored."""
     tests = [ran("passes", "p", "p"), ran("differs", "p", "f"), ran("asks for a | pipe", "f", "f")]
     known = Reasons({"pipe": "no way <out>"}, {})
     versions = {"tensile": "1", "cluster": "v1.36.3", "python": "3.11"}
@@ -221,8 +224,8 @@ def kept(**more: Any) -> dict[str, Any]:
     return {**made, **judging.result(tests, known), **more}
 
 
-def test_the_page_has_the_table_and_the_reasons() -> None:
-    """What a reader asks first: how many, which ones not, why, and with what it was made."""
+def test_the_page_contains_the_table_and_the_reasons() -> None:
+    """It answers how many tests pass, which ones fail and why, and with which versions the result was made."""
     text = page(kept())
     assert "| sig-node | 3 | 2 | 1 | 1 |\n| all | 3 | 2 | 1 | 1 |" in text
     assert f"| differs | {UNKNOWN} |" in text
@@ -234,8 +237,8 @@ def test_the_page_has_the_table_and_the_reasons() -> None:
     )
 
 
-def test_the_page_says_when_nothing_differs() -> None:
-    """And when there were several runs, whether they agree."""
+def test_the_page_reports_that_no_test_differs() -> None:
+    """If there were several runs, it reports whether they agree."""
     text = page(kept(failing_through=[], failing_directly=[], run={"procs": 2, "runs": 2}))
     assert "only through the virtual node\nNone.\n" in text
     assert "Failures on the real node" not in text
@@ -243,13 +246,13 @@ def test_the_page_says_when_nothing_differs() -> None:
     assert "2 times, and 1 tests differ" in page(kept(unsteady=["a"], run={"procs": 2, "runs": 2}))
 
 
-def test_the_page_is_made_of_the_last_result() -> None:
-    """docs/conformance.md is as `python -m bench.conformance --document` writes it."""
+def test_the_page_is_generated_from_the_last_result() -> None:
+    """docs/conformance.md is the output of `python -m bench.conformance --document`."""
     assert PAGE.read_text() == page(kept_before(KEPT, RESULT))
 
 
-def test_what_fails_without_a_reason_is_run_again_by_itself() -> None:
-    """The second try is what counts, and it is told of which tests there was one."""
+def test_a_failure_without_a_reason_is_repeated_and_the_repetition_counts() -> None:
+    """The page lists the tests that were repeated."""
     run = read(spec("passes"), spec("is known", "failed", "words"), spec("comes too late", "failed", "words"))
     failed = judging.unexplained(run, {"is known": "no way"})
     assert failed == ["[sig-apps] Job comes too late"]
@@ -261,6 +264,6 @@ def test_what_fails_without_a_reason_is_run_again_by_itself() -> None:
     assert "No test was run a second time." in page(kept())
 
 
-def test_tests_are_named_exactly_as_go_understands_it() -> None:
-    """A blank is no sign that can be escaped there."""
+def test_tests_are_selected_by_names_that_are_escaped_for_go() -> None:
+    """Go does not allow to escape a blank."""
     assert by_names(["[a] b *not* c", "d"]) == r"\[a\] b \*not\* c|d"

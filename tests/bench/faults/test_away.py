@@ -1,4 +1,4 @@
-"""What the bench of lowers out of reach draws, and what it counts as broken."""
+"""Tests of the bench of unreachable lowers: which absences it draws, and what it counts as broken."""
 
 import pytest
 from faultkit import A, B, above, below, status
@@ -10,17 +10,17 @@ LOWERS = [A, B]
 
 
 def snapshot(*upper: dict, **lowers: list) -> Snapshot:  # type: ignore[type-arg]
-    """Make the pods of all clusters."""
+    """Return the pods of all clusters."""
     return Snapshot(list(upper), {A: lowers.get("a", []), B: lowers.get("b", [])})
 
 
 def lost(uid: str = "u1", reason: str = "LowerPodLost") -> dict:  # type: ignore[type-arg]
-    """Make an upper pod that failed."""
+    """Return an upper pod that failed."""
     return {**above(uid), "status": {**status("Failed", ready=False), "reason": reason}}
 
 
-def test_twenty_absences_are_of_every_way_and_length() -> None:
-    """Each lower in each way; the same for the same seed."""
+def test_twenty_drawn_absences_cover_every_lower_way_and_length() -> None:
+    """They are the same for the same seed."""
     drawn = draw(7, 20, LOWERS)
     assert drawn == draw(7, 20, LOWERS)
     assert {(one.victim, one.way) for one in drawn} == {(lower, way) for lower in LOWERS for way in WAYS}
@@ -28,8 +28,8 @@ def test_twenty_absences_are_of_every_way_and_length() -> None:
     assert sum(one.seconds > 10 for one in drawn) == 4
 
 
-def test_what_is_settled_leaves_nothing_to_do() -> None:
-    """A pod that is not ready on either side is its kubelet's."""
+def test_a_settled_snapshot_has_no_remaining_work() -> None:
+    """A pod that is not ready on either side is the responsibility of its kubelet."""
     assert left(snapshot(above(), a=[below()])) == {}
     assert left(snapshot(above(ready=False), a=[below(ready=False)])) == {}
 
@@ -43,10 +43,10 @@ def test_what_is_settled_leaves_nothing_to_do() -> None:
         snapshot(above(ready=False), a=[below()]),
         snapshot(above(), a=[below()], b=[below("l2")]),
     ],
-    ids=["missing below", "left below", "not gone", "another status", "in two clusters"],
+    ids=["missing in lower", "left in lower", "not deleted", "another status", "in two clusters"],
 )
-def test_whatever_else_differs_is_left_to_do(found: Snapshot) -> None:
-    """And is counted until it is done."""
+def test_every_other_difference_is_remaining_work(found: Snapshot) -> None:
+    """It is reported if it lasts longer than the limit after the return."""
     assert left(found)
     seen = Return(100.0, frozenset())
     seen.look(101.0, found)
@@ -56,8 +56,8 @@ def test_whatever_else_differs_is_left_to_do(found: Snapshot) -> None:
     assert any("s after the return" in words for words in seen.verdict())
 
 
-def test_a_pod_that_fails_breaks_it_unless_it_was_ended_below() -> None:
-    """And then it has to say so, by its reason."""
+def test_a_failed_pod_breaks_the_result_unless_its_lower_pod_was_deleted() -> None:
+    """Such a pod has to have the reason LowerPodLost."""
     seen = Return(0.0, frozenset({"u1"}))
     assert seen.verdict() == ["u1 was ended below and does not say LowerPodLost"]
     seen.look(1.0, snapshot(lost()))
@@ -68,8 +68,8 @@ def test_a_pod_that_fails_breaks_it_unless_it_was_ended_below() -> None:
         assert any("Failed" in words for words in other.verdict())
 
 
-def test_two_lower_pods_for_one_break_it_at_any_moment() -> None:
-    """Also when one of them is gone at the next look."""
+def test_two_lower_pods_for_one_upper_pod_break_the_result_at_any_time() -> None:
+    """This holds even if one of them is deleted at the next look."""
     seen = Return(0.0, frozenset())
     seen.look(1.0, snapshot(above(), a=[below()], b=[below("l2")]))
     seen.look(1.1, snapshot(above(), a=[below()]))

@@ -1,4 +1,7 @@
-"""A proxy reads from a request what an audit log would say, and the preconditions, which no audit log says."""
+"""Tests of how a fault proxy reads from a request what an audit log would contain, and its preconditions.
+
+No audit log contains the preconditions.
+"""
 
 from typing import Any
 
@@ -31,8 +34,10 @@ POD = "/api/v1/namespaces/shop/pods/web"
         ("/apis/apps/v1", ("", "", "", "")),
     ],
 )
-def test_a_path_says_what_it_is_about(path: str, expected: tuple[str, str, str, str]) -> None:
-    """Resource, subresource, namespace and name, in the words of audit logs."""
+def test_a_path_determines_resource_subresource_namespace_and_name(
+    path: str, expected: tuple[str, str, str, str]
+) -> None:
+    """They are the same as in audit logs."""
     assert place_of(path) == expected
 
 
@@ -52,7 +57,7 @@ def test_a_path_says_what_it_is_about(path: str, expected: tuple[str, str, str, 
     ],
 )
 def test_a_method_becomes_the_verb_of_audit_logs(method: str, target: str, verb: str) -> None:
-    """What reads and what writes is told apart by it."""
+    """The verb separates reads from writes."""
     found = asked("upper", method, target, b"")
     assert found.verb == verb
     assert found.is_write == (method != "GET")
@@ -76,19 +81,19 @@ def test_a_method_becomes_the_verb_of_audit_logs(method: str, target: str, verb:
         ("POST", {"metadata": {"uid": "u"}}, ("", "")),
     ],
 )
-def test_preconditions_are_read_from_every_sort_of_body(method: str, body: Any, expected: tuple[str, str]) -> None:
-    """A delete's options, an eviction's, an object, a merge patch, a JSON patch; a body without any has none."""
+def test_preconditions_are_read_from_every_kind_of_body(method: str, body: Any, expected: tuple[str, str]) -> None:
+    """These are delete options, evictions, objects, merge patches and JSON patches; other bodies have none."""
     found = asked("upper", method, POD, b"" if body is None else orjson.dumps(body))
     assert (found.uid, found.version) == expected
 
 
-def test_what_is_no_json_has_no_preconditions() -> None:
-    """It is for the apiserver to refuse it."""
+def test_a_body_that_is_no_json_has_no_preconditions() -> None:
+    """The apiserver is the one that refuses it."""
     assert asked("upper", "PATCH", POD, b"{").uid == ""
 
 
-def test_a_new_object_is_named_by_its_body() -> None:
-    """The path of a create does not say what it creates; of a subresource it does."""
+def test_the_name_of_a_new_object_is_read_from_its_body() -> None:
+    """The path of a create does not contain the name, unless it creates a subresource."""
     body = orjson.dumps({"metadata": {"name": "web"}})
     assert asked("upper", "POST", "/api/v1/namespaces/shop/pods", body).name == "web"
     space = asked("upper", "POST", "/api/v1/namespaces", body)
@@ -97,13 +102,13 @@ def test_a_new_object_is_named_by_its_body() -> None:
     assert asked("upper", "POST", "/api/v1/namespaces/shop/pods", b"[]").name == ""
 
 
-def test_a_request_can_be_read_by_people() -> None:
-    """Cluster, verb, kind and name."""
+def test_a_request_is_readable_as_text() -> None:
+    """The text has cluster, verb, resource and name."""
     assert str(asked("lower-a", "PATCH", f"{POD}/status", b"{}")) == "lower-a: patch pods/status shop/web"
 
 
 def test_a_write_has_the_form_of_an_audit_record() -> None:
-    """So that the oracles over audit logs judge it too."""
+    """Therefore the oracles for audit logs can check it too."""
     journal = Journal()
     found = asked("upper", "PATCH", f"{POD}/status", b"{}", user="me", agent="tensile/1")
     written = journal.note(found, Passed(), 1.0)
@@ -121,8 +126,8 @@ def test_a_write_has_the_form_of_an_audit_record() -> None:
     assert (len(journal), [one.at for one in journal.since(1)]) == (2, [2.0])
 
 
-def test_a_refusal_is_worded_as_the_apis() -> None:
-    """With code and reason, and causes where there are any."""
+def test_a_refusal_has_the_form_of_a_kubernetes_status() -> None:
+    """It has code and reason, and causes if there are any."""
     told = orjson.loads(Refused(403, causes=("NamespaceTerminating",)).body())
     assert (told["kind"], told["code"], told["reason"]) == ("Status", 403, "Forbidden")
     assert told["details"] == {"causes": [{"reason": "NamespaceTerminating"}]}

@@ -1,4 +1,4 @@
-"""Reading an audit log."""
+"""Tests of reading an audit log."""
 
 import json
 from pathlib import Path
@@ -16,14 +16,14 @@ def record(verb: str, resource: str = "pods", agent: str = "tensile/0.1") -> dic
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log with two records."""
+    """Return a log with two records."""
     path = tmp_path / "audit.log"
     path.write_text("".join(json.dumps(record(verb)) + "\n" for verb in ("create", "get")))
     return path
 
 
 def append(log: Path, text: str) -> None:
-    """Add to the log as the apiserver does."""
+    """Append to the log as the apiserver does."""
     with log.open("a") as file:
         file.write(text)
 
@@ -33,15 +33,15 @@ def test_a_log_is_read_line_by_line(log: Path) -> None:
     assert [one["verb"] for one in audit.read(log)] == ["create", "get"]
 
 
-def test_reading_goes_on_from_a_position(log: Path) -> None:
-    """Only what was added after the position is read."""
+def test_reading_continues_from_a_position(log: Path) -> None:
+    """Only lines that were appended after the position are read."""
     start = audit.position(log)
     append(log, json.dumps(record("delete")) + "\n")
     assert [one["verb"] for one in audit.read(log, start)] == ["delete"]
 
 
-def test_a_position_is_where_a_record_begins(log: Path) -> None:
-    """Taken while a line is being written, it is before that line: a reader never begins in its middle."""
+def test_a_position_is_always_the_start_of_a_record(log: Path) -> None:
+    """While a line is being written, the position is before that line, so a reader never starts in its middle."""
     line = json.dumps(record("patch"))
     append(log, line[:20])
     start = audit.position(log)
@@ -49,8 +49,8 @@ def test_a_position_is_where_a_record_begins(log: Path) -> None:
     assert [one["verb"] for one in audit.read(log, start)] == ["patch"]
 
 
-def test_a_line_that_is_being_written_is_left_alone(log: Path) -> None:
-    """Half a record is no record, until its other half arrives."""
+def test_an_incomplete_line_is_not_read(log: Path) -> None:
+    """It is read once its rest is written."""
     start = audit.position(log)
     line = json.dumps(record("patch"))
     append(log, line[:20])
@@ -59,37 +59,37 @@ def test_a_line_that_is_being_written_is_left_alone(log: Path) -> None:
     assert [one["verb"] for one in audit.read(log, start)] == ["patch"]
 
 
-def test_a_log_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
-    """Before the first request there is nothing to read, and reading starts at the beginning."""
+def test_a_missing_log_is_empty(tmp_path: Path) -> None:
+    """Before the first request, there is no record to read, and the position is 0."""
     assert audit.position(tmp_path / "none") == 0
     assert audit.read(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection"])
-def test_what_changes_something_is_a_write(verb: str) -> None:
-    """Every verb that changes an object counts."""
+def test_verbs_that_change_an_object_are_writes(verb: str) -> None:
+    """All five of them count."""
     assert audit.writes([record(verb)], "tensile/") == [record(verb)]
 
 
 @pytest.mark.parametrize("verb", ["get", "list", "watch", "connect"])
-def test_what_only_looks_is_no_write(verb: str) -> None:
-    """Reading does not count."""
+def test_verbs_that_only_read_are_no_writes(verb: str) -> None:
+    """Reads and connects do not count."""
     assert audit.writes([record(verb)], "tensile/") == []
 
 
 def test_only_the_writes_of_one_agent_count() -> None:
-    """What kubectl and the controllers write is not the engine's, and neither is what names no agent."""
+    """Writes of kubectl and of controllers are not the engine's, and neither are records without an agent."""
     others = [record("create", agent="kubectl/v1.36"), record("create", agent="not-tensile/1"), {"verb": "create"}]
     assert audit.writes([*others, record("create")], "tensile/") == [record("create")]
 
 
-def test_some_resources_do_not_count() -> None:
-    """Heartbeats can be left out of the count."""
+def test_given_resources_do_not_count() -> None:
+    """A count can therefore leave out heartbeats."""
     records = [record("update", "leases"), record("patch", "nodes"), record("create", "pods")]
     assert audit.writes(records, "tensile/", without=("leases", "nodes")) == [record("create", "pods")]
 
 
 def test_a_write_without_an_object_counts() -> None:
-    """A request that names no object is a write all the same."""
+    """A request without an object reference is a write too."""
     bare = {"verb": "create", "userAgent": "tensile/1"}
     assert audit.writes([bare], "tensile/", without=("leases",)) == [bare]

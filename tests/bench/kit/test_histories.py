@@ -1,4 +1,4 @@
-"""What must not have been at any moment: each oracle tells what is broken, and nothing else."""
+"""Tests of the oracles over histories: each one lists violations that occurred at any moment, and nothing else."""
 
 from typing import Any
 
@@ -11,27 +11,27 @@ from bench.kit.histories import STATEFUL, Sight, counted, lived_twice, made_twic
 
 
 def write(verb: str, kind: str = "pods", name: str = "web", status: int = 200, **fence: str) -> Write:
-    """Make a write that was answered."""
+    """Return a write that was answered."""
     resource, _, subresource = kind.partition("/")
     return Write(Asked(A, verb, resource, subresource, "shop", name, **fence), Passed(), 0.0, status)
 
 
 def named(uid: str, upper: str, **words: Any) -> dict[str, Any]:
-    """Make a lower pod of a StatefulSet's first identity."""
+    """Return a lower pod of a StatefulSet's first identity."""
     pod = below(uid, upper, **words)
     pod["metadata"]["labels"] = {STATEFUL: "db-0"}
     return pod
 
 
-def test_one_life_after_the_other_is_no_fault() -> None:
-    """A pod that ended or is gone makes room for another."""
+def test_a_lower_pod_after_the_end_of_another_is_no_violation() -> None:
+    """A pod that ended or was deleted may be followed by another one."""
     for end in (Sight(A, "DELETED", below("l1")), Sight(A, "MODIFIED", below("l1", phase="Failed"))):
         assert lived_twice([Sight(A, "ADDED", below("l1")), end, Sight(B, "ADDED", below("l2"))]) == []
     assert lived_twice([Sight(A, "ADDED", below("l1")), Sight(A, "ADDED", below("l2", "u2"))]) == []
 
 
-def test_two_lives_at_one_moment_are_a_fault() -> None:
-    """Also for that moment alone, also in two clusters; it is told once."""
+def test_two_lower_pods_at_the_same_time_are_a_violation() -> None:
+    """This holds for a single moment and for two clusters, and is listed once."""
     sights = [
         Sight(A, "ADDED", below("l1")),
         Sight(B, "ADDED", below("l2")),
@@ -41,20 +41,20 @@ def test_two_lives_at_one_moment_are_a_fault() -> None:
     assert lived_twice(sights) == ["two lower pods lived for the upper pod u1"]
 
 
-def test_a_pod_that_is_being_deleted_still_lives() -> None:
-    """Its processes may run for as long as its grace lasts."""
+def test_a_terminating_pod_still_counts_as_living() -> None:
+    """Its processes may run during its grace period."""
     ending = Sight(A, "MODIFIED", below("l1", ending=True))
     assert lived_twice([ending, Sight(A, "ADDED", below("l2"))]) == ["two lower pods lived for the upper pod u1"]
 
 
-def test_two_lives_of_one_identity_are_a_fault() -> None:
-    """Though they are for two upper pods: what is written by such a name exists once."""
+def test_two_lower_pods_of_one_stateful_set_identity_are_a_violation() -> None:
+    """They belong to two upper pods, but an identity must exist only once."""
     sights = [Sight(A, "ADDED", named("l1", "u1")), Sight(B, "ADDED", named("l2", "u2"))]
     assert lived_twice(sights) == ["two lower pods lived for the StatefulSet's pod default/db-0"]
 
 
-def test_no_pod_comes_back_from_its_end() -> None:
-    """Neither to another end nor to life; going is none of it."""
+def test_a_change_from_a_terminal_phase_is_a_violation() -> None:
+    """This holds for a change to Running or to another terminal phase, but not for a deletion."""
     ended, gone = above(phase="Succeeded"), Sight("upper", "DELETED", above())
     assert reverted([Sight("upper", "MODIFIED", ended), Sight("upper", "MODIFIED", ended), gone]) == []
     for phase in ("Running", "Failed"):
@@ -62,8 +62,8 @@ def test_no_pod_comes_back_from_its_end() -> None:
         assert found == [f"default/pod-u1 was Succeeded and then {phase}"]
 
 
-def test_writes_have_to_be_fenced() -> None:
-    """By a UID or a resourceVersion; a create needs none; a collection must not be deleted whatever it says."""
+def test_a_write_without_a_precondition_is_a_violation() -> None:
+    """A UID or a resourceVersion is required, except for creates; a deletion of a collection is never allowed."""
     kept = [write("delete", uid="u"), write("patch", "pods/status", version="5"), write("create")]
     assert unfenced(kept) == []
     assert unfenced([write("delete"), write("patch", "pods/status"), write("update")]) == [
@@ -76,14 +76,14 @@ def test_writes_have_to_be_fenced() -> None:
     ]
 
 
-def test_what_is_made_twice_is_told() -> None:
-    """A create that was refused made nothing."""
+def test_two_successful_creates_of_an_object_are_a_violation() -> None:
+    """A create that was refused does not count."""
     assert made_twice([write("create"), write("create", status=409), write("create", name="other")]) == []
     assert made_twice([write("create"), write("create")]) == ["lower-a: create pods web: 2 times"]
 
 
-def test_much_more_writing_than_without_a_fault_is_told() -> None:
-    """Once more is what a lost answer costs; a status may be some times more; what was refused does not count."""
+def test_many_more_writes_than_without_a_fault_are_a_violation() -> None:
+    """One more is allowed after a lost response, a few more for a status; refused writes do not count."""
     reference = counted([write("patch", uid="u")])
     assert written_too_often(reference, [write("patch"), write("patch"), write("patch", status=409)]) == []
     assert written_too_often(reference, [write("patch")] * 3) == ["lower-a: patch pods web: 3 times, at most 2"]

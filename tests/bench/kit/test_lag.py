@@ -1,10 +1,10 @@
-"""For how long statuses stay wrong."""
+"""Tests of the measurement of how long statuses are wrong."""
 
 from bench.kit.lag import Lag
 
 
 def test_the_longest_wrong_status_counts() -> None:
-    """Each is measured by itself, up to the look that finds it right."""
+    """Each status is measured separately, until it is seen to be right."""
     lag = Lag(0.0)
     lag.look(1.0, {"a": "a is wrong"})
     lag.look(3.0, {"a": "a is wrong", "b": "b is wrong"})
@@ -13,16 +13,16 @@ def test_the_longest_wrong_status_counts() -> None:
     assert (lag.longest, lag.what) == (3.0, "a is wrong")
 
 
-def test_load_is_no_lag() -> None:
-    """Another pod that is a moment behind at every look adds up to nothing."""
+def test_short_lags_of_different_pods_do_not_add_up() -> None:
+    """A different pod that lags at every look is a result of load."""
     lag = Lag(0.0)
     for number in range(100):
         lag.look(float(number), {str(number): "is behind"})
     assert lag.longest == 1.0
 
 
-def test_what_was_wrong_before_counts_from_the_beginning() -> None:
-    """Nobody can be blamed for the time before the cluster was back."""
+def test_a_status_that_was_wrong_before_the_return_counts_from_the_return() -> None:
+    """The time before the cluster is reachable again is not the engine's fault."""
     lag = Lag(10.0)
     lag.look(2.0, {"a": "a is wrong"})
     lag.look(9.0, {"a": "a is wrong"})
@@ -31,8 +31,8 @@ def test_what_was_wrong_before_counts_from_the_beginning() -> None:
     assert (lag.longest, lag.what) == (2.0, "a is wrong")
 
 
-def test_what_is_wrong_again_begins_anew() -> None:
-    """Two short lags are not one long one."""
+def test_a_status_that_is_wrong_again_is_measured_again() -> None:
+    """Two short lags do not count as one long one."""
     lag = Lag(0.0)
     for now, wrong in enumerate([{"a": ""}, {}, {"a": ""}, {}]):
         lag.look(float(now), wrong)

@@ -1,4 +1,4 @@
-"""The options that the tools of bench/ read are options that they declare."""
+"""Tests that the tools of bench/ read only options that they declare."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ OPTION = re.compile(r"-{0,2}[a-z][-a-z]*")
 
 
 def arguments_read(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a module reads from its parsed command line, which all of them call `given`."""
+    """Yield the names that a module reads from its parsed command line, which is always named `given`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "given":
             yield node.attr
@@ -19,7 +19,7 @@ def arguments_read(tree: ast.AST) -> Iterator[str]:
 def arguments_declared(tree: ast.AST) -> Iterator[str]:
     """Yield the names of the options that a module declares.
 
-    Where one is no literal, e.g. in a loop, each string of the module that could be an option counts as one.
+    If one is no literal, e.g. in a loop, each string of the module that could be an option counts as one.
     """
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     names = [call.args[0] for call in calls if getattr(call.func, "attr", "") == "add_argument"]
@@ -32,14 +32,14 @@ def arguments_declared(tree: ast.AST) -> Iterator[str]:
 
 
 def modules_of_bench(tree: ast.AST) -> Iterator[Path]:
-    """Yield the files of bench/ that a module imports from."""
+    """Yield the files of bench/ from which a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench."):
             path = ROOT / (node.module or "").replace(".", "/")
             yield from (one for one in (path.with_suffix(".py"), path / "__main__.py") if one.is_file())
 
 
-def test_each_tool_reads_only_options_that_it_or_an_import_of_it_declares() -> None:
+def test_each_tool_reads_only_options_that_it_or_one_of_its_imports_declares() -> None:
     """A tool that reads another name fails only after its sandbox has started, and no test runs each tool."""
     trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "bench").rglob("*.py"))}
     declared = {path: set(arguments_declared(tree)) for path, tree in trees.items()}

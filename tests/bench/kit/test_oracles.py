@@ -1,4 +1,4 @@
-"""The oracles tell what broke, each on the smallest case, and say nothing where all is well."""
+"""Tests of the oracles: each one lists violations, on the smallest case, and nothing if there is none."""
 
 import pytest
 from faultkit import MARK, A, B, Manifest, above, below, record
@@ -8,8 +8,8 @@ from bench.kit import oracles
 WELL = {A: [below()], B: list[Manifest]()}
 
 
-def test_a_whole_world_breaks_nothing() -> None:
-    """One pod above, the same below: no oracle has anything to say."""
+def test_a_correct_state_has_no_violations() -> None:
+    """One upper pod with its lower pod satisfies every oracle."""
     upper = [above()]
     assert oracles.not_once_below(upper, WELL) == []
     assert oracles.orphans(upper, WELL) == []
@@ -19,8 +19,8 @@ def test_a_whole_world_breaks_nothing() -> None:
     assert oracles.not_ready(upper, "upper") == []
 
 
-def test_what_is_ours_carries_our_mark() -> None:
-    """Another owner's pods, and those of nobody, are not looked at."""
+def test_objects_with_the_owners_mark_are_selected() -> None:
+    """Objects of another owner and unmarked ones are left out."""
     other = below("l2")
     other["metadata"]["labels"] = {"tensile-kube.io/owner": "f" * 16}
     assert oracles.owned([below(), other, above()], MARK) == [below()]
@@ -36,8 +36,8 @@ def test_what_is_ours_carries_our_mark() -> None:
     ],
     ids=["nowhere", "elsewhere", "in both", "twice"],
 )
-def test_a_living_pod_runs_once_and_in_its_place(lowers: oracles.Lowers, places: str) -> None:
-    """Not at all, in another cluster, or twice is said with where it is."""
+def test_a_living_pod_has_to_run_exactly_once_in_its_lower_cluster(lowers: oracles.Lowers, places: str) -> None:
+    """A missing, misplaced or second lower pod is listed with the lower clusters."""
     assert oracles.not_once_below([above()], lowers) == [f"default/pod-u1 is bound to lower-a and runs in {places}"]
 
 
@@ -46,14 +46,14 @@ def test_a_living_pod_runs_once_and_in_its_place(lowers: oracles.Lowers, places:
     [above(ending=True), above(phase="Succeeded"), above(node=""), above(node="other")],
     ids=["ending", "ended", "unbound", "on another node"],
 )
-def test_other_pods_need_no_lower_one(pod: Manifest) -> None:
-    """Nothing is asked of what ends, ended, or is not on a virtual node."""
+def test_ending_ended_and_unbound_pods_need_no_lower_pod(pod: Manifest) -> None:
+    """Neither do pods on a node that is not virtual."""
     assert oracles.not_once_below([pod], {A: [], B: []}) == []
     assert oracles.unlike([pod], {A: [], B: []}) == {}
 
 
-def test_a_lower_pod_without_its_upper_one_is_an_orphan() -> None:
-    """Also one whose annotation was taken away."""
+def test_a_lower_pod_without_its_upper_pod_is_an_orphan() -> None:
+    """So is a lower pod whose annotation was removed."""
     nameless = below("l2")
     nameless["metadata"]["annotations"] = {}
     said = oracles.orphans([above("u2")], {A: [below()], B: [nameless]})
@@ -63,15 +63,15 @@ def test_a_lower_pod_without_its_upper_one_is_an_orphan() -> None:
     ]
 
 
-def test_two_living_lower_pods_are_one_too_many() -> None:
-    """One that ends beside one that lives is a change of place."""
+def test_two_living_lower_pods_of_one_upper_pod_are_a_violation() -> None:
+    """A terminating or failed one beside a living one is allowed, because the pod may have moved."""
     assert oracles.living_twice({A: [below()], B: [below("l2")]}) == ["2 lower pods live for the upper pod u1"]
     assert oracles.living_twice({A: [below()], B: [below("l2", ending=True)]}) == []
     assert oracles.living_twice({A: [below()], B: [below("l2", phase="Failed")]}) == []
 
 
-def test_a_name_is_created_once_in_all_lowers() -> None:
-    """A second success counts wherever it was; a refusal, a binding and a status are no creation."""
+def test_a_pod_may_be_created_only_once_in_all_lower_clusters() -> None:
+    """Refusals, bindings and patches are no creations."""
     assert oracles.created_twice({A: [record("create")], B: [record("create")]}) == [
         "default/one was created 2 times below"
     ]
@@ -79,8 +79,8 @@ def test_a_name_is_created_once_in_all_lowers() -> None:
     assert oracles.created_twice({A: single, B: [record("create", name="two"), record("create", "events")]}) == []
 
 
-def test_a_failed_pod_is_told_with_its_reason() -> None:
-    """Failed is what no fault may do to a pod."""
+def test_a_failed_pod_is_listed_with_its_reason() -> None:
+    """No fault may cause a pod to fail."""
     pod = above(phase="Failed")
     pod["status"] |= {"reason": "LowerPodLost", "message": "it is gone"}
     assert oracles.failed([pod, above("u2")]) == ["default/pod-u1 Failed: LowerPodLost it is gone"]
@@ -97,14 +97,14 @@ def test_a_failed_pod_is_told_with_its_reason() -> None:
     ],
     ids=["phase", "address", "ready", "containers", "none"],
 )
-def test_a_status_that_differs_is_told(upper: Manifest, words: str) -> None:
-    """With the first thing in which it does."""
+def test_the_first_difference_between_upper_and_lower_status_is_listed(upper: Manifest, words: str) -> None:
+    """A missing lower pod is a difference too."""
     uid = upper["metadata"]["uid"]
     assert oracles.unlike([upper], WELL) == {uid: f"default/pod-{uid}: {words}"}
 
 
-def test_what_was_deleted_is_gone_on_both_sides() -> None:
-    """By the UID of the upper pod."""
+def test_deleted_pods_have_to_be_absent_on_both_sides() -> None:
+    """They are identified by the UID of the upper pod."""
     assert oracles.still_there([above()], ["u1"], "upper") == ["upper: default/pod-u1 was deleted"]
     assert oracles.still_there([below()], ["u1"], A) == ["lower-a: default/pod-l1 was deleted"]
     assert oracles.still_there([above(), below()], ["u2"], A) == []
@@ -121,27 +121,29 @@ def test_what_was_deleted_is_gone_on_both_sides() -> None:
     ],
     ids=["same", "gone", "ending", "restarted", "another"],
 )
-def test_pods_outlast_a_pause(after: list[Manifest], said: list[str]) -> None:
-    """The same objects, with the same containers."""
+def test_pods_that_are_new_deleted_or_restarted_after_a_pause_are_listed(
+    after: list[Manifest], said: list[str]
+) -> None:
+    """Objects and containers have to be the same as before."""
     assert oracles.replaced([above()], after, "upper") == said
 
 
-def test_a_container_of_another_identity_was_restarted() -> None:
-    """Even where the count says otherwise."""
+def test_a_container_with_another_id_counts_as_restarted() -> None:
+    """This holds even if the restart count is unchanged."""
     later = above()
     later["status"]["containerStatuses"][0]["containerID"] = "run://2"
     assert oracles.replaced([above()], [later], "upper") == ["upper: default/pod-u1 was restarted"]
 
 
-def test_a_pod_that_is_not_ready_is_told() -> None:
-    """One without conditions is not."""
+def test_a_pod_that_is_not_ready_is_listed() -> None:
+    """A pod without conditions is not ready."""
     bare = above()
     del bare["status"]["conditions"]
     assert oracles.not_ready([above(ready=False), bare], A) == ["lower-a: default/pod-u1 is not Ready"] * 2
 
 
-def test_deletions_of_pods_are_found() -> None:
-    """Whoever made them; a refused one did nothing."""
+def test_successful_deletions_of_pods_are_listed_with_their_client() -> None:
+    """Refused deletions do not count."""
     gone = [
         record("delete", code=200, agent="kube-controller-manager/v1"),
         record("deletecollection", code=200, name=""),
@@ -152,21 +154,21 @@ def test_deletions_of_pods_are_found() -> None:
     assert oracles.deletions(kept) == []
 
 
-def test_heartbeats_are_no_noise() -> None:
-    """A lease every ten seconds, and now and then a node's status."""
+def test_heartbeats_are_allowed_in_a_quiet_time() -> None:
+    """A lease may be written every ten seconds, and a node's status occasionally."""
     beats = [record("patch", "leases")] * 5 + [record("patch", "nodes/status")] * 2
     assert oracles.not_quiet(beats, 30.0, "upper") == []
 
 
 @pytest.mark.parametrize("resource", ["pods", "pods/status", "nodes", "events"])
-def test_any_other_write_is_noise(resource: str) -> None:
-    """It is told with what was written."""
+def test_every_other_write_in_a_quiet_time_is_listed(resource: str) -> None:
+    """The line contains what was written."""
     said = [f"upper: patch {resource} one in a quiet time"]
     assert oracles.not_quiet([record("patch", resource)], 30.0, "upper") == said
 
 
-def test_heartbeats_that_come_too_often_are_noise() -> None:
-    """Each node's are counted for themselves."""
+def test_heartbeats_that_are_too_frequent_are_listed() -> None:
+    """Those of each node are counted separately."""
     leases = [record("patch", "leases")] * 6 + [record("patch", "leases", "two")] * 5
     statuses = [record("patch", "nodes/status")] * 3
     assert oracles.not_quiet([*leases, *statuses], 30.0, "upper") == [
@@ -175,7 +177,7 @@ def test_heartbeats_that_come_too_often_are_noise() -> None:
     ]
 
 
-def test_a_swept_collection_is_found() -> None:
-    """Only the engine's: a namespace controller sweeps by profession."""
+def test_a_deletion_of_a_collection_by_the_engine_is_listed() -> None:
+    """The namespace controller may delete collections."""
     sweep, other = record("deletecollection"), record("deletecollection", agent="kube-controller-manager/v1")
     assert oracles.swept([sweep, other, record("delete")], "tensile/") == ["deletecollection pods"]

@@ -1,4 +1,4 @@
-"""A fault proxy before a real apiserver: it is not noticed, until it is told to do something."""
+"""Tests of a fault proxy in front of a real apiserver: it is transparent until a fault is set."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,8 +18,8 @@ LIMIT = 20.0
 CREATES = writes("configmaps", "create")
 
 
-async def test_what_passes_is_what_the_apiserver_says(sandbox: Sandbox) -> None:
-    """Answers and refusals are its own, for the user who asked; each write is in the journal with its answer."""
+async def test_responses_and_refusals_of_the_apiserver_are_passed_on(sandbox: Sandbox) -> None:
+    """They are those for the calling user, and each write is in the journal with its status."""
     async with fronted(sandbox) as front:
         start = audit.position(front.past.audit_log)
         made = await front.make()
@@ -44,8 +44,10 @@ def creates_of(records: list[audit.Record], name: str) -> list[audit.Record]:
     [(Dropped(), False), (Lost(), True), (Torn(), True)],
     ids=["dropped", "lost", "torn"],
 )
-async def test_a_write_can_be_lost_on_either_way(sandbox: Sandbox, fault: Fault, *, is_done: bool) -> None:
-    """Who asked cannot tell whether it was done: the connection breaks all the same."""
+async def test_a_write_can_be_lost_before_or_after_the_apiserver(
+    sandbox: Sandbox, fault: Fault, *, is_done: bool
+) -> None:
+    """The client cannot know whether it was done, because the connection breaks in either case."""
     async with fronted(sandbox) as front:
         front.script.on(CREATES, fault)
         with pytest.raises(BROKEN):
@@ -57,7 +59,7 @@ async def test_a_write_can_be_lost_on_either_way(sandbox: Sandbox, fault: Fault,
 
 
 async def test_a_write_can_be_refused_with_any_status(sandbox: Sandbox) -> None:
-    """It does not reach the apiserver, and says when to come again."""
+    """It does not reach the apiserver, and the response has a Retry-After header."""
     async with fronted(sandbox) as front:
         for code in (401, 403, 409, 410, 429, 500, 503, 504):
             front.script.on(CREATES, Refused(code, retry_after=3))
@@ -68,8 +70,8 @@ async def test_a_write_can_be_refused_with_any_status(sandbox: Sandbox) -> None:
         assert await front.names() == []
 
 
-async def test_a_write_can_be_late_or_hang(sandbox: Sandbox) -> None:
-    """The late one is done in the end; the one that hangs is never answered, and hurts no other."""
+async def test_a_write_can_be_delayed_or_hang(sandbox: Sandbox) -> None:
+    """The delayed write is done in the end; the hanging one is never answered, and affects no other."""
     async with fronted(sandbox) as front:
         front.script.on(CREATES, Hung(), Delayed(0.05))
         hanging = asyncio.create_task(front.make(0))
@@ -81,8 +83,8 @@ async def test_a_write_can_be_late_or_hang(sandbox: Sandbox) -> None:
         assert [type(one.fault) for one in front.proxy.journal.writes] == [Hung, Delayed]
 
 
-async def test_a_frozen_cluster_says_nothing_until_it_thaws(sandbox: Sandbox) -> None:
-    """Then it does what was asked meanwhile, and tells what happened."""
+async def test_a_frozen_cluster_answers_once_it_is_unfrozen(sandbox: Sandbox) -> None:
+    """It then performs the waiting requests, and sends the events that occurred."""
     async with fronted(sandbox) as front, front.watch() as told:
         front.proxy.freeze()
         waiting = asyncio.create_task(front.make(0))
@@ -96,8 +98,8 @@ async def test_a_frozen_cluster_says_nothing_until_it_thaws(sandbox: Sandbox) ->
         assert await hearing == ("ADDED", front.name(1))
 
 
-async def test_abandoned_connections_are_never_heard_of_again(sandbox: Sandbox) -> None:
-    """Neither a watch that is open nor a request on a kept connection; a new connection works."""
+async def test_abandoned_connections_never_answer_again(sandbox: Sandbox) -> None:
+    """This holds for an open watch and for a request on a kept connection; a new connection works."""
     async with fronted(sandbox) as front, front.watch() as told:
         await front.make(0)
         assert await anext(told) == ("ADDED", front.name(0))
@@ -114,8 +116,8 @@ async def test_abandoned_connections_are_never_heard_of_again(sandbox: Sandbox) 
         hearing.cancel()
 
 
-async def test_a_held_watch_tells_all_when_it_is_released(sandbox: Sandbox) -> None:
-    """In its order, and nothing before."""
+async def test_a_held_watch_sends_its_events_in_order_when_it_is_released(sandbox: Sandbox) -> None:
+    """It sends none before that."""
     async with fronted(sandbox) as front, front.watch() as told:
         (stream,) = front.proxy.streams
         stream.hold()
@@ -130,16 +132,16 @@ async def test_a_held_watch_tells_all_when_it_is_released(sandbox: Sandbox) -> N
         assert [await hearing, await anext(told)] == [("ADDED", front.name(0)), ("ADDED", front.name(1))]
 
 
-async def test_a_watch_can_be_told_that_its_version_is_gone(sandbox: Sandbox) -> None:
-    """As Kubernetes does it: an ERROR of code 410, and the end."""
+async def test_a_watch_can_report_an_expired_version(sandbox: Sandbox) -> None:
+    """As in Kubernetes, it sends an ERROR with code 410 and ends."""
     async with fronted(sandbox) as front, front.watch() as told:
         front.proxy.streams[0].order("expired")
         assert [one async for one in told] == [("ERROR", "410")]
         assert front.proxy.streams == []
 
 
-async def test_a_watch_can_end_or_break(sandbox: Sandbox) -> None:
-    """An end is no error, a reset is one."""
+async def test_a_watch_can_end_or_be_reset(sandbox: Sandbox) -> None:
+    """An end is no error for the client, a reset is one."""
     async with fronted(sandbox) as front:
         async with front.watch() as told:
             front.proxy.streams[0].order("ended")
@@ -151,7 +153,7 @@ async def test_a_watch_can_end_or_break(sandbox: Sandbox) -> None:
 
 
 async def test_single_events_can_be_dropped_doubled_or_swapped(sandbox: Sandbox) -> None:
-    """Each watch tells what it is made to tell."""
+    """The watch receives the changed sequence."""
     async with fronted(sandbox) as front:
         a, b, c = (front.name(number) for number in range(3))
         for number, (tamper, expected) in enumerate([(Dropping, [b, c]), (Doubling, [a, a, b]), (Swapping, [b, a, c])]):
@@ -164,8 +166,8 @@ async def test_single_events_can_be_dropped_doubled_or_swapped(sandbox: Sandbox)
                 await front.past.delete(f"{front.maps}/{name}")
 
 
-async def test_a_cut_resets_what_is_open(sandbox: Sandbox) -> None:
-    """And what comes afterwards finds the cluster as before."""
+async def test_a_cut_resets_open_connections(sandbox: Sandbox) -> None:
+    """Later requests reach the cluster as before."""
     async with fronted(sandbox) as front, front.watch() as told:
         front.proxy.cut()
         with pytest.raises(BROKEN):
@@ -174,7 +176,7 @@ async def test_a_cut_resets_what_is_open(sandbox: Sandbox) -> None:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait for what the proxy notes, which tells nobody."""
+    """Wait until a condition about the proxy's state holds."""
     async with asyncio.timeout(LIMIT):
-        while not holds():  # noqa: ASYNC110 - a proxy's counters tell nobody of their change
+        while not holds():  # noqa: ASYNC110 - a proxy's counters have no change event
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""What is done to single events: which lines are told instead, and in which order."""
+"""Tests of tampering with single watch events: which lines are sent instead, and in which order."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
 
 
 def told(tamper: Tamper, events: Iterable[Event]) -> list[str]:
-    """Return all that is passed on."""
+    """Return all lines that are passed on."""
     return [line.decode() for one in events for line in tamper(WATCH, one)]
 
 
@@ -17,36 +17,36 @@ EVENTS = (event("a", 1), event("b", 2), event("a", 3), event("c", 4))
 IS_A = lambda _asked, one: one.name == "a"  # noqa: E731
 
 
-def test_untouched_is_what_came() -> None:
-    """One line for one event."""
+def test_untouched_events_are_passed_on() -> None:
+    """Each event is one line."""
     assert told(untouched, EVENTS) == ["a@1", "b@2", "a@3", "c@4"]
 
 
-def test_a_dropped_event_is_not_told() -> None:
-    """The next one of the object is, unless that is to be dropped too."""
+def test_a_dropped_event_is_not_sent() -> None:
+    """The next event of the object is sent, unless more than one is to be dropped."""
     assert told(Dropping(IS_A), EVENTS) == ["b@2", "a@3", "c@4"]
     assert told(Dropping(IS_A, times=5), EVENTS) == ["b@2", "c@4"]
 
 
-def test_a_doubled_event_is_told_twice() -> None:
-    """One after the other; and it is noted which one it was."""
+def test_a_doubled_event_is_sent_twice() -> None:
+    """The copies follow each other, and the tamper records which event it was."""
     tamper = Doubling(IS_A)
     assert told(tamper, EVENTS) == ["a@1", "a@1", "b@2", "a@3", "c@4"]
     assert [one.version for one in tamper.done] == ["1"]
 
 
-def test_a_swapped_event_comes_after_that_of_another_object() -> None:
-    """Which is what an apiserver never does."""
+def test_a_swapped_event_is_sent_after_an_event_of_another_object() -> None:
+    """An apiserver never does that."""
     assert told(Swapping(IS_A), EVENTS) == ["b@2", "a@1", "a@3", "c@4"]
 
 
 def test_events_of_one_object_keep_their_order() -> None:
-    """A swap is between objects: what is kept back of one is told before its next event."""
+    """An event that is held back for a swap is sent before the next one of its object."""
     assert told(Swapping(IS_A), (event("a", 1), event("a", 2), event("b", 3))) == ["a@1", "a@2", "b@3"]
 
 
-def test_each_watch_is_swapped_for_itself() -> None:
-    """An event of another watch does not bring it out."""
+def test_each_watch_is_swapped_separately() -> None:
+    """An event of another watch does not release the one that is held back."""
     other = WATCH._replace(cluster="lower-a")
     tamper = Swapping(IS_A)
     assert list(tamper(WATCH, event("a", 1))) == []
@@ -54,8 +54,8 @@ def test_each_watch_is_swapped_for_itself() -> None:
     assert list(tamper(WATCH, event("b", 3))) == [b"b@3", b"a@1"]
 
 
-def test_events_are_picked_by_resource_place_and_type() -> None:
-    """None named means all."""
+def test_events_are_selected_by_resource_namespace_and_type() -> None:
+    """A filter that is not set matches all of them."""
     deleted = event("a", 1, "DELETED", "shop")
     assert about("pods")(WATCH, deleted)
     assert about("pods", "shop", sort="DELETED")(WATCH, deleted)
@@ -64,8 +64,8 @@ def test_events_are_picked_by_resource_place_and_type() -> None:
     assert not about("nodes")(WATCH, deleted)
 
 
-def test_a_line_of_a_watch_is_read() -> None:
-    """Type, place, UID and version; an ERROR has none of them."""
+def test_a_line_of_a_watch_is_parsed() -> None:
+    """The result has type, namespace, name, UID and version; an ERROR has none of the latter."""
     line = b'{"type":"ADDED","object":{"metadata":{"namespace":"n","name":"a","uid":"u","resourceVersion":"5"}}}\n'
     assert event_of(line) == ("ADDED", "n", "a", "u", "5", line)
     assert event_of(expired())[:5] == ("ERROR", "", "", "", "")

@@ -1,4 +1,4 @@
-"""What hostile tenants must not reach or hold up, as the watchman of their plays tells it: one violation each."""
+"""Tests of the oracles for hostile tenants, which list what those reach or delay, with one violation each."""
 
 from base64 import b64encode
 
@@ -27,8 +27,11 @@ ALL_MARKS = {
 # Settings and places.
 
 
-def test_settings_are_all_there_are() -> None:
-    """Both mappings, every identity, both ways with conflicts, every ground in both lowers; the plainest first."""
+def test_settings_cover_all_combinations() -> None:
+    """They contain both mappings, every identity, both ways of conflicts, and every ground in both lowers.
+
+    The first one is the simplest.
+    """
     assert SETTINGS[0] == Setting()
     assert {one.ground for one in SETTINGS} == set(GROUNDS)
     for mapping, identity, conflict in {(one.mapping, one.identity, one.conflict) for one in SETTINGS}:
@@ -38,8 +41,8 @@ def test_settings_are_all_there_are() -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS[::7])
-def test_a_setting_is_a_topology(setting: Setting) -> None:
-    """With two lowers, as it says."""
+def test_a_setting_is_read_as_a_topology(setting: Setting) -> None:
+    """It has two lowers with the mapping, conflict mode and controllers of the setting."""
     found = setting.read()
     assert [lower.name for lower in found.lowers] == [A, B]
     assert {lower.namespaces.mapping for lower in found.lowers} == {setting.mapping}
@@ -47,8 +50,8 @@ def test_a_setting_is_a_topology(setting: Setting) -> None:
     assert all(bool(lower.controllers) == setting.has_controllers for lower in found.lowers)
 
 
-def test_places_are_worked_out_by_hand() -> None:
-    """The same name, or with the topology's before it; and back, for tenants' namespaces alone."""
+def test_lower_namespaces_are_derived_without_the_engines_code() -> None:
+    """They have the same name or the topology's name as prefix; only tenants' namespaces are mapped back."""
     same, prefix = (Places(Setting(mapping=one, ground="tenant")) for one in ("same", "prefix"))
     assert (same.of("bank", A), prefix.of("bank", A)) == ("bank", "demo-bank")
     assert (same.above(A, "shop"), prefix.above(A, "demo-shop")) == ("shop", "shop")
@@ -60,8 +63,8 @@ def test_places_are_worked_out_by_hand() -> None:
     )
 
 
-def test_the_place_of_a_long_name_is_learned() -> None:
-    """Two upper namespaces never share one."""
+def test_the_lower_namespace_of_a_long_name_is_learned() -> None:
+    """Two upper namespaces must never share one."""
     setting = Setting(mapping="prefix", ground="tenant", is_cut=True)
     places = Places(setting)
     assert places.of(setting.bank, A) == ""
@@ -72,8 +75,8 @@ def test_the_place_of_a_long_name_is_learned() -> None:
     )
 
 
-def test_a_namespace_that_was_there_before_the_engine_is_no_place() -> None:
-    """With a prefix its name is taken in that lower cluster, and nothing of the tenant's goes there."""
+def test_a_lower_namespace_that_is_older_than_the_engine_is_no_place() -> None:
+    """With a prefix, its name is taken in that lower cluster, and no object of the tenant is created there."""
     setting = Setting(mapping="prefix", ground="squatted", lower=B)
     places = Places(setting)
     assert (places.ground(), places.of("shop", B), places.of("shop", A)) == ("demo-shop", "", "demo-shop")
@@ -81,11 +84,11 @@ def test_a_namespace_that_was_there_before_the_engine_is_no_place() -> None:
     assert (setting.in_hand("shop", B), setting.in_hand("shop", A), setting.mapped) == (True, False, "")
 
 
-# Words.
+# Marker words.
 
 
-def test_words_are_found_wherever_they_are() -> None:
-    """In labels, in data that is encoded, in tokens; each with its origin."""
+def test_marker_words_are_found_in_plain_text_base64_and_tokens() -> None:
+    """Each word is returned with its origin, even if the origin is another play."""
     marks = Marks("t")
     plain, hidden = marks.new("bank", SECRET, "database"), marks.new(BELOW)
     token = b64encode(token_for("shop", "payer", "u-1").encode()).decode()
@@ -101,11 +104,11 @@ def test_words_are_found_wherever_they_are() -> None:
     assert next(origin.namespace for _, origin in Marks("o").found(raw)) == "another play, t"
 
 
-# What is known.
+# The ledger.
 
 
 def known(setting: Setting = Setting(), **pods: str) -> Ledger:  # noqa: B008 - it is a tuple
-    """Return a ledger that knows upper pods of bank by name and lower: each asks for Secret database as payer."""
+    """Return a ledger with upper pods of bank by name and lower, which refer to Secret database and account payer."""
     ledger = Ledger(setting, MARK)
     for name, lower in pods.items():
         ledger.note(Ref(UPPER, POD, "bank", name), upper_pod(name, lower), 0.0)
@@ -123,8 +126,8 @@ def upper_pod(name: str, lower: str, phase: str = "Running", namespace: str = "b
     return {"metadata": found, "spec": spec, "status": {"phase": phase}}
 
 
-def test_who_asks_for_what_is_remembered() -> None:
-    """While a pod runs, and for a moment after it ended or went; an account asks for what it pulls with."""
+def test_the_references_of_a_pod_are_remembered_for_a_moment_after_its_end() -> None:
+    """An account also refers to its pull secrets; other lowers and namespaces have no such references."""
     ledger = known(web=A)
     account = {"metadata": {"uid": "u-payer"}, "imagePullSecrets": [{"name": "pull"}]}
     ledger.note(Ref(UPPER, SERVICE_ACCOUNT, "bank", "payer"), account, 0.0)
@@ -140,8 +143,8 @@ def test_who_asks_for_what_is_remembered() -> None:
     assert ledger.was_asked(A, "bank", asked[1], 99.0)
 
 
-def test_only_all_marks_are_marks() -> None:
-    """The label, the annotation, and our field manager for that."""
+def test_an_object_is_marked_only_with_label_annotation_and_field_manager() -> None:
+    """The engine's field manager has to own the annotation."""
     assert is_marked({"metadata": ALL_MARKS}, MARK)
     for left_out in ALL_MARKS:
         assert not is_marked({"metadata": {key: ALL_MARKS[key] for key in ALL_MARKS if key != left_out}}, MARK)
@@ -152,14 +155,14 @@ def test_only_all_marks_are_marks() -> None:
 
 
 def leaked(ref: Ref, *words: str, ledger: Ledger, node: str = "") -> list[str]:
-    """Return what is wrong with words in an object."""
+    """Return the violations for words in an object."""
     spec = f', "spec": {{"nodeName": "{node}"}}' if node else ""
     raw = f'{{"words": "{" ".join(words)}"{spec}}}'.encode()
     return [words.partition(": ")[2] for words, _ in oracles.leaks(ref, raw, ledger, 0.0)]
 
 
-def test_a_tenant_s_words_belong_in_his_place_alone() -> None:
-    """And those of a Secret only where a pod asks for it."""
+def test_words_of_a_tenant_are_allowed_only_in_its_own_objects_and_places() -> None:
+    """Words of a Secret are allowed only in a lower cluster in which a pod refers to it."""
     ledger = known(web=A)
     plain, secret = ledger.marks.new("bank"), ledger.marks.new("bank", SECRET, "database")
     private = ledger.marks.new("bank", SECRET, "private")
@@ -171,8 +174,11 @@ def test_a_tenant_s_words_belong_in_his_place_alone() -> None:
         assert "no pod bound here asks" in leaked(Ref(lower, SECRET, "bank", "x"), word, ledger=ledger)[0]
 
 
-def test_a_hostile_tenant_s_words_stay_with_him() -> None:
-    """Also those that the hostile lower tenant has his pods say: unless he writes where that very pod runs."""
+def test_words_of_a_hostile_tenant_are_allowed_only_in_its_own_places() -> None:
+    """Those of the hostile lower tenant may also be in the upper namespace whose place it writes in.
+
+    Pods of the other lower cluster there must not contain them.
+    """
     ledger = known(Setting(ground="victim", lower=B), web=A)
     below, above = ledger.marks.new(BELOW), ledger.marks.new(ABOVE)
     assert leaked(Ref(B, POD, "bank", "x"), below, ledger=ledger) == []
@@ -185,8 +191,8 @@ def test_a_hostile_tenant_s_words_stay_with_him() -> None:
     assert "not its place" in leaked(Ref(B, POD, "bank", "x"), above, ledger=ledger)[0]
 
 
-def test_a_token_belongs_in_its_own_secret() -> None:
-    """In the place of its pod's namespace."""
+def test_a_token_is_allowed_only_in_its_own_secret() -> None:
+    """The Secret has to be in the place of its pod's namespace."""
     ledger = known(web=A)
     raw = b'{"token": "%b"}' % b64encode(token_for("bank", "payer", "u-web").encode())
     for namespace, name, expected in (
@@ -199,18 +205,21 @@ def test_a_token_belongs_in_its_own_secret() -> None:
 
 
 def copy(upper_uid: str, made: str = "l-1", **fields: object) -> Manifest:
-    """Return an object below that was made for an upper one."""
+    """Return a lower object that was created for an upper one."""
     return {"metadata": {"uid": made, "annotations": {UPPER_UID: upper_uid}}, **fields}
 
 
 def misplaced(ref: Ref, manifest: Manifest, ledger: Ledger, *, is_new: bool = True) -> list[str]:
-    """Return what is wrong with where an object is."""
+    """Return the violations for the place of an object."""
     found = oracles.misplaced(ref, manifest, ledger, 0.0, is_new=is_new)
     return [words.partition(": ")[2] for words in found]
 
 
-def test_an_object_is_where_its_upper_one_has_its_place() -> None:
-    """Not in another namespace, nor for what never was, nor in a lower where no pod asks; what is kept may stay."""
+def test_a_lower_object_has_to_be_in_the_place_of_its_upper_object() -> None:
+    """It needs an existing upper object and a pod in that lower that refers to it.
+
+    An existing copy may be kept without a pod.
+    """
     ledger = known(web=A)
     for kind, name in ((SECRET, "database"), (SERVICE, "front")):
         ledger.note(Ref(UPPER, kind, "bank", name), {"metadata": {"uid": f"u-{name}"}}, 0.0)
@@ -226,8 +235,8 @@ def test_an_object_is_where_its_upper_one_has_its_place() -> None:
     assert misplaced(Ref(A, SECRET, "aaa", "database"), copy("u-database"), ledger) == []
 
 
-def test_what_holds_a_name_is_empty_and_asked_for() -> None:
-    """It stands where a pod may do without an object, so that it does not get another's."""
+def test_an_object_that_holds_a_name_has_to_be_empty_and_referred_to() -> None:
+    """It is created where a pod has an optional reference, so that the pod does not get another owner's object."""
     ledger = known(web=A)
     ref = Ref(A, SECRET, "bank", "database")
     assert misplaced(ref, copy("none"), ledger) == []
@@ -238,8 +247,8 @@ def test_what_holds_a_name_is_empty_and_asked_for() -> None:
     assert "not its place" in misplaced(ref._replace(namespace="aaa"), copy("none"), ledger)[0]
 
 
-def test_a_stranger_s_object_is_not_touched() -> None:
-    """Nor a forged one, unless it has all our marks in the place of an upper object, or is to be taken over there."""
+def test_a_write_to_another_owners_object_is_a_violation() -> None:
+    """So is one to a forged object, unless it has all marks and is in the place of an upper namespace."""
     ledger = known(Setting(ground="victim", lower=B))
     forged, ref = copy("u-web", "forged"), Ref(B, POD, "bank", "web")
     elsewhere = ref._replace(namespace="aaa")
@@ -255,8 +264,8 @@ def test_a_stranger_s_object_is_not_touched() -> None:
     assert oracles.touched("delete", ref, forged, ledger, is_wanted=False).endswith("is a stranger's")
 
 
-def test_a_stranger_s_object_may_be_taken_over_where_the_topology_says_so() -> None:
-    """By a patch, at the place of an upper object that is to have its copy there."""
+def test_an_object_of_another_owner_may_be_adopted_if_the_topology_allows_it() -> None:
+    """Only a patch is allowed, in the place of an upper object whose copy belongs there."""
     ledger = known(Setting(ground="victim", lower=B, conflict="adopt"))
     ledger.hostile.add("forged")
     ref, forged = Ref(B, POD, "bank", "web"), copy("", "forged")
@@ -265,8 +274,8 @@ def test_a_stranger_s_object_may_be_taken_over_where_the_topology_says_so() -> N
     assert oracles.touched("delete", ref, forged, ledger, is_wanted=True)
 
 
-def test_strangers_are_as_they_were() -> None:
-    """Neither gone, nor another, nor changed."""
+def test_changed_replaced_and_deleted_objects_of_other_owners_are_violations() -> None:
+    """Unchanged ones are not listed."""
     ledger, ref = known(), Ref(A, SECRET, "team", "own")
     before = {"metadata": {"uid": "1", "resourceVersion": "7"}}
     ledger.strangers[ref] = before
@@ -275,8 +284,8 @@ def test_strangers_are_as_they_were() -> None:
         assert list(oracles.changed([(ref, after)], ledger)) == [f"{ref} is a stranger's and was touched"]
 
 
-def test_a_pod_is_not_made_with_what_a_lower_alone_has() -> None:
-    """Whatever it may do without."""
+def test_a_pod_that_refers_to_a_lower_only_object_must_not_be_created() -> None:
+    """This holds even for optional references."""
     ledger = known()
     ledger.strangers[Ref(A, SECRET, "bank", "database")] = {}
     pod = {**upper_pod("web", A), "metadata": {"uid": "l-1", "annotations": {UPPER_UID: "u-web"}}}
@@ -286,8 +295,11 @@ def test_a_pod_is_not_made_with_what_a_lower_alone_has() -> None:
     assert list(oracles.borrowed(Ref(A, POD, "bank", "web"), pod, ledger)) == []
 
 
-def test_the_kubelet_api_leads_to_the_pod_s_own() -> None:
-    """Not elsewhere, not to a forged one, not to another's; in the hostile tenant's hands it is admitted."""
+def test_the_kubelet_api_has_to_reach_the_pods_own_lower_pod() -> None:
+    """Another namespace, a forged pod or the copy of another pod is a violation.
+
+    It is allowed if the hostile tenant writes in the pod's place.
+    """
     pod, ledger = upper_pod("web", A), known(Setting(ground="victim", lower=B), web=A)
     assert oracles.reached(pod, ("bank", "web"), copy("u-web"), ledger) == ""
     assert oracles.reached(pod, ("bank", "web"), None, ledger) == ""
@@ -298,8 +310,8 @@ def test_the_kubelet_api_leads_to_the_pod_s_own() -> None:
     assert oracles.reached(upper_pod("web", B), ("bank", "web"), copy("u-web"), ledger) == ""
 
 
-def test_what_no_pod_asks_for_is_not_left() -> None:
-    """Unless a pod there with all our marks refers to it, or runs as an account that pulls with it."""
+def test_a_copy_to_which_no_pod_refers_is_left_over() -> None:
+    """It is not if a lower pod with all marks refers to it, an upper pod does, or it is terminating."""
     ledger, ref = known(), Ref(A, SECRET, "bank", "database")
     left = {"metadata": {"uid": "l-1", **ALL_MARKS}}
     assert oracles.left(ref, left, [], ledger, 0.0) == f"{ref} is left though no pod asks for it"
@@ -325,8 +337,11 @@ def lower_pod(upper_uid: str, phase: str = "Running", **meta: object) -> Manifes
     return {"metadata": found, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
 
 
-def test_what_is_due_of_an_honest_pod() -> None:
-    """That it is below once it can be, told as it is there, and gone once it is deleted; not what kubelets take."""
+def test_an_honest_pod_has_to_be_created_reported_and_deleted() -> None:
+    """A lower pod is due once its references exist, its phase in the upper status, and its deletion with the upper pod.
+
+    The time that kubelets need is not counted.
+    """
     ledger, pending = known(), upper_pod("web", A, "Pending")
     assert due([pending], {}, ledger) == ["is Pending above and not below"]
     assert due([pending], {}, ledger, has=False) == []
@@ -343,8 +358,8 @@ def test_what_is_due_of_an_honest_pod() -> None:
     assert due([], {A: [lower_pod("u-web", deletionTimestamp="now")]}, ledger) == []
 
 
-def test_a_pod_that_was_ended_below_is_told_as_lost() -> None:
-    """By somebody of its own tenant; nobody else's pod is."""
+def test_a_pod_whose_lower_pod_was_killed_has_to_be_failed() -> None:
+    """Only a client of its own tenant may kill it; any other failed pod is a violation."""
     ledger, running, failed = known(), upper_pod("web", A), upper_pod("web", A, "Failed")
     sight = Sight({"u-web": failed}, {A: [], B: []}, lambda *_: True)
     assert list(lateness.lost(sight, ledger)) == ["bank/web is Failed (None), and nobody ended it"]
@@ -354,8 +369,11 @@ def test_a_pod_that_was_ended_below_is_told_as_lost() -> None:
     assert list(lateness.lost(sight, ledger)) == []
 
 
-def test_nothing_is_due_in_the_hostile_tenant_s_hands() -> None:
-    """Nor of his own pods; in other lowers it is, unless what may be an older pod of that name runs where he writes."""
+def test_nothing_is_due_for_pods_in_places_of_the_hostile_tenant() -> None:
+    """Nor for its own pods.
+
+    Pods in other lowers are due, unless an older pod of that name may still run where the hostile tenant writes.
+    """
     ledger = known(Setting(ground="victim", lower=B))
     assert due([upper_pod("web", B, "Pending")], {}, ledger) == []
     assert due([upper_pod("web", A, "Pending", namespace="mallory-up")], {}, ledger) == []
@@ -370,8 +388,8 @@ def test_nothing_is_due_in_the_hostile_tenant_s_hands() -> None:
         assert due([elsewhere], {B: [harmless]}, ledger) == ["is Pending above and not below"]
 
 
-def test_lateness_is_counted_from_when_something_was_due() -> None:
-    """Whatever it is called meanwhile; not while the engine could not know."""
+def test_lateness_is_measured_from_the_first_time_that_something_is_due() -> None:
+    """A change of its description does not matter, and an excuse restarts the measurement."""
     late, ends = Lateness(), Due("u", True, "is deleted")
     assert late.look([Due("u", False, "one")], 0.0) == []
     assert late.look([Due("u", False, "two"), ends], BOUND) == []

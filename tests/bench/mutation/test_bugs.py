@@ -1,4 +1,7 @@
-"""What puts bugs into a copy of the engine: it says when it cannot, and what nobody noticed."""
+"""Tests of the tool that plants bugs into a copy of the engine: it reports bugs that no test catches.
+
+It also reports bugs that it cannot plant.
+"""
 
 import ast
 from pathlib import Path
@@ -17,33 +20,33 @@ def test_the_answer():
 
 
 def tree_of(directory: Path) -> Path:
-    """Make a tree of a module and its test."""
+    """Create a tree with a module and its test."""
     (directory / "thing.py").write_text("def answer():\n    return 42\n\n\ndef other():\n    return 7\n")
     (directory / "test_thing.py").write_text(TEST)
     return directory
 
 
 def bug(old: str, new: str) -> Bug:
-    """Make a bug of the module."""
+    """Return a bug of the module."""
     return Bug("wrong", "thing.py", old, new, ("test_thing.py",))
 
 
-def test_an_edit_has_one_place() -> None:
-    """Where it has none, or several, nobody knows what would be tested."""
+def test_an_edit_has_to_match_exactly_once() -> None:
+    """If its text is missing or repeated, it is unknown which code would be tested."""
     assert planted("a = 1\nb = 2\n", bug("a = 1", "a = 2")) == "a = 2\nb = 2\n"
     for source in ("b = 2\n", "a = 1\na = 1\n"):
         with pytest.raises(Inapplicable, match="not once: 'a = 1'"):
             planted(source, bug("a = 1", "a = 2"))
 
 
-def test_bugs_are_told_apart() -> None:
-    """Each has a name of its own, changes something, and names the tests that should notice."""
+def test_bugs_have_unique_names_changes_and_tests() -> None:
+    """Each bug changes its text and names the tests that should fail."""
     assert len({one.name for one in BUGS}) == len(BUGS) >= 20
     assert all(one.old != one.new and one.tests for one in BUGS)
 
 
 def test_a_bug_is_caught_missed_or_inapplicable(tmp_path: Path) -> None:
-    """And is gone afterwards, whatever came of it."""
+    """In each case, the file is restored afterwards."""
     tree = tree_of(tmp_path)
     before = (tree / "thing.py").read_text()
     caught, missed, gone = (
@@ -58,14 +61,14 @@ def test_a_bug_is_caught_missed_or_inapplicable(tmp_path: Path) -> None:
     assert said == ["wrong: no test notices", "wrong: thing.py has 0 times, not once: 'x'"]
 
 
-def test_a_tree_whose_tests_cannot_be_run_is_no_verdict(tmp_path: Path) -> None:
-    """A file that is not there is neither caught nor missed."""
+def test_tests_that_cannot_be_run_raise_an_error(tmp_path: Path) -> None:
+    """A missing test file is neither a caught nor a missed bug."""
     with pytest.raises(RuntimeError, match="pytest ended with 4"):
         put_to_the_test(tree_of(tmp_path), ["test_nothing.py"])
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_every_bug_can_still_be_put_in(bug: Bug) -> None:
-    """Its text stands in its file, what comes out is Python, and the tests that should notice exist."""
+def test_every_bug_can_be_planted(bug: Bug) -> None:
+    """Its text occurs in its file, the result is valid Python, and its tests exist."""
     ast.parse(planted((ROOT / bug.path).read_text(), bug))
     assert [path for path in bug.tests if not (ROOT / path).exists()] == []

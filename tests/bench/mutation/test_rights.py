@@ -1,4 +1,4 @@
-"""The trial of each right: what it takes away, what it reads in audit logs, and when a right counts as missed."""
+"""Tests of the trial of each right: how it is removed, how audit logs are read, and when it counts as needed."""
 
 from pathlib import Path
 from typing import Any
@@ -32,18 +32,18 @@ PODS = Thing("lower", "pods", "list")
 
 
 def ran(code: int = 0, seconds: float = 1.0, **sorts: frozenset[Thing]) -> Ran:
-    """Make the end of a test."""
+    """Return the result of a test."""
     return Ran(code, "", seconds, **{"done": frozenset(), "refused": frozenset(), "denied": frozenset(), **sorts})
 
 
 @pytest.mark.parametrize("one", [*wanted(), Thing("lower", "*.*", "list")])
-def test_a_right_is_read_as_it_is_written(one: Thing) -> None:
-    """So that one can be given by hand."""
+def test_a_right_is_parsed_from_its_text(one: Thing) -> None:
+    """Therefore a right can be given on the command line."""
     assert thing(str(one)) == one
 
 
 def test_every_right_of_the_roles_is_tried_once() -> None:
-    """On both sides, in each namespace."""
+    """Rights in the upper and in the lower clusters are included, and in each namespace."""
     rights = wanted()
     assert len(rights) == len(set(rights)) > 100
     assert Thing(UPPER, LEASES, "patch", "kube-system") in rights
@@ -52,16 +52,19 @@ def test_every_right_of_the_roles_is_tried_once() -> None:
     assert Thing("lower", "*.*", "list") in rights
 
 
-def test_one_thing_is_taken_away_and_nothing_else() -> None:
-    """Above, where nothing covers anything else."""
+def test_exactly_one_right_is_removed() -> None:
+    """This holds in the upper cluster, where no right covers another one."""
     missing = Thing(UPPER, "secrets", "get")
     before, after = (set(things(UPPER, roles, "here")) for roles in ([ROLE], without(UPPER, [ROLE], missing, "here")))
     assert before - after == {missing}
     assert after < before
 
 
-def test_the_list_of_one_kind_below_goes_with_that_of_all_kinds() -> None:
-    """Which would cover it; the other way round the kinds of its own stay."""
+def test_the_right_to_list_one_lower_kind_is_removed_with_that_to_list_all_kinds() -> None:
+    """The latter would cover it.
+
+    If the right to list all kinds is removed, those of single kinds stay.
+    """
     before = set(things("lower-a", [ROLE], "here"))
     assert before - set(things("lower-a", without("lower-a", [ROLE], PODS, "here"), "here")) == {
         PODS,
@@ -71,8 +74,8 @@ def test_the_list_of_one_kind_below_goes_with_that_of_all_kinds() -> None:
     assert before - set(things("lower-a", without("lower-a", [ROLE], every, "here"), "here")) == {every}
 
 
-def test_bindings_and_names_stay_as_they_are() -> None:
-    """What is left of a role is for the same objects as before."""
+def test_bindings_and_resource_names_are_kept() -> None:
+    """The rest of a role applies to the same objects as before."""
     left = without(UPPER, [OWN_ROLE, BINDING], PODS, "here")
     assert left[1] == BINDING
     assert left[0]["rules"] == OWN_ROLE["rules"]  # type: ignore[index]
@@ -80,8 +83,8 @@ def test_bindings_and_names_stay_as_they_are() -> None:
     assert [one["resourceNames"] for rule in OWN_ROLE["rules"] for one in singles(rule)] == [["x"]]  # type: ignore[index]
 
 
-def test_where_roles_are() -> None:
-    """In the cluster, or in a namespace of it."""
+def test_the_path_of_a_role_depends_on_its_scope() -> None:
+    """It is in the cluster or in a namespace."""
     group = "/apis/rbac.authorization.k8s.io/v1"
     assert path_of(ROLE) == f"{group}/clusterroles/r"
     assert collection(BINDING) == f"{group}/clusterrolebindings"
@@ -89,7 +92,7 @@ def test_where_roles_are() -> None:
 
 
 def record(code: int = 200, user: str = "engine", decision: str = "allow", **ref: str) -> dict[str, Any]:
-    """Make a record of an audit log."""
+    """Return a record of an audit log."""
     return {
         "verb": ref.pop("verb", "get"),
         "user": {"username": user},
@@ -129,13 +132,18 @@ def record(code: int = 200, user: str = "engine", decision: str = "allow", **ref
         (UPPER, {"resource": "secrets", "verb": "list"}, Thing(UPPER, "secrets", "list")),
     ],
 )
-def test_which_right_a_request_needs(cluster: str, ref: dict[str, str], wanted_thing: Thing) -> None:
-    """As the roles have it: in a namespace only where the role is in one."""
+def test_the_right_that_a_request_needs_is_derived_as_in_the_roles(
+    cluster: str, ref: dict[str, str], wanted_thing: Thing
+) -> None:
+    """It has a namespace only if the role is in one."""
     assert asked_of(cluster, record(**ref), "here") == wanted_thing
 
 
-def test_what_an_engine_did_is_told_apart_from_what_it_was_refused(tmp_path: Path) -> None:
-    """Others' requests do not count, nor what was before; a quota's refusal is no want of a right."""
+def test_requests_that_were_done_refused_and_denied_are_separated(tmp_path: Path) -> None:
+    """Earlier requests and those of other users do not count.
+
+    A refusal by a quota is not a missing right.
+    """
     log, uses = tmp_path / "audit.log", tmp_path / "uses"
     append(log, record(resource="nodes"))
     counted = Uses({"lower-a": log})
@@ -156,13 +164,13 @@ def test_what_an_engine_did_is_told_apart_from_what_it_was_refused(tmp_path: Pat
 
 
 def append(log: Path, *records: dict[str, Any]) -> None:
-    """Write records to an audit log."""
+    """Append records to an audit log."""
     with log.open("ab") as file:
         file.writelines(orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE) for one in records)
 
 
-def test_the_tests_that_use_a_right_come_first_and_the_quickest_of_them() -> None:
-    """Those that do something else with the same resource are asked where there are no such; others never."""
+def test_tests_that_use_a_right_are_selected_quickest_first() -> None:
+    """If none uses it, tests that use the same resource otherwise are selected; other tests never are."""
     get, other = Thing("lower", "pods/exec", "get"), Thing("lower", "pods/exec", "create")
     whole = {
         "slow": ran(seconds=9, done=frozenset({get})),
@@ -185,34 +193,36 @@ def test_the_tests_that_use_a_right_come_first_and_the_quickest_of_them() -> Non
         (2, Thing("lower", "pods", "list"), False),
     ],
 )
-def test_a_right_is_missed_where_a_test_fails_and_it_was_refused(code: int, refused: Thing, *, shown: bool) -> None:
-    """A failure alone proves nothing, nor does a refusal that harms nothing."""
+def test_a_right_is_needed_if_a_test_fails_and_its_request_was_refused(
+    code: int, refused: Thing, *, shown: bool
+) -> None:
+    """A failure alone proves nothing, nor does a refusal without a failure."""
     assert is_shown(PODS, ran(code, refused=frozenset({refused}))) == shown
 
 
-def test_a_list_of_a_kind_without_a_right_of_its_own_shows_that_all_kinds_are_missed() -> None:
-    """They are listed one after the other; the others have a right of their own."""
+def test_a_refused_list_of_a_kind_without_its_own_right_shows_that_listing_all_is_needed() -> None:
+    """Other kinds have a right of their own, so their refusal proves nothing."""
     every, jobs = Thing("lower", "*.*", "list"), frozenset({Thing("lower", "jobs.batch", "list")})
     assert is_shown(every, ran(1, refused=jobs))
     assert not is_shown(every, ran(1, refused=frozenset({PODS})))
     assert likely(every, {"t": ran(done=jobs), "pods": ran(done=frozenset({PODS}))}) == ["t"]
 
 
-def test_what_is_wrong_with_a_test_that_may_do_all() -> None:
-    """It failed, or something was denied; a registration under another name is none of the role's."""
+def test_a_test_with_all_rights_must_not_fail_or_be_denied() -> None:
+    """A denied read of another webhook configuration is allowed, because the role does not cover it."""
     hook = Thing(UPPER, "mutatingwebhookconfigurations.admissionregistration.k8s.io", "get")
     assert wrong(ran()) == wrong(ran(denied=frozenset({hook}))) == []
     assert wrong(ran(denied=frozenset({PODS}))) == ["denied: lower: list pods"]
     assert len(wrong(ran(1))) == 1
 
 
-def test_a_test_that_fails_anyway_shows_nothing() -> None:
-    """It is not asked when a right is away."""
+def test_a_test_that_fails_with_all_rights_is_not_selected() -> None:
+    """It cannot prove that a right is needed."""
     assert likely(PODS, {"bad": ran(1, done=frozenset({PODS})), "good": ran(done=frozenset({PODS}))}) == ["good"]
 
 
-def test_some_rights_are_laid_over_all_of_them() -> None:
-    """What is asked for again counts anew; what there is no more is forgotten, what is left is said."""
+def test_new_results_of_some_rights_are_merged_into_earlier_ones() -> None:
+    """A repeated trial replaces the old row, rights that no longer exist are removed, and missing trials are listed."""
     right, other = map(str, wanted()[:2])
     held, broke = {"breaks": "", "held": ["t"]}, {"breaks": "FAILED", "s": 1, "held": []}
     before = told(
@@ -225,8 +235,8 @@ def test_some_rights_are_laid_over_all_of_them() -> None:
     assert found["broken"][1:] == [f"{one}: not tried yet" for one in wanted()[2:]]
 
 
-def test_the_first_failure_is_what_pytest_said() -> None:
-    """Of several lines, that of a test or of what it stands on."""
+def test_the_first_error_or_failure_of_pytests_summary_is_returned() -> None:
+    """If there are several lines, the first one counts."""
     text = "..F\n=== short test summary info ===\nERROR t.py::a - TimeoutError\nFAILED t.py::b - x\n1 failed"
     assert failure(text) == "ERROR t.py::a - TimeoutError"
     assert failure("1 passed") == ""

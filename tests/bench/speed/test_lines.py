@@ -1,4 +1,4 @@
-"""Lines of logs that tell when they were written, and what a reader makes of them."""
+"""Tests of log lines that contain their time of writing, and of the reader that measures their delays."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ SHAPE = Shape(streams=4, rate=600, line=SIZE)
 
 
 def written(stream: int, count: int) -> list[bytes]:
-    """Return the first lines of a log, the n-th written n milliseconds after the beginning of time."""
+    """Return the first lines of a log; line n is written n milliseconds after the epoch."""
     return [line(stream, number, number * 1_000_000, SIZE) + b"\n" for number in range(count)]
 
 
@@ -26,22 +26,22 @@ def read(lines: list[bytes], stream: int = 0) -> Reading:
     return reading
 
 
-def test_a_line_is_as_long_as_it_is_meant_to_be() -> None:
-    """Its end included; in the log it stands behind a time and the name of its stream."""
+def test_a_line_has_the_requested_length() -> None:
+    """The length includes its end; in the log it follows a time and the name of its stream."""
     assert {len(one) for one in written(3, 20)} == {SIZE}
     assert entry(b"text", b"2026-01-01T00:00:00Z") == b"2026-01-01T00:00:00Z stdout F text\n"
 
 
-def test_logs_are_written_in_turns_at_their_rate() -> None:
-    """A line each tenth of a second, and never all logs at the same moment."""
+def test_logs_are_written_in_turn_at_their_rate() -> None:
+    """Each log gets ten lines per second, and the logs do not get their lines at the same moment."""
     assert [due(SHAPE, stream, 0.0) for stream in range(4)] == [1, 0, 0, 0]
     assert [due(SHAPE, stream, 0.06) for stream in range(4)] == [1, 1, 1, 0]
     assert {due(SHAPE, stream, 60.0) for stream in range(4)} <= {600, 601}
 
 
 @pytest.mark.parametrize("size", [1, 7, SIZE, 1000])
-def test_whatever_the_pieces_a_reader_finds_the_lines(size: int) -> None:
-    """Nothing is harmed, and each line's delay is from its write to the read of its end."""
+def test_a_reader_finds_the_lines_in_pieces_of_any_size(size: int) -> None:
+    """No line is damaged, and the delay of each is measured until the read of its end."""
     whole = b"".join(written(2, 10))
     reading = Reading(2, SIZE)
     for begin in range(0, len(whole), size):
@@ -50,8 +50,8 @@ def test_whatever_the_pieces_a_reader_finds_the_lines(size: int) -> None:
     assert list(reading.delays) == pytest.approx([(20 - number) / 1000 for number in range(10)])
 
 
-def test_what_is_lost_doubled_swapped_or_damaged_is_told() -> None:
-    """Of each log, with the line that is not the one that it should be."""
+def test_lost_doubled_swapped_and_damaged_lines_are_reported() -> None:
+    """The message has the log and the line that is wrong."""
     whole = written(0, 4)
     first, second, third, fourth = whole
     assert harmed([read(whole)], [4]) == []
@@ -63,8 +63,8 @@ def test_what_is_lost_doubled_swapped_or_damaged_is_told() -> None:
     assert harmed([read([b"short\n"])], [1]) == ["log 0: not line 0: b'short' (5 bytes)"]
 
 
-def test_delays_are_of_the_lines_written_in_a_time() -> None:
-    """In order of their size, with percentiles in milliseconds."""
+def test_delays_are_those_of_the_lines_written_in_an_interval() -> None:
+    """They are sorted, and their percentiles are in milliseconds."""
     reading = read(written(0, 10))
     assert between([reading], 0.002, 0.004) == pytest.approx([0.005, 0.005])
     assert told([0.001] * 98 + [0.5, 0.7]) == {"lines": 100, "p50_ms": 1.0, "p99_ms": 700.0, "max_ms": 700.0}
@@ -72,14 +72,14 @@ def test_delays_are_of_the_lines_written_in_a_time() -> None:
 
 
 async def test_a_pen_writes_every_line_once(tmp_path: Path) -> None:
-    """What stands in the logs is what it says that it wrote, and the logs are gone with its end."""
+    """The logs contain exactly the lines that it counts, and are deleted at its end."""
     files = [tmp_path / str(number) / "c.log" for number in range(SHAPE.streams)]
     pen = Pen(files, SHAPE._replace(rate=60_000))
     pen.begin()
     assert pen.written == [1] * 4
     writing = asyncio.create_task(pen.go_on())
     async with asyncio.timeout(20):
-        while min(pen.written) < 50:  # noqa: ASYNC110 - the pen tells nobody
+        while min(pen.written) < 50:  # noqa: ASYNC110 - the pen has no event
             await asyncio.sleep(0.01)
     writing.cancel()
     for number, (path, lines) in enumerate(zip(files, pen.written, strict=True)):
@@ -92,13 +92,13 @@ async def test_a_pen_writes_every_line_once(tmp_path: Path) -> None:
 
 
 def run(way: str, mirror: str, p99: float, seconds: float, cores: float = 1.0) -> dict[str, Any]:
-    """Return a turn's figures."""
+    """Return the figures of a run."""
     figures = {"p99_ms": p99, "mirroring_p99_ms": 2 * p99, "last_ready_s": seconds}
     return {"way": way, "mirror": mirror, "cores": {"upper": cores, "bench": 0.5}, **figures}
 
 
-def test_delays_and_pods_are_held_against_their_bars() -> None:
-    """By medians: 50 ms behind the direct delays, 1.2 times the ceiling's time under the same streams."""
+def test_delays_and_start_times_are_compared_with_their_limits() -> None:
+    """The medians count: 50 ms more than the direct delays, and 1.2 times the ceiling's time under the same streams."""
     good = [run("direct", "ceiling", 10, 4), run("through", "engine", 59, 6), run("through", "ceiling", 0, 5)]
     found, over = judged(good, 2)
     assert over == []
@@ -111,16 +111,16 @@ def test_delays_and_pods_are_held_against_their_bars() -> None:
     ]
 
 
-def test_a_machine_that_is_full_is_told() -> None:
-    """What breaks a bar there says so."""
+def test_an_exceeded_limit_mentions_a_machine_without_free_processors() -> None:
+    """The direct streams alone then use most processors."""
     full = [run("direct", "ceiling", 10, 4, 1.2), run("through", "engine", 99, 4), run("through", "ceiling", 0, 4)]
     (words,) = judged(full, 2)[1]
     assert words.endswith("89.0 ms behind the direct one (the direct streams alone take 1.7 of 2 processors)")
     assert "processors" not in judged(full, 4)[1][0]
 
 
-def test_without_pods_there_is_nothing_to_compare() -> None:
-    """Delays are judged all the same."""
+def test_runs_without_pods_have_no_ratio_of_start_times() -> None:
+    """Their delays are judged as usual."""
     kinds = (("direct", "ceiling"), ("through", "engine"), ("through", "ceiling"))
     found, over = judged([run(*kind, 9, 0) for kind in kinds], 2)
     assert "x_ceiling_under_the_same_streams" not in found

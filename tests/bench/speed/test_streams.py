@@ -1,4 +1,4 @@
-"""What is made of the figures of streams, and that content which is not the same is not overlooked."""
+"""Tests of the figures of streams, and of the check that content is transferred unchanged."""
 
 import hashlib
 import sys
@@ -17,13 +17,13 @@ POD = Pod("one", "lower-a", 0)
 
 
 class Saying:
-    """A sandbox whose kubectl says what it is told to, and ends with a code."""
+    """A sandbox whose kubectl prints given words and exits with a given code."""
 
     def __init__(self, words: str, code: int = 0) -> None:
         self.script = f"import sys; sys.stdout.write({words!r}); sys.exit({code})"
 
     def kubectl_command(self, *_: str, cluster: str) -> list[str]:
-        """Return a command in kubectl's place."""
+        """Return a command that replaces kubectl."""
         assert cluster
         return [sys.executable, "-c", self.script]
 
@@ -39,8 +39,8 @@ def run(stream: str, way: str, seconds: float) -> dict[str, Any]:
     return {"pod": "one", "stream": stream, "way": way, "seconds": seconds}
 
 
-def test_output_that_is_not_the_content_is_an_error(tmp_path: Path) -> None:
-    """And so is a command that fails after all of it."""
+def test_changed_content_raises_an_error(tmp_path: Path) -> None:
+    """So does a command that fails after it has printed the whole content."""
     assert exec_out(place(tmp_path, Saying("content")), POD, "upper") > 0
     with pytest.raises(AssertionError, match="not what it should be"):
         exec_out(place(tmp_path, Saying("contents")), POD, "upper")
@@ -48,16 +48,16 @@ def test_output_that_is_not_the_content_is_an_error(tmp_path: Path) -> None:
         exec_out(place(tmp_path, Saying("content", 3)), POD, "upper")
 
 
-def test_content_is_as_long_as_it_says_and_never_the_same(tmp_path: Path) -> None:
-    """Its sha256 is that of the file."""
+def test_drawn_content_has_the_requested_size_and_is_random(tmp_path: Path) -> None:
+    """The returned SHA-256 is that of the file."""
     digests = {drawn(tmp_path / name, 2) for name in ("a", "b")}
     assert digests == {hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in ("a", "b")}
     assert len(digests) == 2
     assert (tmp_path / "a").stat().st_size == 2_000_000
 
 
-def test_medians_are_compared_for_the_streams_that_ran(tmp_path: Path) -> None:
-    """In multiples of the direct speed; what is under the bar is told."""
+def test_medians_of_the_speed_are_compared_with_the_direct_ones(tmp_path: Path) -> None:
+    """Only streams that ran are compared, and a ratio below the limit is reported."""
     seconds = {("exec_out", "direct"): (1, 2, 9), ("exec_out", "through"): (2, 2.5, 9)}
     seconds |= {("exec_in", "direct"): (2, 2, 2), ("exec_in", "through"): (4, 4, 1)}
     runs = [run(*kind, each) for kind, values in seconds.items() for each in values]
@@ -70,8 +70,8 @@ def test_medians_are_compared_for_the_streams_that_ran(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"), [(25.0, []), (25.2, ["one: the first byte is 25.2 ms behind the direct one"])]
 )
-def test_a_first_byte_may_be_somewhat_later(more: float, said: list[str]) -> None:
-    """By the medians of both ways."""
+def test_a_first_byte_that_is_more_than_25_ms_later_is_reported(more: float, said: list[str]) -> None:
+    """The difference between the medians of both ways counts."""
     found = {"one": {"direct_ms": 30.0, "through_ms": 30.0 + more}}
     assert late(found) == said
     assert list(summary(found)) == [f"one: first byte after {30 + more} ms, directly 30.0 ms"]

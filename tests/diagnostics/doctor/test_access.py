@@ -1,4 +1,4 @@
-"""How far one gets to a cluster: each step that fails has words of its own, and a remedy."""
+"""Tests of the connection and login checks: each step that can fail has its own finding and its own advice."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,13 +16,13 @@ YEARS = timedelta(days=800)
 
 
 def told(found: ContactResult | None, **fields: Any) -> list[Finding]:
-    """Look at a lower that was reached so far."""
+    """Return the findings on a lower cluster with this contact result."""
     one = side(contact=found, **fields)
     return list(reached(one, facts(None, one)))
 
 
-def test_a_cluster_that_is_well() -> None:
-    """Reached, let in, of the version that is tried, and at the same time."""
+def test_a_healthy_cluster_has_only_ok_findings() -> None:
+    """The cluster is reachable, accepts the credential, has the tested version, and its clock agrees."""
     found = told(contact())
     assert levels(found) == [Level.OK] * 4
     assert [one.what for one in found] == [
@@ -33,22 +33,22 @@ def test_a_cluster_that_is_well() -> None:
     ]
 
 
-def test_credentials_that_cannot_be_read_are_told_with_their_own_advice() -> None:
-    """The words of who read them, whole, whatever signs are in them."""
+def test_unreadable_credentials_are_reported_with_the_error_and_its_advice() -> None:
+    """The finding contains the error and the advice of the reader unchanged, including colons and parentheses."""
     trouble, remedy = "kubeconfigs/gone: cannot be read (No such file)", "check: the path: and its permissions"
     one = side(trouble=trouble, remedy=remedy, contact=None)
     assert only(reached(one, facts(None, one))) == Finding(LOWER, "reach", Level.FAIL, trouble, remedy)
 
 
-def test_a_trouble_without_advice_is_told_whole() -> None:
-    """Nothing of it is lost."""
+def test_an_error_without_advice_is_reported_in_full() -> None:
+    """The finding has the complete error, and a default advice."""
     one = side(trouble="it is broken", contact=None)
     finding = only(reached(one, facts(None, one)))
     assert (finding.what, finding.advice) == ("it is broken", "put that right")
 
 
-def test_a_cluster_for_which_there_was_no_time() -> None:
-    """It failed, in time."""
+def test_a_cluster_without_a_contact_result_fails_as_timed_out() -> None:
+    """The timeout expired before the connection had any result."""
     finding = only(told(None))
     assert (finding.level, finding.what) == (Level.FAIL, "it did not answer in time")
 
@@ -67,8 +67,10 @@ def test_a_cluster_for_which_there_was_no_time() -> None:
         (Stage.ANSWER, "HTTP 502", "does not answer like an apiserver (HTTP 502)", "get --raw /version"),
     ],
 )
-def test_each_step_has_its_words(stage: Stage, error: str, what: str, advice: str) -> None:
-    """What fails is named, and nothing after it is told."""
+def test_each_failed_connection_step_is_reported_alone_with_its_advice(
+    stage: Stage, error: str, what: str, advice: str
+) -> None:
+    """The finding names the failed step and the kubeconfig, and no later step is reported."""
     finding = only(told(contact(stage, error)))
     assert finding.level == Level.FAIL
     assert what in finding.what
@@ -76,15 +78,15 @@ def test_each_step_has_its_words(stage: Stage, error: str, what: str, advice: st
     assert "kubeconfigs/it" in finding.advice
 
 
-def test_a_server_that_speaks_no_tls() -> None:
-    """It showed nothing."""
+def test_a_server_without_tls_is_reported_as_a_failed_tls_handshake() -> None:
+    """The server presented no certificate."""
     finding = only(told(contact(Stage.TLS, "WRONG_VERSION_NUMBER", shown=b"")))
     assert "the TLS handshake fails (WRONG_VERSION_NUMBER)" in finding.what
 
 
 @pytest.mark.parametrize("stage", [Stage.TLS, Stage.ANSWER])
-def test_a_server_that_hangs(stage: Stage) -> None:
-    """Its address is right as a rule, so the server comes first in the advice."""
+def test_a_server_that_accepts_connections_but_hangs_is_reported_as_silent(stage: Stage) -> None:
+    """The advice names the apiserver first and `server` second, because the address is usually right."""
     finding = only(told(contact(stage, "no answer in 3 s", shown=b"")))
     assert finding.what == "192.0.2.1:6443 accepts connections, but does not respond (no answer in 3 s)"
     assert finding.advice == (
@@ -94,12 +96,12 @@ def test_a_server_that_hangs(stage: Stage) -> None:
 
 
 def untrusted(error: str, pem: bytes, **fields: Any) -> Finding:
-    """Look at a server whose certificate was not trusted."""
+    """Return the finding on a server whose certificate is not trusted."""
     return only(told(contact(Stage.TLS, error, shown=der(pem), **fields)))
 
 
-def test_a_certificate_of_another_authority() -> None:
-    """Both are named: the one that is trusted, and the one that signed."""
+def test_an_untrusted_issuer_is_reported_next_to_the_trusted_ca() -> None:
+    """The advice names both the CA in the kubeconfig and the CA that issued the certificate."""
     finding = untrusted("unable to get local issuer certificate", signed_by(OTHER, addresses=("192.0.2.1",)))
     assert "the CA in kubeconfigs/it is CN=cluster-ca, and the certificate is by CN=other-ca" in finding.advice
     assert "kube-root-ca.crt" in finding.advice
@@ -109,23 +111,23 @@ def test_a_certificate_of_another_authority() -> None:
     ("stage", "error", "pem"),
     [(Stage.TLS, "unable to get local issuer certificate", signed_by(OTHER)), (Stage.LOGIN, "HTTP 401", signed_by())],
 )
-def test_a_server_of_another_cluster_of_the_topology(stage: Stage, error: str, pem: bytes) -> None:
-    """Neither its CA nor a client certificate for it would help: the address is wrong."""
+def test_the_server_of_another_cluster_is_reported_as_a_wrong_address(stage: Stage, error: str, pem: bytes) -> None:
+    """Neither another CA nor another client certificate would help, so the advice is to correct `server`."""
     place = {"way": way("192.0.2.3", origin="kubeconfigs/wrong")}
     wrong = told(contact(stage, error, shown=der(pem), **place))[-1]
     assert "192.0.2.3:6443 is the server of upper in this topology" in f"{wrong.what} {wrong.advice}"
     assert wrong.advice.endswith("correct `server` in kubeconfigs/wrong")
 
 
-def test_a_certificate_where_the_systems_authorities_are_trusted() -> None:
-    """The kubeconfig has no CA."""
+def test_an_untrusted_certificate_is_compared_with_the_system_cas_if_none_is_set() -> None:
+    """The kubeconfig has no CA, so the CAs of the system count."""
     without = way(authority=b"")
     finding = untrusted("self-signed certificate", signed_by(OTHER), way=without)
     assert "is the system's, and the certificate is by CN=other-ca" in finding.advice
 
 
-def test_a_certificate_for_other_names() -> None:
-    """A name that it has can be asked for."""
+def test_a_certificate_for_another_host_is_reported_with_tls_server_name() -> None:
+    """The advice suggests a name that the certificate has, or another `server` if it has none."""
     pem = signed_by(addresses=("10.0.0.1",), hosts=("api.example",))
     finding = untrusted("IP address mismatch, certificate is not valid for '192.0.2.1'", pem)
     assert "it is not for 192.0.2.1: set tls-server-name: 10.0.0.1 in kubeconfigs/it" in finding.advice
@@ -133,51 +135,51 @@ def test_a_certificate_for_other_names() -> None:
     assert "set a `server` that it names" in finding.advice
 
 
-def test_a_certificate_out_of_date() -> None:
-    """It is renewed, or a clock is wrong."""
+def test_a_certificate_outside_its_validity_is_reported_with_the_cause() -> None:
+    """An expired certificate has to be renewed; if it is not yet valid, a clock is wrong."""
     assert "kubeadm certs renew apiserver" in untrusted("certificate has expired", signed_by(ago=YEARS)).advice
     assert "set the clock" in untrusted("certificate is not yet valid", signed_by(ago=-YEARS)).advice
 
 
-# Who is not let in.
+# Credentials that are not accepted.
 
 
 def refused(**fields: Any) -> Finding:
-    """Look at a cluster that does not accept the credential."""
+    """Return the login finding on a cluster that does not accept the credential."""
     reach, login = told(contact(Stage.LOGIN, "HTTP 401", way=way(**fields)))
     assert reach.level == Level.OK
     assert (login.check, login.level) == ("login", Level.FAIL)
     return login
 
 
-def test_a_client_certificate_that_ended() -> None:
-    """Its owner and its end are told, and how another one is made."""
+def test_an_expired_client_certificate_is_reported_with_its_user() -> None:
+    """The finding has its subject and its expiry; the advice has the kubeadm command for a new one."""
     finding = refused(certificate=signed_by(ago=YEARS))
     assert "the client certificate of CN=engine,O=masters expired on 2025-03-23 12:00 UTC" in finding.what
     assert "kubeadm kubeconfig user --client-name=engine --org=masters" in finding.advice
 
 
-def test_a_client_certificate_of_another_authority() -> None:
-    """The CA that the kubeconfig trusts is another one than signed it."""
+def test_a_client_certificate_of_another_ca_is_reported() -> None:
+    """The CA that issued the client certificate differs from the CA in the kubeconfig."""
     finding = refused(certificate=signed_by(OTHER))
     assert "its client certificate is by CN=other-ca, and the cluster's CA is another" in finding.what
     assert "--client-ca-file" in finding.advice
 
 
-def test_a_client_certificate_that_is_not_known() -> None:
-    """Nothing is to be seen of why."""
+def test_a_rejected_client_certificate_without_visible_cause_is_named() -> None:
+    """The finding can only name its subject and its issuer, because the certificate itself has no fault."""
     assert "does not know the client certificate of CN=engine,O=masters by CN=cluster-ca" in refused().what
 
 
-def test_a_token_that_ended() -> None:
-    """A token tells until when it holds, and whose it is."""
+def test_an_expired_token_is_reported_with_its_service_account() -> None:
+    """The token contains its expiry and its ServiceAccount, so the advice has the exact kubectl command."""
     finding = refused(certificate=b"", token=TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(hours=1)))
     assert "its token expired on 2026-06-01 11:00 UTC" in finding.what
     assert "kubectl -n ops create token engine" in finding.advice
 
 
-def test_a_token_that_tells_nothing() -> None:
-    """It is not of this cluster, or no longer."""
+def test_a_rejected_opaque_token_is_reported_with_its_possible_causes() -> None:
+    """The token is damaged, of another cluster, or revoked; the advice has placeholders for its ServiceAccount."""
     finding = refused(certificate=b"")
     assert "the token is damaged, of another cluster, or revoked" in finding.what
     assert "kubectl -n NAMESPACE create token SERVICEACCOUNT" in finding.advice
@@ -200,16 +202,16 @@ def test_a_token_that_tells_nothing() -> None:
         ("unknown", Level.SKIP, "its version is unknown"),
     ],
 )
-def test_versions(below: str, level: Level, words: str) -> None:
-    """The lower's node is a kubelet of its version: at most three minor versions behind the apiserver above."""
+def test_the_version_of_a_lower_is_compared_with_the_upper(below: str, level: Level, words: str) -> None:
+    """The virtual node has the lower's version, and a kubelet may be three minor versions behind the apiserver."""
     finding = only(one for one in told(contact(version=below)) if one.check == "version")
     assert finding.level == level
     assert words in finding.what
     assert bool(finding.advice) == (level in (Level.WARN, Level.FAIL))
 
 
-def test_the_upper_cluster_has_no_distance_to_itself() -> None:
-    """Only how old it is counts."""
+def test_the_upper_cluster_is_not_checked_for_version_skew() -> None:
+    """Only the age of its version counts: an old one is reported as not tested."""
     upper = side(UPPER, contact=contact(version="v1.30.0"))
     found = [one for one in reached(upper, facts(upper)) if one.check == "version"]
     assert "is not tested" in only(found).what
@@ -225,8 +227,8 @@ def test_the_upper_cluster_has_no_distance_to_itself() -> None:
         ({"lower": {"maintenance": "drain"}}, "v1.25.9", Level.WARN),
     ],
 )
-def test_bare_pods_leave_only_where_an_eviction_is_told_from_a_delete(fields: Any, version: str, level: Level) -> None:
-    """Before 1.26 an evicted pod does not say so, and would be lost; what a lower cluster is does not matter."""
+def test_recreating_bare_pods_fails_if_the_upper_is_older_than_1_26(fields: Any, version: str, level: Level) -> None:
+    """Before 1.26 an evicted pod has no mark of the eviction, and would be lost; the lower's version is irrelevant."""
     old = contact(version=version)
     known = facts(side(UPPER, contact=old), side(contact=old), topology=topology(**fields))
     found = only(one for one in reached(known.upper, known) if one.check == "version")
@@ -240,8 +242,10 @@ def test_bare_pods_leave_only_where_an_eviction_is_told_from_a_delete(fields: An
     ("version", "in_map", "is_told"),
     [("v1.25.9", True, True), ("v1.29.9", True, True), ("v1.30.0", True, False), ("v1.29.9", False, False)],
 )
-def test_what_the_rendered_deployment_asks_of_the_upper_cluster(version: str, *, in_map: bool, is_told: bool) -> None:
-    """An apiserver before 1.30 refuses its `preStop.sleep`: told where the engine is a pod there."""
+def test_an_upper_before_1_30_is_warned_about_prestop_sleep_if_in_a_configmap(
+    version: str, *, in_map: bool, is_told: bool
+) -> None:
+    """It refuses `preStop.sleep` of the rendered Deployment, which is in use if the topology is in a ConfigMap."""
     old = contact(version=version)
     known = facts(side(UPPER, contact=old), side(contact=old), in_map=in_map)
     for one, words in ((known.upper, is_told), (known.lowers[LOWER], False)):
@@ -251,8 +255,8 @@ def test_what_the_rendered_deployment_asks_of_the_upper_cluster(version: str, *,
 
 
 @pytest.mark.parametrize("version", ["", "1", "v1", "v1.x", "vx.36", "v1.36"])
-def test_what_is_a_version(version: str) -> None:
-    """Two numbers, and whatever follows."""
+def test_a_version_needs_two_numbers(version: str) -> None:
+    """Only the one valid version is parsed to its major and minor number."""
     assert minor_of(version) == ((1, 36) if version == "v1.36" else None)
 
 
@@ -266,31 +270,31 @@ def test_what_is_a_version(version: str) -> None:
         (86_400.0 * 30, "30 days ahead of ours"),
     ],
 )
-def test_clocks_that_differ(ahead: float, words: str) -> None:
-    """It is a warning, in a unit that a person reads."""
+def test_a_clock_that_differs_by_more_than_five_seconds_is_a_warning(ahead: float, words: str) -> None:
+    """The difference is in a readable unit, and the advice is to use NTP."""
     finding = only(at(told(contact(ahead=ahead)), Level.WARN))
     assert (finding.check, words in finding.what, "NTP" in finding.advice) == ("clock", True, True)
 
 
 @pytest.mark.parametrize("ahead", [5.0, -5.0, 0.0])
-def test_clocks_that_hardly_differ(ahead: float) -> None:
-    """Answers tell whole seconds, and take a moment."""
+def test_a_clock_that_differs_by_at_most_five_seconds_is_no_warning(ahead: float) -> None:
+    """The date of a response has whole seconds, and the response takes some time."""
     assert not at(told(contact(ahead=ahead)), Level.WARN)
 
 
-def test_a_server_that_tells_no_time() -> None:
-    """Nothing is said of its clock."""
+def test_a_server_without_a_date_has_no_clock_finding() -> None:
+    """The response has no date to compare."""
     assert "clock" not in {one.check for one in told(contact(ahead=None))}
 
 
-def test_questions_that_were_not_answered_in_time() -> None:
-    """They are named, as a warning: what was answered counts."""
+def test_queries_that_time_out_are_a_warning_with_their_names() -> None:
+    """The cluster is reachable and the other responses count, so this is no failure."""
     finding = only(at(told(contact(), unanswered={"rights", "nodes"}), Level.WARN))
     assert (finding.check, "in time: nodes, rights" in finding.what) == ("reach", True)
 
 
-def test_the_authority_of_these_tests_is_the_clusters() -> None:
-    """Or what is told of strangers would be told of everybody."""
+def test_the_two_cas_of_these_tests_have_different_names() -> None:
+    """Otherwise the tests could not distinguish another CA from the cluster's."""
     assert CA.name != OTHER.name
 
 
@@ -305,7 +309,7 @@ def test_the_authority_of_these_tests_is_the_clusters() -> None:
         ("--kubeconfig FILE", "kubectl --kubeconfig FILE get --raw /version (FILE: what is in kubeconfigs/it)"),
     ],
 )
-def test_kubectl_is_told_the_same_way(flags: str, command: str) -> None:
-    """With the context that the topology asks for; what is in no file has to be put into one first."""
+def test_kubectl_commands_use_the_same_kubeconfig_and_context(flags: str, command: str) -> None:
+    """The command has the topology's context; a kubeconfig that is no file has to be written to FILE first."""
     finding = only(told(contact(Stage.ANSWER, "HTTP 502", way=way(flags=flags))))
     assert finding.advice.endswith(f": {command}")

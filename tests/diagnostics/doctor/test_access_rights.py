@@ -1,4 +1,4 @@
-"""Which rights are missing, for what, and the commands that grant them."""
+"""Tests of the permission check: the missing rights, their purposes, and the commands that grant them."""
 
 import re
 from typing import Any
@@ -19,18 +19,18 @@ EVERYTHING = Permission(ALL_KINDS, ("list",), "check that a namespace is empty",
 
 
 def told(*missing: Permission, name: str = LOWER, **fields: Any) -> list[Finding]:
-    """Look at a cluster that does not grant these."""
+    """Return the findings on a cluster that does not grant these rights."""
     one = side(name, missing=list(missing), **fields)
     return list(permitted(one, facts(one) if name == UPPER else facts(None, one)))
 
 
-def test_all_that_is_needed() -> None:
-    """One word is enough."""
+def test_no_missing_right_is_one_ok_finding() -> None:
+    """One finding covers all rights."""
     assert only(told()).level == Level.OK
 
 
-def test_what_is_missing_is_told_with_what_it_is_for() -> None:
-    """As kubectl names resources, so that one can be asked about: kubectl auth can-i."""
+def test_missing_rights_are_listed_with_their_purposes() -> None:
+    """Resources have the names that `kubectl auth can-i` accepts."""
     finding = only(told(PODS, LOGS, Permission(SERVICE, ("create",), "controller Service")))
     assert finding.level == Level.FAIL
     assert finding.what == (
@@ -39,8 +39,8 @@ def test_what_is_missing_is_told_with_what_it_is_for() -> None:
     )
 
 
-def test_commands_grant_what_is_missing_and_nothing_else() -> None:
-    """A role for each set of verbs: one of all verbs on all resources would be more than is missing."""
+def test_the_commands_grant_exactly_the_missing_rights() -> None:
+    """Each set of verbs has its own role, because one role with all verbs on all resources would grant too much."""
     slices = Permission(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
     head, *commands = only(told(PODS, LOGS, slices)).advice.splitlines()
     assert head == "as an administrator of cluster lower-a:"
@@ -54,8 +54,8 @@ def test_commands_grant_what_is_missing_and_nothing_else() -> None:
     assert re.fullmatch("tensile-demo-lower-a-[0-9a-f]{8}", first)
 
 
-def test_rights_to_metrics_are_granted_once_there_are_any() -> None:
-    """Where nobody serves them kubectl knows no such resource, and makes no role; other rights wait for nothing."""
+def test_metrics_rights_are_granted_after_metrics_server_is_installed() -> None:
+    """Without a metrics API kubectl cannot create a role for it; other rights have no such condition."""
     metrics = [Permission(kind, ("list",), "kubectl top", lost="kubectl top") for kind in (NODE_METRICS, POD_METRICS)]
     heads = [one.advice.splitlines()[0] for one in told(*metrics, EVERYTHING)]
     assert heads == [
@@ -64,8 +64,8 @@ def test_rights_to_metrics_are_granted_once_there_are_any() -> None:
     ]
 
 
-def test_what_is_for_one_object_is_granted_for_that_alone() -> None:
-    """Beside the same on all objects of that kind, if that is missing too."""
+def test_a_right_for_one_object_is_granted_with_its_resource_name() -> None:
+    """The same kind's right for all objects is granted by a separate rule if it is missing too."""
     one = Permission(LEASE, ("get", "patch"), "replicas", namespace="ops", name="tensile-demo")
     finding = only(told(one, one._replace(name="", verbs=("create",))))
     assert "get, patch leases.coordination.k8s.io tensile-demo (replicas)" in finding.what
@@ -77,12 +77,12 @@ def test_what_is_for_one_object_is_granted_for_that_alone() -> None:
 
 
 def roles(commands: list[str]) -> list[str]:
-    """Return the names of the roles that commands make."""
+    """Return the names of the roles that the commands create."""
     return [found[1] for command in commands if (found := re.search(r" create (?:cluster)?role (\S+) ", command))]
 
 
-def test_what_is_missing_later_gets_a_role_of_its_own() -> None:
-    """One of the first day's name would exist already, and nothing would be granted; the same again has the same."""
+def test_role_names_differ_by_rights_and_user() -> None:
+    """A role of the same name would already exist and grant nothing new; equal rights have equal names."""
     slices = Permission(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
     made = [
         *roles(only(told(PODS)).advice.splitlines()),
@@ -94,8 +94,8 @@ def test_what_is_missing_later_gets_a_role_of_its_own() -> None:
     assert roles(only(told(LOGS, PODS)).advice.splitlines())[0] == made[0]
 
 
-def test_a_right_in_one_namespace_is_a_role_there() -> None:
-    """And the account that gets it is named as kubectl wants it."""
+def test_a_namespaced_right_is_granted_by_a_role_in_its_namespace() -> None:
+    """The RoleBinding names the ServiceAccount in kubectl's notation."""
     finding = only(told(LEASES, name=UPPER, user="system:serviceaccount:ops:engine"))
     head, *commands = finding.advice.splitlines()
     assert head == "as an administrator of the upper cluster:"
@@ -106,53 +106,53 @@ def test_a_right_in_one_namespace_is_a_role_there() -> None:
     ]
 
 
-def test_who_gets_it_may_not_be_known() -> None:
-    """Older clusters do not say who one is."""
+def test_an_unknown_user_is_a_placeholder_in_the_command() -> None:
+    """Older clusters do not report the current user."""
     assert only(told(PODS, user="")).advice.endswith("--user=USER")
 
 
-def test_a_name_cannot_become_another_command() -> None:
-    """It is quoted for a shell."""
+def test_user_names_are_quoted_for_the_shell() -> None:
+    """A user name with shell syntax cannot run another command."""
     assert only(told(PODS, user="a; rm -rf /")).advice.endswith("--user='a; rm -rf /'")
 
 
-def test_what_the_engine_can_do_without_is_a_warning() -> None:
-    """With what is lost, and a command that a shell does not expand."""
+def test_a_missing_optional_right_is_a_warning_with_the_lost_feature() -> None:
+    """The wildcard resource in its command is quoted, so that a shell does not expand it."""
     finding = only(told(EVERYTHING))
     assert finding.level == Level.WARN
     assert finding.what.endswith("without it there is none of this: tidiness")
     assert "--verb=list --resource='*.*'" in finding.advice
 
 
-def test_needed_and_other_rights_are_told_apart() -> None:
-    """Only what is needed fails."""
+def test_required_and_optional_rights_are_separate_findings() -> None:
+    """Only a missing required right fails the check."""
     found = told(PODS, EVERYTHING)
     assert "list" not in only(at(found, Level.FAIL)).what
     assert "create" not in only(at(found, Level.WARN)).what
 
 
-def test_rights_that_cannot_be_asked_for() -> None:
-    """It may be well all the same."""
+def test_rights_that_may_not_be_queried_are_a_warning() -> None:
+    """The rights may be granted, so this is no failure; the advice names ClusterRole system:basic-user."""
     one = side(missing=None, answers={"rights": QueryAnswer(error="forbidden", status=403)})
     finding = only(permitted(one, facts(None, one)))
     assert (finding.level, "(forbidden)" in finding.what) == (Level.WARN, True)
     assert "system:basic-user" in finding.advice
 
 
-def test_rights_that_were_not_told_in_time() -> None:
-    """The same."""
+def test_a_timeout_of_the_rights_query_is_reported() -> None:
+    """The finding gives the timeout as the reason."""
     one = side(missing=None)
     assert "(no answer in time)" in only(permitted(one, facts(None, one))).what
 
 
-def test_a_cluster_that_is_not_reached_is_not_looked_at() -> None:
-    """That is told elsewhere."""
+def test_a_cluster_that_refuses_the_login_has_no_rights_finding() -> None:
+    """The login finding already reports that cluster."""
     one = side(missing=None)
     assert one.contact is not None
     one.contact = one.contact._replace(stage=Stage.LOGIN)
     assert not list(permitted(one, facts(None, one)))
 
 
-def test_roles_of_other_kinds() -> None:
-    """A kind without a group has none behind its name."""
+def test_a_resource_of_the_core_group_is_named_in_the_command() -> None:
+    """A resource of the core group is written without a group."""
     assert "--resource=namespaces" in only(told(Permission(NAMESPACE, ("get",), "x"))).advice

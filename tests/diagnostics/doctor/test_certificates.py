@@ -1,4 +1,4 @@
-"""Certificates and tokens: which there are, until when they hold, and what is wrong with those that we show."""
+"""Tests of the certificate checks: expiry of certificates and tokens, and faults of the ones that tensile presents."""
 
 from dataclasses import astuple, replace
 from datetime import timedelta
@@ -29,18 +29,18 @@ KUBELET = {"tlsCertFile": "serving.crt", "tlsKeyFile": "serving.key"}
 
 
 def told(known: Facts) -> list[Finding]:
-    """Look at the upper cluster's papers, and at ours."""
+    """Return the findings on the upper cluster's certificates and on the engine's own ones."""
     return list(papers(known.upper, known))
 
 
 def below(**fields: Any) -> list[Finding]:
-    """Look at a lower's papers."""
+    """Return the findings on a lower cluster's certificates."""
     one = side(contact=contact(**fields))
     return list(papers(one, facts(None, one)))
 
 
-def test_until_when_papers_hold() -> None:
-    """The client's, the CA, the server's: a year from when they were made."""
+def test_the_expiry_of_every_certificate_is_reported() -> None:
+    """Client certificate, CA and apiserver certificate expire a year after they are issued."""
     assert [one.what for one in below()] == [
         "client certificate of CN=engine,O=masters is valid until 2027-06-01 12:00 UTC",
         "CA CN=cluster-ca is valid until 2027-06-01 12:00 UTC",
@@ -50,38 +50,38 @@ def test_until_when_papers_hold() -> None:
     assert not any(one.advice for one in below())
 
 
-def test_a_client_certificate_that_ends_soon() -> None:
-    """A fortnight before its end it is worth a word."""
+def test_a_client_certificate_that_expires_within_14_days_is_a_warning() -> None:
+    """One that expires 15 days from now is no warning."""
     finding = only(at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=13)))), Level.WARN))
     assert finding.what == "client certificate of CN=engine,O=masters is valid until 2026-06-14 12:00 UTC"
     assert finding.advice == "renew it, and put it into kubeconfigs/it"
     assert not at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=15)))), Level.WARN)
 
 
-def test_an_apiservers_certificate_that_ends_soon() -> None:
-    """It is for somebody else to renew."""
+def test_an_apiserver_certificate_that_expires_soon_is_a_warning() -> None:
+    """The advice is for the cluster's administrator: the kubeadm command that renews the certificate."""
     shown = der(signed_by(ago=YEAR - timedelta(days=1), addresses=("192.0.2.1",)))
     assert "kubeadm certs renew apiserver" in only(at(below(shown=shown), Level.WARN)).advice
 
 
-def test_a_certificate_that_is_not_trusted_is_told_of_once() -> None:
-    """Where the way ends at TLS, that says all of it."""
+def test_an_untrusted_apiserver_certificate_has_no_expiry_finding() -> None:
+    """The connection finding already describes that certificate."""
     assert "the apiserver's" not in " ".join(one.what for one in below(stage=Stage.TLS))
 
 
 def ca(name: str, ago: timedelta) -> bytes:
-    """Make a CA's certificate that holds for a year, so long ago."""
+    """Create a CA certificate that was issued so long ago and is valid for a year."""
     return authority(name, NOW - ago).pair.certificate
 
 
 def bundle(*certificates: bytes, **fields: Any) -> Finding:
-    """Return what is told of the CAs of a kubeconfig, and see that it is one thing."""
+    """Return the only finding on the CAs of a kubeconfig."""
     found = below(way=way(certificate=b"", authority=b"".join(certificates)), **fields)
     return only(one for one in found if one.what.startswith("CA "))
 
 
-def test_a_bundle_is_one_thing() -> None:
-    """A system's has more than a hundred: what counts is the one that signed, else the last to end."""
+def test_a_ca_bundle_has_one_finding() -> None:
+    """System bundles have over a hundred CAs, so the CA that signed counts, otherwise the one that expires last."""
     others = [ca(f"root-{number}", timedelta(days=-number)) for number in range(4)]
     finding = bundle(*others, CA.pair.certificate)
     assert (finding.level, finding.what) == (
@@ -91,8 +91,8 @@ def test_a_bundle_is_one_thing() -> None:
     assert "CN=root-3," in bundle(*others).what
 
 
-def test_what_has_ended_in_a_bundle_is_a_warning_beside_a_good_one() -> None:
-    """As a renewed CA is: the old one is left in, and does no harm."""
+def test_expired_cas_beside_a_valid_one_are_a_warning() -> None:
+    """After a CA is renewed, the old one often stays in the bundle, which is harmless."""
     for stage in (Stage.DONE, Stage.CONNECTION):
         finding = bundle(ca("old", 20 * YEAR), CA.pair.certificate, ca("cluster-ca", 20 * YEAR), stage=stage)
         assert finding.level == Level.WARN
@@ -101,8 +101,8 @@ def test_what_has_ended_in_a_bundle_is_a_warning_beside_a_good_one() -> None:
         assert finding.advice == "remove the expired ones from kubeconfigs/it"
 
 
-def test_a_bundle_that_ends_soon_says_both() -> None:
-    """What is to be done first is what ends."""
+def test_a_bundle_that_expires_soon_and_has_expired_cas_reports_both() -> None:
+    """The advice is about the CA that expires soon, because that is more urgent."""
     soon = ca("cluster-ca", YEAR - timedelta(days=2))
     finding = bundle(ca("old", 20 * YEAR), soon)
     assert finding.level == Level.WARN
@@ -110,15 +110,15 @@ def test_a_bundle_that_ends_soon_says_both() -> None:
     assert "put the cluster's new CA into kubeconfigs/it" in finding.advice
 
 
-def test_a_bundle_of_which_everything_ended() -> None:
-    """Nothing is trusted by it."""
+def test_a_bundle_with_only_expired_cas_fails() -> None:
+    """The bundle trusts no certificate at all."""
     finding = bundle(ca("old", 21 * YEAR), ca("older", 22 * YEAR), stage=Stage.TLS)
     assert finding.level == Level.FAIL
     assert finding.what.startswith("CA CN=old, of 2 in the bundle, expired on ")
 
 
-def test_what_has_ended_fails() -> None:
-    """A client certificate, and a token."""
+def test_an_expired_client_certificate_or_token_fails() -> None:
+    """Each finding has the expiry."""
     finding = only(at(below(way=way(certificate=signed_by(ago=2 * YEAR))), Level.FAIL))
     assert "expired on" in finding.what
     token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
@@ -126,8 +126,8 @@ def test_what_has_ended_fails() -> None:
     assert finding.what == "token of system:serviceaccount:ops:engine expired on 2026-06-01 11:59 UTC"
 
 
-def test_what_has_ended_and_is_refused_is_told_once() -> None:
-    """Where one gets as far as the login, that finding says why it fails, and the one remedy."""
+def test_an_expired_credential_that_is_refused_is_reported_once() -> None:
+    """After a refused login, the login finding gives the cause and the remedy; without a login, this check does."""
     token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
     refused = below(way=way(certificate=b"", token=token), stage=Stage.LOGIN)
     assert not any("ended" in one.what for one in refused)
@@ -138,8 +138,8 @@ def test_what_has_ended_and_is_refused_is_told_once() -> None:
     assert "kubectl -n ops create token engine" in unreached.advice
 
 
-def test_a_token_that_ends_soon() -> None:
-    """Something may renew it in its file, which cannot be seen."""
+def test_a_token_that_expires_soon_is_a_warning_if_it_is_accepted() -> None:
+    """The advice is conditional, because doctor cannot know whether another process renews the token in its file."""
     finding = only(at(below(way=way(token=TokenInfo("", NOW + timedelta(hours=1)))), Level.WARN))
     assert finding.what == "token of unknown is valid until 2026-06-01 13:00 UTC"
     assert "if something renews it" in finding.advice
@@ -148,8 +148,8 @@ def test_a_token_that_ends_soon() -> None:
     assert not any("token" in each.what for each in papers(one, facts(None, one)))
 
 
-def test_a_cluster_without_a_way() -> None:
-    """Nothing is known of its papers."""
+def test_a_cluster_without_a_contact_result_has_no_certificate_findings() -> None:
+    """Its certificates are unknown."""
     one = side(contact=None)
     assert not list(papers(one, facts(None, one)))
 
@@ -158,17 +158,17 @@ def test_a_cluster_without_a_way() -> None:
 
 
 def served(section: str = "kubelet", ago: timedelta = timedelta(), **names: Any) -> Facts:
-    """Return facts in which the section's certificate and key are those of files, made so long ago."""
+    """Return facts in which the section's files hold a certificate and its key that were issued so long ago."""
     return with_files(section, *pair(ago, **names))
 
 
 def pair(ago: timedelta = timedelta(), **names: Any) -> tuple[bytes, bytes]:
-    """Make a certificate and its key, so long ago."""
+    """Create a certificate and its key that were issued so long ago."""
     return astuple(replace(CA, now=NOW - ago).issue("engine", **names))
 
 
 def with_files(section: str, certificate: Any, key: Any) -> Facts:
-    """Return facts with these contents, or errors."""
+    """Return facts in which the section's files have these contents or errors."""
     fields: Manifest = {section: KUBELET}
     if section == "webhook":
         fields["webhook"] = {**KUBELET, "enabled": True, "url": "https://hooks.example:8443/mutate"}
@@ -180,12 +180,12 @@ def with_files(section: str, certificate: Any, key: Any) -> Facts:
 
 
 def about_files(known: Facts) -> list[Finding]:
-    """Return what is told of files."""
+    """Return the findings on files."""
     return [one for one in told(known) if "/etc/" in one.what]
 
 
-def test_a_good_serving_certificate() -> None:
-    """Whose, by whom, for which names, until when."""
+def test_a_valid_serving_certificate_is_described() -> None:
+    """The finding names its subject, its issuer and its first address."""
     finding = only(about_files(served(addresses=("192.0.2.9",))))
     assert (finding.cluster, finding.level) == (UPPER, Level.OK)
     assert finding.what.startswith(
@@ -193,31 +193,31 @@ def test_a_good_serving_certificate() -> None:
     )
 
 
-def test_a_serving_certificate_for_another_address() -> None:
-    """It has to name the address of the nodes."""
+def test_a_serving_certificate_without_the_nodes_address_fails() -> None:
+    """The upper apiserver calls the nodes at an address that the certificate does not have."""
     finding = only(about_files(served(addresses=("192.0.2.8",))))
     assert finding.level == Level.FAIL
     assert "it is valid for 192.0.2.8, but the upper apiserver calls the nodes at 192.0.2.9" in finding.what
     assert "IP:192.0.2.9" in finding.advice
 
 
-def test_a_serving_certificate_that_ended_or_ends_soon() -> None:
-    """One fails, the other is worth a word."""
+def test_an_expired_serving_certificate_fails_and_one_that_expires_soon_warns() -> None:
+    """Both findings have the date and the advice to renew it."""
     ended = only(about_files(served(ago=2 * YEAR, addresses=("192.0.2.9",))))
     assert (ended.level, "it expired on" in ended.what, ended.advice) == (Level.FAIL, True, "renew it")
     soon = only(about_files(served(ago=YEAR - timedelta(days=2), addresses=("192.0.2.9",))))
     assert (soon.level, "until 2026-06-03" in soon.what, "renew it" in soon.advice) == (Level.WARN, True, True)
 
 
-def test_a_key_of_another_certificate() -> None:
-    """Both files are named."""
+def test_a_key_that_does_not_match_its_certificate_fails() -> None:
+    """The finding names the key file and its field."""
     finding = only(about_files(with_files("kubelet", pair()[0], pair()[1])))
     assert finding.level == Level.FAIL
     assert "does not match the key in kubelet.tlsKeyFile: /etc/serving.key" in finding.what
 
 
-def test_files_that_cannot_be_read() -> None:
-    """Each is told, with what to do."""
+def test_each_unreadable_certificate_file_fails_with_its_error() -> None:
+    """A missing file has the advice to set a path that exists."""
     gone, locked = FileNotFoundError(2, "No such file or directory"), PermissionError(13, "Permission denied")
     first, second = about_files(with_files("kubelet", gone, locked))
     assert first.what == "kubelet.tlsCertFile: /etc/serving.crt: cannot be read (No such file or directory)"
@@ -229,31 +229,31 @@ def test_files_that_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     ("hosts", "is_good"), [(("hooks.example",), True), (("*.example",), True), (("x.org",), False)]
 )
-def test_the_webhooks_certificate_has_to_name_where_it_is_called(hosts: tuple[str, ...], *, is_good: bool) -> None:
-    """By its URL, or the name of its Service; a wildcard counts."""
+def test_the_webhook_certificate_must_name_the_host_of_its_url(hosts: tuple[str, ...], *, is_good: bool) -> None:
+    """A wildcard name is accepted too."""
     finding = only(about_files(served("webhook", hosts=hosts)))
     assert (finding.level == Level.OK) == is_good
     if not is_good:
         assert finding.what.endswith("it names x.org, and the upper's apiserver calls the webhook at hooks.example")
 
 
-def test_a_webhook_without_certificate_files() -> None:
-    """Its certificate is of the engine's own making."""
+def test_a_webhook_without_certificate_files_has_only_ok_findings() -> None:
+    """The engine creates that certificate itself."""
     known = facts(topology=topology(webhook={"enabled": True, "url": "https://hooks.example:8443/"}))
     assert {one.level for one in told(known)} == {Level.OK}
 
 
-# The authority of those who call the kubelet API.
+# The CA for clients of the kubelet API.
 
 
 def published(answer: QueryAnswer) -> list[Finding]:
-    """Look at what the upper cluster publishes."""
+    """Return the findings on the client CA that the upper cluster publishes."""
     known = facts(side(UPPER, answers={AUTHORITY: answer}))
     return [one for one in told(known) if "extension-apiserver-authentication" in one.what]
 
 
-def test_an_authority_that_is_published() -> None:
-    """Until when it holds."""
+def test_the_expiry_of_a_published_client_ca_is_reported() -> None:
+    """The CA is read from ConfigMap extension-apiserver-authentication."""
     finding = only(published(QueryAnswer({"data": {"client-ca-file": CA.pair.certificate.decode()}})))
     assert (finding.level, "valid until 2027-06-01" in finding.what) == (Level.OK, True)
 
@@ -266,8 +266,8 @@ def test_an_authority_that_is_published() -> None:
         (QueryAnswer(error='configmaps "x" is forbidden', status=403), "is forbidden"),
     ],
 )
-def test_an_authority_that_is_not_published(answer: QueryAnswer, words: str) -> None:
-    """Nobody gets in then."""
+def test_a_missing_client_ca_fails(answer: QueryAnswer, words: str) -> None:
+    """The kubelet API refuses every request without a client CA."""
     finding = only(published(answer))
     assert finding.level == Level.FAIL
     assert words in finding.what
@@ -275,8 +275,8 @@ def test_an_authority_that_is_not_published(answer: QueryAnswer, words: str) -> 
     assert "--client-ca-file" in finding.advice
 
 
-def test_an_authority_in_a_file() -> None:
-    """It takes the place of the published one."""
+def test_a_client_ca_file_is_checked_instead_of_the_published_ca() -> None:
+    """A CA is OK, a certificate that is no CA is a warning, and a key is a failure."""
     named = topology(kubelet={"clientCAFile": "ca.crt"})
     for content, level in ((CA.pair.certificate, Level.OK), (signed_by(), Level.WARN), (CA.pair.key, Level.FAIL)):
         known = facts(topology=named, files={"kubelet.clientCAFile": QueryAnswer(("/etc/ca.crt", content))})
@@ -284,15 +284,15 @@ def test_an_authority_in_a_file() -> None:
         assert (finding.level, finding.what.startswith("kubelet.clientCAFile: /etc/ca.crt: ")) == (level, True)
 
 
-def test_an_authority_whose_file_is_gone() -> None:
-    """As with other files."""
+def test_a_missing_client_ca_file_fails() -> None:
+    """A client CA file that does not exist is treated like any other unreadable file."""
     gone = QueryAnswer(("/etc/ca.crt", FileNotFoundError(2, "No such file or directory")))
     known = facts(topology=topology(kubelet={"clientCAFile": "ca.crt"}), files={"kubelet.clientCAFile": gone})
     assert only(about_files(known)).level == Level.FAIL
 
 
-def test_an_upper_cluster_that_was_not_asked() -> None:
-    """Nothing is said of what it publishes."""
+def test_an_upper_cluster_that_was_not_queried_has_no_client_ca_finding() -> None:
+    """Without responses doctor cannot know whether the client CA is published."""
     upper = side(UPPER)
     upper.answers.clear()
     assert not any("every kubelet API request" in one.what for one in told(facts(upper)))
@@ -302,26 +302,26 @@ def test_an_upper_cluster_that_was_not_asked() -> None:
 
 
 def request(name: str, minute: int, *, approved: bool = False, address: str = "192.0.2.1") -> Manifest:
-    """Make a request as the API has it."""
+    """Create a CertificateSigningRequest in the form of the API."""
     status = {"conditions": [{"type": "Approved", "status": "True"}]} if approved else {}
     meta = {"name": name, "creationTimestamp": f"2026-06-01T11:{minute:02}:00Z"}
     return {"metadata": meta, "spec": request_for(LOWER, address).manifest["spec"], "status": status}
 
 
 def waiting(*requests: Manifest, nodes: tuple[Manifest, ...] = ()) -> list[Finding]:
-    """Look at an upper cluster with these requests."""
+    """Return the warnings for an upper cluster with these requests."""
     upper = side(UPPER, answers={REQUESTS: QueryAnswer(list(requests)), NODES: QueryAnswer(list(nodes))})
     return at(told(facts(upper)), Level.WARN)
 
 
-def test_a_request_that_nobody_has_approved() -> None:
-    """The command is told, for the lower whose node it is."""
+def test_a_pending_certificate_request_is_a_warning_with_the_approve_command() -> None:
+    """The finding belongs to the lower cluster whose node created the request."""
     finding = only(waiting(request("tensile-lower-a-0123abcd", 5)))
     assert (finding.cluster, finding.advice) == (LOWER, "kubectl certificate approve tensile-lower-a-0123abcd")
 
 
-def test_a_request_that_was_denied() -> None:
-    """It stays denied; the engine makes another one, which needs an approval too."""
+def test_a_denied_certificate_request_is_reported_with_its_message() -> None:
+    """A denial is final; the engine creates another request after 15 minutes, which has to be approved."""
     denied = request("tensile-lower-a-0123abcd", 5)
     denied["status"] = {"conditions": [{"type": "Denied", "status": "True", "message": "not here"}]}
     finding = only(waiting(denied))
@@ -329,8 +329,8 @@ def test_a_request_that_was_denied() -> None:
     assert finding.advice.startswith("approve the next request: the engine makes it 15 minutes after the refusal")
 
 
-def test_only_the_newest_request_of_a_node_counts() -> None:
-    """Older ones were made before a restart: nobody waits for them."""
+def test_only_the_newest_certificate_request_of_a_node_is_reported() -> None:
+    """Older requests are from before a restart, and the engine no longer uses them."""
     assert (
         "tensile-lower-a-new"
         in only(waiting(request("tensile-lower-a-old", 1), request("tensile-lower-a-new", 2))).advice
@@ -338,8 +338,8 @@ def test_only_the_newest_request_of_a_node_counts() -> None:
     assert not waiting(request("tensile-lower-a-old", 1), request("tensile-lower-a-new", 2, approved=True))
 
 
-def test_the_request_of_the_engine_that_drives_counts_too() -> None:
-    """Another one that stands by has asked after it; those of engines that are gone count no more."""
+def test_the_pending_request_of_the_leader_is_reported_beside_newer_ones() -> None:
+    """A newer request may be of a standby engine; requests of engines that ended are ignored."""
     ours, address = node(LOWER, address="192.0.2.9"), "192.0.2.9"
     drives = [request("tensile-lower-a-gone", 1), request("tensile-lower-a-drives", 3, address=address)]
     stands_by = request("tensile-lower-a-by", 4, approved=True)
@@ -352,26 +352,26 @@ def test_the_request_of_the_engine_that_drives_counts_too() -> None:
 
 
 @pytest.mark.parametrize(("ago", "count"), [(1.0, 1), (120.0, 0)])
-def test_requests_of_engines_that_have_ended_do_not_wait(ago: float, count: int) -> None:
-    """Their nodes' leases have expired, and the next engine makes another request."""
+def test_requests_are_not_reported_if_the_nodes_lease_expired(ago: float, count: int) -> None:
+    """No engine uses such a request, and the next engine creates another one."""
     answers = {REQUESTS: QueryAnswer([request("tensile-lower-a-0123abcd", 5)]), lease_of(LOWER): lease(ago)}
     assert len(at(told(facts(side(UPPER, answers=answers))), Level.WARN)) == count
 
 
 @pytest.mark.parametrize("spec", [{}, {"request": "bm90aGluZw=="}, {"request": "%"}])
-def test_a_request_that_cannot_be_read_is_one_all_the_same(spec: Manifest) -> None:
-    """Its name says whose it is."""
+def test_an_unparsable_certificate_request_is_still_reported(spec: Manifest) -> None:
+    """The request's name identifies its node."""
     strange = {**request("tensile-lower-a-0123abcd", 5), "spec": spec}
     assert only(waiting(strange, nodes=(node(LOWER),))).level == Level.WARN
 
 
-def test_requests_of_others_are_not_looked_at() -> None:
-    """Nodes of other topologies, and other programs'."""
+def test_certificate_requests_of_other_owners_are_ignored() -> None:
+    """They belong to nodes of other topologies or to other programs."""
     assert not waiting(request("csr-abc", 1), request("tensile-lower-b-0123", 2), request("tensile-lower-a-b-0123", 3))
 
 
-def test_requests_that_may_not_be_listed() -> None:
-    """As with the engine's own role: whether one waits is not known then, and an administrator sees it."""
+def test_certificate_requests_that_may_not_be_listed_are_skipped() -> None:
+    """The engine's own role has no such right, so the advice is a command for an administrator."""
     upper = side(UPPER, answers={REQUESTS: QueryAnswer(error="forbidden", status=403)})
     finding = only(at(told(facts(upper)), Level.SKIP))
     assert (finding.cluster, "cannot be read (forbidden)" in finding.what) == (UPPER, True)

@@ -1,6 +1,6 @@
-"""What is found out of clusters that answer some questions and refuse others, over real sockets: no question costs one.
+"""Tests of collecting facts over real sockets: a query that a cluster refuses does not affect the other queries.
 
-What answers is the least of an apiserver that doctor asks about; how real ones answer is tried in the end-to-end tests.
+The test server implements the part of an apiserver that doctor queries; the end-to-end tests use real apiservers.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ REFUSED = (
 
 
 def now() -> datetime:
-    """Return the time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    """Certificates of two authorities, made once."""
+    """Certificates of two CAs, created once for the module."""
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
 class Apiserver:
-    """Answers by path, with status and body; `asked` are the paths that somebody asked for, with what was sent."""
+    """A server that responds by path with status and body; `asked` are the requests as (path, request body)."""
 
     def __init__(self, name: str, **answers: tuple[int, Any]) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -62,7 +62,7 @@ class Apiserver:
         }
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Return the answer; what is not known is a list of nothing."""
+        """Return the response; an unknown path has an empty list."""
         sent = await request.read()
         self.asked.append((request.path, orjson.loads(sent) if sent else None))
         empty = {"metadata": {"resourceVersion": "1"}, "items": []}
@@ -70,7 +70,7 @@ class Apiserver:
         return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
 
     def reviews(self, resource: str, subresource: str) -> int:
-        """Count the questions whether something may be done with a resource."""
+        """Count the access reviews for a resource and subresource."""
         sent = [body["spec"]["resourceAttributes"] for path, body in self.asked if path == ACCESS]
         return sum((one["resource"], one["subresource"]) == (resource, subresource) for one in sent)
 
@@ -96,7 +96,7 @@ async def serving(papers: Papers, kubeconfig_file: Path, apiserver: Apiserver) -
 
 
 async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apiserver, **fields: Any) -> Facts:
-    """Look at clusters; lowers are called lower-a, lower-b. `fields` are more of the topology's."""
+    """Return the facts about clusters; lowers are named lower-a and lower-b, and `fields` are more of the topology."""
     names = [f"lower-{letter}" for letter in "ab"[: len(lowers)]]
     lowers_of = [{"name": name, "kubeconfig": name} for name in names]
     spec = topology(upper={"kubeconfig": "upper"}, lowers=lowers_of, **fields)
@@ -107,7 +107,7 @@ async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apis
 
 
 def kept(*names: str, **where: Any) -> dict[str, tuple[int, Manifest]]:
-    """Answer with Nodes of these names, at an address and a port, whose leases are renewed."""
+    """Return responses with Nodes of these names, at an address and a port, whose leases are renewed."""
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [node(name, **where) for name in names]}
     renewed = {"spec": {"renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
     return {"/api/v1/nodes": (200, nodes), **{LEASES + name: (200, renewed) for name in names}}
@@ -119,12 +119,14 @@ def levels_of(known: Facts, cluster: str, check: str) -> list[Level]:
 
 
 def listing(*found: Manifest) -> tuple[int, Manifest]:
-    """Answer with a list."""
+    """Return a response with a list of objects."""
     return 200, {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": one} for one in found]}
 
 
-async def test_only_namespaces_that_pods_from_above_go_to_are_looked_into(papers: Papers, tmp_path: Path) -> None:
-    """What others do elsewhere is not asked for; of a pod its namespace and its owner are kept."""
+async def test_pods_are_listed_only_in_lower_namespaces_that_upper_namespaces_map_to(
+    papers: Papers, tmp_path: Path
+) -> None:
+    """Pods in other namespaces are not listed; of each pod only its namespace and its owner are kept."""
     spaces = "/api/v1/namespaces"
     upper = Apiserver("upper", **{spaces: listing({"name": "shop"}, {"name": "kube-system"}, {"name": "new"})})
     pods = listing({"name": "theirs", "namespace": "shop"}, {"name": "o", "namespace": "shop", "labels": {OWNER: "m"}})
@@ -136,16 +138,16 @@ async def test_only_namespaces_that_pods_from_above_go_to_are_looked_into(papers
     assert levels_of(known, LOWER, "tenants") == [Level.WARN]
 
 
-async def test_an_upper_cluster_that_cannot_be_asked_keeps_no_lower_waiting(papers: Papers, tmp_path: Path) -> None:
-    """Nobody knows then which namespaces pods go to."""
+async def test_a_refused_login_to_the_upper_does_not_block_the_lowers(papers: Papers, tmp_path: Path) -> None:
+    """The tenants check is skipped, because the namespaces of the upper cluster are unknown."""
     upper = Apiserver("upper", **{"/version": (401, {})})
     known = await found(papers, tmp_path, upper, Apiserver(LOWER))
     assert levels_of(known, LOWER, "tenants") == [Level.SKIP]
     assert levels_of(known, LOWER, "login") == [Level.OK]
 
 
-async def test_reviews_that_are_refused_cost_nothing_else(papers: Papers, tmp_path: Path) -> None:
-    """Neither the right to call nodes by the apiserver can be asked for then, nor any other: all else is told."""
+async def test_refused_access_reviews_affect_only_checks_that_need_them(papers: Papers, tmp_path: Path) -> None:
+    """The rights of the upper cluster and the kubelet check are unknown; the other checks are complete."""
     upper = Apiserver("upper", **{**kept("lower-a", "lower-b"), ACCESS: REFUSED})
     known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
     assert (known.upper.trouble, known.upper.is_in) == ("", True)
@@ -154,8 +156,8 @@ async def test_reviews_that_are_refused_cost_nothing_else(papers: Papers, tmp_pa
     assert levels_of(known, "lower-b", "rights") == [Level.OK]
 
 
-async def test_whether_nodes_may_be_called_is_asked_once(papers: Papers, tmp_path: Path) -> None:
-    """For all of them; then each is called by the apiserver."""
+async def test_the_right_to_call_nodes_is_reviewed_once_for_all_nodes(papers: Papers, tmp_path: Path) -> None:
+    """Afterwards each node is called by the upper apiserver."""
     upper = Apiserver("upper", **kept("lower-a", "lower-b"))
     known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
     assert upper.reviews("nodes", "proxy") == 1
@@ -163,8 +165,8 @@ async def test_whether_nodes_may_be_called_is_asked_once(papers: Papers, tmp_pat
     assert [path for path, _ in upper.asked if path.endswith("/proxy/healthz")]
 
 
-async def test_nodes_on_loopback_are_called_from_here(papers: Papers, tmp_path: Path) -> None:
-    """No right is asked for: at the port of this one nobody listens."""
+async def test_nodes_on_loopback_are_called_directly(papers: Papers, tmp_path: Path) -> None:
+    """Doctor needs no right for that, and reports a refused connection because no process listens at the port."""
     upper = Apiserver("upper", **kept(LOWER, address="127.0.0.1", port=spare_port()))
     known = await found(papers, tmp_path, upper, Apiserver("a"))
     assert upper.reviews("nodes", "proxy") == 0
@@ -176,8 +178,8 @@ HOOKED = {"enabled": True, "service": {"namespace": "ops", "name": "hooks"}}
 HOOK_PATH = "/api/v1/namespaces/ops/services/https:hooks:443/proxy/healthz"
 
 
-async def test_the_webhooks_service_is_called_by_the_apiserver(papers: Papers, tmp_path: Path) -> None:
-    """Under the name by which it passes calls on, for which the right is asked too."""
+async def test_the_webhook_service_is_called_through_the_apiserver_proxy(papers: Papers, tmp_path: Path) -> None:
+    """The access review is for the same Service proxy name as the call."""
     upper = Apiserver("upper", **{HOOK_PATH: (503, {"message": "error trying to reach service: no route to host"})})
     known = await found(papers, tmp_path, upper, webhook=HOOKED)
     assert known.upper.answers[HOOK_CALL] == (False, "error trying to reach service: no route to host", 503)
@@ -186,16 +188,16 @@ async def test_the_webhooks_service_is_called_by_the_apiserver(papers: Papers, t
     assert (asked["verb"], asked["namespace"], asked["name"]) == ("get", "ops", "https:hooks:443")
 
 
-async def test_without_the_right_nobody_calls_the_webhooks_service(papers: Papers, tmp_path: Path) -> None:
-    """Nor is anything made of that."""
+async def test_the_webhook_service_is_not_called_without_the_right(papers: Papers, tmp_path: Path) -> None:
+    """The facts have no answer for that call."""
     upper = Apiserver("upper", **{ACCESS: (201, {"status": {"allowed": False}})})
     known = await found(papers, tmp_path, upper, webhook=HOOKED)
     assert HOOK_CALL not in known.upper.answers
     assert HOOK_PATH not in [path for path, _ in upper.asked]
 
 
-async def test_a_cluster_that_answers_nonsense_costs_itself_only(papers: Papers, tmp_path: Path) -> None:
-    """It is told at that cluster that something went wrong, and what was found out of the others stays."""
+async def test_an_invalid_response_of_a_lower_fails_only_that_lower(papers: Papers, tmp_path: Path) -> None:
+    """The error is a finding on that cluster, and the findings on the other clusters are complete."""
     odd = Apiserver("a", **{WHO: (201, {"status": "well"})})
     known = await found(papers, tmp_path, Apiserver("upper"), odd, Apiserver("b"))
     assert "TypeError" in known.lowers[LOWER].trouble
@@ -204,15 +206,15 @@ async def test_a_cluster_that_answers_nonsense_costs_itself_only(papers: Papers,
     assert "report this" in as_text(known, diagnosed(known), colour=False)
 
 
-async def test_an_upper_cluster_that_answers_nonsense(papers: Papers, tmp_path: Path) -> None:
-    """The same there."""
+async def test_an_invalid_response_of_the_upper_fails_only_the_upper(papers: Papers, tmp_path: Path) -> None:
+    """The findings on the lower cluster are complete."""
     odd = Apiserver("upper", **{WHO: (201, {"status": "well"})})
     known = await found(papers, tmp_path, odd, Apiserver("a"))
     assert levels_of(known, UPPER, "reach") == [Level.FAIL]
     assert levels_of(known, LOWER, "reach") == [Level.OK]
 
 
-# A topology that stands in a ConfigMap.
+# A topology in a ConfigMap.
 
 PLACE = ConfigMapKey("ops", "topology", "a.yaml")
 MAP = "/api/v1/namespaces/ops/configmaps/topology"
@@ -220,12 +222,12 @@ TEXT = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers
 
 
 def config_map(**data: str) -> tuple[int, Manifest]:
-    """Answer with a ConfigMap."""
+    """Return a response with a ConfigMap."""
     return 200, {"metadata": {"name": "topology", "namespace": "ops", "uid": "u", "resourceVersion": "1"}, "data": data}
 
 
-async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp_path: Path) -> None:
-    """With the kubeconfig that is given, by which the upper cluster is then looked at; its rights are asked for too."""
+async def test_a_topology_in_a_configmap_is_read_with_the_given_kubeconfig(papers: Papers, tmp_path: Path) -> None:
+    """The upper cluster is checked with the same kubeconfig, including the rights on that ConfigMap's namespace."""
     upper = Apiserver("upper", **{MAP: config_map(**{"a.yaml": TEXT})})
     async with serving(papers, tmp_path / "above", upper):
         ways = ClusterAccess(tmp_path, upper_kubeconfig="above")
@@ -252,17 +254,17 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
         ((403, REFUSED[1]), "no reviews for you"),
     ],
 )
-async def test_a_config_map_that_tells_no_topology(
+async def test_a_configmap_without_a_valid_topology_raises_an_error(
     papers: Papers, tmp_path: Path, answer: tuple[int, Any], words: str
 ) -> None:
-    """What is wrong with it is told, as there is nothing else to look at."""
+    """Without a topology doctor has nothing to check, so the error names the cause."""
     async with serving(papers, tmp_path / "above", Apiserver("upper", **{MAP: answer})):
         with pytest.raises(TensileError, match=re.escape(words)):
             await topology_at(PLACE, ClusterAccess(tmp_path, upper_kubeconfig="above"))
 
 
-def test_which_rights_are_asked_for_above() -> None:
-    """Those of the Lease where engines take turns: in one place, wherever they run and the topology is from."""
+def test_the_required_upper_rights_depend_on_the_engines_namespace_and_the_configmap() -> None:
+    """Those on the leader election Lease are in one namespace, and absent if the engine runs in no cluster."""
     spec = topology()
     for place, maps in ((None, set()), (PLACE, {"ops"})):
         rights = needed_above(spec, place, "own")
@@ -272,8 +274,8 @@ def test_which_rights_are_asked_for_above() -> None:
     assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("leader election")]
 
 
-async def test_a_kubeconfig_that_is_refused_is_told_with_its_own_advice(papers: Papers, tmp_path: Path) -> None:
-    """Whole, where the advice has a colon in it."""
+async def test_a_refused_kubeconfig_is_reported_with_its_own_advice(papers: Papers, tmp_path: Path) -> None:
+    """The advice is complete, although it contains a colon."""
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfig": "open"}])
     (tmp_path / "open").write_text(kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
     async with serving(papers, tmp_path / "upper", Apiserver("upper")):
@@ -283,8 +285,8 @@ async def test_a_kubeconfig_that_is_refused_is_told_with_its_own_advice(papers: 
     assert side.remedy == "give certificate-authority-data instead: without it any server can impersonate the cluster"
 
 
-async def test_a_secret_that_may_not_be_read_has_a_remedy_of_ours(papers: Papers, tmp_path: Path) -> None:
-    """The apiserver's words are the cause."""
+async def test_an_unreadable_kubeconfig_secret_is_reported_with_advice(papers: Papers, tmp_path: Path) -> None:
+    """The cause is the apiserver's message, and the advice is doctor's own."""
     secret = {"namespace": "tensile", "name": LOWER}
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfigSecret": secret}])
     refused = {"/api/v1/namespaces/tensile/secrets": REFUSED}

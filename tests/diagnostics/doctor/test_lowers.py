@@ -1,4 +1,4 @@
-"""Which cluster is which, whose its Node is, and whether the upper's apiserver reaches that Node."""
+"""Tests of the checks of lower clusters: their identity, the owner of their Node, and whether it is reachable."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ TWO = [{"name": LOWER, "kubeconfig": "a"}, {"name": "lower-b", "kubeconfig": "b"
 
 
 def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> ClusterFacts:
-    """Make an upper cluster with these Nodes, all of whose leases were renewed so many seconds ago."""
+    """Return an upper cluster with these Nodes, all of whose leases were renewed so many seconds ago."""
     leases = {lease_of(one["metadata"]["name"]): lease(ago) for one in nodes}
     return side(UPPER, answers={NODES: QueryAnswer(list(nodes)), **leases, **answers})
 
@@ -36,22 +36,22 @@ def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> Cluster
 # Identity.
 
 
-def test_clusters_that_differ() -> None:
-    """Each is told by the UID of its kube-system."""
+def test_different_clusters_have_different_identities() -> None:
+    """The UID of namespace kube-system identifies a cluster."""
     known = facts()
     assert only(identified(known.upper, known)).what == f"kube-system {UPPER_ID}"
     assert only(identified(known.lowers[LOWER], known)).level == Level.OK
 
 
-def test_a_lower_that_is_the_upper() -> None:
-    """Its pods would come back as pods to mirror."""
+def test_a_lower_that_is_the_upper_cluster_fails() -> None:
+    """Otherwise its own mirrored pods would be mirrored again."""
     one = side(identity=UPPER_ID)
     finding = only(identified(one, facts(None, one)))
     assert (finding.level, "it is the same cluster as upper" in finding.what) == (Level.FAIL, True)
 
 
-def test_two_lowers_that_are_one() -> None:
-    """It is told of the second: two nodes would run the same pods."""
+def test_two_lowers_with_one_cluster_fail_at_the_second() -> None:
+    """Otherwise two nodes would run the same pods."""
     first, second = side(), side("lower-b")
     known = facts(None, first, second, topology=topology(lowers=TWO))
     assert only(identified(first, known)).level == Level.OK
@@ -64,8 +64,8 @@ def test_two_lowers_that_are_one() -> None:
     assert only(identified(second, known)).advice == "use the kubeconfig of another cluster than kubeconfigs/it"
 
 
-def test_another_cluster_than_the_node_was_made_for() -> None:
-    """The Node tells which one it was; one that is not ours tells nothing."""
+def test_a_lower_fails_if_its_node_was_created_for_another_cluster() -> None:
+    """The Node records the cluster's UID; a Node of another owner is ignored."""
     found = {}
     for ours in (True, False):
         node = node_of(LOWER, ours=ours)
@@ -77,8 +77,8 @@ def test_another_cluster_than_the_node_was_made_for() -> None:
     assert found[False].level == Level.OK
 
 
-def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
-    """The Node of the other one tells which cluster it is."""
+def test_swapped_kubeconfigs_are_reported_with_the_right_lower() -> None:
+    """The other Node records the same cluster UID, so the finding can name its lower."""
     nodes = {name: node_of(name) for name in (LOWER, "lower-b")}
     for name, node in nodes.items():
         node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
@@ -88,8 +88,8 @@ def test_two_lowers_whose_kubeconfigs_were_swapped() -> None:
     assert finding.advice == "use the kubeconfig of the cluster of lower-a"
 
 
-def test_a_lower_whose_kubeconfig_another_lower_has_too() -> None:
-    """Only the one whose Node was made for another cluster is wrong, whichever comes first in the topology."""
+def test_a_shared_kubeconfig_fails_only_the_lower_that_it_is_wrong_for() -> None:
+    """Only the lower whose Node has another cluster UID fails, regardless of the topology's order."""
     nodes = {name: node_of(name) for name in (LOWER, "lower-b")}
     for name, node in nodes.items():
         node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
@@ -104,8 +104,8 @@ def test_a_lower_whose_kubeconfig_another_lower_has_too() -> None:
     assert (LOWER, "metrics") not in warned
 
 
-def test_a_lower_that_was_renamed_while_it_had_pods() -> None:
-    """They are bound to the Node of its former name, which the new one can keep."""
+def test_a_renamed_lower_whose_former_node_has_pods_fails() -> None:
+    """The pods are bound to the former Node, so the advice is to keep its name with node.name."""
     left = node_of("lower-old")
     left["metadata"]["annotations"][LOWER_UID] = LOWER_ID
     left["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
@@ -116,8 +116,8 @@ def test_a_lower_that_was_renamed_while_it_had_pods() -> None:
     assert finding.advice.startswith("to keep them, write node: {name: lower-old} for lower lower-a")
 
 
-def test_a_lower_that_the_file_renames_before_an_engine_reads_it() -> None:
-    """Its Node is in use, with or without pods."""
+def test_a_lower_that_is_renamed_in_the_file_only_is_a_warning() -> None:
+    """Its Node is still in use, with or without pods."""
     kept = node_of("lower-old")
     kept["metadata"]["annotations"][LOWER_UID] = LOWER_ID
     one = side()
@@ -131,8 +131,8 @@ def test_a_lower_that_the_file_renames_before_an_engine_reads_it() -> None:
     )
 
 
-def test_a_cluster_that_did_not_tell_who_it_is() -> None:
-    """Nothing is said, and nothing is taken for its twin."""
+def test_lowers_without_an_identity_have_no_identity_finding() -> None:
+    """Two clusters with unknown UIDs are not reported as the same cluster."""
     first, second = side(identity=""), side("lower-b", identity="")
     assert not list(identified(second, facts(None, first, second, topology=topology(lowers=TWO))))
 
@@ -141,26 +141,26 @@ def test_a_cluster_that_did_not_tell_who_it_is() -> None:
 
 
 def noded_lower(*nodes: Manifest, ago: float = 1.0) -> Finding:
-    """Look at the lower's Node."""
+    """Return the finding on the lower's Node."""
     known = facts(above(*nodes, ago=ago))
     return only(noded(known.lowers[LOWER], known))
 
 
-def test_a_node_that_is_kept() -> None:
-    """It is ours, and its lease is renewed."""
+def test_an_owned_node_with_a_renewed_lease_is_ok() -> None:
+    """The Node has this topology's owner mark, and its lease was renewed a second ago."""
     assert noded_lower(node_of(LOWER)).level == Level.OK
 
 
-def test_a_node_that_nobody_keeps() -> None:
-    """A warning says since when no engine renews the Lease, and how to start one."""
+def test_a_node_whose_lease_is_not_renewed_is_a_warning() -> None:
+    """The warning has the last renewal, and the advice is to start the engine."""
     finding = noded_lower(node_of(LOWER), ago=41.0)
     assert finding.level == Level.WARN
     assert "no engine has renewed its lease since 20" in finding.what
     assert finding.advice.startswith("start the engine")
 
 
-def test_a_node_that_two_engines_keep() -> None:
-    """A warning names both engines, with the remedy."""
+def test_a_lease_that_two_engines_renew_is_a_warning() -> None:
+    """The warning names both engines, and the advice is to stop one or to use leader election."""
     told = lease().value | {"metadata": {"annotations": {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}}}
     known = facts(above(node_of(LOWER), **{lease_of(LOWER): QueryAnswer(told)}))
     finding = only(noded(known.lowers[LOWER], known))
@@ -169,8 +169,8 @@ def test_a_node_that_two_engines_keep() -> None:
     assert finding.advice == "stop one of them, or run both with --leader-elect"
 
 
-def test_a_node_whose_deletions_are_blocked() -> None:
-    """The Node tells what the guard blocks; doctor repeats it with the way to more."""
+def test_blocked_deletions_are_reported_from_the_nodes_condition() -> None:
+    """The finding repeats the condition's message, and refers to the documentation."""
     node = node_of(LOWER)
     node["status"]["conditions"] = [{"type": "DeletionsBlocked", "status": "True", "message": "40 pods are gone"}]
     known = facts(above(node))
@@ -189,8 +189,8 @@ def test_a_node_whose_deletions_are_blocked() -> None:
         ([], "it has no nodes"),
     ],
 )
-def test_a_lower_in_which_no_pod_can_start(nodes: list[Manifest], words: str) -> None:
-    """Its virtual node takes none then."""
+def test_a_lower_without_schedulable_ready_nodes_is_a_warning(nodes: list[Manifest], words: str) -> None:
+    """Its virtual node accepts no new pods in that case."""
     known = facts(above(node_of(LOWER)), side(answers={NODES: QueryAnswer(nodes)}))
     kept, finding = noded(known.lowers[LOWER], known)
     assert (kept.level, finding.level) == (Level.OK, Level.WARN)
@@ -198,13 +198,13 @@ def test_a_lower_in_which_no_pod_can_start(nodes: list[Manifest], words: str) ->
     assert finding.advice.endswith(" a node there")
 
 
-def test_a_node_that_is_not_there_yet() -> None:
-    """The engine makes it."""
+def test_a_missing_node_is_skipped() -> None:
+    """The engine creates the Node when it starts."""
     assert noded_lower().level == Level.SKIP
 
 
-def test_a_name_that_somebody_has_taken() -> None:
-    """The name of whoever is said where it can be seen."""
+def test_a_node_of_another_owner_fails_with_the_owners_name() -> None:
+    """The advice is to delete the Node; its topology is named if its annotations have one."""
     finding = noded_lower(node_of(LOWER, ours=False))
     assert (finding.level, "is not created by tensile" in finding.what) == (Level.FAIL, True)
     assert "kubectl delete node lower-a" in finding.advice
@@ -213,8 +213,8 @@ def test_a_name_that_somebody_has_taken() -> None:
     assert "is topology staging's (tensile-kube.io/owner=0123456789abcdef)" in noded_lower(foreign).what
 
 
-def test_a_node_of_another_topology_of_this_upper_cluster() -> None:
-    """Its mark follows from the name that it notes; the usual cause is that the topology was renamed."""
+def test_a_node_of_another_topology_fails_with_the_advice_to_rename() -> None:
+    """The owner mark matches the annotated topology name; usually the topology was renamed."""
     renamed = node_of(LOWER, ours=False)
     renamed["metadata"] |= {"labels": {OWNER: owner_of(UPPER_ID, "former").mark}, "annotations": {OWNER_NAME: "former"}}
     finding = noded_lower(renamed)
@@ -224,8 +224,8 @@ def test_a_node_of_another_topology_of_this_upper_cluster() -> None:
     )
 
 
-def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
-    """Two engines with two files of one name would undo each other's work."""
+def test_a_node_that_is_not_in_the_topology_but_renewed_is_a_warning() -> None:
+    """Two engines with different files of one topology name would revert each other's changes."""
     known = facts(above(node_of("elsewhere")))
     finding = only(noded(known.upper, known))
     assert (finding.level, "an engine keeps Node elsewhere for topology demo" in finding.what) == (Level.WARN, True)
@@ -233,8 +233,8 @@ def test_a_node_that_another_engine_keeps_for_this_topology() -> None:
     assert "no longer has such a lower cluster" in only(noded(known.upper, known)).what
 
 
-def test_a_node_whose_lower_has_another_node_name_now() -> None:
-    """No second engine is involved: the pods of the Node hold its name."""
+def test_the_former_node_of_a_lower_with_a_changed_node_name_is_reported() -> None:
+    """The advice is to restore node.name, because the pods are bound to the former Node."""
     former = node_of("elsewhere")
     former["metadata"]["labels"]["clusterID"] = LOWER
     known = facts(above(former))
@@ -243,8 +243,8 @@ def test_a_node_whose_lower_has_another_node_name_now() -> None:
     assert finding.advice.startswith("write node: {name: elsewhere} for lower lower-a again")
 
 
-def test_a_node_of_a_removed_lower() -> None:
-    """Its engine says so on the Node: there is no second engine."""
+def test_the_node_of_a_removed_lower_is_reported_as_such() -> None:
+    """Its condition InTopology is False, so no second engine is suspected."""
     node = node_of("elsewhere")
     node["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
     known = facts(above(node))
@@ -253,8 +253,8 @@ def test_a_node_of_a_removed_lower() -> None:
     assert finding.advice.startswith("put the lower cluster back with `maintenance: drain`")
 
 
-def test_what_the_engine_uses_only_after_a_restart() -> None:
-    """The engine on this machine reports it; what does not answer at a changed port has this cause."""
+def test_fields_that_need_a_restart_are_a_warning() -> None:
+    """The local engine of this topology reports them, because a changed port is not in force before."""
     upper, needed = above(), {"restartNeeded": ["webhook.port: 1 -> 2"]}
     known = facts(upper)
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "another", "accepted": needed})
@@ -265,8 +265,8 @@ def test_what_the_engine_uses_only_after_a_restart() -> None:
     assert finding.advice == "restart the engine, or undo the change"
 
 
-def test_an_extender_that_no_scheduler_calls() -> None:
-    """The engine reports it with the remedy; what the webhook waits for is that check's own."""
+def test_an_extender_that_the_scheduler_does_not_call_is_a_warning() -> None:
+    """The engine reports it with the remedy; pending entries of the webhook belong to the webhook check."""
     waits = [
         "webhook: set webhook.service",
         "the upper scheduler has not called the extender for pod a/b: configure it",
@@ -278,14 +278,14 @@ def test_an_extender_that_no_scheduler_calls() -> None:
     assert (finding.level, finding.advice) == (Level.WARN, "configure it")
 
 
-def test_nodes_of_others_are_not_looked_at() -> None:
-    """They are none of this topology's."""
+def test_nodes_of_other_owners_have_no_finding() -> None:
+    """A Node without this topology's owner mark is ignored."""
     known = facts(above(node_of("real-node", ours=False)))
     assert not list(noded(known.upper, known))
 
 
-def test_nodes_that_may_not_be_listed() -> None:
-    """Nothing is said of them: the right to is told of."""
+def test_nodes_that_may_not_be_listed_have_no_finding() -> None:
+    """The rights check already reports the missing right."""
     known = facts(side(UPPER, answers={NODES: QueryAnswer(error="forbidden", status=403)}))
     assert not list(noded(known.upper, known))
     assert not list(noded(known.lowers[LOWER], known))
@@ -295,7 +295,7 @@ def test_nodes_that_may_not_be_listed() -> None:
 
 
 def reached(answer: QueryAnswer | None, node: Manifest | None = None, **fields: Any) -> Finding:
-    """Look at whether the lower's Node is called."""
+    """Return the finding on whether the upper apiserver reaches the lower's Node."""
     node = node or node_of(LOWER)
     upper = above(node)
     if answer is not None:
@@ -304,8 +304,8 @@ def reached(answer: QueryAnswer | None, node: Manifest | None = None, **fields: 
     return only(called(known.lowers[LOWER], known))
 
 
-def test_a_node_that_the_apiserver_reaches() -> None:
-    """It has said so itself."""
+def test_a_node_that_the_apiserver_reaches_is_ok() -> None:
+    """The apiserver's own proxy call succeeded."""
     finding = reached(QueryAnswer(value=True, error="ok", status=200))
     assert (finding.level, finding.what) == (Level.OK, "the upper's apiserver reaches Node lower-a at 192.0.2.9:10350")
 
@@ -324,16 +324,18 @@ def test_a_node_that_the_apiserver_reaches() -> None:
         (401, "Unauthorized", "kubelet.clientCAFile is the CA that signed that"),
     ],
 )
-def test_a_node_that_it_does_not_reach(status: int, words: str, advice: str) -> None:
-    """What the apiserver says decides what helps."""
+def test_a_node_that_the_apiserver_does_not_reach_fails_with_matching_advice(
+    status: int, words: str, advice: str
+) -> None:
+    """The advice depends on the apiserver's error."""
     finding = reached(QueryAnswer(value=False, error=words, status=status))
     assert finding.level == Level.FAIL
     assert f"(HTTP {status or '-'}: {words})" in finding.what
     assert advice in finding.advice
 
 
-def test_a_node_on_loopback_is_called_from_here() -> None:
-    """An apiserver does not proxy to loopback, and is on this machine too then."""
+def test_a_node_on_loopback_is_checked_by_a_direct_call() -> None:
+    """An apiserver does not proxy to loopback, and runs on this machine in that case."""
     local = contact(way=way("127.0.0.1"))
     upper = above(node_of(LOWER, address="::1"))
     upper.contact = local
@@ -352,8 +354,10 @@ def test_a_node_on_loopback_is_called_from_here() -> None:
         (Stage.TLS, "WRONG_VERSION_NUMBER", "another program than the engine listens at", "stop it, or set another"),
     ],
 )
-def test_a_node_on_loopback_that_does_not_answer(stage: Stage, error: str, what: str, advice: str) -> None:
-    """No firewall is between two programs of one machine: the engine has stopped, or lost its port to another."""
+def test_an_unreachable_node_on_loopback_fails_with_the_likely_cause(
+    stage: Stage, error: str, what: str, advice: str
+) -> None:
+    """No firewall is involved on one machine, so the engine stopped, or another program has its port."""
     upper = above(node_of(LOWER, address="127.0.0.1"))
     upper.contact = contact(way=way("127.0.0.1"))
     upper.answers[port_of(LOWER)] = QueryAnswer(contact(stage, error))
@@ -367,22 +371,22 @@ def test_a_node_on_loopback_that_does_not_answer(stage: Stage, error: str, what:
     assert advised.startswith(("stop it", "the engine runs, but not at 127.0.0.1: "))
 
 
-def test_nodes_that_publish_loopback_to_another_machine() -> None:
-    """The apiserver finds itself there; that can be told without an engine."""
+def test_a_loopback_node_address_fails_if_the_apiserver_is_elsewhere() -> None:
+    """A remote apiserver would call itself at that address; the check needs no running engine."""
     known = facts(above(), address="127.0.0.1")
     finding = only(called(known.lowers[LOWER], known))
     assert (finding.level, "set kubelet.nodeAddress" in finding.advice) == (Level.FAIL, True)
 
 
-def test_a_node_that_no_engine_serves() -> None:
-    """It is said that nothing was looked at."""
+def test_a_node_with_an_expired_lease_is_not_called() -> None:
+    """The finding is skipped, because no engine serves the node."""
     known = facts(above(node_of(LOWER), ago=100.0))
     finding = only(called(known.lowers[LOWER], known))
     assert (finding.level, finding.what) == (Level.SKIP, "not checked: no engine serves it")
 
 
-def test_a_node_that_the_engine_cannot_serve() -> None:
-    """Its Node says port 0, at which nobody could be called."""
+def test_a_node_with_kubelet_port_zero_fails() -> None:
+    """The port is not open; if the local engine reports the cause, the finding repeats it."""
     finding = reached(None, node_of(LOWER, port=0))
     assert (finding.level, "has no kubelet port" in finding.what) == (Level.FAIL, True)
     assert "engine's log" in finding.advice
@@ -395,8 +399,8 @@ def test_a_node_that_the_engine_cannot_serve() -> None:
     assert f"{finding.what}: {finding.advice}" == told
 
 
-def test_a_node_that_we_may_not_have_called() -> None:
-    """The engine needs no such right: an administrator can look."""
+def test_a_node_that_may_not_be_called_is_skipped_with_a_command() -> None:
+    """The engine itself needs no such right, so the command is for an administrator."""
     finding = reached(None)
     assert (finding.level, "kubectl get --raw /api/v1/nodes/lower-a/proxy/healthz" in finding.what) == (
         Level.SKIP,
@@ -404,8 +408,8 @@ def test_a_node_that_we_may_not_have_called() -> None:
     )
 
 
-def test_an_upper_cluster_that_is_not_reached() -> None:
-    """Nothing is said of nodes in it."""
+def test_an_unreachable_upper_cluster_has_no_node_call_finding() -> None:
+    """No Node of an unreachable cluster can be checked."""
     known = facts(side(UPPER, contact=contact(Stage.CONNECTION, "refused")))
     assert not list(called(known.lowers[LOWER], known))
     assert not at(list(called(known.upper, known)), Level.FAIL)

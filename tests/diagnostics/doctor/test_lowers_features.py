@@ -1,4 +1,4 @@
-"""What the work rests on around the clusters: metrics, storage, networks."""
+"""Tests of the checks of metrics, storage and networks of the clusters."""
 
 from time import process_time
 from typing import Any
@@ -44,15 +44,15 @@ from tensile.objects import UPPER, Manifest
         (QueryAnswer(error="forbidden", status=403), Level.SKIP, "not checked"),
     ],
 )
-def test_metrics_of_a_lower(answer: QueryAnswer, level: Level, words: str) -> None:
-    """A cluster can do without, so it never fails."""
+def test_a_missing_metrics_api_is_at_most_a_warning(answer: QueryAnswer, level: Level, words: str) -> None:
+    """A lower cluster can run pods without metrics, so the check never fails."""
     one = side(answers={METRICS: answer})
     finding = only(measured(one, facts(None, one)))
     assert (finding.level, words in finding.what) == (level, True)
 
 
-def test_nobody_asks_the_upper_for_metrics() -> None:
-    """It is the virtual nodes that tell it."""
+def test_the_upper_cluster_is_not_checked_for_metrics() -> None:
+    """The virtual nodes provide its metrics."""
     known = facts()
     assert not list(measured(known.upper, known))
 
@@ -63,34 +63,34 @@ def test_nobody_asks_the_upper_for_metrics() -> None:
 def storage_class(
     name: str, provisioner: str = PROVISIONER, mode: str = "WaitForFirstConsumer", **meta: Any
 ) -> Manifest:
-    """Make a storage class."""
+    """Create a storage class."""
     return {"metadata": {"name": name, **meta}, "provisioner": provisioner, "volumeBindingMode": mode}
 
 
 def classes(name: str, *found: Manifest) -> ClusterFacts:
-    """Make a cluster with these storage classes."""
+    """Return a cluster with these storage classes."""
     return side(name, answers={CLASSES: QueryAnswer(list(found))})
 
 
 def above(*found: Manifest) -> list[Finding]:
-    """Look at the upper cluster's storage classes."""
+    """Return the findings on the upper cluster's storage classes."""
     known = facts(classes(UPPER, *found))
     return list(stored(known.upper, known))
 
 
-def test_a_class_whose_volumes_are_made_below() -> None:
-    """It is named."""
+def test_an_upper_class_of_the_tensile_provisioner_is_ok() -> None:
+    """The finding names the class, whose volumes are created in lower clusters."""
     assert only(above(storage_class("tensile"))).what == "these classes create volumes in lower clusters: tensile"
 
 
-def test_a_class_that_binds_at_once() -> None:
-    """The scheduler would never bind the pod."""
+def test_an_upper_class_with_immediate_binding_fails() -> None:
+    """The scheduler would never bind a pod with such a claim."""
     failing, _ = above(storage_class("tensile", mode="Immediate"))
     assert (failing.level, "WaitForFirstConsumer" in failing.advice) == (Level.FAIL, True)
 
 
-def test_no_class_at_all() -> None:
-    """Claims are not everybody's, so it is only said."""
+def test_an_upper_without_a_tensile_class_is_skipped_with_a_command() -> None:
+    """Not every topology needs claims; the command creates the StorageClass that `tensile manifests` renders."""
     finding = only(above(storage_class("disks", "example.com/disks")))
     assert (finding.level, finding.advice.endswith("' | kubectl apply -f -")) == (Level.SKIP, True)
     made = orjson.loads(finding.advice.split("'")[1])
@@ -98,8 +98,8 @@ def test_no_class_at_all() -> None:
     assert made.items() <= shipped.items()
 
 
-def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
-    """A few are named; what other pods wait for is none of this."""
+def test_pods_that_wait_for_unbound_claims_are_a_warning() -> None:
+    """The warning names the first three; pods that wait for other reasons are not counted."""
     said = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
     pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
     pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
@@ -115,16 +115,16 @@ def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
     assert not at(list(stored(upper, facts(upper))), Level.WARN)
 
 
-def test_a_default_class_that_is_not_ours() -> None:
-    """Claims that name none are not for virtual nodes."""
+def test_a_default_class_of_another_provisioner_is_a_warning() -> None:
+    """Claims without a class name do not work on virtual nodes in that case."""
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     finding = only(at(above(storage_class("disks", "example.com/disks", **default)), Level.WARN))
     assert "the default StorageClass disks is not tensile's" in finding.what
     assert not at(above(storage_class("tensile", **default)), Level.WARN)
 
 
-def test_a_foreign_default_class_that_every_lower_maps() -> None:
-    """Claims of a class in `storageClasses` are mirrored, whatever its provisioner."""
+def test_a_default_class_that_every_lower_maps_is_no_warning() -> None:
+    """Claims of a class in `storageClasses` are mirrored regardless of its provisioner."""
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     upper = classes(UPPER, storage_class("disks", "example.com/disks", **default))
     mapped = topology(lower={"storageClasses": {"disks": "nvme"}})
@@ -133,7 +133,7 @@ def test_a_foreign_default_class_that_every_lower_maps() -> None:
 
 @pytest.mark.parametrize(("born", "is_first"), [("2021", True), ("2020", False), ("2019", False)])
 def test_the_newest_of_several_default_classes_counts(born: str, *, is_first: bool) -> None:
-    """As for Kubernetes; of equally old ones, the first by name."""
+    """Kubernetes uses the newest one; among equally old classes the first name counts."""
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     old = storage_class("disks", "example.com/disks", creationTimestamp="2020-01-01T00:00:00Z", **default)
     ours = storage_class("tensile", creationTimestamp=f"{born}-01-01T00:00:00Z", **default)
@@ -141,8 +141,8 @@ def test_the_newest_of_several_default_classes_counts(born: str, *, is_first: bo
         assert bool(at(above(*found), Level.WARN)) is not is_first
 
 
-def test_classes_that_are_missing_below() -> None:
-    """Those of the mapping, and those of ours that have no other name there."""
+def test_classes_that_a_lower_does_not_have_are_warnings() -> None:
+    """Mapped classes and unmapped tensile classes have to exist in the lower cluster."""
     lower = classes(LOWER, storage_class("nvme", "example.com/disks"))
     mapped = topology(lower={"storageClasses": {"fast": "nvme", "slow": "tape"}})
     known = facts(classes(UPPER, storage_class("tensile"), storage_class("fast")), lower, topology=mapped)
@@ -155,21 +155,21 @@ def test_classes_that_are_missing_below() -> None:
     assert told[0].advice == f"create it, or {instead}, and create its claims again"
 
 
-def test_classes_that_are_all_there_below() -> None:
-    """One word is enough, and none where no class is needed."""
+def test_a_lower_with_all_needed_classes_is_ok() -> None:
+    """One finding covers all classes; without needed classes there is no finding."""
     lower = classes(LOWER, storage_class("tensile", "example.com/disks"))
     assert only(stored(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
     assert not list(stored(lower, facts(classes(UPPER), lower)))
 
 
-def test_storage_that_nobody_uses() -> None:
-    """Without the controller, classes do not matter."""
+def test_storage_is_not_checked_without_the_claim_controller() -> None:
+    """Storage classes are irrelevant if the topology does not mirror claims."""
     known = facts(classes(UPPER), topology=topology(controllers=["Service"]))
     assert not list(stored(known.upper, known))
 
 
-def test_classes_that_are_not_told() -> None:
-    """The engine itself needs no right to read them below."""
+def test_lower_classes_that_may_not_be_listed_are_skipped() -> None:
+    """The engine itself needs no right to read storage classes in a lower cluster."""
     lower = side(answers={CLASSES: QueryAnswer(error="forbidden", status=403)})
     assert only(stored(lower, facts(None, lower))).level == Level.SKIP
 
@@ -178,7 +178,7 @@ def test_classes_that_are_not_told() -> None:
 
 
 def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: str = "") -> ClusterFacts:
-    """Make a cluster whose nodes have these addresses for pods, and Services those; "" for a node that tells none."""
+    """Return a cluster with these address ranges for pods and for Services; "" for a node that publishes none."""
     ranges = [{"spec": {"cidrs": [services]}}] if services else []
     nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr] if cidr else []) for number, cidr in enumerate(pods)]
     answers = {NODES: QueryAnswer(nodes), RANGES: QueryAnswer(ranges)}
@@ -186,7 +186,7 @@ def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: s
 
 
 def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
-    """Look at the second of two clusters."""
+    """Return the findings on the second of two clusters."""
     above = first if first.name == UPPER else network(UPPER, "10.222.0.0/24")
     known = facts(above, *(one for one in (first, second) if one.name != UPPER))
     lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
@@ -207,8 +207,10 @@ def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
         (network("a", "fd00::/64"), network("b", "fd00::/80"), "addresses of pods here (fd00::/80)"),
     ],
 )
-def test_addresses_that_two_clusters_have(first: ClusterFacts, second: ClusterFacts, words: str) -> None:
-    """Pods of one cannot be reached from the other: that is a warning, as not everybody needs it."""
+def test_overlapping_address_ranges_of_two_clusters_are_a_warning(
+    first: ClusterFacts, second: ClusterFacts, words: str
+) -> None:
+    """Pods of one cluster cannot reach the other's addresses, which not every topology needs."""
     finding = only(clash(first, second))
     assert (finding.level, words in finding.what) == (Level.WARN, True)
 
@@ -222,13 +224,13 @@ def test_addresses_that_two_clusters_have(first: ClusterFacts, second: ClusterFa
         (network("a", "10.0.0.0/24", identity="same"), network("b", "10.0.0.0/24", identity="same")),
     ],
 )
-def test_addresses_that_are_in_nobodys_way(first: ClusterFacts, second: ClusterFacts) -> None:
-    """Services leave no cluster, and two names of one cluster are told of elsewhere."""
+def test_address_ranges_without_conflict_are_ok(first: ClusterFacts, second: ClusterFacts) -> None:
+    """Service ranges may be equal because they are local, and the identity check reports one cluster with two names."""
     assert only(clash(first, second)).level == Level.OK
 
 
-def test_many_nodes_with_many_overlaps_are_told_once() -> None:
-    """A thousand nodes have a thousand ranges."""
+def test_many_overlapping_node_ranges_are_one_finding() -> None:
+    """Adjacent ranges are merged and a long list is cut, because a cluster may have a thousand nodes."""
     many = [f"10.0.{number}.0/24" for number in range(50)]
     assert len(clash(network("a", *many), network("b", *many))) == 1
     told = only(clash(network("a"), network("b", *many))).what
@@ -239,8 +241,8 @@ def test_many_nodes_with_many_overlaps_are_told_once() -> None:
     assert (apart.count("10.0."), " and more" in apart) == (4, True)
 
 
-def test_large_clusters_are_compared_in_no_time() -> None:
-    """A dozen of five hundred nodes each, of which two have one address twice: not every node with every other."""
+def test_large_clusters_are_compared_within_three_seconds() -> None:
+    """Twelve clusters have 500 nodes each and one common range; a comparison of all pairs would take too long."""
     ranges = [[f"10.{lower}.{low // 8}.{low % 8 * 32}/28" for low in range(500)] for lower in range(12)]
     ranges[11][77] = ranges[4][77]
     lowers = [network(f"c{number}", *found) for number, found in enumerate(ranges)]
@@ -251,8 +253,8 @@ def test_large_clusters_are_compared_in_no_time() -> None:
     assert (warning.cluster, "those of pods of c4" in warning.what) == ("c11", True)
 
 
-def test_each_pair_of_clusters_is_told_at_the_later_one() -> None:
-    """Of three with the same addresses, the second has one line and the third two, in the order of the clusters."""
+def test_each_overlapping_pair_is_reported_at_the_later_cluster() -> None:
+    """Of three clusters with the same ranges, the second has one warning and the third has two, in cluster order."""
     spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "abc"])
     known = facts(None, *(network(name, "10.0.0.0/24", "fd00::/64") for name in "abc"), topology=spec)
     found = at(list(networked(known)), Level.WARN)
@@ -260,8 +262,8 @@ def test_each_pair_of_clusters_is_told_at_the_later_one() -> None:
     assert [" of b " in one.what for one in found] == [False, False, True]
 
 
-def test_a_pods_address_may_be_in_the_way_twice() -> None:
-    """Within another's pods, and within the Services of a third."""
+def test_pod_ranges_are_compared_with_pods_and_services_of_all_clusters() -> None:
+    """The same range overlaps the Services of the upper cluster and the pods of another lower cluster."""
     upper = network(UPPER, services="10.0.0.0/8")
     found = clash(upper, network("b", "10.1.0.0/24"))
     assert "those of Services of upper (10.0.0.0/8)" in only(found).what
@@ -271,8 +273,8 @@ def test_a_pods_address_may_be_in_the_way_twice() -> None:
     assert ["of upper" in told[0], "of a " in told[1], len(told)] == [True, True, 2]
 
 
-def test_virtual_nodes_have_no_addresses_for_pods() -> None:
-    """What somebody gave them is not used."""
+def test_pod_ranges_of_virtual_nodes_are_ignored() -> None:
+    """A podCIDR that a virtual node was assigned is not used."""
     virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
     upper = network(UPPER)
     upper.answers[NODES] = QueryAnswer([virtual])
@@ -295,8 +297,8 @@ def test_virtual_nodes_have_no_addresses_for_pods() -> None:
         (network("b", "10.2.0.0/24", ""), "not checked: the addresses of pods, which"),
     ],
 )
-def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: str) -> None:
-    """Some networks do not write them down: what is not known is said in the one line, and how to compare it."""
+def test_clusters_that_do_not_publish_all_ranges_are_skipped_with_advice(second: ClusterFacts, words: str) -> None:
+    """Some network plugins do not publish them, so the finding names the unknown ranges and how to compare them."""
     whole = facts(network(UPPER, "10.1.0.0/24"), second)
     finding = only(one for one in networked(whole) if one.cluster == "b")
     assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
@@ -305,15 +307,15 @@ def test_clusters_that_do_not_tell_all_addresses(second: ClusterFacts, words: st
     assert ("servicecidrs" in finding.advice) == ("Services, which" in finding.what)
 
 
-def test_services_alone_are_compared_with_nothing() -> None:
-    """Those of two clusters may be the same, so that nothing is known where both tell nothing else."""
+def test_clusters_that_publish_only_service_ranges_are_not_compared() -> None:
+    """Service ranges of two clusters may be equal, so nothing is known without pod ranges."""
     first, second = (only(clash(*pair)) for pair in ((network(UPPER, ""), network("b", "")),) * 2)
     assert (first.level, "not compared" in first.what) == (Level.SKIP, True)
     assert first == second
 
 
-def test_what_others_do_not_tell_is_not_vouched_for() -> None:
-    """A cluster that tells everything was compared with a part of the others."""
+def test_an_ok_finding_is_limited_to_the_published_ranges() -> None:
+    """A cluster that publishes all its ranges is compared only with those that other clusters publish."""
     first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
     upper = only(one for one in networked(facts(first, second)) if one.cluster == UPPER)
     assert (upper.level, upper.what.endswith("no overlap with the ranges that other clusters publish")) == (
@@ -324,15 +326,15 @@ def test_what_others_do_not_tell_is_not_vouched_for() -> None:
     assert (alone.level, "not compared" in alone.what) == (Level.SKIP, True)
 
 
-def test_an_overlap_hides_nothing_that_is_not_known() -> None:
-    """Both are told, each in a line."""
+def test_an_overlap_and_unknown_ranges_are_separate_findings() -> None:
+    """The warning about the overlap does not replace the skipped finding."""
     warning, skipped = clash(network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16", services=""))
     assert (warning.level, skipped.level) == (Level.WARN, Level.SKIP)
     assert "the addresses of Services, which" in skipped.what
 
 
-def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
-    """Nothing is missing of it then, unless its nodes could not be listed; nor is it of virtual nodes below."""
+def test_an_upper_with_only_virtual_nodes_has_no_unknown_pod_ranges() -> None:
+    """If its nodes cannot be listed, it is skipped; virtual nodes in a lower cluster are ignored too."""
     virtual = node_of("lower-a")
     ranges = QueryAnswer([{"spec": {"cidrs": ["192.168.0.0/16"]}}])
     below = network("b", "10.0.0.0/24")
@@ -343,8 +345,8 @@ def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
         assert found == {UPPER: level, "b": Level.OK}
 
 
-def test_the_way_of_pods_to_the_upper_apiserver() -> None:
-    """Where its certificate does not name the host, clients below refuse it."""
+def test_an_advertised_address_without_a_matching_certificate_is_a_warning() -> None:
+    """Clients in lower clusters refuse the upper apiserver if its certificate does not name the advertised host."""
     for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
         upper = side(UPPER, answers={ADVERTISED: QueryAnswer(contact(stage, "Hostname mismatch"))})
         found = at(list(networked(facts(upper))), Level.WARN)

@@ -1,4 +1,4 @@
-"""Who else is where pods from above go, and what the topology would hand them."""
+"""Tests of the tenants check: other pods in the namespaces of mirrored pods, and what the topology exposes to them."""
 
 from typing import Any
 
@@ -17,7 +17,10 @@ OURS = OWNER_OF.mark
 def looked(
     below: list[str], pods: list[tuple[str, str]], above: tuple[str, ...] = ("shop",), **fields: Any
 ) -> list[Finding]:
-    """Look at a lower with these namespaces and pods; other fields are of the topology's lower, `user` of the side."""
+    """Return the findings on a lower with these namespaces and pods.
+
+    Other fields belong to the topology's lower cluster, `user` to the connection.
+    """
     user = fields.pop("user", "engine")
     upper = side(UPPER, answers={SPACES: QueryAnswer(["kube-system", *above])})
     lower = side(user=user, answers={SPACES: QueryAnswer(["kube-system", *below]), STRANGERS: QueryAnswer(pods)})
@@ -25,16 +28,16 @@ def looked(
 
 
 @pytest.mark.parametrize(
-    "pods", [[], [("shop", OURS)], [("other", ""), ("other", "theirs")]], ids=["none", "ours", "of another namespace"]
+    "pods", [[], [("shop", OURS)], [("other", ""), ("other", "theirs")]], ids=["none", "own", "of another namespace"]
 )
-def test_a_lower_of_ones_own_is_well(pods: list[tuple[str, str]]) -> None:
-    """What others do in namespaces of their own is no matter of ours; kube-system is excluded."""
+def test_a_lower_without_pods_of_other_owners_in_shared_namespaces_is_ok(pods: list[tuple[str, str]]) -> None:
+    """Pods of other owners in other namespaces are irrelevant; kube-system is excluded."""
     finding = only(looked(["shop", "other"], [*pods, ("kube-system", "")]))
     assert (finding.level, finding.cluster, finding.check) == (Level.OK, LOWER, "tenants")
 
 
-def test_pods_of_others_in_a_namespace_of_the_same_name_are_told() -> None:
-    """With how many there are, and of what follows: which field to change. Another topology's are others', too."""
+def test_pods_of_other_owners_in_a_mirrored_namespace_are_a_warning() -> None:
+    """The warning counts them per namespace, including those of another topology, and the advice names the fields."""
     finding = only(looked(["shop"], [("shop", ""), ("shop", "another"), ("shop", OURS)]))
     assert finding.level == Level.WARN
     assert finding.what.endswith("go to, and count as one tenant: shop (2)")
@@ -42,8 +45,8 @@ def test_pods_of_others_in_a_namespace_of_the_same_name_are_told() -> None:
     assert "excludeNamespaces" in finding.advice
 
 
-def test_pods_of_the_topology_that_has_the_node_are_no_others() -> None:
-    """After a topology was renamed they are its own, under its former name."""
+def test_pods_of_the_topologys_former_name_are_not_reported() -> None:
+    """After a rename, the owner mark of the Node identifies the topology's own pods."""
     former = owner_of(UPPER_ID, "former")
     node = node_of(LOWER, ours=False)
     node["metadata"] |= {"labels": {OWNER: former.mark}, "annotations": {OWNER_NAME: former.name}}
@@ -55,8 +58,8 @@ def test_pods_of_the_topology_that_has_the_node_are_no_others() -> None:
     assert only(tenanted(lower, facts(upper, lower))).level == Level.WARN
 
 
-def test_pods_of_others_in_a_prefixed_namespace_are_told() -> None:
-    """Nobody but us should be able to make pods there; one of the plain name is another's."""
+def test_pods_of_other_owners_in_a_prefixed_namespace_are_a_warning() -> None:
+    """Only the engine should create pods there; a namespace of the unprefixed name belongs to another user."""
     prefixed = {"namespaces": {"mapping": "prefix"}}
     finding = only(looked(["demo-shop", "shop"], [("demo-shop", ""), ("shop", "")], **prefixed))
     assert finding.what.endswith("made for pods from the upper cluster: demo-shop (1)")
@@ -78,16 +81,18 @@ def test_pods_of_others_in_a_prefixed_namespace_are_told() -> None:
         ),
     ],
 )
-def test_what_a_topology_asks_for_in_a_shared_lower_is_told(fields: dict[str, Any], words: str, advice: str) -> None:
-    """Each with the field that asks for it; in a lower of one's own it is no finding."""
+def test_fields_that_expose_rights_in_a_shared_namespace_are_a_warning(
+    fields: dict[str, Any], words: str, advice: str
+) -> None:
+    """The warning names the field; without pods of other owners there is no warning."""
     _, finding = looked(["shop"], [("shop", "")], **fields)
     assert (finding.level, finding.what) == (Level.WARN, words)
     assert finding.advice.startswith(advice)
     assert levels(looked(["shop"], [], **fields)) == [Level.OK]
 
 
-def test_a_namespace_that_leads_to_the_engines_own_is_told() -> None:
-    """Its pods are not mirrored: better said before there are any."""
+def test_a_namespace_that_maps_to_the_engines_namespace_is_a_warning() -> None:
+    """Pods of that namespace are not mirrored, so the warning does not wait until pods exist."""
     account = "system:serviceaccount:tensile:engine"
     finding = at(looked(["tensile"], [], ("tensile",), user=account), Level.WARN)[0]
     assert finding.what == "namespace tensile of the upper cluster maps to tensile, which has the engine's own account"
@@ -96,8 +101,8 @@ def test_a_namespace_that_leads_to_the_engines_own_is_told() -> None:
     assert levels(looked(["tensile"], [], ("shop",), user=account)) == [Level.OK]
 
 
-def test_many_namespaces_are_cut_short() -> None:
-    """In the words, and in what is looked into, which is said."""
+def test_the_number_of_named_and_of_checked_namespaces_is_limited() -> None:
+    """The finding counts the namespaces that it does not name, and reports how many were checked."""
     names = [f"n{number:02}" for number in range(MOST + 5)]
     finding = only(looked(names, [(name, "") for name in names[:7]], tuple(names)))
     assert finding.what.endswith("n00 (1), n01 (1), n02 (1), n03 (1), n04 (1) and 2 more")
@@ -106,8 +111,10 @@ def test_many_namespaces_are_cut_short() -> None:
 
 @pytest.mark.parametrize("missing", [(UPPER, SPACES), (LOWER, SPACES), (LOWER, STRANGERS)])
 @pytest.mark.parametrize("answer", [None, QueryAnswer(error="forbidden", status=403)])
-def test_what_is_not_told_is_not_judged(missing: tuple[str, str], answer: QueryAnswer | None) -> None:
-    """Neither well nor ill."""
+def test_unknown_namespaces_or_pods_skip_the_tenants_check(
+    missing: tuple[str, str], answer: QueryAnswer | None
+) -> None:
+    """The finding is neither OK nor a warning, and has the error if there is one."""
     sides = {UPPER: side(UPPER), LOWER: side()}
     cluster, question = missing
     if answer is None:
@@ -118,15 +125,15 @@ def test_what_is_not_told_is_not_judged(missing: tuple[str, str], answer: QueryA
     assert (finding.level, "forbidden" in finding.what) == (Level.SKIP, answer is not None)
 
 
-def test_the_upper_cluster_has_no_tenants_of_that_kind() -> None:
-    """Nor is a lower judged that does not answer."""
+def test_the_upper_and_an_unreachable_lower_have_no_tenants_finding() -> None:
+    """Only a lower cluster that responds is checked."""
     upper, away = side(UPPER), side(contact=None)
     assert list(tenanted(upper, facts(upper))) == []
     assert list(tenanted(away, facts(upper, away))) == []
 
 
-def test_places_are_where_the_engine_would_put_pods() -> None:
-    """By their names above."""
+def test_places_maps_upper_namespaces_to_existing_lower_namespaces() -> None:
+    """The result depends on namespaces.mapping, and excludes kube-system."""
     same, prefixed = (topology(lower={"namespaces": {"mapping": mapping}}) for mapping in ("same", "prefix"))
     above, below = ["shop", "kube-system", "new"], ["shop", "demo-shop", "kube-system", "other"]
     assert places(same.lowers[0], same, above, below) == {"shop": "shop"}
@@ -134,14 +141,14 @@ def test_places_are_where_the_engine_would_put_pods() -> None:
 
 
 def policies(above: list[str], below: list[str]) -> list[Finding]:
-    """Look at a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
+    """Return the findings on a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
     answers = {SPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(above)}
     upper, lower = side(UPPER, answers=answers), side(answers={SPACES: QueryAnswer(below)})
     return [*unprotected(upper, facts(upper, lower)), *unprotected(lower, facts(upper, lower))]
 
 
-def test_network_policies_of_namespaces_that_are_mirrored_are_told() -> None:
-    """They protect nobody there; elsewhere they do what they should."""
+def test_network_policies_of_mirrored_namespaces_are_a_warning() -> None:
+    """The policies do not apply to pods in the lower cluster; those of other namespaces are not reported."""
     finding = only(policies(["shop", "shop", "bank", "kube-system"], ["shop", "kube-system"]))
     assert (finding.cluster, finding.check, finding.level) == (LOWER, "network", Level.WARN)
     assert finding.what.endswith("do not apply to its pods here: shop (2)")

@@ -1,4 +1,4 @@
-"""Ports that are open to more than those who call them."""
+"""Tests of the check of ports that are open to more clients than need them."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ NARROW = {"kubelet": {"bind": "127.0.0.1"}}
 
 
 def known(host: str = "192.0.2.1", *, in_map: bool = False, **fields: Any) -> Facts:
-    """Make facts of an upper apiserver at a host, and a topology with these sections."""
+    """Return facts with an upper apiserver at a host, and a topology with these sections."""
     upper = side(UPPER, contact=contact(way=way(host)))
     return facts(upper, topology=topology(**fields), in_map=in_map)
 
 
 def looked(host: str = "192.0.2.1", **given: Any) -> list[Finding]:
-    """Look at the ports."""
+    """Return the findings on the ports."""
     here = known(host, **given)
     return list(bound(here.upper, here))
 
 
-def test_the_defaults_are_well_beside_a_cluster_elsewhere() -> None:
-    """Its apiserver has to reach the kubelet port, and may come from anywhere."""
+def test_default_ports_are_ok_with_a_remote_upper_apiserver() -> None:
+    """A remote apiserver has to reach the kubelet port, possibly from any address."""
     assert only(looked()).level == Level.OK
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::"])
-def test_telemetry_for_everybody_is_told(bind: str) -> None:
-    """It asks nobody who they are; one address is somebody's choice."""
+def test_telemetry_on_all_addresses_is_a_warning(bind: str) -> None:
+    """The telemetry port has no authentication; a single address is a deliberate choice."""
     finding = only(looked(telemetry={"bind": bind}))
     assert (finding.level, finding.check) == (Level.WARN, "ports")
     assert "names, health and capacity of all lower clusters" in finding.what
@@ -43,8 +43,8 @@ URL = {"url": "https://127.0.0.1:8443/mutate"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_ports_for_callers_on_this_machine_are_told(host: str) -> None:
-    """Each that is enabled and open to other machines too."""
+def test_open_ports_are_warnings_if_the_apiserver_is_local(host: str) -> None:
+    """Each enabled port on all addresses has a warning, because only local clients need it."""
     found = looked(host, webhook={"enabled": True, **URL}, extender={"enabled": True})
     assert [one.what.partition(" ")[0] for one in found] == ["kubelet.bind", "webhook.bind", "extender.bind"]
     assert all(one.level == Level.WARN for one in found)
@@ -53,15 +53,15 @@ def test_ports_for_callers_on_this_machine_are_told(host: str) -> None:
     assert only(looked(host, **NARROW)).level == Level.OK, "what is off is open to nobody"
 
 
-def test_callers_elsewhere_need_the_port() -> None:
-    """Where they call from is not known."""
+def test_ports_for_a_remote_apiserver_are_no_warning() -> None:
+    """The address from which it calls is unknown."""
     assert only(looked("upper.example.com", webhook={"enabled": True, **URL}, extender={"enabled": True})).level == (
         Level.OK
     )
 
 
-def test_in_a_pod_there_is_no_narrower_address() -> None:
-    """Nor is anything said in the name of a lower."""
+def test_ports_have_no_finding_if_the_engine_runs_in_a_pod() -> None:
+    """A pod has no narrower address to bind; lower clusters have no such finding either."""
     assert looked("127.0.0.1", in_map=True, telemetry={"bind": "0.0.0.0"}) == []
     here = known()
     assert list(bound(next(iter(here.lowers.values())), here)) == []

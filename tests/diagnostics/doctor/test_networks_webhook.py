@@ -1,4 +1,4 @@
-"""Whether the webhook is registered, and answers: at its URL, or behind a Service that the apiserver calls for us."""
+"""Tests of the webhook check: its registration, and its response at a URL or behind a Service."""
 
 import pytest
 from doctorkit import contact, facts, only, side, topology
@@ -21,28 +21,28 @@ URL = "https://hooks.example:8443/mutate"
 
 
 def hook(webhook: Manifest, **answers: QueryAnswer) -> list[Finding]:
-    """Look at a webhook that is enabled; answers are by the names of their questions."""
+    """Return the findings on an enabled webhook; answers have the names of their queries."""
     names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES, "engine": LOCAL_ENGINE}
     upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
     return list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
 
 
-def test_a_webhook_that_answers() -> None:
-    """Called at its URL, with the trust that the apiserver has."""
+def test_a_webhook_that_responds_at_its_url_is_ok() -> None:
+    """Doctor calls the URL from this machine."""
     finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), call=QueryAnswer()))
     assert (finding.level, finding.what) == (Level.OK, f"it answers at {URL}, called from here")
 
 
-def test_a_webhook_that_nobody_serves() -> None:
-    """It fails, and whether it is registered is told apart."""
+def test_a_webhook_without_a_listener_fails() -> None:
+    """A missing registration is a separate warning."""
     gone = QueryAnswer(contact(Stage.CONNECTION, "Connection refused"))
     failing, warning = hook({"url": URL}, address=gone, hook=QueryAnswer(error="not found", status=404))
     assert (failing.level, failing.what) == (Level.FAIL, f"no webhook answers at {URL} (Connection refused)")
     assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
 
 
-def test_a_webhook_whose_port_another_program_uses() -> None:
-    """The engine on this machine knows it; whatever answers there is not the webhook."""
+def test_a_webhook_port_of_another_program_fails_with_the_engines_report() -> None:
+    """The local engine reports the conflict; a response at that port is not from the webhook."""
     told = "webhook cannot listen on port 8443 of 127.0.0.1: another program uses this port: set another webhook.port"
     report = QueryAnswer({"topology": "demo", "accepted": {"pending": [told]}})
     finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), engine=report))
@@ -50,15 +50,15 @@ def test_a_webhook_whose_port_another_program_uses() -> None:
     assert finding.advice == "set another webhook.port"
 
 
-def test_a_webhook_at_which_something_else_answers() -> None:
-    """A call as the apiserver's tells."""
+def test_a_response_of_another_program_at_the_webhook_url_fails() -> None:
+    """The test call of an admission review shows that the response is not the webhook's."""
     said = QueryAnswer(error=f"{URL}: the response is not from this webhook (HTTP 404)")
     finding = only(hook({"url": URL}, address=QueryAnswer(contact()), hook=QueryAnswer({}), call=said))
     assert (finding.level, "the response is not from this webhook" in finding.what) == (Level.FAIL, True)
 
 
-def test_a_webhook_of_which_nobody_said_where_it_is() -> None:
-    """It is never registered."""
+def test_a_webhook_without_url_or_service_has_advice_to_set_one() -> None:
+    """Such a webhook is never registered."""
     assert "set webhook.service or webhook.url" in only(hook({})).advice
 
 
@@ -83,8 +83,10 @@ DENIED = QueryAnswer(error="forbidden", status=403)
         ),
     ],
 )
-def test_a_webhook_behind_a_service(address: QueryAnswer, slices: list[Manifest], level: Level, words: str) -> None:
-    """It has to be there, and lead somewhere; whether the apiserver gets there is not known of that."""
+def test_a_webhook_service_needs_to_exist_and_have_ready_endpoints(
+    address: QueryAnswer, slices: list[Manifest], level: Level, words: str
+) -> None:
+    """Without a call, doctor cannot know whether the upper apiserver reaches the endpoints."""
     finding = only(hook(SERVICE, address=address, slices=QueryAnswer(slices)))
     assert (finding.level, words in finding.what) == (level, True)
 
@@ -121,29 +123,31 @@ def test_a_webhook_behind_a_service(address: QueryAnswer, slices: list[Manifest]
         (QueryAnswer(False, "forbidden", 403), Level.SKIP, "does not forward the call (HTTP 403: forbidden)"),
     ],
 )
-def test_a_service_that_the_apiserver_calls(call: QueryAnswer, level: Level, words: str) -> None:
-    """What it says of a connection counts; where it passes on no call at all, as to no pod, nothing is known."""
+def test_the_apiservers_call_of_the_webhook_service_decides_the_level(
+    call: QueryAnswer, level: Level, words: str
+) -> None:
+    """A connection error is a failure; a call that the apiserver does not forward is skipped."""
     finding = only(hook(SERVICE, address=QueryAnswer({}), slices=READY, call=call))
     assert (finding.level, words in finding.what) == (level, True)
 
 
-def test_a_firewall_is_named_where_the_apiserver_does_not_get_through() -> None:
-    """With the port that is to be let through."""
+def test_a_timed_out_webhook_call_has_advice_to_open_the_port() -> None:
+    """The advice names the port that the apiserver has to reach."""
     call = QueryAnswer(False, "error trying to reach service: dial tcp 10.1.0.4:9443: i/o timeout", 503)
     finding = only(hook({**SERVICE, "port": 9443}, address=QueryAnswer({}), slices=READY, call=call))
     assert "let the upper's apiserver through to port 9443" in finding.advice
 
 
-def test_a_call_tells_of_a_service_that_may_not_be_read() -> None:
-    """The answer counts, whoever may see what is behind it."""
+def test_a_successful_call_is_ok_if_the_webhook_service_is_unreadable() -> None:
+    """The response counts, regardless of the rights to read the Service or its endpoints."""
     well = QueryAnswer(True, "ok", 200)
     assert only(hook(SERVICE, address=DENIED, slices=DENIED, call=well)).level == Level.OK
     assert only(hook(SERVICE, address=DENIED, slices=READY, call=well)).level == Level.OK
 
 
 @pytest.mark.parametrize(("address", "slices"), [(DENIED, DENIED), (QueryAnswer({}), DENIED), (QueryAnswer({}), READY)])
-def test_what_nobody_called_is_skipped_with_a_command(address: QueryAnswer, slices: QueryAnswer) -> None:
-    """Which is an administrator's, stores nothing, and asks in a namespace that is not left alone."""
+def test_a_webhook_that_was_not_called_is_skipped_with_a_command(address: QueryAnswer, slices: QueryAnswer) -> None:
+    """The command is for an administrator, is a server-side dry run, and uses a namespace that the webhook handles."""
     finding = only(hook(SERVICE, address=address, slices=slices))
     who, command = finding.advice.splitlines()
     assert (finding.level, who.startswith("as an administrator of the upper cluster")) == (Level.SKIP, True)
@@ -153,8 +157,8 @@ def test_what_nobody_called_is_skipped_with_a_command(address: QueryAnswer, slic
     assert "kubectl -n NAMESPACE run " in named.advice
 
 
-def test_endpoints_that_may_not_be_listed() -> None:
-    """Whether there are ready ones is not known then, nor where the answer did not come in time."""
+def test_unreadable_webhook_endpoints_are_skipped() -> None:
+    """Whether ready endpoints exist is also unknown if the query timed out."""
     finding = only(hook(SERVICE, address=QueryAnswer({}), slices=DENIED))
     assert finding.level == Level.SKIP
     assert finding.what.startswith("not checked: the endpoints of Service ops/hooks cannot be read (forbidden): this")
@@ -162,8 +166,8 @@ def test_endpoints_that_may_not_be_listed() -> None:
     assert only(hook(SERVICE)).level == Level.SKIP
 
 
-def test_a_webhook_that_is_off_or_whose_cluster_is_away() -> None:
-    """Nothing is said."""
+def test_a_disabled_webhook_or_unreachable_upper_has_no_webhook_finding() -> None:
+    """Neither case has a webhook to check."""
     known = facts()
     assert not list(hooked(known.upper, known))
     upper = side(UPPER, contact=contact(Stage.LOGIN, "HTTP 401"))

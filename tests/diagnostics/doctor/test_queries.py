@@ -1,4 +1,4 @@
-"""The way to a server, step by step, over real sockets: where it ends has a name, and what is shown is told."""
+"""Tests of connecting to a server over real sockets: the step that fails, and the facts from each step."""
 
 import asyncio
 import base64
@@ -27,21 +27,21 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    """Certificates of two authorities, made once."""
+    """Certificates of two CAs, created once for the module."""
     return Papers(tmp_path_factory.mktemp("papers"))
 
 
 def now() -> datetime:
-    """Return the time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 @asynccontextmanager
 async def serving(papers: Papers, *, status: int = 200, body: Any = None, **headers: str) -> AsyncIterator[int]:
-    """Serve one answer to everything, by TLS, and return the port."""
+    """Serve one response to every request by TLS, and return the port."""
 
     async def answer(_request: web.BaseRequest) -> web.Response:
-        """Return the answer."""
+        """Return the response."""
         told = {"gitVersion": "v1.36.3"} if body is None else body
         return web.Response(status=status, body=orjson.dumps(told), headers=headers)
 
@@ -56,15 +56,15 @@ async def serving(papers: Papers, *, status: int = 200, body: Any = None, **head
 
 
 async def access(papers: Papers, directory: Path, port: int, host: str = "127.0.0.1", **cluster: str) -> Access:
-    """Open the way to a port with a kubeconfig."""
+    """Open a connection to a port with a kubeconfig."""
     path = directory / "kubeconfig"
     trusted = {"certificate-authority-data": inline(papers.authority.pem), **cluster}
     path.write_text(kubeconfig({"token": TOKEN}, trusted, server=f"https://{host}:{port}"))
     return await from_kubeconfig(path)
 
 
-async def test_the_whole_way(papers: Papers, tmp_path: Path) -> None:
-    """Version, certificate and clock of a server that answers."""
+async def test_a_successful_contact_has_version_certificate_and_clock(papers: Papers, tmp_path: Path) -> None:
+    """The clock difference comes from the Date header."""
     date = (now() + AHEAD).strftime("%a, %d %b %Y %H:%M:%S GMT")
     async with serving(papers, Date=date) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
@@ -73,23 +73,23 @@ async def test_the_whole_way(papers: Papers, tmp_path: Path) -> None:
     assert x509.load_der_x509_certificate(found.shown) == x509.load_pem_x509_certificate(papers.server)
 
 
-async def test_a_credential_that_is_not_accepted(papers: Papers, tmp_path: Path) -> None:
-    """The way ends at the login; its clock is told all the same."""
+async def test_a_refused_credential_ends_at_the_login_stage(papers: Papers, tmp_path: Path) -> None:
+    """The clock difference is known nevertheless."""
     async with serving(papers, status=401, body={}) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
     assert found.stage == Stage.LOGIN
     assert found.ahead is not None
 
 
-async def test_a_version_that_may_not_be_read(papers: Papers, tmp_path: Path) -> None:
-    """Who is let in and may not see that is let in."""
+async def test_a_forbidden_version_is_a_successful_contact(papers: Papers, tmp_path: Path) -> None:
+    """The server accepts the credential, so only the version is unknown."""
     async with serving(papers, status=403, body={}) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
     assert (found.stage, found.version) == (Stage.DONE, "")
 
 
-async def test_an_answer_that_comes_in_pieces_is_read_whole(papers: Papers, tmp_path: Path) -> None:
-    """As far as its beginning goes: nobody has to be read for ever."""
+async def test_a_chunked_response_is_read_up_to_one_mebibyte(papers: Papers, tmp_path: Path) -> None:
+    """The limit keeps an endless response from being read indefinitely."""
     async with serving(papers, body={"long": "x" * 700_000, "gitVersion": "v1.36.3"}) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
     assert (found.stage, found.version) == (Stage.DONE, "v1.36.3")
@@ -99,35 +99,37 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole(papers: Papers, tmp_
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, {"hello": "world"}), (200, []), (502, {}), (302, {})])
-async def test_what_is_no_apiserver(papers: Papers, tmp_path: Path, status: int, body: Any) -> None:
-    """It answers, and tells no version."""
+async def test_a_response_without_a_version_ends_at_the_answer_stage(
+    papers: Papers, tmp_path: Path, status: int, body: Any
+) -> None:
+    """Such a server is no apiserver."""
     async with serving(papers, status=status, body=body) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
     assert (found.stage, found.error) == (Stage.ANSWER, f"HTTP {status}, without a version")
 
 
 @pytest.mark.parametrize("date", ["yesterday", "Fri, 31 Dec 9999 23:59:59 -1200"])
-async def test_a_date_that_is_none(papers: Papers, tmp_path: Path, date: str) -> None:
-    """Nothing is known of its clock then; a date may be none that Python can hold."""
+async def test_an_invalid_date_leaves_the_clock_unknown(papers: Papers, tmp_path: Path, date: str) -> None:
+    """The header may also have a date that Python cannot represent."""
     async with serving(papers, Date=date) as port:
         assert (await contacted(await access(papers, tmp_path, port), now)).ahead is None
 
 
-async def test_a_port_at_which_nobody_listens(papers: Papers, tmp_path: Path) -> None:
-    """No TLS is tried."""
+async def test_a_port_without_a_listener_ends_at_the_connection_stage(papers: Papers, tmp_path: Path) -> None:
+    """The connection is refused before TLS."""
     found = await contacted(await access(papers, tmp_path, spare_port()), now)
     assert (found.stage, found.error) == (Stage.CONNECTION, "Connection refused")
 
 
-async def test_a_name_that_is_not_found(papers: Papers, tmp_path: Path) -> None:
-    """No connection is tried."""
+async def test_an_unknown_host_name_ends_at_the_name_stage(papers: Papers, tmp_path: Path) -> None:
+    """Name resolution fails before any connection."""
     found = await contacted(await access(papers, tmp_path, 6443, "nowhere.invalid"), now)
     assert found.stage == Stage.NAME
     assert found.error
 
 
-async def test_a_certificate_of_another_authority_is_shown(papers: Papers, tmp_path: Path) -> None:
-    """It is not trusted, and told; no credential is sent."""
+async def test_an_untrusted_certificate_ends_at_the_tls_stage_and_is_returned(papers: Papers, tmp_path: Path) -> None:
+    """The error names the issuer problem, and the presented certificate is available for the finding."""
     async with serving(papers) as port:
         other = {"certificate-authority-data": inline(papers.other.pem)}
         found = await contacted(await access(papers, tmp_path, port, **other), now)
@@ -136,18 +138,20 @@ async def test_a_certificate_of_another_authority_is_shown(papers: Papers, tmp_p
     assert x509.load_der_x509_certificate(found.shown) == x509.load_pem_x509_certificate(papers.server)
 
 
-async def test_a_certificate_for_another_name(papers: Papers, tmp_path: Path) -> None:
-    """The library's words say which name was wanted."""
+async def test_a_certificate_for_another_name_has_the_expected_name_in_the_error(
+    papers: Papers, tmp_path: Path
+) -> None:
+    """The TLS library's message contains the name."""
     async with serving(papers) as port:
         found = await contacted(await access(papers, tmp_path, port, **{"tls-server-name": "else.example"}), now)
     assert (found.stage, "mismatch" in found.error, "else.example" in found.error) == (Stage.TLS, True, True)
 
 
-async def test_a_server_that_hangs_up(papers: Papers, tmp_path: Path) -> None:
-    """It takes the connection and wants no TLS."""
+async def test_a_server_that_closes_the_connection_ends_at_the_tls_stage(papers: Papers, tmp_path: Path) -> None:
+    """The server presents no certificate."""
 
     async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hang up."""
+        """Close the connection."""
         writer.close()
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
@@ -155,15 +159,15 @@ async def test_a_server_that_hangs_up(papers: Papers, tmp_path: Path) -> None:
     assert (found.stage, found.shown) == (Stage.TLS, b"")
 
 
-async def test_a_way_can_be_gone_without_asking_anything(papers: Papers, tmp_path: Path) -> None:
-    """As far as TLS, by whatever trust is given."""
+async def test_dialled_stops_after_tls_and_sends_no_request(papers: Papers, tmp_path: Path) -> None:
+    """It uses the given TLS trust, and succeeds although the server would respond with an error."""
     async with serving(papers, status=500) as port:
         found: ContactResult = await dialled(way_of(await access(papers, tmp_path, port)), trusting_anybody())
     assert found.stage == Stage.DONE
 
 
-async def test_what_is_told_of_a_way_has_no_secret(papers: Papers, tmp_path: Path) -> None:
-    """Neither the token nor a key."""
+async def test_a_server_endpoint_contains_no_token_or_key(papers: Papers, tmp_path: Path) -> None:
+    """Its repr contains neither the token nor the private key."""
     way = way_of(await access(papers, tmp_path, 6443))
     assert way.where == "127.0.0.1:6443"
     assert way.origin == str(tmp_path / "kubeconfig")
@@ -178,7 +182,7 @@ async def test_what_is_told_of_a_way_has_no_secret(papers: Papers, tmp_path: Pat
 
 
 def jwt(claims: Any) -> str:
-    """Write claims as a token has them."""
+    """Return a token with these claims."""
     part = base64.urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
     return f"e30.{part}.c2lnbmF0dXJl"
 
@@ -197,11 +201,11 @@ def jwt(claims: Any) -> str:
         ("", TokenInfo()),
     ],
 )
-def test_what_a_token_tells_of_itself(token: str, found: TokenInfo) -> None:
-    """Whose it is, and until when it holds; one that is no JWT tells nothing, and none does harm."""
+def test_token_of_returns_subject_and_expiry_of_a_jwt(token: str, found: TokenInfo) -> None:
+    """A token that is no valid JWT has no information, and raises no error."""
     assert token_of(token) == found
 
 
-def test_an_address_of_six_is_written_as_one() -> None:
-    """In brackets, as in URLs."""
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    """The notation is that of URLs."""
     assert ServerEndpoint("", "", "::1", 6443, "::1").where == "[::1]:6443"

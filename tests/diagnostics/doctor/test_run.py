@@ -1,4 +1,4 @@
-"""What doctor prints: what is not well with its remedy, a line for each cluster, and the same for programs."""
+"""Tests of doctor's output: problems with their advice, one line for each cluster, and a document for programs."""
 
 import re
 
@@ -46,19 +46,19 @@ lower-a: https://192.0.2.2:6443 answers
 1 failed, 1 warning"""
 
 
-def test_findings_as_text() -> None:
-    """What fails comes first, then what warns, each with what to do; what is well is a number for each cluster."""
+def test_text_has_failures_first_then_warnings_then_counts() -> None:
+    """Each problem has its advice; OK findings are only counted for each cluster."""
     assert as_text(facts(), FOUND, colour=False) == TEXT
 
 
-def test_every_finding_as_text() -> None:
-    """Below what fails and warns, in place of the numbers."""
+def test_text_with_all_findings_lists_them_after_the_problems() -> None:
+    """The list of every finding replaces the counts."""
     problems, _, _ = TEXT.partition("upper     ")
     assert as_text(facts(), FOUND, colour=False, every=True) == problems + ALL
 
 
-def test_colours_are_marks_only() -> None:
-    """Without them it is the same text, and commands can be copied as they are."""
+def test_colors_add_only_escape_sequences() -> None:
+    """Without them the text is the same, and commands have none, so that they can be copied."""
     for every, plain in ((False, TEXT), (True, TEXT.partition("upper     ")[0] + ALL)):
         coloured = as_text(facts(), FOUND, colour=True, every=every)
         assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
@@ -67,16 +67,16 @@ def test_colours_are_marks_only() -> None:
         assert "\x1b" not in next(line for line in coloured.splitlines() if "kubectl" in line)
 
 
-def test_words_of_a_server_do_nothing_to_a_terminal() -> None:
-    """What is not printed is escaped, and one finding stays one line."""
+def test_control_characters_of_a_server_are_escaped() -> None:
+    """Each finding remains on one line."""
     found = [Finding(UPPER, "reach", Level.FAIL, "it said \u001b[2Jand\nFAIL", "say \x07")]
     text = as_text(facts(), found, colour=False)
     assert "it said \\u001b[2Jand\\nFAIL" in text
     assert "-> say \\u0007" in text
 
 
-def test_a_version_says_nothing_in_doctors_name() -> None:
-    """It stands on the line of its cluster, where each server's own words stand: they stay on it."""
+def test_a_server_version_cannot_forge_a_line_of_output() -> None:
+    """The version is on its cluster's line, and its control characters are escaped."""
     odd = contact(version="v1.36.3\u001b[2J\x1b[H\nupper: all is well")
     known = facts(None, side(contact=odd))
     for every, begin in ((False, "lower-a +\\d.*"), (True, "lower-a: ")):
@@ -92,16 +92,16 @@ def last(*levels: Level) -> str:
     return as_text(facts(), [Finding(UPPER, "reach", level, "x") for level in levels], colour=False).splitlines()[-1]
 
 
-def test_the_last_line_counts() -> None:
-    """One or many."""
+def test_the_last_line_counts_failures_and_warnings() -> None:
+    """Each count has its singular or plural noun."""
     assert last(Level.OK, Level.SKIP) == "0 failed, 0 warnings"
     assert last(Level.WARN, Level.WARN) == "0 failed, 2 warnings"
     assert last(Level.FAIL, Level.FAIL, Level.FAIL) == "3 failed, 0 warnings"
     assert last() == "0 failed, 0 warnings"
 
 
-def test_findings_for_programs() -> None:
-    """Everything, with its level in words; the upper cluster has no name, as no lower can be called so."""
+def test_the_document_contains_every_finding_with_its_level() -> None:
+    """The upper cluster's name is null, because no lower cluster can have that name."""
     document = as_document(facts(), FOUND)
     assert (document["formatVersion"], document["topology"], document["level"]) == (1, "demo", "fail")
     upper, lower = document["clusters"]
@@ -116,8 +116,8 @@ def test_findings_for_programs() -> None:
     assert lower["findings"][2]["level"] == "skipped"
 
 
-def test_the_worst_of_some() -> None:
-    """What was not checked is no fault, and yet not well."""
+def test_worst_returns_the_highest_level() -> None:
+    """No findings at all count as skipped, which is neither a failure nor OK."""
     assert worst([]) == Level.SKIP
     assert worst(FOUND) == Level.FAIL
     assert worst(FOUND[:4]) == Level.WARN
@@ -125,12 +125,12 @@ def test_the_worst_of_some() -> None:
 
 
 def found_of(known: Facts) -> list[Finding]:
-    """Go through every check."""
+    """Return the findings of every check."""
     return diagnosed(known)
 
 
-def test_clusters_that_are_well_have_no_advice() -> None:
-    """Nothing fails and nothing warns; every finding is of a check that there is, in order."""
+def test_healthy_clusters_have_only_ok_findings_in_the_order_of_the_checks() -> None:
+    """Skipped findings are not counted."""
     found = found_of(facts())
     assert worst([one for one in found if one.level != Level.SKIP]) == Level.OK
     for name in (UPPER, LOWER):
@@ -139,8 +139,8 @@ def test_clusters_that_are_well_have_no_advice() -> None:
         assert len(set(places)) > 5
 
 
-def test_one_cluster_that_is_away_says_nothing_of_the_others() -> None:
-    """Each is told of by itself."""
+def test_an_unreachable_lower_does_not_affect_the_upper_findings() -> None:
+    """The lower has one failure, at the reach check."""
     away = side(contact=None, identity="", missing=None, answers={})
     away.answers.clear()
     found = found_of(facts(None, away))
@@ -148,8 +148,8 @@ def test_one_cluster_that_is_away_says_nothing_of_the_others() -> None:
     assert not [one for one in found if one.cluster == UPPER and one.level == Level.FAIL]
 
 
-def test_a_lower_with_no_rights_at_all_has_few_lines() -> None:
-    """A command for each set of verbs, not for each resource."""
+def test_advice_for_a_lower_without_any_rights_has_under_20_lines() -> None:
+    """The commands are grouped by sets of verbs instead of by resources."""
     one = side()
     known = facts(None, one)
     one.missing = lower_rights(known.topology.lowers[0])

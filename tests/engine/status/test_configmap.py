@@ -1,4 +1,4 @@
-"""ConfigMap NAME-status: what has to be written, and what must not be."""
+"""Tests of the ConfigMap NAME-status: what the engine has to write to it, and what it must not change."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ DATA = {"state": "Accepted", "topology": "demo", "lowers": "[]"}
 
 
 def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
-    """Return the status as the API does, written by us; `meta` is laid over its metadata."""
+    """Return the status as the API returns it if the engine wrote it, with `meta` laid over its metadata."""
     fields = {"f:metadata": {"f:annotations": {f"f:{UPPER_UID}": {}, f"f:{OWNER_NAME}": {}}}}
     whole = {
         "name": REF.name,
@@ -41,26 +41,26 @@ def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
 
 
 def told(verdict: TopologyStatus) -> Manifest:
-    """Return the status as it tells of a verdict."""
+    """Return the status ConfigMap that describes a verdict."""
     document = verdict.document()
     parts = {key: orjson.dumps(document[key]).decode() for key in OPTIONAL if key in document}
     return seen({"state": document["state"], "topology": "demo", **parts})
 
 
-def test_it_stands_beside_the_config_map() -> None:
-    """By the name with -status."""
+def test_the_status_config_map_has_the_namespace_and_the_name_with_status() -> None:
+    """The status of ConfigMap ops/topo is ConfigMap ops/topo-status in the upper cluster."""
     assert Ref(UPPER, CONFIG_MAP, "ops", "topo-status") == REF
 
 
-def test_it_is_the_config_maps_in_this_cluster_only() -> None:
-    """A copy in another cluster, or of another topology, is not ours."""
+def test_the_owner_of_the_status_depends_on_the_cluster_and_the_config_map() -> None:
+    """A status from another cluster, or of another topology's ConfigMap, thus has another owner."""
     other = PLACE._replace(name="other")
     marks = {status_owner(uid, place).mark for uid in ("1", "2") for place in (PLACE, other)}
     assert len(marks) == 4
 
 
-def test_where_there_is_none_it_is_made_with_our_marks() -> None:
-    """And with lowers, be it none."""
+def test_a_missing_status_is_created_with_the_owner_marks() -> None:
+    """Its list of lowers is empty if no lowers are known."""
     found = write(None, {"state": "Accepted", "topology": "demo"}, REF, OWNER, "map-1")
     assert found is not None
     assert found.create == {
@@ -76,8 +76,8 @@ def test_where_there_is_none_it_is_made_with_our_marks() -> None:
     }
 
 
-def test_what_is_right_is_not_written() -> None:
-    """Neither where it has keys of somebody else's beside ours."""
+def test_an_unchanged_status_is_not_written() -> None:
+    """Keys that another client added make no difference, nor does a list of lowers that is not known."""
     assert write(seen(), DATA, REF, OWNER, "map-1") is None
     assert write(seen({**DATA, "note": "theirs"}), DATA, REF, OWNER, "map-1") is None
     assert write(seen(), {"state": "Accepted", "topology": "demo"}, REF, OWNER, "map-1") is None
@@ -92,8 +92,8 @@ def body(found: StatusWrite | None) -> Manifest:
     return changed
 
 
-def test_a_change_carries_what_differs_and_which_object_it_is_for() -> None:
-    """What is no longer true is taken away, and nothing of anybody else's."""
+def test_a_status_patch_has_the_differences_and_uid_and_resource_version() -> None:
+    """A rejection that is over is removed, and keys of other clients are not changed."""
     before = seen({**DATA, "rejected": "{}", "note": "theirs"})
     found = write(before, {**DATA, "state": "Rejected", "accepted": "{}"}, REF, OWNER, "map-1")
     assert body(found) == {
@@ -102,32 +102,32 @@ def test_a_change_carries_what_differs_and_which_object_it_is_for() -> None:
     }
 
 
-def test_what_is_not_known_here_stays_as_it_is_told() -> None:
-    """Which topology is in force, since when, and how the lowers are: another engine may drive."""
+def test_status_keys_that_this_engine_does_not_know_are_not_changed() -> None:
+    """Another engine may lead, which wrote the active topology, its time and the state of the lowers."""
     before = told(accepted())
     found = write(before, {"state": "Rejected", "rejected": "{}"}, REF, OWNER, "map-1")
     assert body(found)["data"] == {"state": "Rejected", "rejected": "{}"}
     assert write(before, {"state": "Accepted"}, REF, OWNER, "map-1") is None
 
 
-def test_where_there_is_none_what_is_not_known_is_empty() -> None:
-    """So that it can be read back whole."""
+def test_a_new_status_has_empty_values_for_unknown_keys() -> None:
+    """Every required key thus exists when the status is read back."""
     found = write(None, {"state": "Rejected", "rejected": "{}"}, REF, OWNER, "map-1")
     assert found is not None
     assert found.create is not None
     assert found.create["data"] == {"state": "Rejected", "rejected": "{}", "topology": "", "lowers": "[]"}
 
 
-def test_what_a_status_tells_to_be_in_force_is_known_by_its_hash() -> None:
-    """Of a status of ours that can be read, and no other."""
+def test_in_force_returns_the_hash_of_the_accepted_text_in_an_own_status() -> None:
+    """It is empty if the status is missing, cannot be read, or belongs to another owner."""
     assert in_force(told(accepted(bad())), OWNER) == good().text.sha256
     for other in (None, seen({}), seen({"accepted": "1"}), seen({"accepted": "{"}), seen({"accepted": "{}"})):
         assert in_force(other, OWNER) == ""
     assert in_force({**told(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == ""
 
 
-def test_a_new_config_map_of_the_name_is_noted() -> None:
-    """It has another UID."""
+def test_the_uid_of_a_recreated_topology_config_map_is_recorded() -> None:
+    """A new ConfigMap of the same name has another UID, and the status records it as an annotation."""
     found = write(seen(), DATA, REF, OWNER, "map-2")
     assert body(found)["metadata"]["annotations"] == {UPPER_UID: "map-2"}
 
@@ -145,17 +145,17 @@ def test_a_new_config_map_of_the_name_is_noted() -> None:
             ]
         },
     ],
-    ids=["no label", "another owner", "no annotation", "nobody wrote it", "copied"],
+    ids=["no label", "another owner", "no annotation", "no manager", "copied"],
 )
-def test_anothers_is_left_alone(meta: dict[str, Any]) -> None:
-    """Whatever is in it; who it may concern is told what to do."""
+def test_a_status_config_map_of_another_owner_is_not_written(meta: dict[str, Any]) -> None:
+    """The error states the remedy: to delete or rename that ConfigMap."""
     with pytest.raises(NameTaken, match="ConfigMap ops/topo-status belongs to another owner") as refusal:
         write(seen(**meta), DATA, REF, OWNER, "map-1")
     assert "delete or rename it" in str(refusal.value)
 
 
-def test_a_restart_on_the_same_text_goes_on() -> None:
-    """It came into force when it did, as far as the status tells."""
+def test_a_restart_with_the_same_text_keeps_the_time_of_its_acceptance() -> None:
+    """The time is taken from a readable status of this owner; any other status has no effect."""
     late = TopologyStatus().after(good(), LATER)
     assert resumed(late, told(accepted()), OWNER) == accepted()
     for other in (None, seen({}), seen({"accepted": "1"}), seen({"accepted": "{"}), seen({"accepted": "{}"})):
@@ -164,20 +164,20 @@ def test_a_restart_on_the_same_text_goes_on() -> None:
     assert resumed(TopologyStatus(), told(accepted()), OWNER) == TopologyStatus()
 
 
-def test_a_restart_on_another_text_does_not() -> None:
-    """That one is new."""
+def test_a_restart_with_another_text_sets_a_new_time() -> None:
+    """The status has no time for that text."""
     other = TopologyStatus().after(good("cc"), LATER)
     assert resumed(other, told(accepted()), OWNER) == other
 
 
-def test_a_bad_first_text_that_was_told_keeps_its_time_too() -> None:
-    """An engine that is started again and again on it says nothing new."""
+def test_a_restart_with_the_same_rejected_first_text_keeps_its_time() -> None:
+    """An engine that restarts repeatedly with it thus reports nothing new."""
     bad_first = TopologyStatus().after(bad(), NOW)
     assert resumed(TopologyStatus().after(bad(), LATER), told(bad_first), OWNER) == bad_first
 
 
-def test_what_is_told_already_is_known_by_text_and_version() -> None:
-    """And by being the last word."""
+def test_a_result_is_already_reported_if_text_and_version_match_the_latest_state() -> None:
+    """An accepted text that was followed by a rejected one is not the latest state."""
     assert is_told(told(accepted()), OWNER, good())
     assert is_told(told(accepted(bad())), OWNER, bad())
     assert not is_told(told(accepted()), OWNER, good(version="9"))
@@ -192,7 +192,7 @@ def stated(verdict: TopologyStatus) -> Manifest:
 
 
 def patched(before: Manifest, verdict: TopologyStatus, spent: str = "") -> Manifest:
-    """Return the body of the patch after which a status tells of a verdict."""
+    """Return the body of the patch that updates the status to a verdict."""
     found = write(before, StatusReport("demo", verdict).data(), REF, OWNER, "map-1", spent=spent)
     assert found is not None
     assert found.patch is not None
@@ -200,23 +200,23 @@ def patched(before: Manifest, verdict: TopologyStatus, spent: str = "") -> Manif
     return body
 
 
-def test_an_edit_that_no_longer_waits_is_taken_out() -> None:
-    """By an engine that has a topology in force; one that does not start leaves it to that one."""
+def test_a_pending_approval_is_removed_by_an_engine_with_an_active_topology() -> None:
+    """An engine that does not start keeps it, because the leader may still wait for the approval."""
     held = stated(accepted().waiting(waiting()))
     assert patched(held, accepted(good("dd", "9")))["data"]["pendingApproval"] is None
     assert "pendingApproval" not in patched(held, TopologyStatus().after(bad(), LATER))["data"]
 
 
-def test_an_edit_that_waited_before_a_restart_stays_until_it_is_decided() -> None:
-    """An engine that leads writes what it knows, before it has decided about the text of its source."""
+def test_a_pending_approval_from_before_a_restart_stays_until_the_text_is_decided() -> None:
+    """A leader writes the status before it has decided about the text of its source."""
     held = stated(accepted().waiting(waiting()))
     data = StatusReport("demo", accepted()).data()
     assert write(held, data, REF, OWNER, "map-1", decided=False) is None
     assert write(stated(accepted(bad())), data, REF, OWNER, "map-1", decided=False) is not None
 
 
-def test_an_approval_is_taken_out_once_it_is_used() -> None:
-    """Only the one that was read: a user may have given another one since."""
+def test_a_used_approval_is_removed_from_the_status() -> None:
+    """Only the approval that was read is removed, because a user may have given another one since."""
     marks = stated(accepted())["metadata"]["annotations"]
     given = {
         **stated(accepted()),
@@ -226,8 +226,8 @@ def test_an_approval_is_taken_out_once_it_is_used() -> None:
     assert write(given, StatusReport("demo", accepted()).data(), REF, OWNER, "map-1", spent="ee") is None
 
 
-def test_an_edit_that_waits_keeps_its_time_and_is_told_once() -> None:
-    """Over a restart."""
+def test_a_pending_edit_keeps_its_time_and_is_reported_once_across_a_restart() -> None:
+    """It is recognized by text and version in the status of the former run."""
     held, again = stated(accepted().waiting(waiting())), waiting()._replace(time=NOW)
     assert resumed(accepted().waiting(again), held, OWNER).approval == waiting()
     assert is_told(held, OWNER, good("dd", "9"), waits=True)

@@ -1,4 +1,4 @@
-"""The keeper of NAME-status against a cluster in memory, on a clock that passes at once."""
+"""Tests of the writer of NAME-status against a cluster in memory, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -52,7 +52,7 @@ class Counted(DryRunCluster):
 
 
 class Kept:
-    """A keeper at work, what it keeps, and what it is told."""
+    """A status writer with its cluster, its engine status and its cache."""
 
     def __init__(self) -> None:
         self.cluster = Counted()
@@ -68,31 +68,31 @@ class Kept:
         return StatusWriter(self.cluster, PLACE, OWNER, self.cache, self.standing, now=lambda: NOW)
 
     def restart(self) -> None:
-        """Begin anew on the same cluster, as after a restart."""
+        """Create a new writer for the same cluster, as after a restart."""
         self.standing = EngineStatus(lambda: NOW)
         self.standing.lowers = lambda: self.rows
         self.keeper = self._keeper()
 
     def tell(self, reading: TopologyUpdate) -> None:
-        """Tell what became of a text."""
+        """Report the result of a text to the writer."""
         self.standing.take(reading)
         self.keeper.tell(reading)
 
     @property
     def data(self) -> dict[str, str]:
-        """What the status says."""
+        """Return the data of the status ConfigMap."""
         found = self.cluster.find(CONFIG_MAP, REF.namespace, REF.name)
         return found["data"] if found else {}
 
     def take(self) -> list[tuple[str, str]]:
-        """Return the writes since the last time."""
+        """Return the writes since the last call."""
         found, self.cluster.writes = self.cluster.writes, []
         return found
 
 
 @asynccontextmanager
 async def keeping(kept: Kept) -> AsyncIterator[None]:
-    """Let the keeper run."""
+    """Run the writer in the background."""
     async with background(kept.keeper.run()):
         yield
 
@@ -102,8 +102,8 @@ CHANGED = [("patch", "ConfigMap"), ("create", "Event")]
 
 
 @in_virtual_time
-async def test_each_edit_is_told_at_once() -> None:
-    """By one write of the status, and one Event."""
+async def test_the_result_of_each_edit_is_written_at_once() -> None:
+    """One write of the status and one Event are sent for each result."""
     kept = Kept()
     async with keeping(kept):
         for reading, state, writes in ((good(), "Accepted", MADE), (bad(), "Rejected", CHANGED)):
@@ -113,8 +113,8 @@ async def test_each_edit_is_told_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_standby_that_takes_over_tells_only_of_the_last_edit() -> None:
-    """The leader told of those before, perhaps hours ago."""
+async def test_a_standby_that_becomes_leader_emits_only_the_event_of_the_last_edit() -> None:
+    """The former leader emitted the Events of the earlier edits, possibly hours ago."""
     kept = Kept()
     for reading in (good(sha="aa", version="1"), bad(sha="bb", version="2"), good(sha="cc", version="3")):
         kept.tell(reading)
@@ -125,8 +125,8 @@ async def test_a_standby_that_takes_over_tells_only_of_the_last_edit() -> None:
 
 
 @in_virtual_time
-async def test_nothing_is_written_while_nothing_changes() -> None:
-    """For hours."""
+async def test_an_unchanged_status_is_not_written_for_hours() -> None:
+    """The writer compares the status with its cache, and sends nothing if they agree."""
     kept = Kept()
     kept.rows = [row()]
     async with keeping(kept):
@@ -138,8 +138,8 @@ async def test_nothing_is_written_while_nothing_changes() -> None:
 
 
 @in_virtual_time
-async def test_what_becomes_of_lowers_is_told_every_few_seconds_at_most() -> None:
-    """Sooner just after an edit, when they come and go."""
+async def test_the_state_of_the_lowers_is_written_every_few_seconds_at_most() -> None:
+    """Shortly after an edit it is written sooner, because lowers are added and removed then."""
     kept = Kept()
     async with keeping(kept):
         kept.tell(good())
@@ -157,8 +157,8 @@ async def test_what_becomes_of_lowers_is_told_every_few_seconds_at_most() -> Non
 
 
 @in_virtual_time
-async def test_what_somebody_does_to_the_status_is_put_right() -> None:
-    """Changed or deleted."""
+async def test_a_status_that_another_client_changes_or_deletes_is_restored() -> None:
+    """The next periodic check writes it again."""
     kept = Kept()
     async with keeping(kept):
         kept.tell(good())
@@ -172,8 +172,8 @@ async def test_what_somebody_does_to_the_status_is_put_right() -> None:
 
 
 @in_virtual_time
-async def test_a_restart_on_what_was_told_writes_nothing() -> None:
-    """Neither for a good text nor for a bad one that keeps the engine from starting."""
+async def test_a_restart_writes_nothing_if_the_status_describes_the_text_already() -> None:
+    """This is so for a valid text, and for an invalid one with which the engine does not start."""
     for reading in (good(), bad()):
         kept = Kept()
         async with keeping(kept):
@@ -188,8 +188,8 @@ async def test_a_restart_on_what_was_told_writes_nothing() -> None:
 
 
 @in_virtual_time
-async def test_two_engines_do_not_write_in_turns() -> None:
-    """Each takes a text up at a time of its own; the first to tell of it has told it."""
+async def test_two_engines_do_not_overwrite_each_others_status() -> None:
+    """Each engine reads a text at another time, and the second one keeps the time that the first one wrote."""
     kept = Kept()
     async with keeping(kept):
         kept.tell(good())
@@ -204,8 +204,8 @@ async def test_two_engines_do_not_write_in_turns() -> None:
 
 
 @in_virtual_time
-async def test_a_text_that_is_gone_is_told_without_an_event() -> None:
-    """There is no object that it could be about."""
+async def test_a_deleted_topology_config_map_is_reported_without_an_event() -> None:
+    """The object that the Event would be about does not exist."""
     kept = Kept()
     async with keeping(kept):
         kept.tell(good())
@@ -217,8 +217,8 @@ async def test_a_text_that_is_gone_is_told_without_an_event() -> None:
 
 
 @in_virtual_time
-async def test_before_the_config_map_was_seen_nothing_is_written() -> None:
-    """There is nothing to tell of."""
+async def test_no_status_is_written_before_the_topology_config_map_was_read() -> None:
+    """There is no result to report yet."""
     kept = Kept()
     async with keeping(kept):
         await asyncio.sleep(60)
@@ -226,8 +226,8 @@ async def test_before_the_config_map_was_seen_nothing_is_written() -> None:
 
 
 @in_virtual_time
-async def test_anothers_config_map_is_left_alone() -> None:
-    """That is said once, in the log and as an Event; when it goes, ours comes."""
+async def test_a_config_map_of_another_owner_is_not_changed() -> None:
+    """The conflict is logged once and emitted as an Event, and the status is created once that ConfigMap is deleted."""
     kept = Kept()
     theirs = {"metadata": {"name": REF.name, "namespace": REF.namespace}, "data": {"state": "theirs"}}
     kept.cluster.place(CONFIG_MAP, theirs)
@@ -246,13 +246,13 @@ async def test_anothers_config_map_is_left_alone() -> None:
 
 
 def events(kept: Kept) -> list[dict[str, Any]]:
-    """Return the Events that there are."""
+    """Return the Events in the cluster."""
     return [kept.cluster.find(EVENT, *name) or {} for name in kept.cluster._held[EVENT]]
 
 
 @in_virtual_time
-async def test_a_cluster_that_is_away_is_told_when_it_is_back() -> None:
-    """What is told then is how it is then, and each Event once."""
+async def test_the_status_is_written_once_the_cluster_is_reachable_again() -> None:
+    """The status then has the latest result, and each Event is emitted once."""
     kept = Kept()
     kept.cluster.failure = lambda _ref: Unreachable("away")
     with capture_logs() as logs:
@@ -270,8 +270,8 @@ async def test_a_cluster_that_is_away_is_told_when_it_is_back() -> None:
 
 
 @in_virtual_time
-async def test_without_the_right_to_make_events_the_status_is_told() -> None:
-    """The Event is given up, which is said."""
+async def test_the_status_is_written_without_the_permission_to_create_events() -> None:
+    """The Event is dropped after one attempt, which is logged."""
     kept = Kept()
     kept.cluster.failure = lambda ref: Denied("events is forbidden") if ref.kind == EVENT else None
     with capture_logs() as logs:
@@ -284,8 +284,8 @@ async def test_without_the_right_to_make_events_the_status_is_told() -> None:
 
 
 @in_virtual_time
-async def test_an_event_says_what_became_of_the_text() -> None:
-    """A bad first text has no last good one."""
+async def test_an_event_describes_the_result_of_a_text() -> None:
+    """The message for an invalid first text does not mention a last valid topology, because none exists."""
     kept = Kept()
     async with keeping(kept):
         for reading in (bad(), good(), bad(sha="cc", version="9")):
@@ -308,11 +308,11 @@ async def test_an_event_says_what_became_of_the_text() -> None:
     }
 
 
-# A program that does not start on what it found, beside an engine that drives.
+# A program that does not start because of an invalid text, beside an engine that leads.
 
 
 async def begun(kept: Kept, reading: TopologyUpdate) -> None:
-    """Let another program refuse a text, report that, and end."""
+    """Run another program that rejects a text, reports that, and ends."""
     standing = EngineStatus(lambda: LATER)
     standing.take(reading)
     other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, standing, now=lambda: LATER)
@@ -324,8 +324,8 @@ LEADS_ON = "a running leader keeps its active topology; an engine that starts no
 
 
 @in_virtual_time
-async def test_a_program_that_does_not_start_leaves_what_is_in_force_as_it_is_told() -> None:
-    """It tells that the text is bad, which is all that it knows; the engine that drives has nothing to put right."""
+async def test_a_program_that_does_not_start_only_adds_the_rejection_to_the_status() -> None:
+    """It does not know the active topology or the lowers, and the leader has nothing to correct afterwards."""
     kept = Kept()
     kept.rows = [row()]
     async with keeping(kept):
@@ -344,8 +344,8 @@ async def test_a_program_that_does_not_start_leaves_what_is_in_force_as_it_is_to
 
 
 @in_virtual_time
-async def test_it_writes_nothing_where_the_engine_that_drives_has_told_it() -> None:
-    """However often it is started; its own Event says what becomes of it, and exists once."""
+async def test_a_program_that_does_not_start_repeats_no_rejection_that_the_leader_reported() -> None:
+    """At each start it sends only its own Event, which exists once and states that the leader goes on."""
     kept = Kept()
     kept.rows = [row()]
     async with keeping(kept):
@@ -365,8 +365,8 @@ async def test_it_writes_nothing_where_the_engine_that_drives_has_told_it() -> N
 
 
 @in_virtual_time
-async def test_the_status_of_a_text_that_another_engine_has_in_force_is_its_own() -> None:
-    """One version takes what another one refuses: they would write in turns. The Event is all that is told."""
+async def test_a_program_that_rejects_the_leaders_active_text_does_not_write_the_status() -> None:
+    """Engines of two versions would otherwise overwrite each other's status; the program only emits an Event."""
     kept = Kept()
     kept.rows = [row()]
     async with keeping(kept):
@@ -382,8 +382,8 @@ async def test_the_status_of_a_text_that_another_engine_has_in_force_is_its_own(
 
 
 @in_virtual_time
-async def test_the_text_that_is_put_right_is_told_by_who_starts_on_it() -> None:
-    """With nothing left of what was refused."""
+async def test_an_engine_that_starts_with_a_corrected_text_removes_the_rejection() -> None:
+    """The status has the new accepted text and no trace of the rejected one."""
     kept = Kept()
     kept.rows = [row()]
     async with keeping(kept):

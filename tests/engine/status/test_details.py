@@ -1,4 +1,4 @@
-"""The pages of one lower cluster and of one pod, the search, and what is found of a topology."""
+"""Tests of the pages of a lower cluster and of a pod, the search page, and the result of a topology check."""
 
 import re
 
@@ -30,32 +30,32 @@ EVENT = CarriedEvent("uid", "2026-03-01T12:00:00Z", "Warning", "BackOff", "Back-
 
 
 def of_lower(stage: Stage, namespace: str = "", number: int = 1, name: str = LOWER) -> Shown:
-    """Open the page of a lower cluster."""
+    """Return the page of a lower cluster."""
     asked = PageOfPods(namespace, number)
     return Shown(lower_page(stage.view(ResourceUsage()), stage.world, name, asked, stage.held))
 
 
 def of_pod(stage: Stage, namespace: str, name: str) -> Shown:
-    """Open the page of a pod."""
+    """Return the page of a pod."""
     found = found_pod(stage.world, namespace, name)
     assert found is not None
     return Shown(pod_page(stage.view(ResourceUsage()), stage.world, found, stage.heard))
 
 
 def listed(shown: Shown) -> list[str]:
-    """Return the pods in the list of a page, in its order."""
+    """Return the pods that a page lists, in its order."""
     return [one.removeprefix("/pods/") for one in shown.links if one.startswith("/pods/")]
 
 
-def test_a_lower_has_its_resources_in_numbers() -> None:
-    """What its nodes have, and who has what of it."""
+def test_the_page_of_a_lower_has_its_resources_as_numbers() -> None:
+    """It has the capacity of its nodes, and how much of it each group of pods uses."""
     text = of_lower(Stage(populated(2, 6))).text
     assert "cpu2881.5168262.5" in text
     assert "memory1.1Ti768Mi64Gi01.1Ti" in text
 
 
-def test_pods_are_listed_by_namespace_a_hundred_on_a_page() -> None:
-    """With links to the other pages; a number that does not exist is the nearest one that does."""
+def test_a_page_lists_a_hundred_pods_ordered_by_namespace() -> None:
+    """It has links to the other pages, and a page number that does not exist shows the nearest one."""
     stage = Stage(populated(1, 250, 2))
     first, last = of_lower(stage), of_lower(stage, number=3)
     assert (len(listed(first)), len(listed(last))) == (100, 50)
@@ -67,8 +67,8 @@ def test_pods_are_listed_by_namespace_a_hundred_on_a_page() -> None:
     assert listed(of_lower(stage, number=0)) == listed(first)
 
 
-def test_one_namespace_can_be_chosen() -> None:
-    """By a link that says how many pods there are in each."""
+def test_the_page_of_a_lower_can_be_limited_to_one_namespace() -> None:
+    """The links for that have the number of pods in each namespace."""
     stage = Stage(populated(1, 250, 2))
     first = of_lower(stage)
     assert f"/lowers/{LOWER}?namespace=team-1" in first.links
@@ -80,8 +80,8 @@ def test_one_namespace_can_be_chosen() -> None:
     assert listed(of_lower(stage, "nowhere")) == []
 
 
-def test_a_row_has_what_a_reader_looks_for_in_a_pod() -> None:
-    """Its phase, readiness, restarts, node in the lower cluster, and why it is not ready."""
+def test_a_row_has_phase_readiness_restarts_node_and_reason_of_a_pod() -> None:
+    """The node is that of the lower cluster, and the reason is why the pod is not ready."""
     world = populated(1, 1)
     lower = world.lowers[LOWER]
     waiting = {"name": "main", "ready": False, "restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
@@ -92,8 +92,8 @@ def test_a_row_has_what_a_reader_looks_for_in_a_pod() -> None:
     assert "team-0/brokenRunning0/14CrashLoopBackOff" in text
 
 
-def test_blocked_objects_and_blocked_deletions_of_the_lower_are_listed() -> None:
-    """Those of another are not; of many the first hundred, and how many there are."""
+def test_the_page_lists_the_blocked_objects_and_deletions_of_its_lower() -> None:
+    """Those of other lowers are left out, and a long list is cut after a hundred and has the number of the others."""
     stage = Stage(populated(2, 6))
     stage.world.problems[Key("pod", LOWER, "team-0", "web-0000")] = Problem("QuotaExceeded", "pods=10")
     stage.world.problems[Key("pod", "lower-01", "team-0", "web-0001")] = Problem("Other", "of another")
@@ -107,14 +107,14 @@ def test_blocked_objects_and_blocked_deletions_of_the_lower_are_listed() -> None
     assert "And 30 more." in text
 
 
-def test_there_is_no_page_of_a_lower_that_is_not_there() -> None:
-    """Whatever is asked for."""
+def test_an_unknown_lower_has_no_page() -> None:
+    """The page is empty, so that the server responds with 404."""
     stage = Stage(populated(1, 1))
     assert lower_page(stage.view(ResourceUsage()), stage.world, "other", PageOfPods(), {}) == ""
 
 
-def test_a_pod_is_shown_with_both_sides() -> None:
-    """With conditions and containers of each, the last events below, and the engine's last changes of it."""
+def test_the_page_of_a_pod_shows_the_upper_and_the_lower_pod() -> None:
+    """It has conditions and containers of both, the last events of the lower cluster and the engine's last changes."""
     stage = Stage(populated(1, 2))
     stage.heard = (EVENT,)
     stage.changes.add(Step("create", Ref(LOWER, POD, "team-0", "web-0000"), "it is bound here"))
@@ -130,8 +130,8 @@ def test_a_pod_is_shown_with_both_sides() -> None:
     assert f"/lowers/{LOWER}" in shown.links
 
 
-def test_what_the_engine_rewrites_is_shown_and_no_secret_is() -> None:
-    """Names and keys are; values of variables, commands and annotations are not, nor what a container leaves."""
+def test_the_page_of_a_pod_shows_rewritten_fields_without_their_values() -> None:
+    """Names and keys are shown, but no values of variables, commands, annotations or termination messages."""
     world = populated(1, 1)
     lower = world.lowers[LOWER]
     ended = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": SECRET}}}
@@ -149,8 +149,8 @@ def test_what_the_engine_rewrites_is_shown_and_no_secret_is() -> None:
     assert "spec.nodeName" in shown.text
 
 
-def test_a_pod_below_that_was_not_made_for_this_one_is_not_shown() -> None:
-    """Its marks prove nothing: whoever may create pods below can write them."""
+def test_a_lower_pod_that_was_not_created_for_the_upper_pod_is_not_shown() -> None:
+    """Its labels prove nothing, because any client that may create pods in the lower cluster can set them."""
     world = populated(1, 1)
     lower = world.lowers[LOWER]
     above = requesting("web", "shop", lower.node)
@@ -161,8 +161,8 @@ def test_a_pod_below_that_was_not_made_for_this_one_is_not_shown() -> None:
     assert "not ours" not in shown.text
 
 
-def test_a_pod_without_a_node_or_without_a_copy_says_so() -> None:
-    """The page has the upper side alone."""
+def test_the_page_of_an_unbound_or_unmirrored_pod_states_that() -> None:
+    """It shows the upper pod alone, and an unknown pod is not found."""
     world = populated(1, 1)
     put(world.upper.waiting, upper_pod("waits", {"nodeName": None}, labels={VIRTUAL_POD: "true"}))
     put(world.lowers[LOWER].upper_pods, requesting("fresh", "shop", "lower-00"))
@@ -175,8 +175,8 @@ def test_a_pod_without_a_node_or_without_a_copy_says_so() -> None:
     assert found.lower is None
 
 
-def test_search_finds_lowers_and_pods_by_a_part_of_their_name() -> None:
-    """In any case, with the namespace; of many the first hundred, and how many there are."""
+def test_the_search_finds_lowers_and_pods_by_a_part_of_their_name() -> None:
+    """Case does not matter, the namespace is searched too, and a long result is cut after a hundred with a count."""
     world = populated(2, 240)
     assert Shown(search_page(world, "WEB-0007")).links[3:-2] == ["/pods/team-1/web-0007", "/lowers/lower-01"]
     many = Shown(search_page(world, " team-1/ "))
@@ -187,8 +187,8 @@ def test_search_finds_lowers_and_pods_by_a_part_of_their_name() -> None:
     assert [Shown(search_page(None, words)).opened for words in ("", "x")] == [[], []]
 
 
-def test_what_would_become_of_each_lower_is_said_with_its_pods() -> None:
-    """Of those that are added, removed and changed."""
+def test_effects_describe_each_affected_lower_with_the_number_of_its_pods() -> None:
+    """Lowers that the edit adds, removes or changes have an effect."""
     world = populated(2, 6)
     raised(world, LOWER)
     new = worldkit.topology("name: lower-01, maintenance: drain", "name: lower-02")
@@ -199,8 +199,8 @@ def test_what_would_become_of_each_lower_is_said_with_its_pods() -> None:
     )
 
 
-def test_what_is_not_listed_is_said_to_be_unknown() -> None:
-    """On a replica that waits to lead, which has no lowers, and while pods are not all listed: neither none, nor 0."""
+def test_pods_that_are_not_listed_are_reported_as_unknown() -> None:
+    """A standby has no lowers, and a lower may be unsynced: the pages then claim neither that no pods exist, nor 0."""
     world, unsynced = populated(2, 6), populated(2, 6)
     new = edit(world.topology, worldkit.topology("name: lower-01, maintenance: drain"))
     unsynced.lowers[LOWER].upper_pods.synced = False
@@ -220,12 +220,12 @@ UNKNOWN = "it is not known here how many pods stay on its node"
 
 
 def told(change: Edit, world: World) -> str:
-    """Return what becomes of the lowers, as text."""
+    """Return the effects of an edit on the lowers as text."""
     return "\n".join(f"{name}: {words}" for name, words in effects(change, world))
 
 
-def test_what_was_found_of_a_topology_is_shown_with_the_text_to_go_on_with() -> None:
-    """Its errors line by line, or what would change, needs a restart and waits; and that nothing is a plan."""
+def test_the_topology_page_shows_the_result_of_the_check_and_the_given_text() -> None:
+    """The result is the list of errors, or what changes, needs a restart and waits, with the command for a plan."""
     wrong = Shown(topology_page("a: <b>\n\tc", TopologyCheck("topology:1:1: a: unknown\ntopology:2:1: tab")))
     assert "Not valid:" in wrong.text
     assert "topology:2:1: tab" in wrong.text

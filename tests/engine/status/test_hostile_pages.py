@@ -1,8 +1,8 @@
-"""Hostile names and messages, wherever a person reads them: on every page, and in what commands print.
+"""Tests of hostile names and messages on every status page, and in the output of commands.
 
-Whoever may create a pod in some namespace chooses names, messages and images, and the operator looks at them in a
-browser or in a terminal. Each text is shown in each place, and none of it may become an element, an attribute, a
-control sequence or another line.
+Whoever may create a pod in some namespace chooses names, messages and images, and the operator reads them in a browser
+or in a terminal. Each text is shown in each place, and none of it may become an element, an attribute, a control
+sequence or another line.
 """
 
 import re
@@ -53,14 +53,17 @@ TEXTS = {
     "long": "x" * 1_000_000,
 }
 LONGEST_NAME = 1000
-"""The store takes no longer name; a message has no such limit."""
+"""The store accepts no longer name; a message has no such limit."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MOST = 100_000
-"""Bytes of a page around a text of a megabyte."""
+"""Bytes of a page that shows a text of a megabyte."""
 
 
 def stage_of(text: str) -> tuple[Stage, FoundPod]:
-    """Make a world whose pod, problems, changes and events consist of a text. JSON has no lone surrogates."""
+    """Return a world whose pod, problems, changes and events consist of a text.
+
+    JSON has no lone surrogates, so the stored text has them replaced.
+    """
     world, stored = populated(1, 1), text.encode(errors="replace").decode()
     lower, name = world.lowers["lower-00"], stored[:LONGEST_NAME]
     waiting = {"name": name, "image": stored, "state": {"waiting": {"reason": stored, "message": stored}}}
@@ -87,7 +90,7 @@ def stage_of(text: str) -> tuple[Stage, FoundPod]:
 
 
 def overview(text: str) -> str:
-    """The overview."""
+    """Return the overview."""
     stage, _ = stage_of(text)
     view = stage.view(ResourceUsage())
     rows = (row(text, node=text, message=text), *(view.report.lowers or ()))
@@ -96,19 +99,19 @@ def overview(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    """The page of a lower cluster."""
+    """Return the page of a lower cluster."""
     stage, _ = stage_of(text)
     return lower_page(stage.view(ResourceUsage()), stage.world, "lower-00", PageOfPods("shop"), stage.held)
 
 
 def one_pod(text: str) -> str:
-    """The page of a pod."""
+    """Return the page of a pod."""
     stage, found = stage_of(text)
     return pod_page(stage.view(ResourceUsage()), stage.world, found, stage.heard)
 
 
 def search(text: str) -> str:
-    """The search: the text that is sought, and a pod that is found."""
+    """Return two search pages: one with the text as the query, and one that finds a pod of that name."""
     stage, _ = stage_of(text)
     put(stage.world.lowers["lower-00"].upper_pods, upper_pod("x", namespace="shop"))
     return search_page(stage.world, text[:LONGEST_NAME].encode(errors="replace").decode()) + search_page(
@@ -117,7 +120,7 @@ def search(text: str) -> str:
 
 
 def topology(text: str) -> str:
-    """The form, with a text that is typed and found fault with."""
+    """Return the topology page, with the text as the topology and as every result of its check."""
     check = TopologyCheck("", (text,), (text,), (text,), (text,), ((text, text),))
     return topology_page(text[:LONGEST_NAME], check)
 
@@ -127,8 +130,8 @@ PAGES = (overview, lower, one_pod, search, topology)
 
 @pytest.mark.parametrize("made", PAGES, ids=lambda made: made.__name__)
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_text_of_clusters_stays_text_on_a_page(text: str, made: Callable[[str], str]) -> None:
-    """No element, no attribute and no control character comes of it, links stay on this server, and it is cut."""
+def test_text_from_clusters_adds_no_markup_to_a_page(text: str, made: Callable[[str], str]) -> None:
+    """It adds no element, attribute or control character, links stay on this server, and long text is cut."""
     plain, whole = Shown(made(PLAIN)), made(text)
     found = Shown(whole)
     assert found.opened == plain.opened
@@ -140,18 +143,18 @@ def test_text_of_clusters_stays_text_on_a_page(text: str, made: Callable[[str], 
 
 
 def attributes_of(shown: Shown) -> list[list[str]]:
-    """Return the names of the attributes of each element, without the class that a cell with a long text has."""
+    """Return the names of the attributes of each element, without the class of a cell with long text."""
     return [sorted(name for name in attributes if name != "class") for _, attributes in shown.elements]
 
 
 def status(text: str) -> str:
-    """What `tensile status` prints."""
+    """Return what `tensile status` prints."""
     rows = (row(text, node=text, message=text, state=text),)
     return status_text(StatusReport(text, accepted(), rows, text).document(), colour=False)
 
 
 def plan(text: str) -> str:
-    """What `tensile plan` prints."""
+    """Return what `tensile plan` prints."""
     text = text.encode(errors="replace").decode()
     body = worldkit.upper_pod(text, {"containers": [{"name": text, "image": text}]})
     relabelled = operate(pod("other"), {"op": "replace", "path": "/metadata/labels/x", "value": text}, reason=text)
@@ -161,7 +164,7 @@ def plan(text: str) -> str:
 
 
 def inventory(text: str) -> str:
-    """What `tensile list` prints."""
+    """Return what `tensile list` prints."""
     return list_text(Inventory((Item(A, text, text, text, text, text),), (text,)))
 
 
@@ -170,8 +173,8 @@ PRINTED = (status, plan, inventory)
 
 @pytest.mark.parametrize("made", PRINTED, ids=lambda made: made.__name__)
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_text_of_clusters_stays_text_on_a_terminal(text: str, made: Callable[[str], str]) -> None:
-    """No control sequence comes of it, no change of direction, and no line."""
+def test_text_from_clusters_adds_no_control_sequence_to_a_terminal(text: str, made: Callable[[str], str]) -> None:
+    """It adds no control sequence, no change of the text direction and no line."""
     plain, found = made(PLAIN), made(text)
     assert found.count("\n") == plain.count("\n")
     assert CONTROL.search(found) is None

@@ -1,4 +1,4 @@
-"""The overview of the status page: what is on it, and what it costs to keep it up to date."""
+"""Tests of the overview of the status page: its content, and the cost of its updates."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ CPU = ResourceShare(total=96_000, ours=40_500, others=12_000, reserved=8_000)
 
 
 def changes(*steps: Step) -> Any:
-    """Return the last changes after steps."""
+    """Return the last changes after these steps."""
     found = RecentChanges(lambda: NOW)
     for one in steps:
         found.add(one)
@@ -28,12 +28,12 @@ def changes(*steps: Step) -> Any:
 
 
 def view(*rows: LowerRow, **fields: Any) -> PageView:
-    """Make what the page of a leader shows."""
+    """Return the data of a leader's page."""
     return PageView(StatusReport("demo", accepted(), rows), leads=True)._replace(**fields)
 
 
-def test_a_lower_has_a_card_with_its_state_and_how_its_nodes_are_used() -> None:
-    """With a bar for each resource, which a screen reader reads as a sentence."""
+def test_each_lower_has_a_card_with_its_state_and_the_usage_of_its_nodes() -> None:
+    """Each resource has a bar with a label that a screen reader reads as a sentence."""
     used = {"lower-a": {"cpu": CPU, "memory": ResourceShare(768 * 1024**3 * 1000)}}
     rows = row("lower-a"), row("lower-b", state="NoAnswer", lag=130, message="no answer")
     found = Shown(page(view(*rows, shares=used)))
@@ -50,8 +50,8 @@ def test_a_lower_has_a_card_with_its_state_and_how_its_nodes_are_used() -> None:
     assert parts == [("ours", "0", "42.19"), ("others", "42.19", "12.5"), ("reserved", "54.69", "8.333")]
 
 
-def test_a_bar_of_more_than_there_is_ends_where_the_whole_ends() -> None:
-    """Requests may exceed what the nodes have, for example once a node is gone."""
+def test_a_usage_bar_ends_at_100_percent_if_requests_exceed_the_total() -> None:
+    """Requests can exceed what the nodes have, for example after a node was removed."""
     over = ResourceShare(total=1000, ours=900, others=900, reserved=900)
     found = Shown(content(view(row("lower-a"), shares={"lower-a": {"pods": over}})))
     parts = [(one["class"], one["width"]) for tag, one in found.elements if tag == "rect" and "x" in one]
@@ -59,8 +59,8 @@ def test_a_bar_of_more_than_there_is_ends_where_the_whole_ends() -> None:
     assert "0 of 1 free" in found.text
 
 
-def test_what_needs_attention_comes_with_a_command() -> None:
-    """Blocked objects and lowers with a problem; without any, the page says so."""
+def test_problems_are_listed_with_a_command() -> None:
+    """Blocked objects and lowers with a problem are listed; without any, the page states that there are none."""
     found = Shown(content(view(row(message="no such file", state="Error"), problems=((POD_KEY, MISSING),))))
     for words in ("no such file", "tensile doctor", MISSING.reason, MISSING.message, "tensile explain pod shop/web"):
         assert words in found.text
@@ -68,15 +68,15 @@ def test_what_needs_attention_comes_with_a_command() -> None:
     assert "Nothing." in Shown(content(view(row()))).text
 
 
-def test_many_problems_are_counted() -> None:
+def test_only_fifty_problems_are_listed_and_the_others_are_counted() -> None:
     """The page stays short."""
     found = content(view(row(), problems=((POD_KEY, MISSING),) * 73))
     assert found.count(MISSING.reason) == 50
     assert "And 23 more" in found
 
 
-def test_deletions_that_the_guard_blocks_are_counted_by_lower() -> None:
-    """With the way to their list, and the command that lets them pass; without any, there is no such section."""
+def test_deletions_that_the_guard_blocks_are_counted_for_each_lower() -> None:
+    """The command that permits them is shown; without any, the section is missing."""
     orphans = Key("orphans", "lower-a", "", "pods")
     found = Shown(content(view(row(), held={orphans: 1200, orphans._replace(name="rest"): 34})))
     assert "1,234 changes in lower-a" in found.text
@@ -84,8 +84,8 @@ def test_deletions_that_the_guard_blocks_are_counted_by_lower() -> None:
     assert "guard" not in Shown(content(view(row()))).text
 
 
-def test_the_last_changes_are_listed_with_their_reasons_the_latest_first() -> None:
-    """Fifty of them, with the cluster and the object."""
+def test_the_last_fifty_changes_are_listed_with_reasons_the_latest_first() -> None:
+    """Each one has its cluster and its object."""
     steps = [step(f"web-{number}") for number in range(60)]
     node = Step("patch", Ref(UPPER, NODE, "", "lower-a"), "labels differ")
     found = changes(*steps, node)
@@ -97,8 +97,8 @@ def test_the_last_changes_are_listed_with_their_reasons_the_latest_first() -> No
     assert "None since" in Shown(content(view(row()))).text
 
 
-def test_changes_of_other_clients_are_listed_with_their_fields_and_without_values() -> None:
-    """The client where managedFields told it, and the command for what is not put back."""
+def test_drift_is_listed_with_its_fields_and_without_their_values() -> None:
+    """The client is shown if managedFields has it, and the section has the command that finds drift."""
     log = DriftLog()
     secret = Ref("lower-a", SECRET, "shop", "token")
     log.add("lower-a", RecentDrift(NOW, secret, Drift(("data.key", "data.more"), ("kubectl-edit",))))
@@ -111,8 +111,8 @@ def test_changes_of_other_clients_are_listed_with_their_fields_and_without_value
     assert "None were put back" in Shown(content(view(row()))).text
 
 
-def test_what_is_wrong_with_the_topology_is_said() -> None:
-    """A refused edit, an edit that waits, one that needs a restart, and what the engine waits for."""
+def test_the_page_shows_problems_of_the_topology() -> None:
+    """It shows a rejected edit, changes that wait, what the engine waits for, and a missing or empty topology."""
     verdict = accepted(bad()).pending(("node.name: once the node is gone",))
     found = content(view(row(), report=StatusReport("demo", verdict, None, "the upper cluster has not answered yet")))
     for words in ("lowerz: unknown key", "Not active yet: node.name", "Not ready: the upper cluster", "Not known yet"):
@@ -122,8 +122,8 @@ def test_what_is_wrong_with_the_topology_is_said() -> None:
         assert words in empty
 
 
-def test_usage_comes_from_the_caches_and_follows_them() -> None:
-    """Of our pods and those of others, with extended resources such as GPUs; a pod that is gone counts no more."""
+def test_resource_usage_follows_the_pods_in_the_caches() -> None:
+    """Own pods, other pods and extended resources such as GPUs count, and a deleted pod no longer counts."""
     world, usage = populated(2, 6), ResourceUsage()
     lower = world.lowers["lower-00"]
     assert usage.of(lower)["cpu"] == ResourceShare(288_000, 1500, 16_000, 8000)
@@ -136,7 +136,7 @@ def test_usage_comes_from_the_caches_and_follows_them() -> None:
     assert usage.of(world.lowers["lower-01"])["cpu"].ours == 1500
 
 
-def test_usage_is_computed_again_only_after_a_change_and_unknown_before_all_is_listed() -> None:
+def test_usage_is_only_recomputed_after_a_change_and_is_unknown_without_lists() -> None:
     """The same object is returned as long as nothing has changed."""
     world, usage = populated(2, 6), ResourceUsage()
     lower = world.lowers["lower-00"]
@@ -148,8 +148,8 @@ def test_usage_is_computed_again_only_after_a_change_and_unknown_before_all_is_l
     assert usage.of(lower) == {}
 
 
-def test_whatever_the_page_shows_of_a_world_changes_its_stamp() -> None:
-    """So that viewers get it; and without a change it stays the same."""
+def test_the_stamp_changes_with_everything_that_the_page_shows_of_a_world() -> None:
+    """Viewers receive each change, and the stamp stays the same without one."""
     world = populated(2, 6)
     lower = world.lowers["lower-00"]
     seen = [stamp(world)]
@@ -169,8 +169,8 @@ def test_whatever_the_page_shows_of_a_world_changes_its_stamp() -> None:
     assert len(set(map(repr, seen))) == len(seen)
 
 
-def test_the_overview_does_not_grow_with_the_number_of_pods() -> None:
-    """It has sums of them, and no list."""
+def test_the_size_of_the_overview_does_not_depend_on_the_number_of_pods() -> None:
+    """It has sums of the pods, and no list."""
     small, large = (Stage(populated(2, pods)) for pods in (20, 200))
     sizes = [len(page(stage.view(ResourceUsage()))) for stage in (small, large)]
     assert abs(sizes[1] - sizes[0]) < 100

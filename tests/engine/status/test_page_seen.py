@@ -1,4 +1,4 @@
-"""The status page in a browser, with 5,000 pods on 20 lower clusters: seen, used by keyboard, live, and fast."""
+"""Tests of the status page in a browser with 5,000 pods on 20 lower clusters: layout, keyboard, updates and speed."""
 
 import asyncio
 import time
@@ -24,22 +24,22 @@ pytestmark = [
 ]
 LOWERS, PODS = 20, 5000
 WIDTHS = (1280, 390)
-"""Of a window of a computer, and of a telephone, in pixels."""
+"""Pixels of the window of a computer and of a phone."""
 PATHS = ("/", "/lowers/lower-00", "/pods/team-0/web-0000", "/search?q=web-00", "/topology", "/lowers/none")
 LARGEST = 150_000
 """Bytes of a page."""
 FIRST_PAINT = 300.0
 """Milliseconds."""
 ON_SCREEN = 1.0
-"""Seconds from a change until it is on the screen."""
+"""Seconds from a change until the browser shows it."""
 SHARE = 0.01
-"""Of a core, for ten viewers."""
+"""The largest share of a core for ten viewers."""
 PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
 @pytest.fixture(scope="module")
 def stage() -> Stage:
-    """The world, in which something is wrong too."""
+    """Return a world that also has problems, blocked deletions and changes."""
     found = Stage(populated(LOWERS, PODS, 4))
     for number in range(60):
         key = Key("pod", "lower-03", "team-1", f"web-{number:04}")
@@ -56,10 +56,10 @@ def stage() -> Stage:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(stage: Stage) -> AsyncIterator[str]:
-    """The address of its page."""
+    """Return the address of its status page."""
 
     async def plan(_change: Edit) -> str:
-        """Return a long line of a plan."""
+        """Return a plan with a long line."""
         return f"lower-00\n- Pod shop/{'web-' * 60}\n\nPlan: 0 to add, 0 to change, 1 to delete"
 
     async with serving(stage.source(plan=plan)) as address:
@@ -68,20 +68,20 @@ async def url(stage: Stage) -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    """A browser for all tests."""
+    """Return a browser for all tests."""
     async with browsing(tmp_path_factory.mktemp("profile")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The checker of accessibility."""
+    """Return the script of the accessibility checker."""
     return axekit.script() or pytest.skip(f"axe-core {axekit.VERSION} is not cached and cannot be fetched by npm")
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_page_is_seen_whole(path: str, url: str, browser: Browser) -> None:
-    """No fault in the console, no request to another host, and nothing wider than a window."""
+async def test_a_page_loads_without_errors_and_fits_the_window(path: str, url: str, browser: Browser) -> None:
+    """It has no error in the console and no request to another host, at the widths of a computer and of a phone."""
     seen = await browser.load(f"{url}{path}")
     widths = []
     for width in WIDTHS:
@@ -95,8 +95,10 @@ async def test_a_page_is_seen_whole(path: str, url: str, browser: Browser) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_page_is_accessible(path: str, scheme: str, url: str, browser: Browser, axe: str) -> None:
-    """axe-core has no serious finding, in both schemes, at the width of a telephone and of a computer."""
+async def test_a_page_has_no_serious_accessibility_violation(
+    path: str, scheme: str, url: str, browser: Browser, axe: str
+) -> None:
+    """axe-core has no serious finding in the light and the dark scheme, at the widths of a computer and of a phone."""
     await browser.prefer(scheme)
     for width in WIDTHS:
         await browser.resize(width)
@@ -105,8 +107,10 @@ async def test_a_page_is_accessible(path: str, scheme: str, url: str, browser: B
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_everything_is_reached_by_tab_in_the_order_of_the_page(path: str, url: str, browser: Browser) -> None:
-    """Links, fields, buttons and tables that scroll; and what has the focus can be seen to have it."""
+async def test_tab_reaches_every_element_in_page_order_with_a_visible_focus(
+    path: str, url: str, browser: Browser
+) -> None:
+    """These are links, fields, buttons and tables that scroll."""
     await browser.load(f"{url}{path}")
     await browser.value(
         "window.all = [...document.querySelectorAll('a,button,input,textarea,[tabindex]')]; window.order = [];"
@@ -121,8 +125,8 @@ async def test_everything_is_reached_by_tab_in_the_order_of_the_page(path: str, 
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_page_works_without_javascript(path: str, url: str, browser: Browser) -> None:
-    """It has the same content; only the overview has to load again for what is new."""
+async def test_a_page_has_its_content_without_javascript(path: str, url: str, browser: Browser) -> None:
+    """The overview then reloads itself for updates, and no other page does."""
     await browser.load(f"{url}{path}")
     words = "document.querySelector('main').innerText.length"
     whole = await browser.value(words)
@@ -138,8 +142,8 @@ async def test_a_page_works_without_javascript(path: str, url: str, browser: Bro
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_page_is_small_and_painted_soon(path: str, url: str, browser: Browser) -> None:
-    """The best of five loads counts: the machine may be busy with something else."""
+async def test_a_page_is_small_and_its_first_paint_is_fast(path: str, url: str, browser: Browser) -> None:
+    """The best of five loads counts, because the machine may be busy with other work."""
     paints = []
     for _ in range(5):
         await browser.load(f"{url}{path}")
@@ -150,10 +154,10 @@ async def test_a_page_is_small_and_painted_soon(path: str, url: str, browser: Br
     assert min(paints) <= FIRST_PAINT
 
 
-async def test_a_change_is_on_the_screen_within_a_second_and_the_focus_stays(
+async def test_a_change_is_shown_within_a_second_and_keeps_focus_and_typed_text(
     stage: Stage, url: str, browser: Browser
 ) -> None:
-    """The best of three counts; what has the focus keeps it, and so does what was typed."""
+    """The best of three changes counts."""
     await browser.load(f"{url}/")
     await browser.once("document.getElementById('live').textContent == 'live'")
     await browser.value("document.querySelectorAll('.card a')[7].focus(); document.getElementById('q').value = 'ab'; 0")
@@ -171,8 +175,8 @@ async def test_a_change_is_on_the_screen_within_a_second_and_the_focus_stays(
     assert await browser.value("document.getElementById('q').value") == "ab"
 
 
-async def test_ten_viewers_cost_a_hundredth_of_a_core(stage: Stage) -> None:
-    """While something changes all the time: what it takes to find that out, and to render once in 0.9 seconds."""
+async def test_ten_viewers_cost_one_percent_of_a_core_at_most(stage: Stage) -> None:
+    """During constant changes, the cost is that of checking the stamp and of one rendering every 0.9 seconds."""
     usage, lower = ResourceUsage(), stage.world.lowers["lower-09"]
     source = stage.source()
     page(source.view(usage))
@@ -188,8 +192,8 @@ async def test_ten_viewers_cost_a_hundredth_of_a_core(stage: Stage) -> None:
     assert min(spent) <= SHARE
 
 
-async def test_a_search_by_keyboard_leads_to_a_pod(url: str, browser: Browser) -> None:
-    """The form is sent by Enter, and the link followed by Enter."""
+async def test_a_search_by_keyboard_leads_to_the_page_of_a_pod(url: str, browser: Browser) -> None:
+    """Enter submits the form, and Enter follows the link."""
     await browser.load(f"{url}/")
     await browser.value("document.getElementById('q').focus(); 0")
     await browser.call("Input.insertText", text="web-0321")
@@ -208,8 +212,8 @@ async def entered(browser: Browser) -> None:
         )
 
 
-async def test_a_topology_is_checked_by_the_form(url: str, browser: Browser, axe: str) -> None:
-    """As a browser sends it: with the origin of the page; its plan fits a telephone, and is accessible."""
+async def test_the_form_checks_a_topology_in_a_browser(url: str, browser: Browser, axe: str) -> None:
+    """A browser sends the Origin of the page; the resulting plan fits a phone and is accessible."""
     await browser.load(f"{url}/topology")
     typed = (
         "document.getElementById('topology').value = 'apiVersion: tensile-kube.io/v1alpha1\\nkind: Topology\\n"

@@ -1,4 +1,4 @@
-"""Asking an engine how it is: what answers, and what is said when none does."""
+"""Tests of requests for the status of an engine: over HTTP, from its ConfigMap, and if no engine responds."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -32,16 +32,16 @@ UID = "11111111-upper"
 
 
 def file_of(port: int, name: str = "demo", more: str = "") -> bytes:
-    """Write a topology file with telemetry at a port."""
+    """Return a topology file with telemetry at a port."""
     head = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {name}\nlowers: []\n{more}"
     return f"{head}telemetry:\n  port: {port}\n".encode()
 
 
 async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
-    """Serve one answer at /status of a free port."""
+    """Serve one response at /status of a free port."""
 
     async def answer(_request: web.Request) -> web.Response:
-        """Return it."""
+        """Return the response."""
         return web.Response(body=body, status=status)
 
     app = web.Application()
@@ -53,7 +53,7 @@ async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
 
 
 async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = "") -> dict[str, Any]:
-    """Ask an engine that answers so."""
+    """Return the document of a server that responds with this body."""
     runner, port = await serving(body, status)
     try:
         return (await _ask_engine(file_of(port, name, more), "f")).document
@@ -70,25 +70,25 @@ async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = 
         ("10.1.2.3", "http://10.1.2.3:9095/status"),
     ],
 )
-def test_it_is_asked_where_the_topology_says(bind: str, url: str) -> None:
-    """One that listens everywhere listens on this machine too."""
+def test_the_status_url_follows_from_the_bind_address_of_the_topology(bind: str, url: str) -> None:
+    """A server that listens on all addresses is requested on the loopback address."""
     assert _url(Telemetry.model_validate({"bind": bind}), "/status") == url
 
 
-async def test_an_engine_tells_its_report() -> None:
-    """As it is."""
+async def test_the_report_of_an_engine_is_returned_unchanged() -> None:
+    """The document is the JSON that the engine responds with."""
     document = StatusReport("demo", accepted(), (row(),)).document()
     assert await asked(orjson.dumps(document)) == document
 
 
-async def test_another_topologys_engine_is_not_taken_for_ours() -> None:
-    """Two on one machine are a mistake of a port away."""
+async def test_an_engine_of_another_topology_is_an_error() -> None:
+    """With two engines on one machine, a wrong port is enough to reach the other one."""
     with pytest.raises(TensileError, match="runs topology demo, not other: use its file, or set another"):
         await asked(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
 
 
-async def test_an_engine_whose_file_was_renamed_is_still_ours() -> None:
-    """It goes on under the former name until its restart, and its report says so."""
+async def test_an_engine_is_accepted_if_it_reports_that_the_new_name_needs_a_restart() -> None:
+    """It runs under the former name until its restart, and its report has that change."""
     needed = ("name: demo -> other: this change requires a restart of the engine",)
     verdict = TopologyStatus().after(good(), LATER, needed)
     document = StatusReport("demo", verdict, ()).document()
@@ -96,14 +96,14 @@ async def test_an_engine_whose_file_was_renamed_is_still_ours() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"", b'"x"'])
-async def test_what_is_no_engine_is_told(body: bytes) -> None:
-    """Something else may listen there."""
+async def test_a_server_that_is_no_engine_is_an_error(body: bytes) -> None:
+    """Another program may listen on that port."""
     with pytest.raises(TensileError, match=r"the server at http://127.* is not an engine: correct telemetry"):
         await asked(body)
 
 
-async def test_where_nobody_answers_that_is_told() -> None:
-    """With what to do."""
+async def test_an_unreachable_engine_is_an_error_with_the_remedy() -> None:
+    """The message has the URL, and advises to start or restart the engine."""
     runner, port = await serving(b"")
     await runner.cleanup()
     with pytest.raises(
@@ -116,14 +116,14 @@ BROKEN = ("nonsense: 1\n", "lowers: []\n", "guard: {maxDeletes: 2\n", "a: b: c\n
 
 
 @pytest.mark.parametrize("more", BROKEN)
-async def test_an_engine_whose_file_is_broken_tells_its_report(more: str) -> None:
-    """It goes on with the last good file, and its report says what it refused."""
+async def test_the_report_is_returned_although_the_topology_file_is_invalid(more: str) -> None:
+    """The engine continues with the last valid file, and its report has the error of the rejected one."""
     told = StatusReport("demo", accepted(bad()), (row(),)).document()
     assert await asked(orjson.dumps(told), more=more) == told
 
 
-async def test_an_engine_whose_file_is_broken_json_is_found() -> None:
-    """Its one line has the address too."""
+async def test_the_telemetry_address_is_found_in_an_invalid_json_file() -> None:
+    """A JSON file has the address too, although it is a single line."""
     told = orjson.dumps(StatusReport("demo", accepted(bad()), (row(),)).document())
     runner, port = await serving(told)
     file = {**yaml.safe_load(file_of(port)), "nonsense": 1}
@@ -133,7 +133,7 @@ async def test_an_engine_whose_file_is_broken_json_is_found() -> None:
         await runner.cleanup()
 
 
-async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> None:
+async def test_an_invalid_file_that_the_engine_did_not_reject_is_reported() -> None:
     """The engine may follow another file."""
     runner, port = await serving(orjson.dumps(StatusReport("demo", accepted(), (row(),)).document()))
     answer = await _ask_engine(file_of(port, more=BROKEN[0]), "f")
@@ -141,8 +141,8 @@ async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> No
     assert answer.trouble.startswith("f:5:1: nonsense: unknown key; ")
 
 
-async def test_a_broken_file_and_nobody_who_answers() -> None:
-    """The errors of the file come first. They may hide the telemetry address, so no advice is to start an engine."""
+async def test_the_errors_of_an_invalid_file_come_first_if_no_engine_responds() -> None:
+    """They may hide the telemetry address, so the message does not advise to start an engine."""
     runner, port = await serving(b"")
     await runner.cleanup()
     with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno status from http://127.0.0.1:{port}/"):
@@ -150,7 +150,7 @@ async def test_a_broken_file_and_nobody_who_answers() -> None:
 
 
 class Upper(DryRunCluster):
-    """An upper cluster in which an engine has told of itself."""
+    """An upper cluster in which an engine has written its status."""
 
     def __init__(self) -> None:
         super().__init__(UPPER, now=lambda: NOW)
@@ -166,7 +166,7 @@ class Upper(DryRunCluster):
         await self.create(ref, made.create)
 
     def node(self, name: str, renewed: float) -> None:
-        """Create a virtual node whose lease was renewed so many seconds ago."""
+        """Create a virtual node whose lease was renewed this many seconds ago."""
         self.place(NODE, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "90", "hugepages-2Mi": "0"}}})
         time = (NOW - timedelta(seconds=renewed)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         lease: Manifest = {"metadata": {"name": name, "namespace": LEASE_NAMESPACE}, "spec": {"renewTime": time}}
@@ -174,12 +174,12 @@ class Upper(DryRunCluster):
 
 
 async def answer(upper: Upper, uid: str = UID) -> tuple[dict[str, Any], str]:
-    """Ask by way of the ConfigMap."""
+    """Return the status that is read from the ConfigMap, and the problem."""
     return await _answer(upper, PLACE, uid, lambda: NOW)
 
 
-async def test_the_status_and_the_nodes_are_put_together() -> None:
-    """The nodes say what is advertised."""
+async def test_the_document_combines_the_status_config_map_with_the_virtual_nodes() -> None:
+    """The advertised resources are those in the allocatable of the nodes."""
     upper = Upper()
     report = StatusReport("demo", accepted(), (row(), row("lower-b")))
     await upper.tell(report)
@@ -191,8 +191,8 @@ async def test_the_status_and_the_nodes_are_put_together() -> None:
     assert (document, trouble) == (expected, "")
 
 
-async def test_leases_that_nobody_renews_mean_that_no_engine_runs() -> None:
-    """One that is renewed is enough; without lowers nothing can be said."""
+async def test_a_problem_is_reported_if_no_lease_of_the_nodes_is_renewed() -> None:
+    """One renewed lease is enough, and without lowers no conclusion is possible."""
     upper = Upper()
     await upper.tell(StatusReport("demo", accepted(), (row(), row("lower-b"))))
     upper.node("node-lower-a", LEASE_SECONDS + 1)
@@ -204,8 +204,8 @@ async def test_leases_that_nobody_renews_mean_that_no_engine_runs() -> None:
     assert (await answer(alone))[1] == ""
 
 
-async def test_where_no_engine_has_told_that_is_said() -> None:
-    """Neither there nor in another's ConfigMap of that name."""
+async def test_a_missing_status_config_map_or_one_of_another_owner_is_an_error() -> None:
+    """The error for a missing one has the command that runs an engine."""
     upper = Upper()
     with pytest.raises(TensileError, match=r"ConfigMap ops/topo-status does not exist: .* run --configmap ops/topo`"):
         await answer(upper)
@@ -214,13 +214,13 @@ async def test_where_no_engine_has_told_that_is_said() -> None:
         await answer(upper, "22222222-upper")
 
 
-async def test_a_status_is_asked_for_again_after_an_error() -> None:
-    """What is followed never ends by itself, and each question is followed by a pause."""
+async def test_following_a_status_continues_after_an_error() -> None:
+    """It never ends by itself, and pauses after each request."""
     found: list[StatusAnswer | TensileError] = [StatusAnswer({"n": 1}), TensileError("gone"), StatusAnswer({"n": 2})]
     seen: list[object] = []
 
     async def ask() -> StatusAnswer:
-        """Return or raise the next one."""
+        """Return or raise the next result."""
         one = found.pop(0)
         seen.append("asked")
         if isinstance(one, TensileError):
@@ -228,7 +228,7 @@ async def test_a_status_is_asked_for_again_after_an_error() -> None:
         return one
 
     async def pause() -> None:
-        """Note it."""
+        """Record the pause."""
         seen.append("paused")
 
     await _taken(ask, pause, 3, seen)
@@ -255,8 +255,8 @@ async def _taken(
                 break
 
 
-async def test_an_engine_is_followed_by_the_file_as_it_is_now() -> None:
-    """The file is read again, and an error in it is an update like others."""
+async def test_following_an_engine_reads_the_file_again_for_each_update() -> None:
+    """An error that follows from the file is an update like any other."""
     runner, port = await serving(orjson.dumps(StatusReport("demo", accepted(), (row(),)).document()))
     files = [file_of(port, "other"), file_of(port)]
     try:
@@ -270,4 +270,4 @@ async def test_an_engine_is_followed_by_the_file_as_it_is_now() -> None:
 
 
 async def at_once() -> None:
-    """Pause for no time at all."""
+    """Pause for no time."""

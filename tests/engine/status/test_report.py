@@ -1,4 +1,4 @@
-"""The whole picture in its two written forms, and back again."""
+"""Tests of the report of an engine as JSON and as ConfigMap data, and of reading the data back."""
 
 import orjson
 import pytest
@@ -9,12 +9,12 @@ from tensile.errors import TensileError
 
 
 def report(*lowers: object) -> StatusReport:
-    """Make a report of a topology in force."""
+    """Return a report of an active topology."""
     return StatusReport(TOPOLOGY.name, accepted(), tuple(lowers))  # type: ignore[arg-type]
 
 
-def test_the_json_has_all_of_it() -> None:
-    """With the version of its form."""
+def test_the_json_document_has_every_field_of_the_report() -> None:
+    """It has the version of its format too."""
     found = report(row()).document()
     assert list(found) == ["formatVersion", "topology", "waits", "leader", "state", "accepted", "lowers"]
     assert (found["formatVersion"], found["topology"], found["waits"]) == ("1.5", "demo", "")
@@ -37,16 +37,16 @@ def test_the_json_has_all_of_it() -> None:
     ]
 
 
-def test_what_is_waited_for_is_said() -> None:
-    """And lowers of which nothing is known yet are not taken for none."""
+def test_the_document_states_what_the_engine_waits_for() -> None:
+    """Lowers whose state is not known yet are reported as such, and not as an empty list."""
     assert StatusReport("demo", accepted(), None).document()["waits"] == (
         "the state of some lower clusters is not known yet"
     )
     assert StatusReport("demo", accepted(), (), "the upper cluster").document()["waits"] == "the upper cluster"
 
 
-def test_the_config_map_has_a_word_and_json() -> None:
-    """So that `kubectl wait` can look at it, and programs and people can read it."""
+def test_the_config_map_has_the_state_as_a_word_and_the_rest_as_json() -> None:
+    """`kubectl wait` can thus check the state, and programs and users can read the rest."""
     data = report(row()).data()
     assert (data["state"], data["topology"]) == ("Accepted", "demo")
     assert orjson.loads(data["accepted"]) == accepted().document()["accepted"]
@@ -54,21 +54,21 @@ def test_the_config_map_has_a_word_and_json() -> None:
     assert "rejected" not in data
 
 
-def test_the_config_map_has_no_lowers_while_none_are_known() -> None:
-    """What was told before stays."""
+def test_the_config_map_data_has_no_lowers_key_while_no_lowers_are_known() -> None:
+    """The lowers that were written before thus stay in the ConfigMap."""
     assert "lowers" not in StatusReport("", TopologyStatus(), None).data()
 
 
 @pytest.mark.parametrize("before", [1, 5, 61, 3599])
-def test_the_config_map_changes_no_more_than_what_it_says(before: int) -> None:
-    """What a node offers moves all the time, and the seconds of an outage do."""
+def test_the_config_map_data_ignores_advertised_resources_and_small_changes_of_lag(before: int) -> None:
+    """Both change all the time, and each change would cause a write."""
     first = report(row(lag=before)).data()
     later = report(row(lag=before + 1 if before % 60 else before, advertised={"cpu": "1"})).data()
     assert (first == later) is (before != 3599)
 
 
-def test_what_was_written_can_be_read_back() -> None:
-    """With nothing advertised, which the nodes say."""
+def test_config_map_data_is_read_back_as_the_same_document() -> None:
+    """The advertised resources are empty, because they are read from the virtual nodes."""
     whole = StatusReport("demo", accepted(bad()), (row(), row("lower-b", lag=60, reachable=False)))
     expected = whole.document()
     for one in expected["lowers"]:
@@ -79,13 +79,13 @@ def test_what_was_written_can_be_read_back() -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"state": "Accepted"}, {"state": "x", "topology": "y", "lowers": "{"}, {"lowers": "1", "topology": ""}]
 )
-def test_what_somebody_else_wrote_is_refused(data: dict[str, str]) -> None:
-    """By its place, without a traceback."""
+def test_invalid_config_map_data_is_refused_with_the_name_of_the_config_map(data: dict[str, str]) -> None:
+    """Data that this version did not write raises a TensileError."""
     with pytest.raises(TensileError, match="ConfigMap ops/topo-status: not written by this version of tensile"):
         read_data(data, "ConfigMap ops/topo-status")
 
 
-def test_a_topology_that_was_never_in_force_is_left_out_of_the_config_map() -> None:
-    """As is how the lowers are: an engine that does not start knows neither."""
+def test_the_data_has_no_topology_and_no_lowers_if_no_topology_was_ever_active() -> None:
+    """An engine that does not start knows neither."""
     found = StatusReport("", TopologyStatus().after(bad(), NOW)).data()
     assert (sorted(found), found["state"]) == (["rejected", "state"], "Rejected")

@@ -1,4 +1,4 @@
-"""One row for each lower cluster, out of the world."""
+"""Tests of the row for each lower cluster in the status report."""
 
 from collections.abc import Callable
 
@@ -14,14 +14,14 @@ from tensile.reconcile.world import Key, Problem, World
 
 
 def node(name: str, *, ready: bool = True, cpu: str = "32") -> Manifest:
-    """Make a lower node."""
+    """Return a Node of a lower cluster."""
     condition = {"type": "Ready", "status": str(ready)}
     allocatable = {"cpu": cpu, "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"}
     return {**thing("Node", name, ""), "status": {"allocatable": allocatable, "conditions": [condition]}}
 
 
 def standing() -> World:
-    """Make two lowers, the first with nodes, a virtual node and pods."""
+    """Create a world with two lowers, the first of which has nodes, a virtual node and pods."""
     here = world()
     put(here.lowers[A].nodes, node("n1"), node("n2"), node("n3", ready=False))
     raised(here)
@@ -34,8 +34,8 @@ def first(here: World, **troubles: str) -> LowerRow:
     return rows(here, troubles)[0]
 
 
-def test_a_lower_that_is_well_has_all_in_its_row() -> None:
-    """What its node offers, what its nodes have, and the pods that are bound to it."""
+def test_the_row_of_a_healthy_lower_has_every_value() -> None:
+    """It has the resources of its virtual node and of its real nodes, and the number of pods that are bound to it."""
     assert first(standing()) == LowerRow(
         name=A,
         node=A,
@@ -50,8 +50,8 @@ def test_a_lower_that_is_well_has_all_in_its_row() -> None:
     )
 
 
-def test_a_cordoned_node_does_not_count_as_ready() -> None:
-    """No pod can start on it; without a list of nodes nothing is counted."""
+def test_a_cordoned_node_of_a_lower_does_not_count_as_ready() -> None:
+    """No pod can start on it. Without a complete list of nodes, none are counted."""
     here = standing()
     put(here.lowers[A].nodes, {**node("n1"), "spec": {"unschedulable": True}})
     assert first(here).nodes == {"ready": 1, "total": 3}
@@ -59,37 +59,37 @@ def test_a_cordoned_node_does_not_count_as_ready() -> None:
     assert first(here).nodes == {}
 
 
-def test_there_is_a_row_for_every_lower() -> None:
-    """In the order of the topology; without a node nothing is advertised."""
+def test_every_lower_has_a_row_in_the_order_of_the_topology() -> None:
+    """A lower without a virtual node has no advertised resources."""
     found = rows(standing(), {})
     assert [one.name for one in found] == [A, B]
     assert (found[1].advertised, found[1].pods) == ({}, 0)
 
 
 @pytest.mark.parametrize(("silent", "reachable", "lag"), [(0.0, True, 0), (9.9, True, 9), (10.1, False, 10)])
-def test_lag_is_how_long_it_has_not_answered(silent: float, lag: int, *, reachable: bool) -> None:
-    """A moment's silence is none yet."""
+def test_lag_is_the_time_for_which_a_lower_has_not_responded(silent: float, lag: int, *, reachable: bool) -> None:
+    """A lower is reachable until that time exceeds ten seconds."""
     here = standing()
     here.lowers[A].unreachable_seconds = silent
     assert (first(here).reachable, first(here).lag) == (reachable, lag)
 
 
-def test_one_that_never_answered_is_not_reachable() -> None:
-    """However short the time."""
+def test_a_lower_that_never_responded_is_not_reachable() -> None:
+    """Its version is not known yet, however short the time."""
     here = standing()
     here.lowers[A].version = ""
     assert first(here).reachable is False
 
 
-def test_without_a_list_of_nodes_what_it_has_is_not_known() -> None:
-    """That is not the same as nothing."""
+def test_the_real_resources_of_a_lower_are_unknown_without_a_list_of_its_nodes() -> None:
+    """The message states that not all its objects are listed yet."""
     here = standing()
     here.lowers[A].nodes.mark_stale()
     assert (first(here).real, first(here).message) == ({}, "not all its objects are listed yet")
 
 
-def test_what_is_wrong_is_said_the_gravest_first() -> None:
-    """Credentials, then the connection, then what is left of the topology."""
+def test_the_message_of_a_row_is_the_most_severe_problem() -> None:
+    """Credentials come before the connection, and that before a lower that has left the topology."""
     here = standing()
     lower = here.lowers[A]
     lower.in_topology = False
@@ -121,8 +121,8 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     assert first(here).reachable is False
 
 
-def test_what_the_guard_blocks_is_told() -> None:
-    """It is no state of the connection, so it comes after what is wrong with that; it is not counted as an object."""
+def test_deletions_that_the_guard_blocks_are_the_message_of_a_row() -> None:
+    """A problem of the connection is reported first, and the deletions are not counted as blocked objects."""
     here = standing()
     here.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "40 pods are gone")
     assert (first(here).message, first(here).blocked) == ("40 pods are gone", 0)
@@ -130,16 +130,16 @@ def test_what_the_guard_blocks_is_told() -> None:
     assert first(here).message == "the Secret is gone"
 
 
-def test_blocked_objects_are_counted_by_lower() -> None:
-    """Why each is blocked is in the plan and on the object."""
+def test_blocked_objects_are_counted_for_each_lower() -> None:
+    """The reasons are in the plan and on the objects."""
     here = standing()
     for lower, name in ((A, "web-0"), (A, "web-1"), ("elsewhere", "web-2")):
         here.problems[Key("pods", lower, "shop", name)] = Problem("NameConflict", "taken")
     assert (first(here).blocked, first(here).message) == (2, "")
 
 
-def test_how_lowers_are_is_known_when_each_has_answered_or_will_not() -> None:
-    """A start is no news of them."""
+def test_the_state_of_the_lowers_is_known_once_each_is_listed_or_has_failed() -> None:
+    """A lower that has not responded yet, or whose pods are not listed yet, is neither."""
     here = standing()
     assert are_known(here)
     lower = here.lowers[B]
@@ -162,13 +162,13 @@ def test_how_lowers_are_is_known_when_each_has_answered_or_will_not() -> None:
     ("lag", "told"),
     [(0, 0), (9, 0), (10, 10), (19, 10), (25, 20), (30, 30), (59, 30), (60, 60), (119, 60), (125, 120), (3601, 3600)],
 )
-def test_a_lag_that_is_written_grows_in_steps(lag: int, told: int) -> None:
-    """A cluster that is away for an hour is worth a write a minute."""
+def test_the_lag_in_the_status_config_map_grows_in_steps(lag: int, told: int) -> None:
+    """An unreachable cluster thus causes at most one write a minute after the first minute."""
     assert coarse(row(lag=lag)).lag == told
 
 
-def test_only_what_people_ask_for_is_told_of_a_node() -> None:
-    """And nothing of one that offers nothing."""
+def test_amounts_are_cpu_memory_and_pods_of_a_node() -> None:
+    """Other resources are left out, and a node without allocatable has no amounts."""
     assert amounts(node("n1")) == {"cpu": "32", "memory": "64Gi", "pods": "110"}
     assert amounts({}) == {}
 
@@ -177,17 +177,17 @@ Change = Callable[[World], object]
 
 
 def having(**fields: object) -> Change:
-    """Return what sets fields of the first lower."""
+    """Return a change that sets fields of the first lower."""
     return lambda here: [setattr(here.lowers[A], name, value) for name, value in fields.items()]
 
 
 def drained(here: World) -> None:
-    """Put a topology in force that drains the first lower."""
+    """Activate a topology that drains the first lower."""
     reload(here, f"name: {A}, maintenance: drain", f"name: {B}")
 
 
 def emptied(here: World) -> None:
-    """Let the last pods of a drained lower go."""
+    """Drain the first lower, and remove its last pods."""
     drained(here)
     for name in ("one", "two"):
         drop(here.lowers[A].upper_pods, name)
@@ -201,17 +201,17 @@ def cordoned(here: World) -> None:
 
 
 def without_ready_nodes(here: World) -> None:
-    """Let the nodes of the lower be not Ready."""
+    """Set the nodes of the lower to not Ready."""
     put(here.lowers[A].nodes, *(node(name, ready=False) for name in ("n1", "n2")))
 
 
 STATES: dict[str, tuple[Change, str]] = {
-    "well": (having(), "Ready"),
+    "healthy": (having(), "Ready"),
     "left the topology": (having(in_topology=False), "Leaving"),
     "left while the engine was down": (having(connected=False), "Leaving"),
     "without credentials": (having(refusal="no such file", version=""), "Error"),
-    "silent": (having(unreachable_seconds=11.0), "NoAnswer"),
-    "never heard of": (having(version=""), "Starting"),
+    "no response": (having(unreachable_seconds=11.0), "NoAnswer"),
+    "never responded": (having(version=""), "Starting"),
     "without a permission": (having(denied="list Secret: denied"), "Forbidden"),
     "without a permission from the start": (having(denied="read Namespace: denied", version=""), "Forbidden"),
     "not listed yet": (lambda here: here.lowers[A].pods.mark_stale(), "Starting"),
@@ -223,31 +223,31 @@ STATES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "state"), STATES.values(), ids=STATES)
-def test_the_state_is_one_word(change: Change, state: str) -> None:
-    """The most severe one of what is known."""
+def test_the_state_of_a_lower_is_one_word_for_its_most_severe_problem(change: Change, state: str) -> None:
+    """The word is Ready if there is no problem."""
     here = standing()
     change(here)
     assert first(here).state == state
 
 
-def test_a_lower_without_ready_nodes_says_what_to_do() -> None:
-    """Its state alone, NotReady, could be that of the virtual node."""
+def test_a_lower_without_ready_nodes_has_a_message_with_the_remedy() -> None:
+    """Its state NotReady alone could be understood as that of the virtual node."""
     here = standing()
     assert first(here).message == ""
     without_ready_nodes(here)
     assert first(here).message == "no node there is Ready and schedulable: uncordon or repair one"
 
 
-def test_a_lower_that_fails_from_the_start_is_no_longer_starting() -> None:
-    """Its connection has an error, which is more than that it was not contacted yet."""
+def test_a_lower_that_was_never_reached_is_in_error_if_its_connection_fails() -> None:
+    """A lower that was not contacted yet is still Starting."""
     here = standing()
     here.lowers[A].version = ""
     assert first(here, **{A: NOT_CONTACTED}).state == "Starting"
     assert first(here, **{A: "lower-a: read Namespace kube-system: denied"}).state == "Error"
 
 
-def test_a_lower_whose_requests_fail_is_not_ready_although_it_still_counts_as_reachable() -> None:
-    """From the first failure on; a problem of a credential that is not needed yet leaves it Ready."""
+def test_a_lower_whose_requests_fail_is_in_error_from_the_first_failure() -> None:
+    """It still counts as reachable then; a problem of a credential that is not needed yet leaves it Ready."""
     here = standing()
     assert first(here, **{A: "lower-a: cannot be read"}).state == "Ready"
     here.lowers[A].unreachable_seconds = 2.0
@@ -255,8 +255,8 @@ def test_a_lower_whose_requests_fail_is_not_ready_although_it_still_counts_as_re
     assert first(here, **{A: "lower-a: cannot connect"}).state == "Error"
 
 
-def test_a_lower_without_its_node_is_starting() -> None:
-    """The engine has not created it yet, or cannot, which is an error with its reason."""
+def test_a_lower_without_its_virtual_node_is_starting() -> None:
+    """The engine has not created the node yet; if it cannot, the state is Error with the reason."""
     here = standing()
     assert rows(here, {})[1].state == "Starting"
     here.problems[key_of(here.lowers[B])] = Problem("NameConflict", "Node lower-b belongs to topology other")

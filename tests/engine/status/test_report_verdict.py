@@ -1,4 +1,4 @@
-"""What became of the topology's text, one state after another."""
+"""Tests of the status of the topology's text, from one state to the next."""
 
 from statuskit import LATER, NOW, accepted, bad, good, waiting
 
@@ -7,27 +7,27 @@ from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import TensileError
 
 
-def test_before_the_first_text_it_is_pending() -> None:
-    """And says nothing else."""
+def test_the_state_is_pending_before_the_first_text() -> None:
+    """The document has no other field."""
     assert TopologyStatus().document() == {"state": "Pending"}
 
 
-def test_a_good_text_is_in_force_since_it_came() -> None:
-    """Told by hash, version and time."""
+def test_a_valid_text_is_accepted_with_hash_version_and_time() -> None:
+    """The time is that at which the engine read it."""
     assert TopologyStatus().after(good(), NOW).document() == {
         "state": "Accepted",
         "accepted": {"sha256": "aa", "resourceVersion": "7", "time": "2026-03-01T12:00:00Z"},
     }
 
 
-def test_a_file_has_no_version() -> None:
-    """Only a ConfigMap has."""
+def test_the_accepted_text_of_a_file_has_no_resource_version() -> None:
+    """Only a ConfigMap has one."""
     verdict = TopologyStatus().after(good()._replace(text=TopologyText(3, "aa")), NOW)
     assert verdict.document()["accepted"] == {"sha256": "aa", "time": "2026-03-01T12:00:00Z"}
 
 
-def test_a_bad_text_is_told_beside_the_last_good_one() -> None:
-    """With its words, and what stays in force untouched."""
+def test_an_invalid_text_is_reported_beside_the_last_valid_one() -> None:
+    """It is reported with its error, and the accepted text stays as it is."""
     document = accepted(bad()).document()
     assert document["state"] == "Rejected"
     assert document["accepted"] == accepted().document()["accepted"]
@@ -39,22 +39,22 @@ def test_a_bad_text_is_told_beside_the_last_good_one() -> None:
     }
 
 
-def test_a_text_that_is_gone_has_no_hash() -> None:
-    """Only words and a time."""
+def test_the_rejection_of_a_deleted_text_has_no_hash() -> None:
+    """It has only an error and a time."""
     document = accepted(TopologyUpdate(TopologyText(), error=TensileError("gone"))).document()
     assert document["rejected"] == {"error": "gone", "time": "2026-03-01T12:05:00Z"}
 
 
-def test_the_next_good_text_takes_the_bad_one_away() -> None:
-    """With the time at which it came."""
+def test_the_next_valid_text_removes_the_rejection() -> None:
+    """Its time is that at which it was read."""
     verdict = accepted(bad(), good("cc", "9"))
     assert (verdict.state, verdict.rejected) == ("Accepted", None)
     assert verdict.accepted is not None
     assert (verdict.accepted.text.sha256, verdict.accepted.time) == ("cc", LATER)
 
 
-def test_the_same_text_keeps_its_time() -> None:
-    """Put back after a bad one, or touched without a change: it was in force all the time."""
+def test_an_unchanged_valid_text_keeps_its_time() -> None:
+    """It was active all the time, even if an invalid text was in between or its version is new."""
     for readings in ((bad(), good(version="9", changed=False)), (good(version="9", changed=False),)):
         verdict = accepted(*readings)
         assert verdict.rejected is None
@@ -62,15 +62,15 @@ def test_the_same_text_keeps_its_time() -> None:
         assert (verdict.accepted.time, verdict.accepted.text.version) == (NOW, "9")
 
 
-def test_what_needs_a_restart_is_told() -> None:
-    """Until a text comes that needs none."""
+def test_changes_that_need_a_restart_are_reported() -> None:
+    """They are reported until a text without such changes is accepted."""
     verdict = accepted().after(good("cc"), LATER, ("name: a -> b: restart needed",))
     assert verdict.document()["accepted"]["restartNeeded"] == ["name: a -> b: restart needed"]
     assert "restartNeeded" not in verdict.after(good("dd"), LATER).document()["accepted"]
 
 
-def test_what_has_to_wait_is_told_as_long_as_it_does() -> None:
-    """Of the text in force, beside what needs a restart; while there is none nothing can wait."""
+def test_changes_that_wait_are_reported_while_they_wait() -> None:
+    """They are part of the accepted text, beside those that need a restart; without an accepted text, none can wait."""
     verdict = accepted().after(good("cc"), LATER, ("name: a -> b: restart needed",))
     words = "lowers[a].node.name: a -> b: waits until no pods are mirrored"
     told = verdict.pending((words,)).document()["accepted"]
@@ -80,15 +80,15 @@ def test_what_has_to_wait_is_told_as_long_as_it_does() -> None:
     assert TopologyStatus().pending((words,)) == TopologyStatus()
 
 
-def test_a_very_long_error_is_cut() -> None:
+def test_a_very_long_error_is_truncated() -> None:
     """It has to fit into a ConfigMap."""
     error = accepted(bad("x" * 2_000_000)).document()["rejected"]["error"]
     assert len(error) == 16 * 1024
     assert error.endswith("x\n...")
 
 
-def test_an_edit_that_waits_for_an_approval_is_told_beside_the_last_good_one() -> None:
-    """With how many pods it affects, the limit, what it changes and the command; nothing is in force of it."""
+def test_an_edit_that_waits_for_an_approval_is_reported_beside_the_accepted_text() -> None:
+    """It has the number of affected pods, the limit, the changes and the command, and none of it is active."""
     document = accepted().waiting(waiting()).document()
     assert document["state"] == "Pending"
     assert document["accepted"] == accepted().document()["accepted"]
@@ -104,8 +104,8 @@ def test_an_edit_that_waits_for_an_approval_is_told_beside_the_last_good_one() -
     }
 
 
-def test_the_next_text_takes_the_place_of_one_that_waits() -> None:
-    """Be it good or bad; and one that waits that of a bad one."""
+def test_the_next_text_replaces_an_edit_that_waits_for_an_approval() -> None:
+    """The next text may be valid or invalid, and an edit that waits replaces a rejection."""
     held = accepted().waiting(waiting())
     assert held.after(good("cc", "9"), LATER).approval is None
     assert held.after(bad(), LATER).approval is None

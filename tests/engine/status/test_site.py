@@ -1,4 +1,4 @@
-"""How the status page is served: to whom, how often it is rendered, and what is made of a form."""
+"""Tests of the server of the status page: its access rules, how often it renders, and the topology form."""
 
 import asyncio
 import hashlib
@@ -42,27 +42,27 @@ lowers:
 
 @pytest.fixture
 def stage() -> Stage:
-    """A world of two lowers with six pods."""
+    """Return a world of two lowers with six pods."""
     return Stage(populated())
 
 
 @pytest_asyncio.fixture
 async def url(stage: Stage) -> AsyncIterator[str]:
-    """The address of its status page."""
+    """Return the address of its status page."""
     async with serving(stage.source()) as address:
         yield address
 
 
 @pytest_asyncio.fixture
 async def client(url: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client of it, for which a response comes soon or never."""
+    """Return a client of the page, whose requests time out after 30 seconds."""
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(url, timeout=timeout) as session:
         yield session
 
 
 async def event(answer: aiohttp.ClientResponse) -> str:
-    """Read the next event."""
+    """Return the next event of a stream."""
     async for line in answer.content:
         if line.startswith(b"data: "):
             found: str = orjson.loads(line.removeprefix(b"data: "))
@@ -71,8 +71,10 @@ async def event(answer: aiohttp.ClientResponse) -> str:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_page_runs_nothing_but_its_own_script(client: aiohttp.ClientSession, path: str) -> None:
-    """By hashes that are those of its style and script; it names no other host, and has no inline style or handler."""
+async def test_the_content_security_policy_only_permits_the_pages_own_style_and_script(
+    client: aiohttp.ClientSession, path: str
+) -> None:
+    """It has their hashes, and the page has no other host, no inline style and no inline handler."""
     async with client.get(path) as answer:
         text, policy = await answer.text(), answer.headers["Content-Security-Policy"]
     assert (answer.status, answer.content_type) == (200, "text/html")
@@ -87,12 +89,12 @@ async def test_a_page_runs_nothing_but_its_own_script(client: aiohttp.ClientSess
 
 
 def sha256(text: str) -> str:
-    """Return a hash as a Content-Security-Policy has it."""
+    """Return a hash in the form of a Content-Security-Policy."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-async def test_every_link_leads_to_a_page(client: aiohttp.ClientSession) -> None:
-    """From the overview on, and from each page that it leads to."""
+async def test_every_link_leads_to_an_existing_page(client: aiohttp.ClientSession) -> None:
+    """All links are followed, starting at the overview."""
     seen, left = set(), ["/"]
     while left:
         path = left.pop()
@@ -105,15 +107,15 @@ async def test_every_link_leads_to_a_page(client: aiohttp.ClientSession) -> None
 
 
 @pytest.mark.parametrize("path", ["/lowers/x", "/lowers", "/lowers/a/b", "/pods/a", "/pods/team-0/x", "/pods/a/b/c"])
-async def test_what_is_not_there_is_not_found(client: aiohttp.ClientSession, path: str) -> None:
-    """As a page, since a browser shows it."""
+async def test_an_unknown_path_returns_404_as_a_page(client: aiohttp.ClientSession, path: str) -> None:
+    """A browser shows it to the user."""
     async with client.get(path) as answer:
         assert (answer.status, answer.content_type) == (404, "text/html")
         assert "Not found" in await answer.text()
 
 
-async def test_a_name_with_any_character_is_found(client: aiohttp.ClientSession, stage: Stage) -> None:
-    """Also with those that separate parts of an address."""
+async def test_a_pod_name_with_url_delimiters_is_found(client: aiohttp.ClientSession, stage: Stage) -> None:
+    """The link in the search result leads to the page of that pod."""
     put(stage.world.lowers["lower-00"].upper_pods, requesting("a/b?c#d%2F&e", "shop", "lower-00"))
     async with client.get("/search?q=b%3Fc") as answer:
         (link,) = (one for one in Shown(await answer.text()).links if one.startswith("/pods/"))
@@ -121,8 +123,8 @@ async def test_a_name_with_any_character_is_found(client: aiohttp.ClientSession,
         assert "Pod shop/a/b?c#d%2F&e" in Shown(await answer.text()).text
 
 
-async def test_what_changes_is_sent_soon_and_nothing_else(client: aiohttp.ClientSession, stage: Stage) -> None:
-    """The first event has the present content, the next one comes with the next change, within a second."""
+async def test_each_change_is_sent_to_viewers_as_an_event(client: aiohttp.ClientSession, stage: Stage) -> None:
+    """The first event has the present content, and the next one follows the next change."""
     async with client.get("/events") as answer:
         assert answer.content_type == "text/event-stream"
         assert await event(answer) == content(stage.view(ResourceUsage()))
@@ -130,10 +132,10 @@ async def test_what_changes_is_sent_soon_and_nothing_else(client: aiohttp.Client
         assert "4 pods" in await event(answer)
 
 
-async def test_the_page_is_rendered_once_for_all_who_watch_and_not_while_nobody_does(
+async def test_the_page_is_rendered_once_for_all_viewers_and_only_after_a_change(
     client: aiohttp.ClientSession, stage: Stage
 ) -> None:
-    """About once a second during changes without end, and not at all without a change."""
+    """During constant changes, it is rendered about once a second."""
     answers = [await client.get("/events") for _ in range(10)]
     for answer in answers:
         await event(answer)
@@ -152,8 +154,8 @@ async def test_the_page_is_rendered_once_for_all_who_watch_and_not_while_nobody_
         answer.close()
 
 
-async def test_a_new_viewer_gets_the_present_content_at_once(client: aiohttp.ClientSession, stage: Stage) -> None:
-    """Also beside one for whom nothing has changed for long."""
+async def test_a_new_viewer_receives_the_present_content_at_once(client: aiohttp.ClientSession, stage: Stage) -> None:
+    """It does so too if another viewer has the content already and nothing changes."""
     async with client.get("/events") as first:
         seen = await event(first)
         async with client.get("/events") as second:
@@ -161,12 +163,12 @@ async def test_a_new_viewer_gets_the_present_content_at_once(client: aiohttp.Cli
     assert stage.views <= 2
 
 
-async def test_a_page_is_prepared_in_its_turn(stage: Stage) -> None:
-    """Also what all pages need: while one rests for what the last one cost, nothing of the next one is computed."""
+async def test_pages_are_prepared_one_at_a_time_with_rests(stage: Stage) -> None:
+    """While one request rests for the cost of the previous page, nothing of the next page is computed."""
     asked = 0
 
     def world() -> World:
-        """Take long."""
+        """Return the world after 50 milliseconds of computation."""
         nonlocal asked
         asked, began = asked + 1, time.thread_time()
         while time.thread_time() < began + 0.05:
@@ -186,10 +188,10 @@ HOSTS = [("localhost", 200), ("127.0.0.1:9095", 200), ("[::1]:80", 200), ("evil.
 
 
 @pytest.mark.parametrize(("host", "status"), HOSTS)
-async def test_a_website_whose_name_leads_here_reads_nothing(
+async def test_requests_with_a_foreign_host_header_are_forbidden(
     client: aiohttp.ClientSession, host: str, status: int
 ) -> None:
-    """A browser sends the name that it called: on a loopback address only names of this machine are answered."""
+    """A DNS name of another site can resolve to a loopback address, so only names of this machine are served."""
     for path in (*PATHS, "/events"):
         async with client.get(path, headers={"Host": host}) as answer:
             assert answer.status == status
@@ -198,8 +200,8 @@ async def test_a_website_whose_name_leads_here_reads_nothing(
         assert answer.status == status
 
 
-async def test_the_page_is_only_served_on_a_loopback_address() -> None:
-    """The port has no authentication, and in a cluster it listens on the pod's address."""
+async def test_the_status_page_is_only_served_on_a_loopback_address() -> None:
+    """The port has no authentication, and in a cluster it listens on the pod's address; /healthz is public."""
     own = own_address()
     view = PageView(StatusReport("demo", accepted(), (row(),)), leads=True)
     server = TelemetryServer("0.0.0.0", 0, Metrics(), str, dict, site=site_of(view))
@@ -215,17 +217,17 @@ async def test_the_page_is_only_served_on_a_loopback_address() -> None:
 
 
 def own_address() -> str:
-    """Return an address of this machine that is no loopback one."""
+    """Return an address of this machine that is not a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # no packet is sent: this chooses the address that the machine would use
+            probe.connect(("192.0.2.1", 9))  # no packet is sent: this selects the address that the machine would use
         except OSError:
             pytest.skip("the machine has no other address than loopback")
         return str(probe.getsockname()[0])
 
 
-async def test_names_of_pods_are_only_told_on_a_loopback_address() -> None:
-    """Also in the JSON status: on other addresses, a pending edit has neither pods nor changes."""
+async def test_the_json_status_has_pod_names_only_on_a_loopback_address() -> None:
+    """On other addresses, a pending edit has the number of affected pods, but neither their names nor the changes."""
     own, report = own_address(), StatusReport("demo", accepted().waiting(waiting()), (row(),))
     server = TelemetryServer("0.0.0.0", 0, Metrics(), str, report.document, site=site_of(PageView(report, leads=True)))
     await server.start()
@@ -238,28 +240,28 @@ async def test_names_of_pods_are_only_told_on_a_loopback_address() -> None:
     await server.close()
 
 
-async def test_the_page_is_only_read(client: aiohttp.ClientSession) -> None:
-    """There is nothing to write to but the form; HEAD of a stream ends at once."""
+async def test_only_the_form_accepts_a_post_request(client: aiohttp.ClientSession) -> None:
+    """Other methods return 405, and HEAD of the event stream ends at once."""
     for path in (*PATHS[:-1], "/events"):
         assert (await client.post(path)).status == 405
         assert (await client.head(path)).status == 200
     assert (await client.put("/topology")).status == 405
 
 
-# The form.
+# Tests of the topology form.
 
 
 async def sent(client: aiohttp.ClientSession, url: str, topology: str, **headers: str) -> tuple[int, str]:
-    """Send the form as a browser does, and return status and text of the page."""
+    """Send the form as a browser does, and return the status and the text of the page."""
     given = {"Origin": url, **headers}
     async with client.post("/topology", data={"topology": topology}, headers=given) as answer:
         return answer.status, Shown(await answer.text()).text if answer.content_type == "text/html" else ""
 
 
-async def test_a_topology_is_compared_with_the_one_in_force(
+async def test_the_form_compares_a_topology_with_the_active_one(
     client: aiohttp.ClientSession, url: str, stage: Stage
 ) -> None:
-    """In words, with what becomes of the pods; the one in force stays, and the text is there to go on with."""
+    """The page has the differences, their effects on pods and the given text; the active topology stays."""
     before = stage.world.topology
     status, text = await sent(client, url, TOPOLOGY)
     assert status == 200
@@ -274,8 +276,8 @@ async def test_a_topology_is_compared_with_the_one_in_force(
     assert stage.world.topology is before
 
 
-async def test_a_topology_is_planned(stage: Stage) -> None:
-    """What the engine plans of the edit is on the page as text; one without a change needs no plan."""
+async def test_the_form_shows_the_plan_of_the_edit_as_text(stage: Stage) -> None:
+    """A topology without a change is not planned."""
     asked: list[str] = []
 
     async def plan(change: Edit) -> str:
@@ -293,8 +295,8 @@ async def test_a_topology_is_planned(stage: Stage) -> None:
         assert asked == []
 
 
-async def test_before_a_topology_is_in_force_nothing_is_compared() -> None:
-    """The text is only validated."""
+async def test_a_topology_is_only_validated_while_no_topology_is_active() -> None:
+    """The page states that it is not compared."""
     source = PageSource(lambda _usage: None, str, world=lambda: None)  # type: ignore[arg-type, return-value]
     given, check = await check_topology(urlencode({"topology": TOPOLOGY}).encode(), source)
     text = Shown(topology_page(given, check)).text
@@ -302,8 +304,8 @@ async def test_before_a_topology_is_in_force_nothing_is_compared() -> None:
     assert "It is not compared: no topology is in force yet." in text
 
 
-async def test_what_would_wait_is_left_out_where_it_is_not_known(stage: Stage) -> None:
-    """A replica that waits to lead knows no pods, so it cannot tell."""
+async def test_changes_that_would_wait_are_left_out_while_pods_are_not_listed(stage: Stage) -> None:
+    """They depend on the pods, which a standby for example does not know."""
     renamed = TOPOLOGY.replace("capacity:", "node: {name: other}, capacity:")
     async with serving(stage.source()) as url, aiohttp.ClientSession(url) as session:
         assert "Would wait" in (await sent(session, url, renamed))[1]
@@ -313,15 +315,15 @@ async def test_what_would_wait_is_left_out_where_it_is_not_known(stage: Stage) -
         assert "Would wait" not in text
 
 
-async def test_what_needs_a_restart_is_said_apart(client: aiohttp.ClientSession, url: str) -> None:
-    """A topology of another name, or with another address of a server."""
+async def test_changes_that_need_a_restart_are_listed_separately(client: aiohttp.ClientSession, url: str) -> None:
+    """The name of the topology is an example of such a change."""
     _, text = await sent(client, url, TOPOLOGY.replace("name: demo", "name: other"))
     assert "Needs a restart of the engine" in text
     assert "name: demo -> other" in text
 
 
-async def test_every_error_of_a_topology_is_shown(client: aiohttp.ClientSession, url: str) -> None:
-    """With its line, as `tensile validate` shows it; and what is no topology at all, too."""
+async def test_every_error_of_a_topology_is_shown_with_its_line(client: aiohttp.ClientSession, url: str) -> None:
+    """The lines are those of `tensile validate`, and a text that is no topology at all is reported as not valid too."""
     _, text = await sent(client, url, TOPOLOGY + "lowerz: 1\nmaintenance: 2\n")
     assert "Not valid:" in text
     assert "topology:6:1: lowerz" in text
@@ -331,27 +333,27 @@ async def test_every_error_of_a_topology_is_shown(client: aiohttp.ClientSession,
         assert (status, "Not valid:" in text) == (200, True)
 
 
-async def test_before_there_is_a_world_a_topology_is_only_validated(stage: Stage) -> None:
-    """There is nothing to compare it with."""
+async def test_a_topology_is_only_validated_while_the_engine_has_no_world(stage: Stage) -> None:
+    """No active topology exists to compare it with."""
     async with serving(stage.source(world=lambda: None)) as url, aiohttp.ClientSession(url) as session:
         assert "Valid." in (await sent(session, url, TOPOLOGY))[1]
         assert "Not valid:" in (await sent(session, url, "x"))[1]
 
 
-async def test_paths_are_wrong_in_a_topology_of_a_configmap(stage: Stage) -> None:
-    """As they are when the engine reads it."""
+async def test_paths_are_invalid_in_a_topology_of_a_config_map(stage: Stage) -> None:
+    """The error is the same as when the engine reads such a ConfigMap."""
     async with serving(stage.source(in_configmap=True)) as url, aiohttp.ClientSession(url) as session:
         assert "kubeconfigSecret" in (await sent(session, url, TOPOLOGY))[1]
 
 
 @pytest.mark.parametrize("origin", ["", "null", "http://evil.example.com", "https://127.0.0.1", "http://127.0.0.1:1"])
-async def test_a_form_of_another_site_is_refused(client: aiohttp.ClientSession, url: str, origin: str) -> None:
-    """A browser says which site has sent it."""
+async def test_a_form_from_another_origin_is_forbidden(client: aiohttp.ClientSession, url: str, origin: str) -> None:
+    """The Origin header of a browser names the site that sent the form."""
     assert (await sent(client, url, TOPOLOGY, Origin=origin))[0] == 403
 
 
-async def test_what_is_no_form_is_refused(client: aiohttp.ClientSession, url: str) -> None:
-    """By its media type, by its encoding and by its size; a large one is not even read."""
+async def test_an_invalid_form_is_refused(client: aiohttp.ClientSession, url: str) -> None:
+    """Its media type, its encoding or its size can be wrong, and a very large body is not read."""
     own = {"Origin": url}
     async with client.post("/topology", data=b"topology=x", headers={**own, "Content-Type": "text/plain"}) as answer:
         assert answer.status == 403
@@ -364,12 +366,12 @@ async def test_what_is_no_form_is_refused(client: aiohttp.ClientSession, url: st
         assert answer.status == 413
 
 
-async def test_few_forms_wait_and_none_whose_sender_is_gone(stage: Stage) -> None:
-    """A further one gets 503 with Retry-After. A form whose client has disconnected is not checked."""
+async def test_few_forms_are_queued_and_none_of_a_disconnected_client(stage: Stage) -> None:
+    """A further form returns 503 with Retry-After, and a form of a disconnected client is not checked."""
     begun, free, asked = asyncio.Event(), asyncio.Event(), 0
 
     async def plan(_change: Edit) -> str:
-        """Wait."""
+        """Wait, and return a plan."""
         nonlocal asked
         asked += 1
         begun.set()
@@ -392,10 +394,10 @@ async def test_few_forms_wait_and_none_whose_sender_is_gone(stage: Stage) -> Non
     assert asked == 2
 
 
-async def test_the_event_loop_goes_on_while_a_large_topology_is_checked(
+async def test_other_requests_are_served_while_a_large_topology_is_checked(
     client: aiohttp.ClientSession, url: str
 ) -> None:
-    """It is checked in a thread: others are answered meanwhile."""
+    """It is checked in a thread."""
     lowers = "".join(f"- {{name: lower-{n}, kubeconfig: k/{n}}}\n" for n in range(400))
     head = TOPOLOGY.partition("- {")[0]
     checking = asyncio.create_task(sent(client, url, head + lowers))

@@ -1,4 +1,4 @@
-"""What the tests of the kubelet API share: certificates, the engine's event loop, and a lab that notices leaks."""
+"""Shared fixtures of the kubelet API tests: certificates, the engine's event loop, and a lab that detects leaks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -18,19 +18,19 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config,
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every asynchronous test here on uvloop, as the engine runs: its TLS is not the code of asyncio's own loop."""
+    """Run every asynchronous test here on uvloop, as the engine does, because its TLS code is not asyncio's own."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Make the authorities and identities once for the whole run."""
+    """Create the certificate authorities and identities once for the whole run."""
     return Pki(tmp_path_factory.mktemp("pki"))
 
 
 @pytest.fixture
 async def lab(pki: Pki) -> AsyncIterator[Lab]:
-    """Serve one virtual node before a scripted lower; afterwards no task and no descriptor may be left."""
+    """Serve one virtual node with a scripted lower cluster; afterwards no task and no file descriptor may be left."""
     async with leak_watch():
         laboratory = Lab(pki)
         async with laboratory:
@@ -39,7 +39,7 @@ async def lab(pki: Pki) -> AsyncIterator[Lab]:
 
 @pytest.fixture(scope="module")
 def twins(sandbox: "Sandbox") -> Iterator[Twins]:
-    """Two upper pods and their twin below, in clusters whose apiservers verify kubelets."""
+    """Create two upper pods and their lower pods, in clusters whose apiservers verify kubelets."""
     made = Twins(sandbox)
     made.create()
     yield made

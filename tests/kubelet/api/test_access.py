@@ -1,4 +1,4 @@
-"""Strangers and friends at the door of a real server: who gets which answer, and that nothing reaches the lower."""
+"""Tests of access to a real server: which caller gets which answer, and that no refused request reaches the lower."""
 
 import asyncio
 import ssl
@@ -17,13 +17,13 @@ ROBOT = {"username": "robot", "groups": ["system:authenticated"]}
 
 
 def refused(lab: Lab) -> bool:
-    """Report whether nothing reached the lower."""
+    """Report whether nothing reached the lower cluster."""
     return lab.lower.heads == []
 
 
 @pytest.mark.parametrize("first", ROUTES)
-async def test_strangers_get_401_everywhere(lab: Lab, first: str) -> None:
-    """Without certificate and token every path, there or not, is the same 401, and nobody is asked."""
+async def test_requests_without_credentials_get_401_on_every_path(lab: Lab, first: str) -> None:
+    """Without a certificate or token every path, known or not, gets the same 401, and no review is requested."""
     answer = await lab.ask(None, first, *UPGRADE)
     assert (answer.status, answer.body) == (401, b"Unauthorized")
     assert refused(lab)
@@ -31,16 +31,16 @@ async def test_strangers_get_401_everywhere(lab: Lab, first: str) -> None:
 
 
 @pytest.mark.parametrize("first", ROUTES)
-async def test_without_rights_it_is_403_everywhere(lab: Lab, first: str) -> None:
-    """A certificate of the right authority whose user has no rights is 403, whether the path exists or not."""
+async def test_a_user_without_rights_gets_403_on_every_path(lab: Lab, first: str) -> None:
+    """A certificate of the right CA whose user has no rights gets 403, whether the path exists or not."""
     answer = await lab.ask(lab.pki.powerless, first, *UPGRADE)
     assert answer.status == 403
     assert b"nobody-special" in answer.body
     assert refused(lab)
 
 
-async def test_the_apiserver_gets_in(lab: Lab) -> None:
-    """The certificate with the right is served, and the review names its user, groups and our node."""
+async def test_the_apiservers_certificate_is_served(lab: Lab) -> None:
+    """A certificate whose user has the right is served, and the review contains its user, groups and this node."""
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).body == b"ok"
     first = lab.upper.reviews("SubjectAccessReview")[0]
     assert first["user"] == "kube-apiserver"
@@ -48,8 +48,8 @@ async def test_the_apiserver_gets_in(lab: Lab) -> None:
     assert first["resourceAttributes"]["name"] == NODE
 
 
-async def test_a_token_gets_in(lab: Lab) -> None:
-    """A token of a user with the right is served without a certificate; a bad one is 401, and never shown again."""
+async def test_a_token_with_the_right_is_served_without_a_certificate(lab: Lab) -> None:
+    """A token is served by its user's rights, an invalid one gets 401, and neither appears in the log."""
     lab.upper.tokens["good"] = ROBOT
     lab.upper.permit("robot", "get", "pods")
     assert (await lab.ask(None, "GET /pods", "Authorization: Bearer good")).status == 200
@@ -61,8 +61,8 @@ async def test_a_token_gets_in(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("first", [LOGS, EXEC, "GET /pods"])
-async def test_an_upper_that_does_not_answer_lets_nobody_in(lab: Lab, first: str) -> None:
-    """While reviews fail, a good certificate and a token are both 503."""
+async def test_requests_get_503_while_reviews_fail(lab: Lab, first: str) -> None:
+    """While reviews fail, a valid certificate and a token both get 503."""
     lab.upper.failing = Unreachable("gone")
     assert (await lab.ask(lab.pki.apiserver, first, *UPGRADE)).status == 503
     assert (await lab.ask(None, first, "Authorization: Bearer good", *UPGRADE)).status == 503
@@ -70,8 +70,8 @@ async def test_an_upper_that_does_not_answer_lets_nobody_in(lab: Lab, first: str
 
 
 @pytest.mark.parametrize("first", [LOGS, EXEC, "GET /healthz"])
-async def test_without_an_authority_nobody_gets_in(pki: Pki, first: str) -> None:
-    """As long as no authority of callers is known, certificates and tokens alike are 401."""
+async def test_requests_get_401_if_no_client_ca_is_known(pki: Pki, first: str) -> None:
+    """As long as no client CA is known, certificates and tokens both get 401."""
     async with leak_watch(), Lab(pki) as lab:
         lab.client_authority = ""
         lab.upper.tokens["good"] = ROBOT
@@ -80,8 +80,8 @@ async def test_without_an_authority_nobody_gets_in(pki: Pki, first: str) -> None
         assert refused(lab)
 
 
-async def test_a_new_authority_counts_at_the_next_connection(lab: Lab) -> None:
-    """When the authority changes, certificates of the old one fail and those of the new one pass, without a restart."""
+async def test_a_new_client_ca_applies_from_the_next_connection(lab: Lab) -> None:
+    """After a change of CA, old certificates fail and new ones are accepted, without a restart."""
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
     lab.client_authority = lab.pki.others.pem
     lab.time += 60
@@ -91,8 +91,8 @@ async def test_a_new_authority_counts_at_the_next_connection(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_reading_rights_do_not_run_commands(lab: Lab, method: str) -> None:
-    """With `get nodes/proxy` logs are served and exec is 403, by GET and by POST."""
+async def test_a_user_with_get_nodes_proxy_cannot_exec(lab: Lab, method: str) -> None:
+    """With `get nodes/proxy` logs are served, and exec gets 403, by GET and by POST."""
     lab.upper.permit("nobody-special", "get", "proxy")
     lab.lower.script = answering("200 OK", b"line\n")
     assert (await lab.ask(lab.pki.powerless, LOGS)).status == 200
@@ -102,8 +102,8 @@ async def test_reading_rights_do_not_run_commands(lab: Lab, method: str) -> None
     assert len(lab.lower.heads) == 1
 
 
-async def test_a_right_on_one_node_is_none_on_another(lab: Lab) -> None:
-    """The node asked about is the listener's: a right on it does not open the next port."""
+async def test_a_right_on_one_node_does_not_apply_to_another_node(lab: Lab) -> None:
+    """The review is for the node of the listener, so a right on that node does not open another node's port."""
     await lab.serve("virtual-b")
     assert (await lab.ask(lab.pki.apiserver, LOGS, node="virtual-b")).status == 403
     lab.upper.permit("kube-apiserver", "get", "proxy", "virtual-b")
@@ -123,16 +123,18 @@ async def test_a_right_on_one_node_is_none_on_another(lab: Lab) -> None:
         ("POST /exec/shop/web/main?output=1", 400),
     ],
 )
-async def test_what_is_not_there_is_said_to_friends(lab: Lab, first: str, status: int) -> None:
-    """To who may ask, odd paths and pods not of this node are 404 and bad queries 400, with nothing sent down."""
+async def test_an_authorized_caller_gets_404_or_400_for_unknown_paths_and_bad_queries(
+    lab: Lab, first: str, status: int
+) -> None:
+    """Unknown paths and pods of other nodes are 404, bad queries are 400, and nothing is sent to the lower."""
     answer = await lab.ask(lab.pki.apiserver, first, *UPGRADE)
     assert answer.status == status
     assert answer.head.value("content-type").startswith("text/plain")
     assert refused(lab)
 
 
-async def test_wrong_methods_are_405(lab: Lab) -> None:
-    """A method that a route does not have is 405, and HEAD gets no body."""
+async def test_an_unsupported_method_gets_405(lab: Lab) -> None:
+    """A method that a route does not support gets 405, and the answer to HEAD has no body."""
     lab.upper.permit("kube-apiserver", "", "proxy")
     assert (await lab.ask(lab.pki.apiserver, "POST /containerLogs/shop/web/main")).status == 405
     answer = await lab.ask(lab.pki.apiserver, "HEAD /containerLogs/shop/web/main")
@@ -140,16 +142,16 @@ async def test_wrong_methods_are_405(lab: Lab) -> None:
     assert refused(lab)
 
 
-async def test_an_exec_without_upgrade_is_400(lab: Lab) -> None:
-    """An exec that does not ask for an upgrade is told to."""
+async def test_an_exec_without_upgrade_gets_400(lab: Lab) -> None:
+    """The answer to an exec that requests no upgrade reads "Upgrade request required"."""
     answer = await lab.ask(lab.pki.apiserver, EXEC)
     assert (answer.status, answer.body[:24]) == (400, b"Upgrade request required")
     assert refused(lab)
 
 
 @pytest.mark.parametrize("path", ["/pods", "/pods/"])
-async def test_pods_are_listed(lab: Lab, path: str) -> None:
-    """The node's pods are given as the backend lists them, as JSON."""
+async def test_pods_are_listed_as_json(lab: Lab, path: str) -> None:
+    """The node's pods are returned as JSON, exactly as the backend lists them."""
     answer = await lab.ask(lab.pki.apiserver, f"GET {path}")
     assert answer.body == lab.pods.listed()
     assert answer.head.value("content-type") == "application/json"
@@ -157,8 +159,8 @@ async def test_pods_are_listed(lab: Lab, path: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [("Content-Length: 5",), ("Transfer-Encoding: chunked",)])
-async def test_a_request_with_a_body_is_400(lab: Lab, fields: tuple[str, ...]) -> None:
-    """No route takes a body, so one that is announced is refused."""
+async def test_a_request_with_a_body_gets_400(lab: Lab, fields: tuple[str, ...]) -> None:
+    """No route accepts a body, so a request that announces one is rejected."""
     assert (await lab.ask(lab.pki.apiserver, LOGS, *fields)).status == 400
     assert refused(lab)
 
@@ -167,8 +169,8 @@ async def test_a_request_with_a_body_is_400(lab: Lab, fields: tuple[str, ...]) -
     "rubbish",
     [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"],
 )
-async def test_what_is_no_http_is_400(lab: Lab, rubbish: bytes) -> None:
-    """Bytes that are no request, or one without a host, are 400 and end the connection."""
+async def test_invalid_http_gets_400_and_ends_the_connection(lab: Lab, rubbish: bytes) -> None:
+    """Bytes that are no request, or a request without a Host header, get 400 and end the connection."""
     stream = await lab.connect(None)
     await stream.send(rubbish)
     assert (await stream.head()).status == 400
@@ -176,16 +178,16 @@ async def test_what_is_no_http_is_400(lab: Lab, rubbish: bytes) -> None:
     await stream.close()
 
 
-async def test_a_head_too_large_is_431(lab: Lab) -> None:
-    """A head over the limit is 431, without waiting for its end."""
+async def test_a_head_over_the_limit_gets_431(lab: Lab) -> None:
+    """A request head over the limit gets 431 before its end has arrived."""
     stream = await lab.connect(lab.pki.apiserver)
     await stream.send(b"GET /healthz HTTP/1.1\r\nX-Large: " + b"x" * (QUICK.head + 100))
     assert (await stream.head()).status == 431
     await stream.close()
 
 
-async def test_a_long_command_passes(pki: Pki) -> None:
-    """By default a head may be nearly a mebibyte, as with Go's servers: an exec of a long script."""
+async def test_a_long_exec_command_is_forwarded(pki: Pki) -> None:
+    """With a head limit of one mebibyte, as in Go's servers, an exec of a long script reaches the lower."""
     async with leak_watch(), Lab(pki, limits=QUICK._replace(head=1024 * 1024)) as lab:
         lab.lower.script = answering("403 Forbidden", b"no")
         answer = await lab.ask(pki.apiserver, f"{EXEC}&command={'x' * 60_000}", *UPGRADE)
@@ -194,8 +196,8 @@ async def test_a_long_command_passes(pki: Pki) -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET /healthz HTTP/1.1\r\nHost: "])
-async def test_a_slow_head_is_cut_off(lab: Lab, begin: bytes) -> None:
-    """A request that does not come within its time ends the connection."""
+async def test_a_head_that_does_not_arrive_in_time_ends_the_connection(lab: Lab, begin: bytes) -> None:
+    """A connection whose request head is not complete within its time is closed without an answer."""
     stream = await lab.connect(lab.pki.apiserver)
     await stream.send(begin)
     async with asyncio.timeout(PATIENCE):
@@ -203,8 +205,8 @@ async def test_a_slow_head_is_cut_off(lab: Lab, begin: bytes) -> None:
     await stream.close()
 
 
-async def test_those_who_wait_do_not_keep_others_out_for_long(lab: Lab) -> None:
-    """Connections that say nothing make room for the next, also for one of their own address that is known."""
+async def test_idle_connections_do_not_block_the_next_caller(lab: Lab) -> None:
+    """Connections that send nothing are replaced by new ones, also for an authenticated caller of the same address."""
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
     idle = [await asyncio.open_connection("127.0.0.1", lab.server.port(NODE)) for _ in range(QUICK.waiting + 2)]
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
@@ -213,8 +215,8 @@ async def test_those_who_wait_do_not_keep_others_out_for_long(lab: Lab) -> None:
         await writer.wait_closed()
 
 
-async def test_streams_do_not_take_places_at_the_door(lab: Lab) -> None:
-    """However many streams are open, the next caller gets in."""
+async def test_open_streams_do_not_count_as_waiting_connections(lab: Lab) -> None:
+    """The next caller is served although more streams are open than connections may wait."""
     release = asyncio.Event()
 
     async def script(_head: object, stream: object) -> None:

@@ -1,4 +1,4 @@
-"""Who calls and whether it may, against a scripted upper cluster; and what a flood of questions costs that cluster."""
+"""Tests of authentication and authorization against a scripted upper cluster, and of the load that floods cause."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ GET, CREATE = RequiredAccess("get", "proxy"), RequiredAccess("create", "proxy")
 
 
 class Slow(Upper):
-    """An upper cluster that takes a few turns to answer, and counts the questions on their way."""
+    """An upper cluster that answers after a few turns of the event loop, and counts concurrent reviews."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Slow(Upper):
 
 
 class ReviewedCallers:
-    """An upper cluster that knows some tokens, and who asks it about callers; time stands until it is moved."""
+    """An authenticator and an authorizer of an upper cluster with some valid tokens, and a clock that the test sets."""
 
     def __init__(self, *tokens: str) -> None:
         self.upper = Slow()
@@ -67,18 +67,18 @@ class ReviewedCallers:
         self.authorizer = Authorizer(self.upper, Notes(), lambda: self.time)
 
     async def come(self, token: str, origin: str = HONEST) -> str:
-        """Return the name of a token's user, or the status with which it is turned away."""
+        """Return the name of a token's user, or the status with which the token is rejected."""
         return await self.who(bearer(token), origin)
 
     async def who(self, headers: Headers, origin: str = HONEST) -> str:
-        """Return the name of the user that headers show, or the status with which it is turned away."""
+        """Return the name of the user whose headers these are, or the status with which the request is rejected."""
         try:
             return (await self.authenticator.user({}, headers, origin)).name
         except HTTPError as refused:
             return str(int(refused.status))
 
     async def all_come(self, tokens: Iterable[str], origin: str) -> list[str]:
-        """Let the holders of tokens come at once."""
+        """Authenticate several tokens at the same time."""
         return list(await asyncio.gather(*(self.come(token, origin) for token in tokens)))
 
     async def wants(self, user: User, *accesses: RequiredAccess, node: str = NODE) -> int:
@@ -91,28 +91,28 @@ class ReviewedCallers:
 
 
 def bearer(token: str) -> Headers:
-    """Make the header that shows a token."""
+    """Return the header that carries a token."""
     return (("authorization", f"Bearer {token}"),)
 
 
 def made_up(count: int) -> list[str]:
-    """Make tokens that nobody has issued."""
+    """Return tokens that no cluster has issued."""
     return [f"made.up.{number}" for number in range(count)]
 
 
-# Who it is.
+# Authentication.
 
 
 BEFORE, AFTER = 1_893_000_000.0, 1_894_000_000.0
 
 
 def certificate(*subject: tuple[str, str]) -> Mapping[str, Any]:
-    """Return a verified certificate as `ssl` shows it."""
+    """Return a verified certificate in the form in which `ssl` returns it."""
     return {"subject": tuple((pair,) for pair in subject), "notAfter": "Jan  5 09:34:43 2030 GMT"}
 
 
-async def test_a_certificate_names_its_user() -> None:
-    """The last common name is the user, the organisations are the groups, and everybody known is authenticated."""
+async def test_a_certificates_subject_names_user_and_groups() -> None:
+    """The last common name is the user, organizations are groups, and system:authenticated is added."""
     authenticator = Authenticator(Upper(), Notes(), now=lambda: BEFORE)
     names = (("commonName", "first"), ("commonName", "jane"))
     subject = (("organizationName", "ops"), ("organizationName", "dev"), *names)
@@ -130,8 +130,10 @@ async def test_a_certificate_names_its_user() -> None:
     ],
     ids=["empty", "groups only", "empty name", "ended since the handshake"],
 )
-async def test_a_certificate_that_does_not_count_is_nobodys(subject: tuple[tuple[str, str], ...], now: float) -> None:
-    """It is 401, even when a good token comes with it."""
+async def test_an_unusable_certificate_gets_401_even_with_a_valid_token(
+    subject: tuple[tuple[str, str], ...], now: float
+) -> None:
+    """A certificate without a user name, or one that has expired, is rejected although a valid token is sent too."""
     upper = Upper()
     upper.tokens[TOKEN] = ROBOT
     with pytest.raises(HTTPError) as refused:
@@ -139,8 +141,8 @@ async def test_a_certificate_that_does_not_count_is_nobodys(subject: tuple[tuple
     assert refused.value.status == 401
 
 
-async def test_a_token_names_its_user() -> None:
-    """A token that the upper knows gives the user of its review, with uid, groups and extra."""
+async def test_a_token_names_the_user_of_its_review() -> None:
+    """A token that the upper cluster accepts yields the user of its review, with UID, groups and extra."""
     upper = Upper()
     upper.tokens[TOKEN] = ROBOT
     user = await Authenticator(upper, Notes()).user({}, bearer(TOKEN))
@@ -169,8 +171,8 @@ async def test_a_token_names_its_user() -> None:
         ([f"Bearer {'x' * ((1 << 15) + 1)}"], "401"),
     ],
 )
-async def test_forms_of_the_header(values: list[str], found: str) -> None:
-    """The scheme in any case and one token behind it; of anything else the upper is not asked, nor of other headers."""
+async def test_only_one_well_formed_bearer_token_is_accepted(values: list[str], found: str) -> None:
+    """The scheme may be in any case, and malformed or other headers get 401 without a review."""
     ground = ReviewedCallers("good")
     await ground.come("good")
     headers: Headers = (("x-remote-user", "admin"), *(("authorization", value) for value in values))
@@ -178,14 +180,14 @@ async def test_forms_of_the_header(values: list[str], found: str) -> None:
     assert len(ground.upper.asked) == 1
 
 
-async def test_a_remembered_token_says_nothing_about_another_one() -> None:
-    """However much of it the other one has."""
+async def test_a_cached_token_does_not_authenticate_a_longer_token() -> None:
+    """Tokens that begin with a cached valid token are still rejected."""
     ground = ReviewedCallers("good")
     assert [await ground.come(token) for token in ("good", "goodx", "good,good")] == ["of-good", "401", "401"]
 
 
-async def test_an_unknown_token_is_asked_about_once_in_a_while() -> None:
-    """A token that the upper does not know is 401, and is asked about again when it comes after ten seconds."""
+async def test_an_unknown_token_is_reviewed_again_after_ten_seconds() -> None:
+    """A token that the upper cluster rejects gets 401 from the cache until the refusal expires."""
     ground = ReviewedCallers()
     for seconds, asked in ((0.0, 1), (REFUSED_SECONDS - 0.5, 1), (0.5, 2)):
         ground.time += seconds
@@ -195,8 +197,8 @@ async def test_an_unknown_token_is_asked_about_once_in_a_while() -> None:
     assert await ground.come("late") == "of-late"
 
 
-async def test_a_good_token_is_remembered_for_two_minutes() -> None:
-    """A good token is asked about once in two minutes, and no longer believed when it is withdrawn."""
+async def test_a_valid_token_is_cached_for_two_minutes() -> None:
+    """A valid token is reviewed once in two minutes; after that a withdrawn token gets 401."""
     ground = ReviewedCallers("good")
     await ground.come("good")
     ground.upper.tokens.clear()
@@ -206,11 +208,11 @@ async def test_a_good_token_is_remembered_for_two_minutes() -> None:
     assert await ground.come("good") == "401"
 
 
-# Whether it may.
+# Authorization.
 
 
-async def test_the_question_has_the_kubelets_attributes() -> None:
-    """A review asks about the user with all that is known of it, and about the node of the listener."""
+async def test_the_access_review_has_the_kubelets_attributes() -> None:
+    """A SubjectAccessReview contains everything known of the user, and the node of the listener."""
     ground = ReviewedCallers()
     await ground.wants(JANE, CREATE)
     attributes = {"verb": "create", "version": "v1", "resource": "nodes", "subresource": "proxy", "name": NODE}
@@ -220,22 +222,22 @@ async def test_the_question_has_the_kubelets_attributes() -> None:
 
 
 @pytest.mark.parametrize("right", ["pods", "proxy"])
-async def test_any_of_the_rights_suffices(right: str) -> None:
-    """Where a route may rest on one of two rights, either lets pass."""
+async def test_any_one_of_several_rights_is_enough(right: str) -> None:
+    """If a route accepts either of two rights, each of them is sufficient alone."""
     ground = ReviewedCallers()
     ground.upper.permit("jane", "get", right)
     await ground.authorizer.permit(JANE, (RequiredAccess("get", "pods"), GET), NODE)
 
 
-async def test_allowed_and_denied_is_denied() -> None:
-    """A review that says both allowed and denied is a no."""
+async def test_a_review_that_is_allowed_and_denied_is_denied() -> None:
+    """A review with both `allowed` and `denied` counts as a refusal."""
     ground = ReviewedCallers()
     ground.upper.answer = b'{"status": {"allowed": true, "denied": true}}'
     assert await ground.wants(JANE) == 403
 
 
-async def test_answers_are_remembered_as_the_kubelet_does() -> None:
-    """Yes holds for five minutes, no for thirty seconds."""
+async def test_access_decisions_are_cached_as_by_the_kubelet() -> None:
+    """An allowed decision is cached for five minutes, a denied one for thirty seconds."""
     ground = ReviewedCallers()
     assert await ground.wants(JANE) == 403
     ground.upper.permit("jane", "get", "proxy")
@@ -263,8 +265,10 @@ async def test_answers_are_remembered_as_the_kubelet_does() -> None:
         (JANE, GET, "virtual-b"),
     ],
 )
-async def test_an_answer_holds_for_its_question_only(user: User, access: RequiredAccess, node: str) -> None:
-    """Another name, uid, group, extra, verb, subresource or node is another question."""
+async def test_a_cached_decision_applies_only_to_the_same_user_access_and_node(
+    user: User, access: RequiredAccess, node: str
+) -> None:
+    """A different name, UID, group, extra, verb, subresource or node needs its own review."""
     ground = ReviewedCallers()
     ground.upper.permit("jane", "get", "proxy")
     assert await ground.wants(JANE) == 200
@@ -272,7 +276,7 @@ async def test_an_answer_holds_for_its_question_only(user: User, access: Require
     assert await ground.wants(user, access, node=node) == 403
 
 
-# An upper cluster that does not say.
+# An upper cluster that gives no valid answer.
 
 
 FAILURES = [
@@ -284,8 +288,8 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-async def test_no_answer_is_no_entry(failure: ClusterError) -> None:
-    """When the upper cannot be asked, a token is 503 and a right is 503; the token is neither told nor logged."""
+async def test_a_failed_review_gets_503_and_does_not_expose_the_token(failure: ClusterError) -> None:
+    """If a review fails, authentication and authorization both answer 503, and the token is not logged."""
     upper, log = Upper(), Notes()
     upper.failing = failure
     with pytest.raises(HTTPError) as unknown:
@@ -297,8 +301,8 @@ async def test_no_answer_is_no_entry(failure: ClusterError) -> None:
     assert [fields["status"] for _, fields in log.entries] == [failure.status] * 2
 
 
-async def test_a_failure_is_not_remembered() -> None:
-    """When the upper answers again, its answer counts at once."""
+async def test_a_failed_review_is_not_cached() -> None:
+    """After an upper cluster recovers, its next answer counts immediately."""
     ground = ReviewedCallers()
     ground.upper.permit("jane", "get", "proxy")
     ground.upper.failing = Unreachable("gone")
@@ -308,8 +312,8 @@ async def test_a_failure_is_not_remembered() -> None:
 
 
 @pytest.mark.parametrize("answer", [b" ", b"{}", b"[]", b'{"status": {"authenticated": "yes", "allowed": 1}}', b"\xff"])
-async def test_an_answer_that_is_none_is_no_entry(answer: bytes) -> None:
-    """A review without a proper status is 503."""
+async def test_a_review_without_a_valid_status_gets_503(answer: bytes) -> None:
+    """A review that cannot be parsed, or whose status has wrong types, is treated as a failure."""
     ground = ReviewedCallers()
     ground.upper.answer = answer
     assert (await ground.come("any"), await ground.wants(JANE)) == ("503", 503)
@@ -325,8 +329,8 @@ async def test_an_answer_that_is_none_is_no_entry(answer: bytes) -> None:
         "{}",
     ],
 )
-async def test_a_review_that_does_not_say_who_it_is_says_nobody(status: str) -> None:
-    """401; that another token is good helps it nothing."""
+async def test_a_token_review_without_an_authenticated_user_gets_401(status: str) -> None:
+    """The token stays rejected after another token has been accepted."""
     ground = ReviewedCallers("good")
     ground.upper.answer = f'{{"status": {status}}}'.encode()
     assert await ground.come("any") == "401"
@@ -335,8 +339,8 @@ async def test_a_review_that_does_not_say_who_it_is_says_nobody(status: str) -> 
     assert await ground.come("any") == "401"
 
 
-async def test_an_upper_that_hangs_holds_up_nobody_who_is_known() -> None:
-    """Nor does it take more than a few questions at a time."""
+async def test_a_hanging_upper_does_not_delay_a_cached_token() -> None:
+    """While reviews of other tokens hang, a cached token is still authenticated."""
     ground = ReviewedCallers("good")
     await ground.come("good")
     hung = asyncio.Event()
@@ -353,11 +357,11 @@ async def test_an_upper_that_hangs_holds_up_nobody_who_is_known() -> None:
     assert set(await flood) == {"503"}
 
 
-# A flood of questions.
+# Floods of reviews.
 
 
-async def test_a_flood_of_made_up_tokens_is_no_flood_of_reviews() -> None:
-    """Of two thousand at once a hundred are asked about, eight at a time; the rest is told to come later."""
+async def test_a_flood_of_invalid_tokens_is_rate_limited_per_address() -> None:
+    """Of two thousand tokens at once, one burst is reviewed, with limited concurrency; the rest gets 429."""
     ground = ReviewedCallers("good")
     found = await ground.all_come(made_up(2000), EVIL)
     assert (found.count("401"), found.count("429")) == (BURST, 2000 - BURST)
@@ -368,8 +372,8 @@ async def test_a_flood_of_made_up_tokens_is_no_flood_of_reviews() -> None:
     assert found.count("401") == 10
 
 
-async def test_others_are_asked_about_beside_a_flood() -> None:
-    """Each address has its own; and who was known before is known, at the flood's own address too."""
+async def test_a_flood_from_one_address_does_not_delay_other_addresses() -> None:
+    """Each address has its own limit, and cached tokens are accepted even from the flooding address."""
     ground = ReviewedCallers("good", "known")
     assert await ground.come("known", EVIL) == "of-known"
     flood = asyncio.create_task(ground.all_come(made_up(2000), EVIL))
@@ -380,8 +384,8 @@ async def test_others_are_asked_about_beside_a_flood() -> None:
     assert await ground.come("good", EVIL) == "of-good"
 
 
-async def test_made_up_tokens_displace_no_known_ones() -> None:
-    """They are not remembered: however many come from however many addresses, the good one is asked about once."""
+async def test_invalid_tokens_do_not_displace_cached_valid_ones() -> None:
+    """Rejected tokens from many addresses do not push a valid token out of the cache."""
     ground = ReviewedCallers("good")
     await ground.come("good")
     for number in range(60):
@@ -391,8 +395,8 @@ async def test_made_up_tokens_displace_no_known_ones() -> None:
     assert len(ground.upper.asked) == asked
 
 
-async def test_a_wrong_token_that_comes_often_is_asked_about_seldom() -> None:
-    """Whoever has one in its settings is told so each time (401), and uses up nothing of its address by that."""
+async def test_a_repeated_invalid_token_is_reviewed_rarely() -> None:
+    """A client with one wrong token always gets 401, and does not use up the limit of its address."""
     ground = ReviewedCallers("good")
     for _ in range(60):
         assert set(await ground.all_come(["wrong"] * 10, EVIL)) == {"401"}
@@ -401,8 +405,8 @@ async def test_a_wrong_token_that_comes_often_is_asked_about_seldom() -> None:
     assert await ground.come("good", EVIL) == "of-good"
 
 
-async def test_good_tokens_of_one_address_displace_no_others() -> None:
-    """An account may have as many tokens as it asks for: in the time that one is remembered, too few for that."""
+async def test_many_valid_tokens_of_one_address_displace_no_cached_token() -> None:
+    """An account may request many tokens, but too few are accepted in the time that one is cached."""
     ground = ReviewedCallers("good", *made_up(5000))
     await ground.come("good")
     for step in range(int(TOKEN_SECONDS) - 1):
@@ -414,15 +418,15 @@ async def test_good_tokens_of_one_address_displace_no_others() -> None:
     assert len(ground.upper.asked) == asked
 
 
-async def test_one_token_that_many_show_at_once_is_asked_about_a_few_times() -> None:
-    """As by whoever collects the figures of all nodes every minute."""
+async def test_a_token_used_many_times_at_once_needs_only_a_few_reviews() -> None:
+    """A metrics collector that requests all nodes at once with one token causes few reviews."""
     ground = ReviewedCallers("good")
     assert set(await ground.all_come(["good"] * 500, HONEST)) == {"of-good"}
     assert len(ground.upper.asked) <= AT_ONCE
 
 
-async def test_a_refused_call_counts_once_however_many_rights_would_do() -> None:
-    """A user who may do what a later right permits is not held up by the noes before it."""
+async def test_a_denied_request_counts_once_for_several_possible_rights() -> None:
+    """A user who is allowed by a later right is not limited by the denials of earlier rights."""
     ground = ReviewedCallers()
     burst, _ = DENIALS_OF_A_USER
     found = [await ground.wants(JANE, GET, CREATE, node=f"node-{number}") for number in range(burst + 1)]
@@ -432,8 +436,8 @@ async def test_a_refused_call_counts_once_however_many_rights_would_do() -> None
         assert await ground.wants(JANE._replace(name="joe"), GET, CREATE, node=f"node-{number}") == 200
 
 
-async def test_a_user_without_rights_is_asked_about_so_often() -> None:
-    """It varies its question by verb, subresource and node; others are not held up by its noes."""
+async def test_a_user_without_rights_is_rate_limited() -> None:
+    """After its burst of denials on many nodes a user gets 429 without a review; other users are not affected."""
     ground = ReviewedCallers()
     burst, seconds = DENIALS_OF_A_USER
     found = [await ground.wants(JANE, node=f"node-{number}") for number in range(burst + 50)]
@@ -445,8 +449,8 @@ async def test_a_user_without_rights_is_asked_about_so_often() -> None:
     assert await ground.wants(JANE._replace(name="joe")) == 200
 
 
-async def test_a_user_with_rights_is_asked_about_as_often_as_it_takes() -> None:
-    """The apiserver is one user, on all nodes."""
+async def test_a_user_with_rights_is_not_rate_limited() -> None:
+    """The apiserver is one user that connects to all nodes, so allowed reviews are not limited."""
     ground = ReviewedCallers()
     nodes = [f"node-{number}" for number in range(1000)]
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Why callers were turned away is in the log, once, with what would help; and limits of what they may have open."""
+"""Tests that the log explains once why a caller was rejected and what helps; and tests of the limits of streams."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ EVENT = "kubelet API request rejected"
 
 
 def told(lab: Lab) -> list[dict[str, object]]:
-    """Return what was said about callers that were turned away."""
+    """Return the log entries about callers that were rejected."""
     return [fields for event, fields in lab.log.entries if event == EVENT]
 
 
@@ -41,7 +41,7 @@ NO_TLS = 0
 
 
 async def fail(lab: Lab, identity: Identity | None, *fields: str) -> int:
-    """Ask for a log in vain, and return the status, NO_TLS where the handshake already fails."""
+    """Request a log that is refused, and return the status, or NO_TLS if the handshake already fails."""
     try:
         return (await lab.ask(identity, LOGS, *fields)).status
     except (OSError, asyncio.IncompleteReadError):
@@ -58,8 +58,10 @@ WHO = [
 
 
 @pytest.mark.parametrize(("who", "status", "why", "advice"), WHO)
-async def test_each_refusal_says_why(lab: Lab, who: str, status: int, why: str, advice: str) -> None:
-    """Another authority's certificate, an ended one, one for servers, a nameless one, one without rights: said once."""
+async def test_each_rejection_is_logged_once_with_reason_and_advice(
+    lab: Lab, who: str, status: int, why: str, advice: str
+) -> None:
+    """This applies to a certificate of another CA, expired, for servers only, without a name, or without rights."""
     assert [await fail(lab, getattr(lab.pki, who)) for _ in range(3)] == [status] * 3
     assert lab.lower.heads == []
     await until(lambda: bool(told(lab)))
@@ -69,8 +71,8 @@ async def test_each_refusal_says_why(lab: Lab, who: str, status: int, why: str, 
     assert advice in str(words["advice"])
 
 
-async def test_callers_without_anything_are_told_apart(lab: Lab) -> None:
-    """No certificate and no token is one thing, a token that nobody knows another; the token is not in the log."""
+async def test_missing_and_invalid_credentials_are_logged_differently(lab: Lab) -> None:
+    """A request without credentials and one with an unknown token have their own entries, without the token."""
     assert [await fail(lab, None), await fail(lab, None, "Authorization: Bearer evil")] == [401, 401]
     first, second = told(lab)
     assert "neither a certificate nor a token" in str(first["why"])
@@ -79,8 +81,8 @@ async def test_callers_without_anything_are_told_apart(lab: Lab) -> None:
     assert "evil" not in str(lab.log.entries)
 
 
-async def test_who_shows_ever_other_tokens_is_told_of_once(lab: Lab) -> None:
-    """It is turned away unasked (429), and who reads the log learns what it does; none of its tokens is there."""
+async def test_an_address_that_sends_many_invalid_tokens_is_logged_once(lab: Lab) -> None:
+    """Tokens over the limit get 429 without a review, and one entry explains it without any token."""
     statuses = set()
     for number in range(REVIEWS_OF_AN_ADDRESS[0] + 10):
         statuses.add((await lab.ask(None, LOGS, f"Authorization: Bearer evil-{number}")).status)
@@ -92,14 +94,14 @@ async def test_who_shows_ever_other_tokens_is_told_of_once(lab: Lab) -> None:
 
 
 def shaken(port: int, context: ssl.SSLContext, name: str) -> None:
-    """Do a handshake as programs do it: asyncio's own leaves without saying why."""
+    """Do a handshake as other programs do, because asyncio's own closes without sending the alert."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
         context.wrap_socket(plain, server_hostname=name).close()
 
 
 @pytest.mark.parametrize("purpose", ["other authority", "other name"])
-async def test_a_caller_that_refuses_our_certificate_is_noticed(lab: Lab, purpose: str) -> None:
-    """A client that does not trust the issuer, or calls another name, says so in TLS: we say what was shown to it."""
+async def test_a_client_that_rejects_the_serving_certificate_is_logged(lab: Lab, purpose: str) -> None:
+    """If a client's TLS alert rejects the issuer or the name, the log contains the certificate's issuer and advice."""
     context = ssl.create_default_context(
         cadata=lab.pki.others.pem if purpose == "other authority" else lab.pki.servers.pem
     )
@@ -113,8 +115,8 @@ async def test_a_caller_that_refuses_our_certificate_is_noticed(lab: Lab, purpos
     assert "issued by CN=servers" in str(words["advice"])
 
 
-async def test_who_just_leaves_is_not_complained_of(lab: Lab) -> None:
-    """A port scan, or plain HTTP to this port, fills no log."""
+async def test_a_caller_that_disconnects_without_tls_is_not_logged(lab: Lab) -> None:
+    """A port scan, or plain HTTP to this port, does not fill the log."""
     for first in (b"", b"GET / HTTP/1.1\r\n\r\n"):
         stream = Stream(*await asyncio.open_connection("127.0.0.1", lab.server.port(NODE)))
         await stream.send(first)
@@ -123,8 +125,8 @@ async def test_who_just_leaves_is_not_complained_of(lab: Lab) -> None:
     assert told(lab) == []
 
 
-def test_the_same_is_said_again_after_a_while() -> None:
-    """Once in ten minutes each, by node and reason; what is no refusal of entry is not said at all."""
+def test_a_rejection_is_logged_again_after_ten_minutes() -> None:
+    """A rejection is logged once per node and reason in that time, and statuses that are no rejections never."""
     now, log = [0.0], Notes()
     complaints = RejectionLog(log, lambda: now[0])
     for status in (403, 403, 404, 503, 400):
@@ -137,13 +139,13 @@ def test_the_same_is_said_again_after_a_while() -> None:
 
 
 async def silent(_head: Head, stream: Stream) -> None:
-    """Agree to an upgrade and say nothing more."""
+    """Accept an upgrade and send nothing more."""
     await stream.send(switching("SPDY/3.1"))
     await stream.to_end()
 
 
-async def test_a_user_has_only_so_many_streams(pki: Pki) -> None:
-    """Over the limit it is 429 with the reason, for that user only, and nothing goes down; an end makes room."""
+async def test_a_users_streams_are_limited(pki: Pki) -> None:
+    """A stream over the limit gets 429 with the reason, for that user only; a stream that ends makes room."""
     async with leak_watch(), Lab(pki, limits=QUICK._replace(streams=2)) as lab:
         lab.lower.script = silent
         lab.upper.permit("nobody-special", "create", "proxy")
@@ -161,8 +163,8 @@ async def test_a_user_has_only_so_many_streams(pki: Pki) -> None:
             await stream.close()
 
 
-async def test_answers_that_end_do_not_count_as_streams(pki: Pki) -> None:
-    """A hundred logs one after the other, and errors of the lower, leave the whole limit to the next."""
+async def test_completed_answers_do_not_count_as_streams(pki: Pki) -> None:
+    """Consecutive logs and errors of the lower leave the whole limit to the next request."""
     async with leak_watch(), Lab(pki, limits=QUICK._replace(streams=1)) as lab:
         for script in (answering("200 OK", b"line\n"), answering("404 Not Found", b"gone")):
             lab.lower.script = script
@@ -170,8 +172,8 @@ async def test_answers_that_end_do_not_count_as_streams(pki: Pki) -> None:
                 assert (await lab.ask(pki.apiserver, LOGS)).status in {200, 404}
 
 
-async def test_a_stream_without_a_word_ends(pki: Pki) -> None:
-    """When nothing passes for the idle time, both ends are closed; one on which something does goes on."""
+async def test_an_idle_stream_is_closed_after_the_idle_time(pki: Pki) -> None:
+    """Both ends of a stream without traffic are closed, and a stream with traffic continues."""
     async with leak_watch(), Lab(pki, limits=QUICK._replace(idle=1.5)) as lab:
         lab.lower.script = silent
         _, idle = await lab.upgrade(pki.apiserver, EXEC, UPGRADE[1])
@@ -197,8 +199,8 @@ async def ticking(_head: Head, stream: Stream) -> None:
     await stream.to_end()
 
 
-async def test_a_log_that_is_followed_may_be_silent(pki: Pki) -> None:
-    """The idle time is for streams that run something: a followed log waits for its next line."""
+async def test_a_followed_log_is_not_closed_when_idle(pki: Pki) -> None:
+    """The idle time is for streams that run a command; a followed log waits for its next line."""
     line = asyncio.Event()
 
     async def script(_head: Head, stream: Stream) -> None:

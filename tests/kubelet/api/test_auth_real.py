@@ -1,4 +1,4 @@
-"""How long answers of a real upper cluster about tokens count, and what for: revoked ones and forgeries."""
+"""Tests of how long token reviews of a real upper cluster are cached, and of revoked and forged tokens."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ ACCOUNTS = "/api/v1/namespaces/{}/serviceaccounts"
 
 
 class ReviewedAccount:
-    """An account of the upper cluster in a namespace of its own, and who judges it; time stands until it is moved."""
+    """An account of the upper cluster in its own namespace, and an authenticator with a clock that the test sets."""
 
     def __init__(self, sandbox: "Sandbox") -> None:
         self.name = f"lifetime-{uuid4().hex[:8]}"
@@ -35,7 +35,7 @@ class ReviewedAccount:
         self._kubeconfig = sandbox.directory / "upper.kubeconfig"
 
     async def open(self) -> None:
-        """Make the account, and connect."""
+        """Create the account, and connect."""
         self.upper = HttpCluster(UPPER, await from_kubeconfig(self._kubeconfig))
         self.authenticator = Authenticator(self.upper, Notes(), lambda: self.time)
         await self.site.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
@@ -43,7 +43,7 @@ class ReviewedAccount:
         await self.site.create(ACCOUNTS.format(self.name), {"metadata": {"name": "scraper"}})
 
     async def close(self) -> None:
-        """Remove what was made."""
+        """Delete the created objects."""
         await self.upper.close()
         await self.site.delete(f"/api/v1/namespaces/{self.name}")
         await self.site.close()
@@ -56,23 +56,23 @@ class ReviewedAccount:
         return token
 
     async def who(self, token: str) -> User | int:
-        """Return a token's user, or the status with which it is turned away."""
+        """Return a token's user, or the status with which the token is rejected."""
         try:
             return await self.authenticator.user({}, (("authorization", f"Bearer {token}"),), "10.0.0.1")
         except HTTPError as refused:
             return int(refused.status)
 
     async def forgotten(self, token: str) -> None:
-        """Wait until the cluster itself does not know a token any more: it remembers it for ten seconds."""
+        """Wait until the cluster itself no longer accepts a token, which it caches for ten seconds."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
         path = "/apis/authentication.k8s.io/v1/tokenreviews"
-        while (await self.site.create(path, review))["status"].get("authenticated"):  # noqa: ASYNC110 - nothing tells
+        while (await self.site.create(path, review))["status"].get("authenticated"):  # noqa: ASYNC110 - no watch for it
             await asyncio.sleep(0.2)
 
 
 @pytest.fixture
 async def ground(sandbox: "Sandbox") -> AsyncIterator[ReviewedAccount]:
-    """Return an account of the upper cluster."""
+    """Create an account of the upper cluster."""
     made = ReviewedAccount(sandbox)
     await made.open()
     yield made
@@ -80,7 +80,7 @@ async def ground(sandbox: "Sandbox") -> AsyncIterator[ReviewedAccount]:
 
 
 def altered(token: str) -> dict[str, str]:
-    """Make forgeries of a token by what was done to it."""
+    """Return forgeries of a token, by the kind of change."""
     head, claims, signature = token.split(".")
     plain = orjson.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     other = base64.urlsafe_b64encode(orjson.dumps({**plain, "sub": "system:serviceaccount:kube-system:x"})).decode()
@@ -95,8 +95,8 @@ def altered(token: str) -> dict[str, str]:
 
 
 @pytest.mark.slow  # the apiserver remembers tokens for ten seconds
-async def test_a_deleted_account_is_known_for_two_minutes_more(ground: ReviewedAccount) -> None:
-    """As by a kubelet, and no longer; another token of it that was not shown before is refused at once."""
+async def test_a_deleted_accounts_token_is_accepted_for_two_minutes(ground: ReviewedAccount) -> None:
+    """A cached token expires after that, as with a kubelet; an unused token of the account is refused at once."""
     first, second = await ground.token(), await ground.token(expirationSeconds=1000)
     user = await ground.who(first)
     assert isinstance(user, User)
@@ -115,8 +115,8 @@ async def test_a_deleted_account_is_known_for_two_minutes_more(ground: ReviewedA
     assert await ground.who(first) == 401
 
 
-async def test_forged_tokens_and_those_for_others_are_nobodys(ground: ReviewedAccount) -> None:
-    """Also while the one that they were made of is remembered; one for another audience is as good as forged."""
+async def test_forged_tokens_and_tokens_for_another_audience_get_401(ground: ReviewedAccount) -> None:
+    """They are rejected even while the token that they were made from is cached."""
     token = await ground.token()
     assert isinstance(await ground.who(token), User)
     for forgery, text in altered(token).items():

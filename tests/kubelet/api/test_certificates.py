@@ -1,4 +1,4 @@
-"""Serving certificates and the authority of callers: given, made, renewed, broken."""
+"""Tests of serving certificates and the client CA: from files, self-signed, renewed and broken."""
 
 import asyncio
 import os
@@ -20,22 +20,22 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A clock that changes only when the test sets it."""
 
     def __init__(self) -> None:
         self.date = NOW
 
     def now(self) -> datetime:
-        """Tell date and time."""
+        """Return the date and time."""
         return self.date
 
     def seconds(self) -> float:
-        """Tell the seconds."""
+        """Return the time in seconds."""
         return self.date.timestamp()
 
 
 def shown(context: ssl.SSLContext) -> x509.Certificate:
-    """Return the certificate that a server with this context shows, by a handshake in memory."""
+    """Return the certificate that a server with this context presents, by a handshake in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
@@ -50,8 +50,8 @@ def shown(context: ssl.SSLContext) -> x509.Certificate:
     return x509.load_der_x509_certificate(client.getpeercert(binary_form=True) or b"")
 
 
-def test_a_certificate_of_our_own_fits_the_node() -> None:
-    """Our own certificate names the node and its address, is for servers only and lasts a year from just before now."""
+def test_a_self_signed_certificate_matches_the_node() -> None:
+    """It names the node and its address, is for servers only, and is valid for a year from just before now."""
     made = shown(ServingCertificate(Notes(), "10.0.0.7", now=lambda: NOW).context("virtual-a", ""))
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["virtual-a"]
@@ -62,8 +62,8 @@ def test_a_certificate_of_our_own_fits_the_node() -> None:
     assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_it_tells_when_what_is_served_expires() -> None:
-    """Of each node that is served, also of a certificate that was issued since the last connection."""
+def test_expirations_lists_the_certificate_of_each_served_node() -> None:
+    """A certificate that was issued since the last connection is included, a forgotten node is not."""
     clock = Clock()
     certificate = ServingCertificate(Notes(), "10.0.0.7", now=clock.now)
     certificate.context("a", "")
@@ -74,16 +74,16 @@ def test_it_tells_when_what_is_served_expires() -> None:
     assert certificate.expirations() == {"b": NOW + timedelta(days=3)}
 
 
-def test_an_address_may_be_a_name_and_a_node_long() -> None:
-    """The address may be a DNS name, and a node's name as long as Kubernetes allows."""
+def test_a_certificate_may_have_a_dns_address_and_a_long_node_name() -> None:
+    """The address may be a DNS name, and the node's name as long as Kubernetes allows."""
     node = ".".join(["n" * 60] * 4)
     made = shown(ServingCertificate(Notes(), "kubelet.example", now=lambda: NOW).context(node, ""))
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [node, "kubelet.example"]
 
 
-def test_our_own_certificate_is_made_once_and_warned_of() -> None:
-    """The same certificate is served until it nears its end, and each making is warned of with what to set."""
+def test_a_self_signed_certificate_is_reused_and_logged_with_a_warning() -> None:
+    """It is served until thirty days before its end, and a warning names the value to set."""
     clock, log = Clock(), Notes()
     serving = ServingCertificate(log, "10.0.0.7", now=clock.now)
     first = serving.context("virtual-a", "")
@@ -96,8 +96,8 @@ def test_our_own_certificate_is_made_once_and_warned_of() -> None:
     assert shown(serving.context("virtual-a", "")).not_valid_after_utc == clock.date + timedelta(days=365)
 
 
-def test_nodes_have_certificates_of_their_own() -> None:
-    """Each node gets its own, and a node that was forgotten a new one."""
+def test_each_node_has_its_own_certificate() -> None:
+    """A node that was forgotten gets a new certificate."""
     serving = ServingCertificate(Notes(), "10.0.0.7")
     first, other = shown(serving.context("virtual-a", "")), shown(serving.context("virtual-b", ""))
     assert first.subject != other.subject
@@ -105,8 +105,8 @@ def test_nodes_have_certificates_of_their_own() -> None:
     assert shown(serving.context("virtual-a", "")).serial_number != first.serial_number
 
 
-def test_given_files_are_served_and_followed(tmp_path: Path, pki: Pki) -> None:
-    """The certificate of the files is shown, and a renewed one from the next connection on, without a warning."""
+def test_certificate_files_are_served_and_reloaded(tmp_path: Path, pki: Pki) -> None:
+    """A renewed certificate is presented from the next connection on, without a warning."""
     log = Notes()
     first, second = (pki.servers.issue(name, usage=SERVER) for name in ("first", "second"))
     serving = ServingCertificate(log, "127.0.0.1", write(tmp_path, first))
@@ -117,7 +117,7 @@ def test_given_files_are_served_and_followed(tmp_path: Path, pki: Pki) -> None:
 
 
 def broken(tmp_path: Path, pki: Pki, what: str) -> None:
-    """Make the two files bad in one way."""
+    """Break the two files in one way."""
     good, other = pki.servers.issue("good"), pki.servers.issue("other")
     write(tmp_path, good)
     if what == "half renewed":
@@ -131,8 +131,8 @@ def broken(tmp_path: Path, pki: Pki, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["half renewed", "truncated", "empty", "absent"])
-def test_broken_files_change_nothing(tmp_path: Path, pki: Pki, what: str) -> None:
-    """While the files are no pair, the last good one stays, said once; a good pair counts again at once."""
+def test_broken_certificate_files_keep_the_last_good_pair(tmp_path: Path, pki: Pki, what: str) -> None:
+    """The problem is logged once, and a good pair is used again immediately."""
     log = Notes()
     files = write(tmp_path, pki.servers.issue("first", usage=SERVER))
     serving = ServingCertificate(log, "127.0.0.1", files)
@@ -145,8 +145,8 @@ def test_broken_files_change_nothing(tmp_path: Path, pki: Pki, what: str) -> Non
     assert shown(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=third"
 
 
-def test_tls_is_modern_and_resumes_nothing(pki: Pki) -> None:
-    """TLS is 1.2 or newer, returns no tickets and asks for client certificates only when it can verify them."""
+def test_tls_is_at_least_1_2_without_session_tickets(pki: Pki) -> None:
+    """Client certificates are requested only if there is a CA that can verify them."""
     context = tls_context(KeyPair(*pki.serving), pki.clients.pem)
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert (context.num_tickets, context.verify_mode) == (0, ssl.CERT_OPTIONAL)
@@ -154,8 +154,8 @@ def test_tls_is_modern_and_resumes_nothing(pki: Pki) -> None:
     assert tls_context(KeyPair(*pki.serving), "").verify_mode == ssl.CERT_NONE
 
 
-async def test_an_authority_file_is_followed(tmp_path: Path, pki: Pki) -> None:
-    """The authority of a file counts, a changed one at once, and a bundle gives all of its certificates."""
+async def test_a_client_ca_file_is_reloaded_when_it_changes(tmp_path: Path, pki: Pki) -> None:
+    """A changed file applies immediately, and a bundle contributes all of its certificates."""
     file, log = tmp_path / "ca.crt", Notes()
     authority = ClientCA(log, file)
     file.write_text(pki.clients.pem)
@@ -175,10 +175,10 @@ async def test_an_authority_file_is_followed(tmp_path: Path, pki: Pki) -> None:
         (None, "No such file"),
     ],
 )
-async def test_a_bad_authority_file_locks_nobody_out(
+async def test_a_bad_client_ca_file_keeps_the_last_good_ca(
     tmp_path: Path, pki: Pki, content: bytes | str | None, what: str
 ) -> None:
-    """Without a good authority there is none; once there was one it stays; what is wrong is said once with the file."""
+    """Without any good CA none is used, and the problem is logged once with the file and its effect."""
     file, log = tmp_path / "ca.crt", Notes()
     if isinstance(content, bytes):
         file.write_bytes(content)
@@ -201,7 +201,7 @@ async def test_a_bad_authority_file_locks_nobody_out(
 
 
 class Source:
-    """What the upper publishes, how often it was asked, and whether it fails."""
+    """The CA that the upper cluster publishes, with a count of requests and an error that can be set."""
 
     def __init__(self, pem: str) -> None:
         self.pem = pem
@@ -209,7 +209,7 @@ class Source:
         self.error: Exception | None = None
 
     async def __call__(self) -> str:
-        """Return it."""
+        """Return the CA."""
         self.asked += 1
         await asyncio.sleep(0)
         if self.error is not None:
@@ -217,8 +217,8 @@ class Source:
         return self.pem
 
 
-async def test_an_authority_from_the_upper_is_refreshed_each_minute(pki: Pki) -> None:
-    """The source is asked once a minute, however many callers come."""
+async def test_the_client_ca_of_the_upper_is_refreshed_each_minute(pki: Pki) -> None:
+    """The source is requested once a minute, however many callers there are."""
     clock, source = Clock(), Source(pki.clients.pem)
     authority = ClientCA(Notes(), source=source, clock=clock.seconds)
     await asyncio.gather(*(authority.pem() for _ in range(5)))
@@ -231,8 +231,8 @@ async def test_an_authority_from_the_upper_is_refreshed_each_minute(pki: Pki) ->
 
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), TimeoutError(), TensileError("no such key")])
-async def test_an_upper_out_of_reach_is_asked_again_soon(pki: Pki, error: Exception) -> None:
-    """While the source fails nobody is let in by it, and it is asked again every five seconds, not for each caller."""
+async def test_an_unreachable_upper_is_retried_after_five_seconds(pki: Pki, error: Exception) -> None:
+    """While the source fails there is no client CA, and callers in that time cause no further request."""
     clock, source, log = Clock(), Source(pki.clients.pem), Notes()
     source.error = error
     authority = ClientCA(log, source=source, clock=clock.seconds)
@@ -243,8 +243,8 @@ async def test_an_upper_out_of_reach_is_asked_again_soon(pki: Pki, error: Except
     assert await authority.pem() == pki.clients.pem
 
 
-async def test_a_failure_of_the_upper_keeps_the_last_authority(pki: Pki) -> None:
-    """Once known, the authority stays through a failure, or an answer without one."""
+async def test_the_last_client_ca_is_kept_if_the_upper_fails(pki: Pki) -> None:
+    """A CA, once known, stays in use after a failure, or after an answer without a valid CA."""
     clock, source = Clock(), Source(pki.clients.pem)
     authority = ClientCA(Notes(), source=source, clock=clock.seconds)
     await authority.pem()
@@ -254,13 +254,13 @@ async def test_a_failure_of_the_upper_keeps_the_last_authority(pki: Pki) -> None
     assert source.asked == 4
 
 
-async def test_no_authority_at_all() -> None:
-    """With neither file nor source there is none."""
+async def test_there_is_no_client_ca_without_file_and_source() -> None:
+    """With neither a file nor a source the CA is empty."""
     assert await ClientCA(Notes()).pem() == ""
 
 
 @pytest.mark.parametrize("pem", [b"", b"no certificate"])
-def test_what_is_no_certificate_does_not_expire(pem: bytes) -> None:
-    """A credential without one, or with one that cannot be read, has no date."""
+def test_a_credential_without_a_readable_certificate_has_no_expiration(pem: bytes) -> None:
+    """A credential with no certificate, or an unreadable one, yields None."""
     assert expiration(pem) is None
     assert expiration(self_signed("o", "b", ["b"], NOW, timedelta(days=3)).certificate) == NOW + timedelta(days=3)

@@ -1,4 +1,4 @@
-"""One connection at a time: ends, breaks, slow readers and those who leave; and the splice of two of them."""
+"""Tests of single connections: ends, breaks, slow readers and lost peers; and of the splice of two connections."""
 
 import asyncio
 import fcntl
@@ -28,9 +28,9 @@ UNHURRIED = QUICK._replace(leaving=10 * PATIENCE)
 
 
 async def wire_to(pki: Pki, peer: Peer, limits: ConnectionLimits = QUICK) -> tuple[TLSConnection, asyncio.Future[None]]:
-    """Return our end of a connection, and what becomes of the peer, which has a thread and a real socket of its own.
+    """Return our end of a connection, and a future that ends with the peer, which has its own thread and real socket.
 
-    The kernel's buffers between the two are as small as it allows.
+    The kernel's buffers between the two are as small as possible.
     """
 
     def connect(address: tuple[str, int]) -> None:
@@ -51,9 +51,10 @@ async def wire_to(pki: Pki, peer: Peer, limits: ConnectionLimits = QUICK) -> tup
 
 
 def say_and_break_off(secure: ssl.SSLSocket) -> None:
-    """Break off as soon as the other end's kernel has all that was said, whatever came meanwhile.
+    """Break off as soon as the other end's kernel has all data that was sent, whatever arrived in that time.
 
-    A socket that is closed with words unread takes back what it has not delivered, which is nobody's mistake.
+    A socket that is closed with unread data discards what it has not delivered, which is not the fault of the tested
+    code.
     """
     secure.sendall(LAST_WORDS)
     begin = time.monotonic()
@@ -62,7 +63,7 @@ def say_and_break_off(secure: ssl.SSLSocket) -> None:
 
 
 class Reader:
-    """A peer that reads only when it may, and then to the end."""
+    """A peer that reads only when the test permits it, and then to the end."""
 
     def __init__(self) -> None:
         self.may = threading.Event()
@@ -70,15 +71,15 @@ class Reader:
         self.clean = False
 
     def __call__(self, secure: ssl.SSLSocket) -> None:
-        """Read."""
+        """Read to the end."""
         assert self.may.wait(PATIENCE)
         while piece := secure.recv(65536):
             self.heard += piece
         self.clean = True
 
 
-async def test_a_peer_that_left_is_noticed_behind_what_it_sent(pki: Pki) -> None:
-    """A peer that sent more than we read and then left without a goodbye is noticed; all it sent can still be read."""
+async def test_a_peers_disconnect_is_detected_behind_unread_data(pki: Pki) -> None:
+    """A peer that disconnects without close_notify is detected, and all data that it sent can still be read."""
 
     def send_and_leave(secure: ssl.SSLSocket) -> None:
         secure.sendall(CONTENT[: 320 * 1024])
@@ -98,8 +99,8 @@ async def test_a_peer_that_left_is_noticed_behind_what_it_sent(pki: Pki) -> None
         await wire.lost.wait()
 
 
-async def test_a_peer_that_does_not_close_is_cut(pki: Pki) -> None:
-    """A peer that has everything and does not close its end is cut off in the time for leaving, and not at once."""
+async def test_a_peer_that_does_not_close_is_cut_off_after_the_leaving_time(pki: Pki) -> None:
+    """A peer that has all data and does not close its end is not cut off immediately."""
     release = threading.Event()
     async with leak_watch():
         loop = asyncio.get_running_loop()
@@ -113,8 +114,8 @@ async def test_a_peer_that_does_not_close_is_cut(pki: Pki) -> None:
         await wire.lost.wait()
 
 
-async def test_an_end_is_prompt_when_the_peer_ends_too(pki: Pki) -> None:
-    """A peer that closes when it is told goodbye has all that was written, and is not waited for any longer."""
+async def test_closing_ends_as_soon_as_the_peer_closes_too(pki: Pki) -> None:
+    """The peer has all that was written, and is not waited for any longer."""
     reader = Reader()
     reader.may.set()
     async with leak_watch():
@@ -128,8 +129,8 @@ async def test_an_end_is_prompt_when_the_peer_ends_too(pki: Pki) -> None:
         assert reader.clean
 
 
-async def test_a_slow_peer_gets_everything(pki: Pki) -> None:
-    """A peer that begins to read long after we began to close gets all that was written."""
+async def test_a_slow_peer_receives_all_data_after_close(pki: Pki) -> None:
+    """A peer that begins to read long after closing began receives all that was written."""
     reader = Reader()
     async with leak_watch():
         wire, gone = await wire_to(pki, reader)
@@ -144,8 +145,8 @@ async def test_a_slow_peer_gets_everything(pki: Pki) -> None:
 
 
 @pytest.mark.parametrize("size", [60_000, 200_000, 300_000])
-async def test_what_a_caller_sent_before_it_left_still_arrives(pki: Pki, size: int) -> None:
-    """A lower that was not reading when the caller left gets all of it, if it reads again in time."""
+async def test_data_sent_before_a_caller_left_reaches_the_lower(pki: Pki, size: int) -> None:
+    """A lower that was not reading when the caller left receives all data, if it reads again in time."""
     reader = Reader()
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, reader, UNHURRIED)
@@ -163,8 +164,8 @@ async def test_what_a_caller_sent_before_it_left_still_arrives(pki: Pki, size: i
         await asyncio.gather(upper.lost.wait(), lower.lost.wait())
 
 
-async def test_a_lower_that_left_is_heard_to_the_end(pki: Pki) -> None:
-    """What a lower said before it broke off reaches a slow caller, though the caller's own words go nowhere."""
+async def test_data_sent_before_a_lower_broke_off_reaches_a_slow_caller(pki: Pki) -> None:
+    """The caller receives it to the end, although its own data cannot be delivered."""
     reader, parted = Reader(), threading.Event()
 
     def talk_and_read(secure: ssl.SSLSocket) -> None:
@@ -189,8 +190,8 @@ async def test_a_lower_that_left_is_heard_to_the_end(pki: Pki) -> None:
         await upper.lost.wait()
 
 
-async def test_writing_to_a_peer_that_is_gone_is_an_error(pki: Pki) -> None:
-    """Writing to a connection that was lost raises, and reading gives what had come before."""
+async def test_writing_to_a_lost_connection_raises(pki: Pki) -> None:
+    """The write raises ConnectionError, and a read returns the data that had arrived before."""
 
     def speak_and_leave(secure: ssl.SSLSocket) -> None:
         secure.sendall(b"last words")
@@ -205,8 +206,8 @@ async def test_writing_to_a_peer_that_is_gone_is_an_error(pki: Pki) -> None:
         await wire.lost.wait()
 
 
-async def test_work_ends_with_its_caller(pki: Pki) -> None:
-    """Work for a caller that leaves is stopped; work that is done first gives its result or its error."""
+async def test_work_is_canceled_if_its_caller_disconnects(pki: Pki) -> None:
+    """Work that is finished before that returns its result or raises its error."""
     stopped = asyncio.Event()
     release = threading.Event()
 
@@ -233,8 +234,8 @@ async def test_work_ends_with_its_caller(pki: Pki) -> None:
         await wire.lost.wait()
 
 
-async def test_what_a_caller_says_meanwhile_is_kept(pki: Pki) -> None:
-    """What a caller sends while work is done for it is there to be read afterwards."""
+async def test_data_that_arrives_during_work_is_kept(pki: Pki) -> None:
+    """Data that a caller sends while work is done for it can be read afterwards."""
     release = threading.Event()
 
     def speak_and_stay(secure: ssl.SSLSocket) -> None:
@@ -252,8 +253,8 @@ async def test_what_a_caller_says_meanwhile_is_kept(pki: Pki) -> None:
         await wire.lost.wait()
 
 
-async def test_what_had_come_before_sending_failed_is_read() -> None:
-    """A command's last words are not lost when it ends while input for it is still under way."""
+async def test_data_received_before_a_failed_send_is_still_read() -> None:
+    """A command's last output is not lost if the command ends while input for it is being sent."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         pipe = Connection()

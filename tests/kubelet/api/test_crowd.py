@@ -1,4 +1,4 @@
-"""Crowds before the port of a node: those who are known get through at once, and what strangers hold is bounded."""
+"""Tests of floods of connections to a node's port: authenticated callers are served, and unknown ones are bounded."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from tensile.kubelet.api.http import ServerExchange
 
 ROOM = 16
 LONG = ConnectionLimits(waiting=ROOM, handshake=120.0, asking=120.0, leaving=0.3)
-"""Whoever is waited for is waited for longer than a test lasts: only the door makes room."""
+"""The times exceed that of a test, so only the limit of waiting connections makes room."""
 ONE = ("127.0.0.2",)
 SEVERAL = tuple(f"127.0.0.{number}" for number in range(2, 12))
 EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
@@ -22,14 +22,14 @@ EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
 
 @pytest.fixture
 async def lab(pki: Pki) -> AsyncIterator[Lab]:
-    """Serve a node with little room before it; the apiserver has been let in before."""
+    """Serve a node with few places for waiting connections, to which the apiserver has connected before."""
     async with leak_watch(), Lab(pki, LONG) as laboratory:
         assert (await laboratory.ask(pki.apiserver, "GET /healthz")).status == 200
         yield laboratory
 
 
 async def served(lab: Lab) -> bool:
-    """Report whether the apiserver is served, and no more strangers are let wait than there is room for."""
+    """Report whether the apiserver is served, and no more unauthenticated connections wait than there are places."""
     async with asyncio.timeout(PATIENCE):
         answer = await lab.ask(lab.pki.apiserver, "GET /healthz")
     return answer.status == 200 and len(lab.server._door) <= ROOM
@@ -37,14 +37,14 @@ async def served(lab: Lab) -> bool:
 
 @pytest.mark.parametrize("kind", [*BEFORE_TLS, *BEHIND_TLS])
 @pytest.mark.parametrize("hosts", [ONE, SEVERAL, ("127.0.0.1",)], ids=["one", "several", "its own"])
-async def test_the_apiserver_gets_through_every_crowd(lab: Lab, kind: str, hosts: tuple[str, ...]) -> None:
-    """Whatever keeps us waiting, from other addresses or the apiserver's own: it is in, and in again."""
+async def test_the_apiserver_is_served_during_every_kind_of_flood(lab: Lab, kind: str, hosts: tuple[str, ...]) -> None:
+    """It is served repeatedly, whether the flood comes from other addresses or from its own."""
     async with crowd(lab.server.port(NODE), kind, 5 * ROOM, hosts):
         assert [await served(lab) for _ in range(3)] == [True] * 3
 
 
-async def test_a_stranger_who_knows_what_it_wants_gets_through(lab: Lab) -> None:
-    """A token's holder that comes for the first time, from an address with no crowd."""
+async def test_a_new_token_holder_is_served_during_a_flood_from_another_address(lab: Lab) -> None:
+    """The token's first request is served if its address has no flood."""
     lab.upper.tokens["good"] = {"username": "robot", "groups": ["system:authenticated"]}
     lab.upper.permit("robot", "get", "pods")
     async with crowd(lab.server.port(NODE), "idle", 5 * ROOM, ONE):
@@ -59,8 +59,8 @@ async def test_a_stranger_who_knows_what_it_wants_gets_through(lab: Lab) -> None
         await stream.close()
 
 
-async def test_a_stream_outlives_every_crowd(lab: Lab) -> None:
-    """Who has been let in makes room for nobody."""
+async def test_an_open_stream_survives_every_flood(lab: Lab) -> None:
+    """An authenticated connection is not closed to make room for others."""
 
     async def echo(_head: object, stream: Stream) -> None:
         await stream.send(switching("SPDY/3.1"))
@@ -79,8 +79,8 @@ async def test_a_stream_outlives_every_crowd(lab: Lab) -> None:
     await stream.close()
 
 
-async def test_a_crowd_holds_no_more_than_there_is_room_for(lab: Lab) -> None:
-    """The rest of its connections is closed; on another node's port it finds no room of its own."""
+async def test_a_flood_holds_at_most_the_limit_of_waiting_connections(lab: Lab) -> None:
+    """Its other connections are closed, and another node's port does not add places."""
     await lab.serve("virtual-b")
     async with (
         crowd(lab.server.port(NODE), "idle", 5 * ROOM, ONE) as first,
@@ -92,8 +92,8 @@ async def test_a_crowd_holds_no_more_than_there_is_room_for(lab: Lab) -> None:
         assert sum(len(site.connections) for site in sites) <= ROOM
 
 
-async def test_without_a_certificate_a_head_is_short(lab: Lab) -> None:
-    """A token needs no more; a long command comes through the apiserver, which shows a certificate."""
+async def test_a_head_without_a_client_certificate_has_a_shorter_limit(lab: Lab) -> None:
+    """A token needs no long head; a long command comes from the apiserver, which sends a certificate."""
     begin = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (LONG.unknown + 100)
     stream = await lab.connect(None)
     await stream.send(begin)
@@ -106,8 +106,8 @@ async def test_without_a_certificate_a_head_is_short(lab: Lab) -> None:
     await stream.close()
 
 
-async def test_a_user_has_so_many_requests_under_way(pki: Pki) -> None:
-    """One who asks for long answers and reads none of them runs into that, and others do not."""
+async def test_a_users_concurrent_requests_are_limited(pki: Pki) -> None:
+    """A user who requests long answers and does not read them gets 429, and other users are served."""
     limits = LONG._replace(streams=3)
     async with leak_watch(), Lab(pki, limits) as lab:
         lab.pods.targets |= {("shop", f"pod-{n:0240}"): lab.pods.targets["shop", "web"] for n in range(60_000)}
@@ -125,8 +125,8 @@ async def test_a_user_has_so_many_requests_under_way(pki: Pki) -> None:
             stream.writer.transport.abort()
 
 
-async def test_what_is_no_http_leaves_nothing_behind(lab: Lab) -> None:
-    """Its error holds no frame of the parser, which would keep all that was received until the collector comes."""
+async def test_an_error_for_invalid_http_keeps_no_frame_of_the_parser(lab: Lab) -> None:
+    """Such a frame would keep all received data until garbage collection."""
 
     class Garbage:
         async def read(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Serving certificates that the upper cluster issues: asked for, awaited, refused, renewed."""
+"""Tests of serving certificates that the upper cluster issues: requested, awaited, refused and renewed."""
 
 import asyncio
 from base64 import b64decode, b64encode
@@ -39,7 +39,7 @@ HOUR, DAY = 3600, 86400
 
 
 def asked_for(manifest: dict[str, Any]) -> x509.CertificateSigningRequest:
-    """Read the request inside a CertificateSigningRequest."""
+    """Return the X.509 request inside a CertificateSigningRequest."""
     return x509.load_pem_x509_csr(b64decode(manifest["spec"]["request"]))
 
 
@@ -50,8 +50,8 @@ def status(*conditions: tuple[str, str], certificate: bytes = b"") -> bytes:
     return orjson.dumps({"status": {"conditions": listed, **issued}})
 
 
-def test_a_request_is_what_the_signer_takes() -> None:
-    """Organisation, common name, the published address alone, and no use but serving; without an address, the node."""
+def test_a_request_has_the_subject_names_and_usages_of_the_kubelet_serving_signer() -> None:
+    """It contains only the published address, or the node's name if there is no address."""
     request = request_for(NODE, ADDRESS)
     asked = asked_for(request.manifest)
     names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -66,8 +66,8 @@ def test_a_request_is_what_the_signer_takes() -> None:
     assert named.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName) == [NODE]
 
 
-def test_requests_have_names_of_their_own() -> None:
-    """Two requests have two keys and two names, which begin with the node's and fit into an object's."""
+def test_requests_have_different_names_and_keys() -> None:
+    """Two requests of a node differ in name and key, and both names begin with the node's name."""
     first, second = request_for(NODE, ADDRESS), request_for(NODE, ADDRESS)
     assert first.name != second.name
     assert first.key != second.key
@@ -75,8 +75,8 @@ def test_requests_have_names_of_their_own() -> None:
     assert first.manifest["metadata"] == {"name": first.name}
 
 
-def test_a_longest_name_fits() -> None:
-    """The longest name that is asked for makes a common name of 64 characters; an address may be unknown or a name."""
+def test_the_longest_node_name_fits_into_the_common_name() -> None:
+    """It makes a common name of 64 characters; the address may be unknown or a DNS name."""
     node = "n" * LONGEST_NODE
     asked = asked_for(request_for(node, "").manifest)
     [common_name] = asked.subject.get_attributes_for_oid(x509.oid.NameOID.COMMON_NAME)
@@ -85,8 +85,8 @@ def test_a_longest_name_fits() -> None:
     assert "node.example" in str(names)
 
 
-def test_a_standing_is_read(pki: Pki) -> None:
-    """Pending, approved, issued, denied, failed, and a certificate of another key."""
+def test_the_status_of_a_request_is_parsed(pki: Pki) -> None:
+    """The states are pending, approved, issued, denied, failed, and issued for another key."""
     request = request_for(NODE, ADDRESS)
     issued = pki.servers.granted(b64decode(request.manifest["spec"]["request"]), NOW, NOW + LIFE)
     assert csr_status(b"{}", request.key) == CSRStatus()
@@ -100,8 +100,8 @@ def test_a_standing_is_read(pki: Pki) -> None:
         assert "does not match the key" in found.refusal
 
 
-def test_what_is_lacking_is_said_in_time() -> None:
-    """Approval after a moment, with the exact command; the signer after a minute, with what it needs."""
+def test_a_pending_reason_is_given_after_its_delay() -> None:
+    """A missing approval is reported after a moment with the command, a missing signer after a minute."""
     pending, approved = CSRStatus(), CSRStatus(approved=True)
     assert pending_reason("x", pending, 0.1) == PendingReason()
     assert pending_reason("x", pending, 1.0) == PendingReason("approval", "kubectl certificate approve x")
@@ -109,19 +109,19 @@ def test_what_is_lacking_is_said_in_time() -> None:
     assert "--cluster-signing-cert-file" in pending_reason("x", approved, 61.0).remedy
 
 
-def test_the_next_one_is_asked_for_at_seven_tenths(pki: Pki) -> None:
+def test_a_certificate_is_renewed_after_seven_tenths_of_its_life(pki: Pki) -> None:
     """A certificate of a hundred days is renewed after seventy."""
     request = b64decode(request_for(NODE, ADDRESS).manifest["spec"]["request"])
     assert renewal(pki.servers.granted(request, NOW, NOW + LIFE)) == NOW + timedelta(days=70)
 
 
-def test_patience_grows() -> None:
-    """Looked at each second at first, and once a minute in the end."""
+def test_the_polling_interval_grows_with_the_wait() -> None:
+    """A request is read each second at first, and once a minute in the end."""
     assert [pause(waited) for waited in (0, 5, 20, 100, 600, 86400)] == [1, 1, 2, 10, 60, 60]
 
 
 class Signer(Answering):
-    """An upper cluster whose people do with requests what `decide` says, by how many have come."""
+    """An upper cluster that answers each request with what `decide` returns for its position."""
 
     def __init__(self, decide: Callable[[int, bytes], bytes | ClusterError]) -> None:
         super().__init__("")
@@ -131,7 +131,7 @@ class Signer(Answering):
         self._decide = decide
 
     async def create(self, ref: Any, body: dict[str, Any]) -> bytes:
-        """Take a request, once; the answer may get lost on its way back."""
+        """Store a request once; its answer may get lost."""
         if any(each["metadata"]["name"] == ref.name for each in self.requests):
             raise AlreadyExists("is there", status=409)
         answer = await super().create(ref, body)
@@ -141,7 +141,7 @@ class Signer(Answering):
         return answer
 
     async def read(self, ref: Any) -> bytes:
-        """Tell how the request of that name stands."""
+        """Return the request of that name with its status."""
         self.looks += 1
         [place] = [place for place, each in enumerate(self.requests) if each["metadata"]["name"] == ref.name]
         found = self._decide(place, b64decode(self.requests[place]["spec"]["request"]))
@@ -151,7 +151,7 @@ class Signer(Answering):
 
 
 class Office:
-    """An enrolment of one node before such a cluster, which goes on for as long as a test sleeps in virtual time."""
+    """A certificate requester of one node with such a cluster, which runs while a test sleeps in virtual time."""
 
     def __init__(self, decide: Callable[[int, bytes], bytes | ClusterError]) -> None:
         self.upper = Signer(decide)
@@ -161,20 +161,20 @@ class Office:
         self.enrolment = CertificateRequester(self.upper, self.serving, self.log, self.now)
 
     def now(self) -> datetime:
-        """Tell the date, `ahead` of the clock."""
+        """Return the date, which is `ahead` of the clock."""
         return NOW + timedelta(seconds=clock()) + self.ahead
 
     def running(self) -> AbstractAsyncContextManager[object]:
-        """Run the enrolment meanwhile."""
+        """Run the requester in the background."""
         return background(self.enrolment.run(NODE))
 
     def said(self, event: str) -> list[dict[str, object]]:
-        """Return what was said of a kind."""
+        """Return the fields of the log entries of an event."""
         return [fields for known, fields in self.log.entries if known == event]
 
 
 def granting(pki: Pki, office: Callable[[], "Office"]) -> Callable[[int, bytes], bytes]:
-    """Decide to grant each request at once, for a hundred days from the office's now."""
+    """Return a function that grants each request for a hundred days from the current date of the fixture."""
 
     def decide(_place: int, request: bytes) -> bytes:
         now = office().now()
@@ -185,7 +185,7 @@ def granting(pki: Pki, office: Callable[[], "Office"]) -> Callable[[int, bytes],
 
 @in_virtual_time
 async def test_an_issued_certificate_is_served(pki: Pki) -> None:
-    """What was issued for the node is served at its next connection, with its key, and nothing was warned of."""
+    """It is presented from the next connection on, with its key, and no warning is logged."""
     office = Office(granting(pki, lambda: office))
     async with office.running():
         await asyncio.sleep(10)
@@ -196,8 +196,8 @@ async def test_an_issued_certificate_is_served(pki: Pki) -> None:
 
 
 @in_virtual_time
-async def test_the_approve_command_is_said_once(pki: Pki) -> None:
-    """A request that waits for days is said once, with the command to copy; the node is served meanwhile."""
+async def test_the_approve_command_is_logged_once(pki: Pki) -> None:
+    """A request that is pending for days is logged once with the command to copy, and the node is served."""
     office = Office(lambda _place, _request: status())
     async with office.running():
         await asyncio.sleep(2 * DAY)
@@ -210,8 +210,8 @@ async def test_the_approve_command_is_said_once(pki: Pki) -> None:
 
 
 @in_virtual_time
-async def test_a_certificate_is_renewed_at_seven_tenths_of_its_life(pki: Pki) -> None:
-    """The next one is asked for after seventy of a hundred days, with a new key; soon where the date is changed."""
+async def test_a_certificate_is_renewed_with_a_new_key_after_seventy_of_a_hundred_days(pki: Pki) -> None:
+    """If the clock jumps ahead, the renewal follows within an hour."""
     office = Office(granting(pki, lambda: office))
     async with office.running():
         await asyncio.sleep(145 * DAY)
@@ -232,8 +232,10 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("answer", "words"), REFUSALS)
 @in_virtual_time
-async def test_a_refusal_is_said_and_rested_after(pki: Pki, answer: bytes | ClusterError, words: str) -> None:
-    """Denied, failed or deleted: said with the reason, and asked again after a quarter of an hour, not at once."""
+async def test_a_refused_request_is_logged_and_repeated_after_a_pause(
+    pki: Pki, answer: bytes | ClusterError, words: str
+) -> None:
+    """A request that is denied, failed or deleted is logged with the reason, and replaced after 15 minutes."""
     office = Office(lambda _place, _request: answer)
     async with office.running():
         await asyncio.sleep(2.5 * REFUSED_SECONDS)
@@ -245,8 +247,8 @@ async def test_a_refusal_is_said_and_rested_after(pki: Pki, answer: bytes | Clus
 
 @pytest.mark.parametrize("error", [Denied("forbidden", status=403), Unauthorized("who?", status=401)])
 @in_virtual_time
-async def test_missing_rights_are_said(pki: Pki, error: ClusterError) -> None:
-    """An engine that may not ask says which right it lacks, and tries again later."""
+async def test_missing_rights_are_logged_with_the_resource_and_an_alternative(pki: Pki, error: ClusterError) -> None:
+    """The engine logs which resource it may not create, and retries later."""
     office = Office(granting(pki, lambda: office))
     office.upper.answer("create", error)
     async with office.running():
@@ -260,8 +262,8 @@ async def test_missing_rights_are_said(pki: Pki, error: ClusterError) -> None:
 
 
 @in_virtual_time
-async def test_an_upper_out_of_reach_is_waited_for(pki: Pki) -> None:
-    """While the upper does not answer, the same request is sent, and then looked at, until it does."""
+async def test_a_request_is_retried_while_the_upper_is_unreachable(pki: Pki) -> None:
+    """The same request is sent, and then read, until the upper cluster answers."""
     granted = granting(pki, lambda: office)
 
     def decide(place: int, request: bytes) -> bytes | ClusterError:
@@ -279,8 +281,8 @@ async def test_an_upper_out_of_reach_is_waited_for(pki: Pki) -> None:
 
 
 @in_virtual_time
-async def test_a_request_that_arrived_unheard_is_the_same(pki: Pki) -> None:
-    """A request whose answer was lost exists: it is looked at, not sent again under another name."""
+async def test_a_request_with_a_lost_answer_is_not_sent_under_another_name(pki: Pki) -> None:
+    """Such a request exists, so the requester reads it instead of creating a second one."""
     office = Office(granting(pki, lambda: office))
     office.upper.losing = True
     async with office.running():
@@ -290,8 +292,8 @@ async def test_a_request_that_arrived_unheard_is_the_same(pki: Pki) -> None:
 
 
 @in_virtual_time
-async def test_a_name_too_long_is_not_asked_for(pki: Pki) -> None:
-    """A node whose name does not fit into a certificate gets none, and is told what to do instead."""
+async def test_a_node_with_too_long_a_name_requests_no_certificate(pki: Pki) -> None:
+    """Its name does not fit into a certificate, so the log names the value to set instead."""
     office = Office(granting(pki, lambda: office))
     await office.enrolment.run("n" * (LONGEST_NODE + 1))
     assert office.upper.requests == []
@@ -299,8 +301,8 @@ async def test_a_name_too_long_is_not_asked_for(pki: Pki) -> None:
 
 
 @in_virtual_time
-async def test_what_was_issued_outlives_a_pause(pki: Pki) -> None:
-    """A node that is served no more and comes back has its certificate still, and asks for no other."""
+async def test_an_issued_certificate_is_kept_while_the_node_is_not_served(pki: Pki) -> None:
+    """A node that is served again uses its certificate and requests no other."""
     office = Office(granting(pki, lambda: office))
     async with office.running():
         await asyncio.sleep(10)

@@ -1,4 +1,4 @@
-"""A serving certificate that a real upper cluster issues: nothing works before the approval, all after it."""
+"""Tests of a serving certificate that a real upper cluster issues: kubectl logs works only after the approval."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real
 
 
 class Site:
-    """A node that is served without files, and what is said about it."""
+    """A node that is served without certificate files, and the log about it."""
 
     def __init__(self, twins: Twins, upper: HttpCluster, lower: HttpCluster) -> None:
         self.log = Notes()
@@ -34,13 +34,13 @@ class Site:
         self.pods = NamedPods({(twins.namespace, SPDY): PodTarget(lower, twins.namespace, POD, frozenset({CONTAINER}))})
 
     def said(self, event: str) -> list[dict[str, object]]:
-        """Return what was said of a kind."""
+        """Return the fields of the log entries of an event."""
         return [fields for known, fields in self.log.entries if known == event]
 
 
 @pytest.fixture
 async def site(twins: Twins) -> AsyncIterator[Site]:
-    """The node's kubelet API without certificate files; no task and no descriptor may be left of it."""
+    """Serve the node's kubelet API without certificate files; afterwards no task and no descriptor may be left."""
     async with leak_watch():
         upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
         lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
@@ -56,8 +56,8 @@ async def site(twins: Twins) -> AsyncIterator[Site]:
         await lower.close()
 
 
-async def test_an_approved_certificate_opens_kubectl_logs(twins: Twins, site: Site) -> None:
-    """Before: the apiserver refuses our own certificate, and the log tells why; the command said is all that lacks."""
+async def test_kubectl_logs_works_after_the_approval_of_the_certificate(twins: Twins, site: Site) -> None:
+    """Before it the apiserver rejects the self-signed certificate; the logged command is all that is needed."""
     refused = await twins.run("logs", SPDY)
     assert (refused.code != 0, "certificate" in refused.err) == (True, True)
     [complaint] = site.said("kubelet API request rejected")
@@ -73,8 +73,8 @@ async def test_an_approved_certificate_opens_kubectl_logs(twins: Twins, site: Si
     twins.must("upper", "delete", "csr", command[3])
 
 
-async def test_a_denied_request_is_said(twins: Twins, site: Site) -> None:
-    """A request that somebody denies is said with the reason, and the node goes on with its own certificate."""
+async def test_a_denied_request_is_logged_with_the_reason(twins: Twins, site: Site) -> None:
+    """The node continues with its self-signed certificate."""
     await until(lambda: bool(site.said("waiting for a serving certificate")))
     name = str(site.said("waiting for a serving certificate")[0]["do"]).split()[-1]
     await asyncio.to_thread(twins.must, "upper", "certificate", "deny", name)

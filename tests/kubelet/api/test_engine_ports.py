@@ -1,6 +1,6 @@
-"""The virtual nodes' ports as the engine opens them, and who is to have which.
+"""Tests of the virtual nodes' ports as the engine opens them, and of their assignment to nodes.
 
-Certificates are asked for where none are given, and what cannot be had is said and tried again.
+Certificates are requested if no files are configured, and a port that cannot be opened is logged and retried.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ ASKED = "create CertificateSigningRequest tensile-lower-"
 
 
 def topology(ports: list[int], files: str = "", name: str = "") -> Topology:
-    """Return a topology with a lower for each port; `name` is what its node has, beside that ("name: x, ")."""
+    """Return a topology with a lower for each port; `name` adds the node's name to its settings ("name: x, ")."""
     lowers = "".join(
         f"- {{name: lower-{place}, kubeconfig: none, node: {{{name}kubeletPort: {port}}}}}\n"
         for place, port in enumerate(ports)
@@ -44,7 +44,7 @@ def topology(ports: list[int], files: str = "", name: str = "") -> Topology:
 
 
 def with_files(directory: Path, pki: Pki, ports: list[int]) -> Topology:
-    """Return such a topology that has certificate and key."""
+    """Return such a topology with certificate and key files."""
     (directory / "c").write_bytes(pki.serving.certificate)
     (directory / "k").write_bytes(pki.serving.key)
     return topology(ports, ", tlsCertFile: c, tlsKeyFile: k")
@@ -58,19 +58,19 @@ class Known(EmptyPodLister):
 
 
 def alone(given: Topology) -> dict[str, NodeEndpoint]:
-    """Return the places of a topology's nodes, of whose pods nothing is known yet."""
+    """Return the endpoints of a topology's nodes if none of its lowers is joined."""
     return endpoints_of(given, {}, Known, {})
 
 
 def requests(upper: Answering) -> list[str]:
-    """Return the certificates that were asked for."""
+    """Return the certificate requests that were created."""
     return [each for each in upper.verbs() if each.startswith(ASKED)]
 
 
-async def test_each_node_asks_for_a_certificate_once(tmp_path: Path) -> None:
-    """One request for each node when it is served first; serving it again, as a reload does, asks for none.
+async def test_each_node_requests_one_certificate(tmp_path: Path) -> None:
+    """A node requests a certificate when it is served first, and not when it is served again after a reload.
 
-    Nor does a node whose lower is joined anew: what was asked for before is still awaited.
+    A node whose lower joins again does not either: it still waits for the first request.
     """
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
@@ -88,8 +88,8 @@ async def test_each_node_asks_for_a_certificate_once(tmp_path: Path) -> None:
         assert [each[: len(ASKED) + 1] for each in requests(upper)] == [f"{ASKED}0", f"{ASKED}1"]
 
 
-async def test_a_node_that_comes_later_asks_too_and_one_that_left_no_more(tmp_path: Path) -> None:
-    """A lower that joins while the engine runs gets a certificate like the others; nobody waits for one of old."""
+async def test_a_lower_that_joins_later_requests_a_certificate_and_a_removed_one_stops(tmp_path: Path) -> None:
+    """The requester of a node that is no longer served ends."""
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
         upper.answer("read", Held(), Held())
@@ -104,8 +104,8 @@ async def test_a_node_that_comes_later_asks_too_and_one_that_left_no_more(tmp_pa
         await ports.close()
 
 
-async def test_with_files_nothing_is_asked_for(tmp_path: Path, pki: Pki) -> None:
-    """A topology that gives certificate and key has no use for another."""
+async def test_no_certificate_is_requested_if_files_are_configured(tmp_path: Path, pki: Pki) -> None:
+    """A topology with certificate and key files sends no request to the upper cluster."""
     async with leak_watch():
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         ports = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
@@ -116,8 +116,8 @@ async def test_with_files_nothing_is_asked_for(tmp_path: Path, pki: Pki) -> None
         assert upper.verbs() == []
 
 
-async def test_a_port_that_cannot_be_had_ends_the_start(tmp_path: Path, pki: Pki) -> None:
-    """It is raised with the port, and nothing that was opened before it stays open."""
+async def test_a_port_in_use_fails_the_start(tmp_path: Path, pki: Pki) -> None:
+    """The error names the port, and no port that was opened before stays open."""
     async with leak_watch():
         with socket.create_server((ADDRESS, 0)) as foreign:
             free, taken = spare_port(), int(foreign.getsockname()[1])
@@ -132,8 +132,8 @@ async def test_a_port_that_cannot_be_had_ends_the_start(tmp_path: Path, pki: Pki
             assert ports.port("lower-0") == 0
 
 
-async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: Path, pki: Pki) -> None:
-    """What another program has is an error that names it, however often it is tried, and holds up no other node."""
+async def test_a_port_in_use_is_logged_once_and_opened_when_it_is_free(tmp_path: Path, pki: Pki) -> None:
+    """The error names the port however often it is tried, and other nodes are served."""
     async with leak_watch():
         with capture_logs() as logs:
             with socket.create_server((ADDRESS, 0)) as foreign:
@@ -155,7 +155,7 @@ async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: 
 
 
 async def shown(port: int) -> str:
-    """Return the serial number of the certificate that is shown at a port."""
+    """Return the serial number of the certificate that a port presents."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection(ADDRESS, port, ssl=trusting)
@@ -164,8 +164,8 @@ async def shown(port: int) -> str:
     return str(load_der_x509_certificate(found).serial_number)
 
 
-async def test_a_renewed_pair_is_shown_once_its_change_is_heard_of(tmp_path: Path, pki: Pki) -> None:
-    """One that is half written changes nothing."""
+async def test_a_renewed_certificate_is_presented_after_the_change_event(tmp_path: Path, pki: Pki) -> None:
+    """A pair of which only one file is replaced changes nothing."""
     async with leak_watch():
         watcher, given = FileWatcher(), with_files(tmp_path, pki, spare_ports(1))
         ports = KubeletServers(given, tmp_path, Answering(""), ADDRESS, watcher)
@@ -183,18 +183,18 @@ async def test_a_renewed_pair_is_shown_once_its_change_is_heard_of(tmp_path: Pat
         await watcher.close()
 
 
-# Who is to be where.
+# Assignment of ports.
 
 
 class Member(NamedTuple):
-    """A lower as it is joined."""
+    """A joined lower."""
 
     lower: LowerWorld
     meter: StatsCollector
 
 
 def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
-    """Return lowers of a topology as they are joined, with the port at which each is served."""
+    """Return joined lowers of a topology, with the port at which each is served."""
     specs = {spec.name: spec for spec in given.lowers}
     found = {}
     for name, port in ports.items():
@@ -205,7 +205,7 @@ def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
 
 
 def whose(seats: dict[str, NodeEndpoint]) -> dict[str, tuple[int, str]]:
-    """Return the port of each node, and the lower whose pods it has."""
+    """Return the port of each node, and the lower whose pods it serves."""
     return {
         node: (seat.address[1], seat.pods.lower.name if isinstance(seat.pods, Known) else "")
         for node, seat in seats.items()
@@ -221,16 +221,16 @@ def automatic(*names: str, base: int = 10350, more: str = "") -> Topology:
     return parse(f"{AUTO}kubelet: {{port: {base}}}\n{more}lowers:{'' if names else ' []'}\n{lowers}", name="test")
 
 
-def test_nodes_follow_kubelet_port_where_no_node_is_yet() -> None:
-    """Also before their lowers are joined, as for an engine that stands by."""
+def test_new_nodes_get_ports_from_kubelet_port_on_in_order() -> None:
+    """The ports are known before the lowers are joined, as for an engine in standby."""
     given = automatic("lower-0", "lower-1")
     assert whose(endpoints_of(given, {}, Known, {})) == {"lower-0": (10350, ""), "lower-1": (10351, "")}
     there = joined(given, lower_1=None)
     assert whose(endpoints_of(given, there, Known, {}))["lower-1"] == (10351, "lower-1")
 
 
-def test_a_lower_that_is_taken_out_or_put_in_before_others_shifts_nobody() -> None:
-    """Whether this engine serves them already, or reads from their Nodes where they were."""
+def test_adding_or_removing_a_lower_does_not_change_other_ports() -> None:
+    """This holds for ports that this engine serves and for ports read from Nodes."""
     before, now = automatic("lower-0", "lower-1"), automatic("new", "lower-1")
     for there, noted in ((joined(before, lower_1=10351), {}), ({}, {"lower-1": 10351})):
         found = endpoints_of(now, there, Known, noted)
@@ -244,22 +244,22 @@ def test_a_lower_that_is_taken_out_or_put_in_before_others_shifts_nobody() -> No
     }
 
 
-def test_a_port_of_the_file_goes_before_that_of_a_node() -> None:
-    """At once: an edit of it moves the node; what it had is free for others."""
+def test_a_configured_port_overrides_a_nodes_current_port() -> None:
+    """An edit of the file moves the node immediately, and its former port is free for other nodes."""
     before, now = topology([1, 2]), topology([2, 1])
     found = whose(endpoints_of(now, joined(before, lower_0=1, lower_1=2), Known, {}))
     assert found == {"lower-0": (2, "lower-0"), "lower-1": (1, "lower-1")}
 
 
-def test_a_port_that_is_taken_out_of_the_file_is_given_up() -> None:
-    """At once, as with a restart: only a port of the usual ones is kept without the file."""
+def test_a_port_removed_from_the_file_is_released() -> None:
+    """As after a restart, only a port in the automatic range is kept without the file."""
     before = topology([77])
     found = whose(endpoints_of(automatic("lower-0"), joined(before, lower_0=77), Known, {}))
     assert found == {"lower-0": (10350, "lower-0")}
 
 
-def test_a_lower_that_left_keeps_its_port_and_its_meter() -> None:
-    """Until it is empty its pods are reached there; a port that the file gives to another is that one's, though."""
+def test_a_removed_lower_keeps_its_port_and_stats_collector() -> None:
+    """Its pods are reached there until it is empty, unless the file gives the port to another node."""
     before = topology([77, 2])
     there = joined(before, lower_0=77)
     found = endpoints_of(automatic("new"), there, Known, {})
@@ -269,24 +269,24 @@ def test_a_lower_that_left_keeps_its_port_and_its_meter() -> None:
     assert whose(endpoints_of(given, there, Known, {})) == {"new": (77, ""), "lower-0": (10351, "lower-0")}
 
 
-def test_a_node_that_was_left_behind_is_not_served_and_keeps_its_port() -> None:
-    """Nobody can reach its pods, and nobody else is asked for them."""
+def test_a_disconnected_removed_node_is_not_served_and_its_port_is_reserved() -> None:
+    """Its pods cannot be reached, and no other node gets requests for them."""
     there = joined(topology([1]), lower_0=None)
     there["lower-0"].lower.connected = False
     found = endpoints_of(automatic("new"), there, Known, {"lower-0": 10350})
     assert whose(found) == {"new": (10351, "")}
 
 
-def test_a_node_that_gets_another_name_has_its_port_until_it_is_gone() -> None:
-    """Nothing is opened for the new name before."""
+def test_a_renamed_node_keeps_its_port_until_the_old_node_is_removed() -> None:
+    """No port is opened for the new name before that."""
     before = topology([1])
     now = topology([1], name="name: new, ")
     assert whose(endpoints_of(now, joined(before, lower_0=1), Known, {})) == {"lower-0": (1, "lower-0")}
     assert whose(endpoints_of(now, {}, Known, {})) == {"new": (1, "")}
 
 
-def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
-    """A person who writes another into a Node's status has the engine listen nowhere else."""
+def test_only_ports_of_this_topologys_nodes_from_kubelet_port_on_are_reused() -> None:
+    """A user who edits a Node's status cannot make the engine listen on any other port."""
     here = world()
     for name, port, is_ours in (("lower-a", 10361, True), ("lower-b", 22, True), ("edge", 10362, False)):
         node = deepcopy(raised(here, name).manifest()) if is_ours else thing("Node", name, "")
@@ -307,10 +307,10 @@ def test_only_ports_of_our_own_nodes_from_kubelet_port_on_are_kept() -> None:
         (Unreachable("gone"), "it is read as soon as the upper cluster answers"),
     ],
 )
-async def test_an_upper_without_a_published_authority_is_told(
+async def test_a_missing_client_ca_of_the_upper_is_logged_with_advice(
     tmp_path: Path, pki: Pki, published: dict[str, object] | ClusterError, advice: str
 ) -> None:
-    """Where the ConfigMap or its key is missing every request is 401, and the log says where to look and what to do."""
+    """Without the ConfigMap, its key or an answer each request is 401, and the log gives the place and remedy."""
     async with leak_watch():
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         upper.answer("read", published)
@@ -330,18 +330,18 @@ async def test_an_upper_without_a_published_authority_is_told(
         assert said["effect"] == "every request is rejected"
 
 
-# Other files or another authority while nodes are served.
+# Other files or another client CA while nodes are served.
 
 
 def renewed(before: KubeletServers, given: Topology, directory: Path, upper: Answering) -> KubeletServers:
-    """Return the servers for an edited topology, with what the ones before were serving."""
+    """Return the servers for an edited topology, with the certificates of the previous servers."""
     found = KubeletServers(given, directory, upper, ADDRESS, FileWatcher())
     found.serving.resume(before.serving.held())
     return found
 
 
-async def test_files_that_cannot_be_read_after_an_edit_end_no_logs_and_exec(tmp_path: Path, pki: Pki) -> None:
-    """The last good certificate stays in use, as if the files had become unreadable; other callers are verified."""
+async def test_unreadable_certificate_files_after_an_edit_keep_the_last_certificate(tmp_path: Path, pki: Pki) -> None:
+    """Nodes are still served, and client certificates are verified by the current CA."""
     async with leak_watch():
         ports, upper = spare_ports(1), Answering("")
         before = KubeletServers(with_files(tmp_path, pki, ports), tmp_path, upper, ADDRESS, FileWatcher())
@@ -358,8 +358,8 @@ async def test_files_that_cannot_be_read_after_an_edit_end_no_logs_and_exec(tmp_
         await after.close()
 
 
-async def test_a_node_that_left_with_an_edit_has_no_certificate_any_more(tmp_path: Path, pki: Pki) -> None:
-    """Else its expiry would be reported until the engine ends."""
+async def test_the_certificate_of_a_node_removed_by_an_edit_is_dropped(tmp_path: Path, pki: Pki) -> None:
+    """Otherwise its expiration would be reported until the engine ends."""
     async with leak_watch():
         given, upper = topology(spare_ports(2)), Answering("")
         before = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())
@@ -373,8 +373,8 @@ async def test_a_node_that_left_with_an_edit_has_no_certificate_any_more(tmp_pat
         await after.close()
 
 
-async def test_an_issued_certificate_outlasts_an_edit_of_the_client_authority(tmp_path: Path, pki: Pki) -> None:
-    """Nobody has to approve another request; for another address, another one is needed."""
+async def test_an_issued_certificate_is_kept_after_an_edit_of_the_client_ca(tmp_path: Path, pki: Pki) -> None:
+    """No second CertificateSigningRequest has to be approved; only another address needs a new certificate."""
     async with leak_watch():
         given, upper = topology(spare_ports(1)), Answering("")
         before = KubeletServers(given, tmp_path, upper, ADDRESS, FileWatcher())

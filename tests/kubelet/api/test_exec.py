@@ -1,4 +1,4 @@
-"""The splice: bytes both ways, exactly, after a 101 and never without one; and every way in which a stream ends."""
+"""Tests of spliced streams: exact bytes both ways after a 101, none without it, and all ways in which streams end."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ DOWN = random.Random(2).randbytes(BIG)
 
 
 async def within(work: Awaitable[Result]) -> Result:
-    """Wait for it, but not for ever."""
+    """Wait for a result, with a timeout."""
     async with asyncio.timeout(PATIENCE):
         return await work
 
@@ -53,7 +53,7 @@ async def opened(lab: Lab, kind: Kind = SPDY, path: str = EXEC) -> Stream:
 
 
 def agreeing(then: Script, protocol: str = "SPDY/3.1", first: bytes = b"") -> Script:
-    """Return a script that agrees to the upgrade, says `first` in the same breath, and goes on with `then`."""
+    """Return a script that accepts the upgrade, sends `first` together with it, and continues with `then`."""
 
     async def script(head: Head, stream: Stream) -> None:
         await stream.send(switching(protocol) + first)
@@ -63,13 +63,13 @@ def agreeing(then: Script, protocol: str = "SPDY/3.1", first: bytes = b"") -> Sc
 
 
 async def echo(_head: Head, stream: Stream) -> None:
-    """Send back what comes, until nothing does."""
+    """Send all received data back until the end."""
     while data := await stream.reader.read(65536):
         await stream.send(data)
 
 
 class Talk:
-    """A script that sends one thing, reads what comes to its end, and keeps it."""
+    """A script that sends one message, and keeps what it receives until the end."""
 
     def __init__(self, sending: bytes = b"", expecting: int = -1) -> None:
         self._sending = sending
@@ -78,7 +78,7 @@ class Talk:
         self.done = asyncio.Event()
 
     async def __call__(self, _head: Head, stream: Stream) -> None:
-        """Talk."""
+        """Send and receive."""
         saying = asyncio.create_task(stream.send(self._sending))
         if self._expecting < 0:
             self.heard = await stream.to_end()
@@ -89,8 +89,8 @@ class Talk:
 
 
 @KINDS
-async def test_five_megabytes_pass_both_ways_at_once(lab: Lab, kind: Kind) -> None:
-    """5 MB each way at the same time arrive byte by byte as they were sent, by SPDY and by WebSocket."""
+async def test_five_megabytes_pass_in_both_directions_at_once(lab: Lab, kind: Kind) -> None:
+    """The bytes arrive exactly as they were sent, by SPDY and by WebSocket."""
     talk = Talk(DOWN, expecting=BIG)
     lab.lower.script = agreeing(talk, kind[1])
     stream = await opened(lab, kind)
@@ -103,8 +103,8 @@ async def test_five_megabytes_pass_both_ways_at_once(lab: Lab, kind: Kind) -> No
 
 
 @KINDS
-async def test_the_first_bytes_of_either_side_are_kept(lab: Lab, kind: Kind) -> None:
-    """Bytes that come with the request's head or with the 101 are the beginning of the stream."""
+async def test_bytes_sent_with_the_request_head_or_the_101_are_kept(lab: Lab, kind: Kind) -> None:
+    """They are the beginning of the stream in each direction."""
     lab.lower.script = agreeing(echo, kind[1], first=b"welcome ")
     method, protocol, fields = kind
     stream = await lab.connect(lab.pki.apiserver)
@@ -116,8 +116,8 @@ async def test_the_first_bytes_of_either_side_are_kept(lab: Lab, kind: Kind) -> 
 
 
 @KINDS
-async def test_the_lower_is_asked_as_an_apiserver_wants_it(lab: Lab, kind: Kind) -> None:
-    """The lower sees its own pod, the apiserver's parameters, our credential, and the upgrade as the caller made it."""
+async def test_the_lower_receives_a_request_in_the_form_of_its_apiserver(lab: Lab, kind: Kind) -> None:
+    """It contains the lower pod, the apiserver's parameters, the lower's credential and the caller's upgrade fields."""
     lab.lower.script = agreeing(echo, kind[1])
     method, protocol, fields = kind
     stream = await opened(lab, kind)
@@ -131,8 +131,8 @@ async def test_the_lower_is_asked_as_an_apiserver_wants_it(lab: Lab, kind: Kind)
     assert head.value("authorization") == f"Bearer {LOWER_TOKEN}"
 
 
-async def test_nothing_else_of_the_caller_reaches_the_lower(lab: Lab) -> None:
-    """Of the caller's headers and parameters, only those of the upgrade and of the exec go down."""
+async def test_other_headers_and_parameters_of_the_caller_do_not_reach_the_lower(lab: Lab) -> None:
+    """Only those of the upgrade and of the exec are forwarded."""
     lab.lower.script = agreeing(echo)
     names = ("Cookie", "Impersonate-User", "X-Remote-User", "Origin", "Forwarded", "X-Forwarded-For", "X-Other")
     extra = ("Authorization: Bearer mine", *(f"{name}: marker" for name in names))
@@ -147,8 +147,8 @@ async def test_nothing_else_of_the_caller_reaches_the_lower(lab: Lab) -> None:
     assert "mine" not in str(below)
 
 
-async def test_the_answer_to_an_upgrade_is_the_lowers(lab: Lab) -> None:
-    """The caller is told the lower's protocol and accept key, and nothing else of its headers."""
+async def test_the_lowers_upgrade_headers_are_returned_to_the_caller(lab: Lab) -> None:
+    """The caller receives the lower's protocols and accept key, and no other header."""
 
     async def script(_head: Head, stream: Stream) -> None:
         fields = (
@@ -190,10 +190,10 @@ STATUS = b'{"kind":"Status","reason":"BadRequest","message":"container x is not 
     ],
 )
 @KINDS
-async def test_what_is_no_101_is_never_tunnelled(
+async def test_an_answer_other_than_101_is_returned_as_an_error_and_not_spliced(
     lab: Lab, kind: Kind, lowers: Script, ours: int, message: bytes
 ) -> None:
-    """Any other answer is told as an error, once; what the caller sent behind its request does not go down."""
+    """The lower is requested once, and data that the caller sent behind its request is not forwarded."""
     heard = b""
 
     async def script(head: Head, stream: Stream) -> None:
@@ -214,11 +214,11 @@ async def test_what_is_no_101_is_never_tunnelled(
 
 
 async def hang_up(_head: Head, _stream: Stream) -> None:
-    """Hang up without another word."""
+    """Close the connection without sending anything."""
 
 
-async def test_a_lower_that_is_not_there_is_told(lab: Lab) -> None:
-    """A lower that hangs up, whose port nobody listens on, or that cannot say where it is, is 502."""
+async def test_an_unreachable_lower_gets_502(lab: Lab) -> None:
+    """This applies to a lower that hangs up, that does not listen, or whose endpoint is unknown."""
     lab.lower.script = hang_up
     first = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
     await lab.lower.close()
@@ -231,8 +231,8 @@ async def test_a_lower_that_is_not_there_is_told(lab: Lab) -> None:
         await stream.close()
 
 
-async def test_a_lower_of_another_authority_is_not_spoken_to(lab: Lab) -> None:
-    """When the lower's certificate does not verify, the error says so and our credential was not sent."""
+async def test_no_credential_is_sent_to_a_lower_whose_certificate_does_not_verify(lab: Lab) -> None:
+    """The error names the failed verification, and no request reaches the lower."""
     lab.cluster.server_name = "another.example"
     head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
     body = await within(stream.to_end())
@@ -242,8 +242,8 @@ async def test_a_lower_of_another_authority_is_not_spoken_to(lab: Lab) -> None:
     assert lab.lower.heads == []
 
 
-async def test_a_credential_that_cannot_be_sent_is_not_told(lab: Lab) -> None:
-    """A lower's credential with a line break in it is 502, and is neither told nor logged."""
+async def test_an_invalid_lower_credential_gets_502_and_is_not_exposed(lab: Lab) -> None:
+    """A credential with a line break is neither in the answer nor in the log."""
     lab.cluster.credential = {"Authorization": "Bearer sensitive\n"}
     head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
     body = await within(stream.to_end())
@@ -255,16 +255,16 @@ async def test_a_credential_that_cannot_be_sent_is_not_told(lab: Lab) -> None:
 
 
 @KINDS
-async def test_the_end_of_the_lower_ends_the_caller(lab: Lab, kind: Kind) -> None:
-    """When the lower closes, the caller has all that was sent, and then the end."""
+async def test_the_end_of_the_lower_ends_the_callers_stream(lab: Lab, kind: Kind) -> None:
+    """The caller receives all that was sent before the end."""
     lab.lower.script = agreeing(hang_up, kind[1], first=b"goodbye")
     stream = await opened(lab, kind)
     assert await within(stream.to_end()) == b"goodbye"
     await stream.close()
 
 
-async def test_the_end_of_the_caller_ends_the_lower(lab: Lab) -> None:
-    """When the caller closes, the lower gets all that was sent, and then the end."""
+async def test_the_end_of_the_caller_ends_the_lowers_stream(lab: Lab) -> None:
+    """The lower receives all that was sent before the end."""
     talk = Talk()
     lab.lower.script = agreeing(talk)
     stream = await opened(lab)
@@ -275,8 +275,8 @@ async def test_the_end_of_the_caller_ends_the_lower(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("side", ["caller", "lower"])
-async def test_a_connection_that_breaks_ends_the_other(lab: Lab, side: str) -> None:
-    """A reset of either side ends the other, and the stream is not counted any more."""
+async def test_a_reset_of_one_side_ends_the_other(lab: Lab, side: str) -> None:
+    """The stream is no longer counted after that."""
     breaking = asyncio.Event()
 
     async def script(_head: Head, stream: Stream) -> None:
@@ -300,14 +300,14 @@ async def test_a_connection_that_breaks_ends_the_other(lab: Lab, side: str) -> N
 
 
 def reset(stream: Stream) -> None:
-    """Cut a connection as a crashed machine's kernel does."""
+    """Reset a connection, as the kernel does for a crashed machine."""
     option = b"\x01\x00\x00\x00\x00\x00\x00\x00"
     stream.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
     stream.writer.transport.abort()
 
 
-async def test_a_lower_that_stays_silent_does_not_hold_a_caller_that_left(lab: Lab) -> None:
-    """When the caller leaves before the lower has answered, the lower's connection ends too."""
+async def test_the_lowers_connection_ends_if_the_caller_leaves_before_an_answer(lab: Lab) -> None:
+    """A lower that does not answer an exec is not kept connected without a caller."""
     asked = asyncio.Event()
 
     async def script(_head: Head, stream: Stream) -> None:
@@ -323,8 +323,8 @@ async def test_a_lower_that_stays_silent_does_not_hold_a_caller_that_left(lab: L
     await within(lab.lower.ended.wait())
 
 
-async def test_a_slow_caller_gets_the_tail(lab: Lab) -> None:
-    """A caller that reads nothing for long after the lower has ended still gets every byte, for it is still there."""
+async def test_a_slow_caller_receives_all_data_after_the_lower_has_ended(lab: Lab) -> None:
+    """A caller that is still connected gets every byte, however late it reads."""
     content = DOWN[: 192 * 1024]
 
     async def script(_head: Head, stream: Stream) -> None:
@@ -339,8 +339,8 @@ async def test_a_slow_caller_gets_the_tail(lab: Lab) -> None:
     assert heard.partition(b"\r\n\r\n")[2] == content
 
 
-async def test_back_pressure_holds_a_fast_caller(lab: Lab) -> None:
-    """While the lower does not read, the caller is held; what it sent goes down byte by byte when the lower goes on."""
+async def test_a_fast_caller_is_held_back_while_the_lower_does_not_read(lab: Lab) -> None:
+    """All data arrives at the lower byte by byte when it reads again."""
     reading = asyncio.Event()
     content = UP * 8
 
@@ -376,8 +376,8 @@ async def test_back_pressure_holds_a_fast_caller(lab: Lab) -> None:
     ],
 )
 @KINDS
-async def test_attach_and_port_forward_are_spliced_alike(lab: Lab, kind: Kind, path: str, subresource: str) -> None:
-    """The routes attach and portForward are the same splice to their own subresources."""
+async def test_attach_and_port_forward_are_spliced_like_exec(lab: Lab, kind: Kind, path: str, subresource: str) -> None:
+    """Both routes connect to their own subresources of the lower pod."""
     lab.lower.script = agreeing(echo, kind[1])
     stream = await opened(lab, kind, path)
     await stream.send(UP[:100_000])
@@ -386,8 +386,8 @@ async def test_attach_and_port_forward_are_spliced_alike(lab: Lab, kind: Kind, p
     assert lab.lower.heads[0].first.split()[1] == f"/front/api/v1/namespaces/mapped/pods/web-0/{subresource}"
 
 
-async def test_an_exec_is_noted_without_its_words(lab: Lab) -> None:
-    """One line says who ran how many words where; the words themselves are nowhere in the log."""
+async def test_an_exec_is_logged_without_its_command(lab: Lab) -> None:
+    """The entry contains user, place, and the number and length of the words, but not the words themselves."""
     lab.lower.script = agreeing(hang_up)
     await (await opened(lab)).close()
     place = {"namespace": "shop", "pod": "web", "container": "main"}

@@ -1,4 +1,4 @@
-"""A hostile lower behind the kubelet API: what the caller is told, and that nothing of it stays open or grows."""
+"""Tests of a hostile lower behind the kubelet API: the caller gets a bounded answer, and nothing stays open."""
 
 import asyncio
 import socket
@@ -43,14 +43,14 @@ REFUSALS = {
     "log-no-http": (502, b"the cluster's apiserver"),
 }
 WHOLE = "log-trailers"
-"""Nothing but its content is taken over, which the tests of logs show."""
+"""Only its content is forwarded, which the tests of logs cover."""
 BROKEN = ("log-chunk-beyond-counting", "log-chunk-lies", "log-reset", "log-endless-trailers", "log-endless-extension")
-"""Logs that break off: what came of them is passed on, and an end is not told."""
+"""Logs that break off: what arrived is forwarded, without the final chunk."""
 ENDLESS = ("log-endless", "log-gigantic-chunk", "log-tiny-chunks", "log-stalls")
 
 
 def hostile(way: str) -> Script:
-    """Make a lower's script of a way."""
+    """Return the script of a lower that behaves in this way."""
 
     async def script(head: Head, stream: Stream) -> None:
         method, target, _ = head.first.split(" ")
@@ -80,20 +80,20 @@ async def _send(piece: Piece, stream: Stream) -> None:
 
 
 async def called(lab: Lab, way: str) -> Stream:
-    """Ask for a log or an exec."""
+    """Request a log or an exec."""
     stream = await lab.connect(lab.pki.apiserver)
     await stream.send(request(LOG) if way in LOGS else request(EXEC, *SPDY))
     return stream
 
 
-def test_every_way_is_tried() -> None:
-    """What is neither refused nor broken off goes on until the caller leaves."""
+def test_every_hostile_way_is_tested() -> None:
+    """Each way is refused, breaks off, is endless, or begins with a 101."""
     assert {*REFUSALS, *BROKEN, *ENDLESS, *SWITCHES} == {*LOGS, *EXECS} - {WHOLE}
 
 
 @pytest.mark.parametrize("way", REFUSALS)
-async def test_the_caller_is_told_what_happened(lab: Lab, way: str) -> None:
-    """In a status and in words, in bounded time; nothing that came before a 101, or instead of one, comes to it."""
+async def test_the_caller_gets_an_error_that_describes_the_lowers_fault(lab: Lab, way: str) -> None:
+    """It arrives in bounded time with a status and a message, and contains nothing that the lower sent before it."""
     lab.lower.script = hostile(way)
     status, words = REFUSALS[way]
     stream = await called(lab, way)
@@ -109,8 +109,8 @@ async def test_the_caller_is_told_what_happened(lab: Lab, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", BROKEN)
-async def test_what_breaks_off_has_no_end(lab: Lab, way: str) -> None:
-    """The caller has what came, and sees by the missing end that it is not all."""
+async def test_a_log_that_breaks_off_has_no_final_chunk(lab: Lab, way: str) -> None:
+    """The caller receives what arrived, and recognizes by the missing end that the log is incomplete."""
     lab.lower.script = hostile(way)
     stream = await called(lab, way)
     async with asyncio.timeout(PATIENCE):
@@ -122,8 +122,8 @@ async def test_what_breaks_off_has_no_end(lab: Lab, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", [*ENDLESS, *(way for way in SWITCHES if way not in REFUSALS)])
-async def test_both_sides_close_when_the_caller_leaves(lab: Lab, way: str) -> None:
-    """Whether the lower goes on without end, says nothing any more, or reads nothing of what it is sent."""
+async def test_both_connections_close_when_the_caller_leaves(lab: Lab, way: str) -> None:
+    """This holds for a lower that sends without end, sends nothing, or does not read."""
     lab.lower.script = hostile(way)
     stream = await called(lab, way)
     async with asyncio.timeout(PATIENCE):
@@ -138,8 +138,8 @@ async def test_both_sides_close_when_the_caller_leaves(lab: Lab, way: str) -> No
         await until(lambda: not lab.server._listeners[NODE].site.connections)
 
 
-async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:
-    """What the lower sends waits in the kernel, not here: it comes to a stop soon after the reader has."""
+async def test_a_slow_reader_holds_back_a_flood_of_the_lower(lab: Lab) -> None:
+    """The data waits in the kernel, so the lower's sending stops soon after the reader does."""
     sent = 0
 
     async def script(head: Head, stream: Stream) -> None:
@@ -154,7 +154,7 @@ async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:
     stream.stop_reading()
     known = -1
     async with asyncio.timeout(PATIENCE):
-        while known != (known := sent):  # noqa: ASYNC110 - that nothing more goes is looked for
+        while known != (known := sent):  # noqa: ASYNC110 - waits until nothing more is sent
             await asyncio.sleep(0.5)
     assert sent < 32 << 20
     stream.writer.transport.abort()
@@ -166,7 +166,10 @@ Follow = Callable[[str, str], Awaitable[int]]
 
 @asynccontextmanager
 async def two_nodes(pki: Pki, streams: int, portion: StreamShares) -> AsyncIterator[Follow]:
-    """Serve two nodes; yield what follows the log of a pod on one and returns the status. All streams end in time."""
+    """Serve two nodes, and yield a function that follows a pod's log on one.
+
+    The function returns the status of the request. All streams are closed at the end.
+    """
     async with leak_watch(), Lab(pki, QUICK._replace(waiting=64, streams=streams, portion=portion)) as lab:
         lab.lower.script = hostile("log-stalls")
         lab.pods.targets["shop", "api"] = lab.pods.targets["shop", "web"]
@@ -186,16 +189,16 @@ async def two_nodes(pki: Pki, streams: int, portion: StreamShares) -> AsyncItera
         await until(lambda: lab.server.streams() == {NODE: 0, "virtual-b": 0})
 
 
-async def test_one_pod_and_one_node_do_not_take_every_stream(pki: Pki) -> None:
-    """All come through one user, the upper's apiserver: others' streams are opened though a pod's are all in use."""
+async def test_one_pod_or_one_node_cannot_use_all_streams_of_a_user(pki: Pki) -> None:
+    """All streams belong to the apiserver's user, so pods and nodes have limits of their own."""
     async with two_nodes(pki, 40, StreamShares(node=6, pod=4)) as follow:
         assert [await follow("web", NODE) for _ in range(5)] == [200] * 4 + [429]
         assert [await follow("api", NODE) for _ in range(3)] == [200] * 2 + [429]
         assert await follow("web", "virtual-b") == 200
 
 
-async def test_a_node_has_some_streams_though_others_have_the_rest(pki: Pki) -> None:
-    """One part in twenty of what a user may have."""
+async def test_a_node_gets_a_reserved_share_of_streams_if_other_nodes_use_the_rest(pki: Pki) -> None:
+    """The share is one twentieth of the user's limit."""
     async with two_nodes(pki, 20, StreamShares(node=100, pod=100)) as follow:
         assert [await follow("web", NODE) for _ in range(21)] == [200] * 20 + [429]
         assert [await follow("web", "virtual-b") for _ in range(2)] == [200, 429]

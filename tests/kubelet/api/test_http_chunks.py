@@ -1,4 +1,4 @@
-"""Bodies in chunks: whatever the pieces in which they come, the content is the same; what is no chunk is refused."""
+"""Tests of chunked bodies: the content does not depend on how the data is split, and invalid chunks are rejected."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ CONTENTS = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 
 
 def taken(body: bytes, cuts: list[int]) -> tuple[bytes, bool]:
-    """Return the content of a body that comes in pieces, cut at these places, and whether its end was seen."""
+    """Return the content of a body that is split at these positions, and whether its end was seen."""
     chunks, content = ChunkDecoder(), b""
     edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
     for begin, end in pairwise(edges):
@@ -22,7 +22,7 @@ def taken(body: bytes, cuts: list[int]) -> tuple[bytes, bool]:
 
 
 def told(body: bytes) -> bytes:
-    """Return the content of a body as h11 reads it."""
+    """Return the content of a body as parsed by h11."""
     reader = h11.Connection(h11.CLIENT)
     reader.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
     reader.send(h11.EndOfMessage())
@@ -34,20 +34,20 @@ def told(body: bytes) -> bytes:
 
 
 @given(CONTENTS, st.lists(st.integers(0, 5000)))
-def test_content_comes_through_whatever_the_pieces(contents: list[bytes], cuts: list[int]) -> None:
-    """Also where a size, a chunk or its end comes in parts."""
+def test_content_is_decoded_however_the_body_is_split(contents: list[bytes], cuts: list[int]) -> None:
+    """A size, a chunk or its end may arrive in parts."""
     body = b"".join(map(chunk, contents)) + b"0\r\n\r\n"
     assert taken(body, cuts) == (b"".join(contents), True)
 
 
 @given(CONTENTS)
-def test_what_is_sent_is_what_http_means(contents: list[bytes]) -> None:
-    """Another reader of HTTP finds the same content in our chunks."""
+def test_encoded_chunks_are_decoded_by_h11(contents: list[bytes]) -> None:
+    """Another HTTP parser finds the same content in the chunks that are sent."""
     assert told(b"".join(map(chunk, contents)) + b"0\r\n\r\n") == b"".join(contents)
 
 
-def test_content_is_not_held_back() -> None:
-    """What is there of a chunk is given before the rest of it comes."""
+def test_the_available_part_of_a_chunk_is_returned_immediately() -> None:
+    """The decoder does not wait for the rest of the chunk."""
     chunks = ChunkDecoder()
     assert chunks.take(b"5\r\nab") == b"ab"
     assert chunks.take(b"cd") == b"cd"
@@ -58,21 +58,21 @@ def test_content_is_not_held_back() -> None:
 
 
 @pytest.mark.parametrize("cuts", [[], list(range(100))], ids=["whole", "byte by byte"])
-def test_extensions_and_trailers_are_read_and_left_out(cuts: list[int]) -> None:
-    """They are the lower's; what comes after the end belongs to nothing."""
+def test_extensions_and_trailers_are_dropped(cuts: list[int]) -> None:
+    """They are not part of the content, and neither are bytes after the end of the body."""
     body = b'1;a=b\r\nx\r\nA;c="d"\r\n0123456789\r\n000;e\r\nExpires: 0\r\nX-A:\r\n\r\nmore'
     assert taken(body, cuts) == (b"x0123456789", True)
 
 
 @pytest.mark.parametrize("cuts", [[], list(range(100))], ids=["whole", "byte by byte"])
-def test_an_answer_behind_the_body_is_none(cuts: list[int]) -> None:
-    """A lower that sends another one, which nobody asked for, does not put its content into the log."""
+def test_a_second_response_behind_the_body_is_ignored(cuts: list[int]) -> None:
+    """Its content does not get into the log."""
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     assert taken(b"1\r\na\r\n0\r\n\r\n" + head + b"1\r\nb\r\n0\r\n\r\n", cuts) == (b"a", True)
 
 
-def test_content_between_long_extensions_comes_through_and_silence_does_not() -> None:
-    """What no reader ever sees has a bound, however it is cut."""
+def test_bytes_between_chunks_are_limited() -> None:
+    """Long extensions are accepted between content, but too many bytes without content are an error."""
     line = b"1;" + b"e" * 3000 + b"\r\nx\r\n"
     assert taken(line * 3 + b"0\r\n\r\n", [len(line), 2 * len(line)]) == (b"xxx", True)
     with pytest.raises(h11.RemoteProtocolError, match="too many bytes between or after the chunks"):
@@ -82,8 +82,8 @@ def test_content_between_long_extensions_comes_through_and_silence_does_not() ->
 @pytest.mark.parametrize(
     "body", [b"1\r\nx\r\n", b"1\r\nx\r\n0\r\n", b"0\r\nA: b\r\n", b"f\r\nshort", b"1\r\nx\r\n0", b""]
 )
-def test_an_end_that_did_not_come_is_none(body: bytes) -> None:
-    """A body that breaks off is not taken for a whole one."""
+def test_a_truncated_body_has_no_end(body: bytes) -> None:
+    """A body that breaks off is not mistaken for a complete one."""
     assert not taken(body, [])[1]
 
 
@@ -107,7 +107,7 @@ def test_an_end_that_did_not_come_is_none(body: bytes) -> None:
     ],
     ids=map(str, range(13)),
 )
-def test_what_is_no_chunk_is_an_error(body: bytes, cuts: list[int]) -> None:
-    """A size that is none or has no end, content that is longer than it says, trailers without measure."""
+def test_an_invalid_chunk_raises_an_error(body: bytes, cuts: list[int]) -> None:
+    """Invalid or endless sizes, content longer than its size, and invalid or unlimited trailers are rejected."""
     with pytest.raises(h11.RemoteProtocolError):
         taken(body, cuts)

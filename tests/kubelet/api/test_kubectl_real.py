@@ -1,4 +1,4 @@
-"""kubectl logs and exec through a real upper apiserver, our server, and a real lower apiserver."""
+"""Tests of kubectl logs and exec through a real upper apiserver, the tested server, and a real lower apiserver."""
 
 import asyncio
 import ssl
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real
 
 PATIENCE = 300.0
 SOON = ConnectionLimits().handshake - 1.0
-"""Seconds: less than any connection is waited for."""
+"""Seconds: less than the time that a connection may wait."""
 SEVERAL = tuple(f"127.0.0.{number}" for number in range(2, 22))
 BIG = 100 * 1024 * 1024
 WAYS = pytest.mark.parametrize(
@@ -38,13 +38,13 @@ AUTHORITIES = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authent
 
 
 def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, NodeEndpoint]:
-    """Return the places of the two nodes, for such pods of each."""
+    """Return the endpoints of the two nodes with the given pods of each."""
     return {node: NodeEndpoint(("127.0.0.1", twins.ports[kind]), pods[kind]) for kind, node in twins.nodes.items()}
 
 
 @pytest.fixture
 async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
-    """The kubelet API of both nodes, wired as the engine wires it; no task and no descriptor may be left of it."""
+    """Serve the kubelet API of both nodes as the engine does; afterwards no task and no descriptor may be left."""
     async with leak_watch():
         upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
         lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
@@ -67,10 +67,10 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
 
 
 @WAYS
-async def test_exec_gives_output_errors_and_exit_code(
+async def test_exec_returns_output_errors_and_exit_code(
     twins: Twins, server: KubeletServer, pod: str, speaks: str
 ) -> None:
-    """Standard output, standard error and an exit code other than 0 come back to kubectl, by every protocol."""
+    """Kubectl receives stdout, stderr and a non-zero exit code by every protocol."""
     done = await twins.run("exec", pod, "--", "sh", "-c", "echo out; echo err >&2; exit 3", speaks=speaks)
     assert (done.code, done.out) == (3, b"out\n")
     assert done.err.splitlines()[0] == "err"
@@ -78,8 +78,8 @@ async def test_exec_gives_output_errors_and_exit_code(
 
 
 @WAYS
-async def test_exec_carries_standard_input(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
-    """What is piped in comes out of the command, to its end."""
+async def test_exec_forwards_standard_input(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+    """Piped input reaches the command completely, and its output comes back."""
     content = b"".join(b"line %d\n" % number for number in range(50_000))
     done = await twins.run("exec", "-i", pod, "--", "cat", speaks=speaks, stdin=content)
     assert done.code == 0, done.err
@@ -87,12 +87,12 @@ async def test_exec_carries_standard_input(twins: Twins, server: KubeletServer, 
 
 
 @WAYS
-async def test_much_output_is_exact(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
-    """100 MB arrive byte by byte as the command made them.
+async def test_large_output_arrives_exactly(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+    """100 MB by WebSocket, or 10 MB by SPDY, arrive byte by byte as the command wrote them.
 
-    10 MB by SPDY. The command ends when all of it has been read:
-    apiservers close SPDY connections without waiting for the reader. kubectl pings those every five seconds, and a
-    machine that is busy has carried no 100 MB by then.
+    The command ends when all of it has been read, because apiservers close SPDY connections without waiting for the
+    reader. kubectl pings those connections every five seconds, and a busy machine cannot transfer 100 MB before a ping
+    fails.
     """
     size = BIG if pod == speaks == WEBSOCKET else BIG // 10
     output = f"seq 1 20000000 | head -c {size}"
@@ -111,8 +111,8 @@ async def test_much_output_is_exact(twins: Twins, server: KubeletServer, pod: st
     assert process.returncode == 0
 
 
-async def test_a_command_that_is_not_there_is_said(twins: Twins, server: KubeletServer) -> None:
-    """A command that cannot be run is an error for kubectl, as against the lower directly."""
+async def test_an_exec_of_an_unknown_command_fails_as_on_the_lower(twins: Twins, server: KubeletServer) -> None:
+    """Kubectl gets the same exit code as against the lower directly, and the error names the command."""
     through = await twins.run("exec", WEBSOCKET, "--", "/no/such/command")
     direct = await twins.run("exec", POD, "--", "/no/such/command", cluster=LOWER)
     assert through.code == direct.code != 0
@@ -139,8 +139,10 @@ def write_log(twins: Twins, lines: int) -> None:
         (["--limit-bytes=14"], 2),
     ],
 )
-async def test_logs_take_every_flag(twins: Twins, server: KubeletServer, flags: list[str], lines: int) -> None:
-    """Each flag of kubectl logs gives what it returns against the lower directly."""
+async def test_each_flag_of_kubectl_logs_returns_the_same_as_on_the_lower(
+    twins: Twins, server: KubeletServer, flags: list[str], lines: int
+) -> None:
+    """The output and exit code equal those of kubectl logs against the lower directly."""
     write_log(twins, 200)
     through = await twins.run("logs", WEBSOCKET, *flags)
     direct = await twins.run("logs", POD, *flags, cluster=LOWER)
@@ -148,16 +150,16 @@ async def test_logs_take_every_flag(twins: Twins, server: KubeletServer, flags: 
     assert (through.code, through.out.count(b"\n")) == (0, lines)
 
 
-async def test_logs_since_a_time(twins: Twins, server: KubeletServer) -> None:
-    """--since-time gives the lines from that time on."""
+async def test_logs_since_time_returns_the_lines_after_that_time(twins: Twins, server: KubeletServer) -> None:
+    """Kubectl logs --since-time returns only the lines written after that time."""
     write_log(twins, 200)
     since = (datetime.now(UTC) - timedelta(minutes=10, seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
     through = await twins.run("logs", SPDY, f"--since-time={since}")
     assert through.out == b"".join(b"line %d\n" % number for number in range(190, 200))
 
 
-async def test_logs_follow(twins: Twins, server: KubeletServer) -> None:
-    """With -f each line arrives before the next is written, and when kubectl goes the stream ends everywhere."""
+async def test_logs_follow_delivers_each_line_immediately(twins: Twins, server: KubeletServer) -> None:
+    """With -f each line arrives before the next is written, and the stream ends when kubectl is killed."""
     write_log(twins, 1)
     process = await twins.start("logs", "-f", WEBSOCKET)
     assert process.stdout
@@ -173,8 +175,8 @@ async def test_logs_follow(twins: Twins, server: KubeletServer) -> None:
         await until(lambda: set(server.streams().values()) == {0})
 
 
-async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) -> None:
-    """A pod that is on the node above but has no twin of ours is an error that says so, and nothing goes down."""
+async def test_a_pod_without_a_lower_pod_gets_not_found(twins: Twins, server: KubeletServer) -> None:
+    """Logs and exec of an upper pod that is not mirrored fail, and nothing is sent to the lower."""
     begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     await server.serve(seats(twins, {kind: NamedPods() for kind in twins.nodes}))
     logs = await twins.run("logs", SPDY)
@@ -187,10 +189,10 @@ async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) 
 
 @pytest.mark.parametrize("kind", ["idle", "half a handshake"])
 @pytest.mark.parametrize("hosts", [("127.0.0.1",), SEVERAL], ids=["one", "several"])
-async def test_crowds_before_the_port_delay_no_log(
+async def test_floods_of_connections_to_the_port_do_not_delay_logs(
     twins: Twins, server: KubeletServer, kind: str, hosts: tuple[str, ...]
 ) -> None:
-    """Six hundred connections that keep the port waiting, the apiserver's own address among them: logs come at once."""
+    """Logs arrive in time despite 600 waiting connections, even from the apiserver's own address."""
     write_log(twins, 1)
     assert (await twins.run("logs", SPDY)).out == b"line 0\n"
     async with crowd(twins.ports[SPDY], kind, 600, hosts):
@@ -201,8 +203,8 @@ async def test_crowds_before_the_port_delay_no_log(
 
 
 @pytest.mark.parametrize("speaks", [WEBSOCKET, SPDY])
-async def test_port_forward_reaches_the_twin(twins: Twins, server: KubeletServer, speaks: str) -> None:
-    """A kubectl port-forward through the upper carries bytes both ways."""
+async def test_port_forward_reaches_the_lower_pod(twins: Twins, server: KubeletServer, speaks: str) -> None:
+    """Kubectl port-forward through the upper cluster carries bytes in both directions."""
 
     async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write((await reader.readline()).upper())
@@ -223,7 +225,7 @@ async def test_port_forward_reaches_the_twin(twins: Twins, server: KubeletServer
 
 
 async def forwarded(process: asyncio.subprocess.Process, line: bytes) -> bytes:
-    """Send a line to the port that kubectl forwards, and give what comes back."""
+    """Send a line to the port that kubectl forwards, and return the answer."""
     assert process.stdout
     first = (await process.stdout.readline()).decode()
     near = first.split("127.0.0.1:")[1].split()[0]
@@ -236,7 +238,7 @@ async def forwarded(process: asyncio.subprocess.Process, line: bytes) -> bytes:
 
 
 def client(twins: Twins, identity: Identity | None) -> ssl.SSLContext:
-    """Make the TLS of somebody who calls a node directly."""
+    """Return the TLS context of a client that connects to a node directly."""
     context = ssl.create_default_context(cafile=str(twins.directory / "upper" / "pki" / "ca.crt"))
     if identity is not None:
         load(context, identity)
@@ -244,7 +246,7 @@ def client(twins: Twins, identity: Identity | None) -> ssl.SSLContext:
 
 
 async def status(twins: Twins, tls: ssl.SSLContext, first: str, *fields: str) -> int:
-    """Ask a node directly; give the status, 0 when TLS already failed."""
+    """Send a request to a node directly and return the status, or 0 if TLS already failed."""
     try:
         connection = await asyncio.open_connection("127.0.0.1", twins.ports[SPDY], ssl=tls)
     except OSError:
@@ -259,8 +261,8 @@ async def status(twins: Twins, tls: ssl.SSLContext, first: str, *fields: str) ->
         await stream.close()
 
 
-async def test_strangers_reach_nothing(twins: Twins, server: KubeletServer) -> None:
-    """Without certificate or token 401, without rights 403, of another authority not even TLS; nothing goes below."""
+async def test_unauthorized_clients_get_401_403_or_a_tls_failure(twins: Twins, server: KubeletServer) -> None:
+    """Without credentials it is 401, without rights 403, with another CA TLS fails; nothing reaches the lower."""
     begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     token = twins.must("upper", "-n", twins.namespace, "create", "token", "default").strip()
     logs = f"GET /containerLogs/{twins.namespace}/{SPDY}/{CONTAINER}"

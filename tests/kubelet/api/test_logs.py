@@ -1,4 +1,4 @@
-"""Logs: every option, each line when it comes, and no reading on for nobody."""
+"""Tests of logs: every option, immediate delivery of lines, and no reading after the caller has left."""
 
 import asyncio
 import random
@@ -23,8 +23,8 @@ async def read_chunk(stream: Stream) -> bytes:
         return (await stream.reader.readexactly(size + 2))[:-2]
 
 
-async def test_all_of_a_log_is_passed_on(lab: Lab) -> None:
-    """A log of 3 MB arrives byte by byte, as plain text, with a proper end; it is not noted as a command is."""
+async def test_a_large_log_is_forwarded_completely(lab: Lab) -> None:
+    """A log of 3 MB arrives byte by byte as plain text with a final chunk, and is not logged as an exec is."""
     lab.lower.script = answering("200 OK", BIG, "Content-Type: text/plain")
     answer = await lab.ask(lab.pki.apiserver, f"GET {LOGS}")
     assert {name for name, _ in answer.head.fields} == {
@@ -38,14 +38,14 @@ async def test_all_of_a_log_is_passed_on(lab: Lab) -> None:
     assert lab.log.entries == []
 
 
-async def test_an_empty_log_is_empty(lab: Lab) -> None:
-    """A log without a line is an answer without a body."""
+async def test_an_empty_log_has_an_empty_body(lab: Lab) -> None:
+    """A log without lines gets an answer without content."""
     lab.lower.script = answering("200 OK")
     assert unchunked((await lab.ask(lab.pki.apiserver, f"GET {LOGS}")).body) == b""
 
 
-async def test_the_lower_is_asked_for_what_was_asked(lab: Lab) -> None:
-    """Each option goes down by its name, unknown ones stay behind, and the credential is ours."""
+async def test_log_options_are_forwarded_to_the_lower(lab: Lab) -> None:
+    """Each known option is sent by its name, unknown ones are dropped, and the credential is the lower's."""
     lab.lower.script = answering("200 OK", b"x")
     options = "follow=true&previous=true&timestamps=true&sinceSeconds=5&tailLines=7&limitBytes=9"
     await lab.ask(
@@ -57,15 +57,15 @@ async def test_the_lower_is_asked_for_what_was_asked(lab: Lab) -> None:
     assert head.value("authorization") == f"Bearer {LOWER_TOKEN}"
 
 
-async def test_the_log_of_a_container_that_the_pod_lacks_is_not_found(lab: Lab) -> None:
-    """As on a real node; the lower, whose apiserver says 400, is not asked."""
+async def test_a_log_of_an_unknown_container_gets_404(lab: Lab) -> None:
+    """As on a real node it is 404, and the lower, whose apiserver would answer 400, gets no request."""
     answer = await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/web/nosuch")
     assert (answer.status, answer.body) == (404, b'container "nosuch" not found in pod "web"')
     assert lab.lower.heads == []
 
 
-async def test_lines_come_one_by_one(lab: Lab) -> None:
-    """With follow, each line arrives before the next is written: nothing waits for more."""
+async def test_each_line_of_a_followed_log_is_delivered_immediately(lab: Lab) -> None:
+    """A line arrives before the next one is written, because nothing is buffered."""
     lines: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def script(_head: Head, stream: Stream) -> None:
@@ -90,8 +90,8 @@ async def test_lines_come_one_by_one(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("chatter", [b"", b"chatter" * 100_000], ids=["silent", "talkative"])
-async def test_a_reader_that_leaves_stops_the_lower(lab: Lab, chatter: bytes) -> None:
-    """While the log is silent; also one that ends TLS only, behind much that nobody reads."""
+async def test_a_reader_that_leaves_ends_the_request_to_the_lower(lab: Lab, chatter: bytes) -> None:
+    """This holds while the log is silent, also if the reader sent much unread data and closes only TLS."""
 
     async def script(_head: Head, stream: Stream) -> None:
         await stream.send(CHUNKED)
@@ -108,8 +108,8 @@ async def test_a_reader_that_leaves_stops_the_lower(lab: Lab, chatter: bytes) ->
     await until(lambda: lab.server.streams() == {NODE: 0})
 
 
-async def test_nothing_but_content_is_taken_over_from_the_lowers_chunks(lab: Lab) -> None:
-    """What came at once goes on as one chunk of ours; extensions and trailers of the lower's stay behind."""
+async def test_only_content_is_copied_from_the_lowers_chunks(lab: Lab) -> None:
+    """Content that arrived together is sent as one chunk, without the lower's extensions and trailers."""
 
     async def script(_head: Head, stream: Stream) -> None:
         end = b"05\r\nthree\r\n000\r\nX-Evil: 1\r\n\r\n"
@@ -119,8 +119,8 @@ async def test_nothing_but_content_is_taken_over_from_the_lowers_chunks(lab: Lab
     assert (await lab.ask(lab.pki.apiserver, f"GET {LOGS}")).body == chunk(b"one two three") + chunk(b"")
 
 
-async def test_a_caller_of_http_1_0_gets_the_log_without_chunks(lab: Lab) -> None:
-    """It would not understand them: its answer ends with the connection."""
+async def test_an_http_1_0_caller_gets_the_log_without_chunks(lab: Lab) -> None:
+    """HTTP/1.0 has no chunked encoding, so the answer ends with the connection."""
 
     async def script(_head: Head, stream: Stream) -> None:
         await stream.send(CHUNKED + chunk(b"a line\n"))
@@ -134,8 +134,8 @@ async def test_a_caller_of_http_1_0_gets_the_log_without_chunks(lab: Lab) -> Non
     await stream.close()
 
 
-async def test_a_slow_reader_holds_the_lower(lab: Lab) -> None:
-    """A caller that stops reading stops the lower, and gets everything when it goes on."""
+async def test_a_slow_reader_holds_back_the_lower(lab: Lab) -> None:
+    """A caller that stops reading stops the lower's sending, and receives everything when it reads again."""
     sent = 0
 
     async def script(_head: Head, stream: Stream) -> None:

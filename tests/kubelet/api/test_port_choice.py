@@ -1,4 +1,4 @@
-"""Which kubelet port a virtual node gets: that of the file, the one it has, or the first free one from its place on."""
+"""Tests of the choice of a node's kubelet port: the configured, the current, or the first free one by position."""
 
 import pytest
 from hypothesis import given
@@ -11,17 +11,17 @@ USUAL = range(100, 110)
 
 
 def new(place: int) -> PortClaim:
-    """A node that the file gives no port, and that has none."""
+    """Return the claim of a node without a configured or current port."""
     return PortClaim(place)
 
 
 def kept(place: int, port: int) -> PortClaim:
-    """A node that the file gives no port, and that has one."""
+    """Return the claim of a node with a current but no configured port."""
     return PortClaim(place, kept=port)
 
 
 def fixed(place: int, port: int, had: int = 0) -> PortClaim:
-    """A node that the file gives a port."""
+    """Return the claim of a node with a configured port."""
     return PortClaim(place, port, had)
 
 
@@ -49,27 +49,29 @@ def fixed(place: int, port: int, had: int = 0) -> PortClaim:
     ],
     ids=[
         "nothing to choose",
-        "by place",
-        "one was taken out before them",
-        "one was put in before them",
-        "what it has, wherever that is",
-        "the file's, and a place that stays counted",
-        "the file's before what it has",
-        "another gets what the place would give",
-        "another gets what it has",
-        "two that have the same: the first in the file",
-        "two in the same place: by name",
-        "what left keeps its port before who is new",
-        "who is in the file before what left",
-        "a server of the engine is there: who is new",
-        "a server of the engine is there: who had it, and nobody else moves",
-        "a server of the engine is at the file's until a restart",
-        "beginning again at the end",
-        "none left of the usual ones",
+        "by position",
+        "an earlier lower is removed",
+        "an earlier lower is added",
+        "the current port, even out of range",
+        "a configured port, whose position still counts",
+        "the configured port before the current one",
+        "another node has the port of the position configured",
+        "another node has the current port configured",
+        "two with the same current port: the first in the file",
+        "two in the same position: by name",
+        "a removed node keeps its port before a new node",
+        "a node in the file before a removed node",
+        "a server of the engine uses the port of a new node",
+        "a server of the engine uses a current port: only that node moves",
+        "a server of the engine uses the configured port until a restart",
+        "wraparound at the end of the range",
+        "no port left in the range",
     ],
 )
-def test_a_port_is_chosen(claims: dict[str, PortClaim], servers: tuple[int, ...], ports: dict[str, int]) -> None:
-    """By the file, what each node has, and its lower's place."""
+def test_ports_are_chosen_from_claims_and_server_ports(
+    claims: dict[str, PortClaim], servers: tuple[int, ...], ports: dict[str, int]
+) -> None:
+    """The choice depends on the file, each node's current port, and its lower's position."""
     assert choose_ports(claims, USUAL, servers) == ports
 
 
@@ -79,8 +81,8 @@ CLAIMS = st.dictionaries(NODES, st.builds(PortClaim, st.integers(0, 4), st.none(
 
 
 @given(CLAIMS, st.sets(PORTS, max_size=3))
-def test_every_node_gets_a_port_of_its_own_and_keeps_it(claims: dict[str, PortClaim], servers: set[int]) -> None:
-    """None of another server's; once they have what was chosen nobody moves, in whatever order they are asked for."""
+def test_every_node_gets_a_unique_port_and_keeps_it(claims: dict[str, PortClaim], servers: set[int]) -> None:
+    """No node gets a server's port, and a second choice in another order changes no port."""
     found = choose_ports(claims, USUAL, servers)
     assert found.keys() == claims.keys()
     assert len(set(found.values()) - servers) == len(claims)
@@ -89,8 +91,8 @@ def test_every_node_gets_a_port_of_its_own_and_keeps_it(claims: dict[str, PortCl
 
 
 @given(CLAIMS, NODES)
-def test_a_node_that_is_taken_out_moves_none_that_has_its_port(claims: dict[str, PortClaim], gone: str) -> None:
-    """Nor do the places of the others count, which change with it."""
+def test_removing_a_node_does_not_change_current_ports_of_other_nodes(claims: dict[str, PortClaim], gone: str) -> None:
+    """The positions of the other nodes, which change with the removal, do not matter."""
     found = choose_ports(claims, USUAL, ())
     rest = {node: PortClaim(place, kept=found[node]) for place, node in enumerate(sorted(found)) if node != gone}
     assert choose_ports(rest, USUAL, ()) == {node: found[node] for node in rest}

@@ -1,4 +1,4 @@
-"""Every path by every method by everyone: a real upper cluster's RBAC against the table in the documentation."""
+"""Tests of every path and method for every identity: a real upper cluster's RBAC against the documented table."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 class Shown(NamedTuple):
-    """How an identity shows itself: the TLS of its connections, and the header fields of its requests."""
+    """The credentials of an identity: the TLS context of its connections, and the header fields of its requests."""
 
     tls: ssl.SSLContext
     fields: tuple[str, ...]
@@ -61,12 +61,12 @@ class People:
         }
 
     def create(self) -> dict[str, Shown]:
-        """Make accounts and rights, and give how each identity shows itself, by its title."""
+        """Create accounts and rights, and return the credentials of each identity by its title."""
         self._kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": self._all()}))
         return {each.title: self._shown(place, each) for place, each in enumerate(SOMEONE)}
 
     def delete(self) -> None:
-        """Remove all of it."""
+        """Delete all of them."""
         named = [str(item["metadata"]["name"]) for item in self._all() if item["kind"] == "ClusterRole"]
         bound = [str(item["metadata"]["name"]) for item in self._all() if item["kind"] == "ClusterRoleBinding"]
         self._kubectl("delete", "clusterrole", *named)
@@ -74,7 +74,7 @@ class People:
         self._kubectl("delete", "namespace", self.name, "--wait=false")
 
     def _signer(self, now: datetime) -> Authority:
-        """Take up the cluster's own authority, as of a moment."""
+        """Load the cluster's own CA, as of a given date."""
         certificate = x509.load_pem_x509_certificate((self.pki / "ca.crt").read_bytes())
         key = load_pem_private_key((self.pki / "ca.key").read_bytes(), None)
         return Authority(pair=None, name=certificate.subject, key=key, now=now)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ class People:
 
 @pytest.fixture(scope="module")
 def people(sandbox: "Sandbox") -> Iterator[tuple[People, dict[str, Shown]]]:
-    """Everyone in the table, in the shared upper cluster."""
+    """Create every identity of the table in the shared upper cluster."""
     made = People(sandbox)
     yield made, made.create()
     made.delete()
@@ -142,7 +142,7 @@ def people(sandbox: "Sandbox") -> Iterator[tuple[People, dict[str, Shown]]]:
 
 @asynccontextmanager
 async def served(people: People) -> AsyncIterator[int]:
-    """Serve one node without pods, with the reviews of the real cluster; give its port."""
+    """Serve one node without pods, with the reviews of the real cluster; yield its port."""
     directory: Path = people.sandbox.directory
     upper = HttpCluster(UPPER, await from_kubeconfig(directory / "upper.kubeconfig"))
     log = Notes()
@@ -150,7 +150,7 @@ async def served(people: People) -> AsyncIterator[int]:
         ServingCertificate(log, "127.0.0.1", ServingFiles(directory / "kubelet.crt", directory / "kubelet.key")),
         ClientCA(log, people.pki / "ca.crt"),
         Authenticator(upper, log),
-        Authorizer(upper, log, clock=lambda: 60 * time.monotonic()),  # else a user uses up what it may be denied
+        Authorizer(upper, log, clock=lambda: 60 * time.monotonic()),  # otherwise denials would exceed a user's limit
     )
     server = KubeletServer(gate, log)
     assert await server.serve({people.node: NodeEndpoint(("127.0.0.1", 0), NamedPods())}) == {}
@@ -162,7 +162,7 @@ async def served(people: People) -> AsyncIterator[int]:
 
 
 async def told(port: int, shown: Shown, case: Case) -> tuple[str, int]:
-    """Make one request; give what became of it in the words of the table, and its status (0: no TLS)."""
+    """Make one request, and return its outcome in the terms of the table and its status (0: no TLS)."""
     method = "GET" if case.method == WEBSOCKET else case.method
     upgrade = ("Connection: Upgrade", "Upgrade: websocket") if case.method == WEBSOCKET else ()
     try:
@@ -192,8 +192,8 @@ async def tried(people: People, everyone: dict[str, Shown]) -> list[tuple[Case, 
 
 
 @pytest.mark.real
-def test_everyone_gets_what_the_table_says(people: tuple[People, dict[str, Shown]]) -> None:
-    """Over 1,000 requests end as the table has it; whoever is let in meets no error of ours, and a method we lack."""
+def test_every_identity_gets_the_outcome_in_the_table(people: tuple[People, dict[str, Shown]]) -> None:
+    """Over 1,000 requests end as documented, and admitted ones get no 5xx, only 200, 400, 404 or 405."""
     found = asyncio.run(tried(*people))
     wrong = [
         f"{case.someone.title}: {case.method} {case.path}: {status}"
@@ -209,12 +209,12 @@ def test_everyone_gets_what_the_table_says(people: tuple[People, dict[str, Shown
 
 
 def test_every_route_is_in_the_table() -> None:
-    """A path that is served, or has rights of its own, and is not in the table fails here."""
+    """A path that is served, or has rights of its own, must be in the table."""
     stated = {path.partition("?")[0].split("/")[1] for group in GROUPS for path in group.paths}
     assert {area.split("/")[0] for area in (*routes.ROUTES, *routes.OWN_RIGHTS)} <= stated
 
 
-def test_the_documentation_is_the_table() -> None:
-    """The tables in the documentation are those that are tried: `python -m kubelet_rights` writes them."""
+def test_the_documentation_contains_the_tested_table() -> None:
+    """The tables in the documentation are those that `python -m kubelet_rights` writes."""
     text = kubelet_rights.DOCUMENT.read_text()
     assert kubelet_rights.rewritten(text) == text

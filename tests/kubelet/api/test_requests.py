@@ -1,4 +1,4 @@
-"""The kubelet's query parameters become the apiserver's, and nothing else passes."""
+"""Tests of the translation of the kubelet's query parameters to the apiserver's; no other parameter is forwarded."""
 
 from urllib.parse import parse_qsl
 
@@ -18,7 +18,7 @@ def pairs(query: str) -> list[tuple[str, str]]:
 
 
 def test_exec_translates_streams_and_keeps_the_command() -> None:
-    """input, output and error become stdin, stdout and stderr; the command's words keep their order and their bytes."""
+    """input, output and error become stdin, stdout and stderr; the command's words keep their order and bytes."""
     query = (*STREAMS, ("command", "sh"), ("command", "-c"), ("command", "echo a&b=c +\udcff"), ("command", ""))
     assert pairs(exec_query(query, "main")) == [
         ("stdin", "true"),
@@ -32,8 +32,8 @@ def test_exec_translates_streams_and_keeps_the_command() -> None:
     ]
 
 
-def test_a_terminal_has_no_stderr() -> None:
-    """With tty, stderr is not asked for, as the kubelet does."""
+def test_a_terminal_requests_no_stderr() -> None:
+    """With tty, stderr is not requested, as by the kubelet."""
     asked = dict(pairs(attach_query((*STREAMS, ("tty", "1")), "main")))
     assert asked == {"stdin": "true", "stdout": "true", "tty": "true", "container": "main"}
 
@@ -41,29 +41,29 @@ def test_a_terminal_has_no_stderr() -> None:
 @pytest.mark.parametrize(
     "given_streams", [(), (("tty", "1"),), (("input", "0"),), (("output", "true"),), (("stdin", "1"),)]
 )
-def test_no_stream_is_refused(given_streams: Query) -> None:
-    """An exec or attach without a stream of the kubelet's names set to 1 is 400."""
+def test_a_query_without_streams_is_rejected(given_streams: Query) -> None:
+    """An exec or attach without one of the kubelet's stream parameters set to 1 is 400."""
     for translate in (exec_query, attach_query):
         with pytest.raises(HTTPError) as refused:
             translate((*given_streams, ("command", "id")), "main")
         assert refused.value.status == 400
 
 
-def test_tty_with_stderr_alone_is_refused() -> None:
-    """A terminal whose only other stream is stderr has none left, and is 400."""
+def test_tty_with_only_stderr_is_rejected() -> None:
+    """A terminal has no stderr, so no stream is left, which is 400."""
     with pytest.raises(HTTPError):
         attach_query((("error", "1"), ("tty", "1")), "main")
 
 
-def test_exec_without_a_command_is_refused() -> None:
-    """An exec without a command is 400 and says so."""
+def test_exec_without_a_command_is_rejected() -> None:
+    """An exec without a command is 400, and the message names the parameter."""
     with pytest.raises(HTTPError, match="command") as refused:
         exec_query(STREAMS, "main")
     assert refused.value.status == 400
 
 
-def test_attach_takes_no_command() -> None:
-    """A command given to attach does not pass."""
+def test_attach_drops_the_command() -> None:
+    """A command in an attach request is not forwarded."""
     assert "command" not in attach_query((*STREAMS, ("command", "id")), "main")
 
 
@@ -76,14 +76,14 @@ def test_attach_takes_no_command() -> None:
         ((("port", "80"), ("port", "65535"), ("x", "y")), [("ports", "80"), ("ports", "65535")]),
     ],
 )
-def test_ports_are_passed_on(given_ports: Query, expected: list[tuple[str, str]]) -> None:
-    """Ports come repeated or with commas, and go down one by one."""
+def test_ports_are_forwarded_one_by_one(given_ports: Query, expected: list[tuple[str, str]]) -> None:
+    """Repeated and comma-separated ports are forwarded as single parameters."""
     assert pairs(port_query(given_ports)) == expected
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "", "http", "80,", "1e3", "\u0665"])
-def test_bad_ports_are_refused(port: str) -> None:
-    """A port that is none is 400."""
+def test_invalid_ports_are_rejected(port: str) -> None:
+    """A value that is no port number is 400."""
     with pytest.raises(HTTPError, match="port") as refused:
         port_query((("port", port),))
     assert refused.value.status == 400
@@ -116,10 +116,11 @@ ALL_OPTIONS = (
         ((("tailLines", "1"), ("tailLines", "2"), ("container", "other")), (("tailLines", "1"),)),
     ],
 )
-def test_log_options_are_passed_on(query: Query, passed: Query) -> None:
-    """Each by its name and its first value; times as they are, truth as Kubernetes reads it.
+def test_log_options_are_forwarded(query: Query, passed: Query) -> None:
+    """Each option is forwarded once with its first value; times are kept and booleans are parsed as by Kubernetes.
 
-    The container is never the query's. The default stream is left out: an apiserver without that feature refuses it.
+    The container is never the one of the query. The default stream is omitted because an apiserver without that feature
+    rejects it.
     """
     assert pairs(log_query(query, "main")) == [("container", "main"), *passed]
 
@@ -144,15 +145,15 @@ def test_log_options_are_passed_on(query: Query, passed: Query) -> None:
         ("stream", "stdout"),
     ],
 )
-def test_bad_log_options_are_refused(key: str, value: str) -> None:
-    """What Kubernetes would not take is 400, with the name of the option."""
+def test_invalid_log_options_are_rejected(key: str, value: str) -> None:
+    """A value that Kubernetes would not accept is 400, and the message names the option."""
     with pytest.raises(HTTPError, match=key) as refused:
         log_query(((key, value),), "main")
     assert refused.value.status == 400
 
 
-def test_two_beginnings_are_refused() -> None:
-    """The options sinceSeconds and sinceTime together are 400, as in Kubernetes."""
+def test_since_seconds_with_since_time_is_rejected() -> None:
+    """Both options together are 400, as in Kubernetes."""
     with pytest.raises(HTTPError):
         log_query((("sinceSeconds", "1"), ("sinceTime", "2024-01-31T12:00:00Z")), "main")
 
@@ -172,8 +173,8 @@ NAMES = st.sampled_from(sorted(KNOWN)) | st.text(max_size=8)
 
 
 @given(st.lists(st.tuples(NAMES, st.text(max_size=8)), max_size=6))
-def test_only_known_log_options_pass(query: list[tuple[str, str]]) -> None:
-    """Whatever is asked, only known keys go down, once each, for the container of the path, in plain ASCII."""
+def test_only_known_log_options_are_forwarded(query: list[tuple[str, str]]) -> None:
+    """For any query only known keys are sent, once each, with the path's container, in plain ASCII."""
     try:
         made = log_query(tuple(query), "main")
     except HTTPError:
@@ -192,8 +193,8 @@ def test_only_known_log_options_pass(query: list[tuple[str, str]]) -> None:
         max_size=6,
     )
 )
-def test_only_known_exec_options_pass(query: list[tuple[str, str]]) -> None:
-    """Whatever is asked, an exec goes down with known keys, the path's container and all words of the command."""
+def test_only_known_exec_options_are_forwarded(query: list[tuple[str, str]]) -> None:
+    """For any query an exec has only known keys, the path's container and all words of the command."""
     made = pairs(exec_query((("output", "1"), *query, ("command", "last")), "main"))
     assert {key for key, _ in made} <= {"stdin", "stdout", "tty", "container", "command"}
     assert [value for key, value in made if key == "container"] == ["main"]

@@ -1,4 +1,4 @@
-"""Which lower pods the kubelet API of a virtual node opens: those of the pods bound to it, and no stranger's."""
+"""Tests of the pods that a virtual node's kubelet API serves: only lower pods of upper pods that are bound to it."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ CLUSTER = FaultyCluster(A, ends_pods=True, now=lambda: NOW)
 
 
 def lower(*below: Manifest) -> LowerWorld:
-    """Make a lower with a pod bound to it, and something below."""
+    """Return a lower with an upper pod bound to its node, and the given lower pods."""
     here = world()
     home(here)
     put(here.lowers[A].upper_pods, upper_pod())
@@ -25,19 +25,19 @@ def lower(*below: Manifest) -> LowerWorld:
 
 
 def pods(of: LowerWorld, cluster: Any = CLUSTER) -> MirroredPods:
-    """Make the pods of a lower, as the kubelet API sees them."""
+    """Return the pods of a lower, as the kubelet API sees them."""
     return MirroredPods(of, OWNER_HERE, lambda: cluster)
 
 
-def test_a_mirrored_pod_is_found_under_its_upper_name() -> None:
-    """With the connection to its cluster, and its place there."""
+def test_a_mirrored_pod_is_found_by_its_upper_name() -> None:
+    """The target contains its cluster's connection, and its namespace and name there."""
     target = pods(lower(twin(upper_pod()))).locate("default", "web")
     assert target is not None
     assert (target.cluster, target.namespace, target.name) == (CLUSTER, "default", "web")
 
 
 def test_containers_of_every_kind_are_known() -> None:
-    """Those that the pod has above: one that was just added has a name before it is below."""
+    """The containers are those of the upper pod, because a new one is there before it is in the lower pod."""
     pod = upper_pod()
     pod["spec"]["initContainers"] = [{"name": "first"}]
     pod["spec"]["ephemeralContainers"] = [{"name": "probe"}]
@@ -58,42 +58,42 @@ def test_containers_of_every_kind_are_known() -> None:
     ],
     ids=["nothing", "another owner's", "label alone", "an older pod's"],
 )
-def test_no_other_pod_is_opened(below: tuple[Manifest, ...]) -> None:
-    """Through the upper cluster nobody reaches what is not his."""
+def test_pods_not_mirrored_by_this_topology_are_not_served(below: tuple[Manifest, ...]) -> None:
+    """A user of the upper cluster must not reach pods of another owner or of an older upper pod."""
     found = pods(lower(*below))
     assert found.locate("default", "web") is None
     assert orjson.loads(found.listed())["items"] == []
 
 
-def test_a_lower_pod_without_its_upper_one_is_not_opened() -> None:
-    """Whoever may enter pods of that name above may not enter what is left of another."""
+def test_a_lower_pod_without_its_upper_pod_is_not_served() -> None:
+    """Rights on upper pods of a name must not open a leftover lower pod of another upper pod."""
     found = pods(lower(twin(upper_pod()), twin(upper_pod("orphan"))))
     assert found.locate("default", "orphan") is None
     assert [pod["metadata"]["name"] for pod in orjson.loads(found.listed())["items"]] == ["web"]
 
 
-def test_without_a_connection_nothing_is_opened() -> None:
-    """The pods are listed all the same."""
+def test_pods_are_listed_but_not_served_without_a_connection() -> None:
+    """Without a connection no target is found, and the list is complete."""
     found = pods(lower(twin(upper_pod())), None)
     assert found.locate("default", "web") is None
     assert len(orjson.loads(found.listed())["items"]) == 1
 
 
-def test_pods_are_listed_as_the_upper_cluster_has_them() -> None:
-    """By their upper UID, as a v1 PodList."""
+def test_pods_are_listed_as_in_the_upper_cluster() -> None:
+    """The answer is a v1 PodList, and its pods have their upper UIDs."""
     listed = orjson.loads(pods(lower(twin(upper_pod()))).listed())
     assert (listed["kind"], listed["apiVersion"]) == ("PodList", "v1")
     assert [pod["metadata"]["uid"] for pod in listed["items"]] == ["Pod-web"]
 
 
-def test_a_node_of_which_nothing_is_known_has_no_pods() -> None:
-    """An empty list, and nothing to open."""
+def test_a_node_without_known_pods_has_an_empty_list() -> None:
+    """It has an empty pod list, and no target for any pod."""
     assert EmptyPodLister().locate("default", "web") is None
     assert orjson.loads(EmptyPodLister().listed())["items"] == []
 
 
-def test_only_what_runs_is_running() -> None:
-    """A mirrored pod without a running container is listed, and does not run."""
+def test_only_pods_with_a_running_container_are_running() -> None:
+    """A mirrored pod without a running container, or a pod of another owner, does not count."""
     state = {"running": {"startedAt": "2026-03-01T11:00:00Z"}}
     status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
     assert [one.uid for one in pods(lower(twin(upper_pod(), status))).running()] == ["Pod-web"]

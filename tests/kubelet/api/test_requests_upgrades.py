@@ -1,4 +1,4 @@
-"""Which headers of an upgrade pass, and how refusals, verdicts and questions are put."""
+"""Tests of forwarded upgrade headers, of the errors that callers get, and of the cache of decisions."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-
 TARGET = PodTarget(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore[arg-type]  # never called here
 
 
-def test_a_spdy_upgrade_passes() -> None:
-    """A SPDY upgrade goes down with its versions of the stream protocol, in their order."""
+def test_a_spdy_upgrade_is_forwarded() -> None:
+    """The versions of the stream protocol are forwarded in their order."""
     headers = (*SPDY, ("x-stream-protocol-version", "v3.channel.k8s.io"))
     assert lower_request(headers) == headers
 
 
-def test_a_websocket_upgrade_passes() -> None:
-    """A WebSocket upgrade goes down with key, version, extensions and subprotocols."""
+def test_a_websocket_upgrade_is_forwarded() -> None:
+    """Key, version, extensions and subprotocols are forwarded."""
     headers: Headers = (
         ("connection", "keep-alive, Upgrade"),
         ("upgrade", "websocket"),
@@ -32,8 +32,8 @@ def test_a_websocket_upgrade_passes() -> None:
     assert lower_request(headers) == (("connection", "Upgrade"), *headers[1:])
 
 
-def test_no_token_hides_in_a_subprotocol() -> None:
-    """A bearer token given as a WebSocket subprotocol is taken out; alone, the whole header goes."""
+def test_a_token_in_a_websocket_subprotocol_is_removed() -> None:
+    """A bearer token that is the only subprotocol removes the whole header."""
     token = "base64url.bearer.authorization.k8s.io.c2VjcmV0"
     upgrade: Headers = (("connection", "Upgrade"), ("upgrade", "websocket"))
     mixed = lower_request((*upgrade, ("sec-websocket-protocol", f"{token}, v4.channel.k8s.io")))
@@ -54,15 +54,15 @@ def test_no_token_hides_in_a_subprotocol() -> None:
         (("connection", "Upgrade"), ("upgrade", "SPDY/4")),
     ],
 )
-def test_other_upgrades_are_refused(headers: Headers) -> None:
-    """Without one upgrade to WebSocket or SPDY/3.1, an exec is 400."""
+def test_other_upgrades_are_rejected(headers: Headers) -> None:
+    """Without exactly one upgrade to WebSocket or SPDY/3.1, an exec is 400."""
     with pytest.raises(HTTPError, match="Upgrade request required") as refused:
         lower_request(headers)
     assert refused.value.status == 400
 
 
-def test_a_bad_query_is_told_before_a_container_that_the_pod_lacks() -> None:
-    """As by a kubelet, which reads the query first."""
+def test_an_invalid_query_is_reported_before_an_unknown_container() -> None:
+    """The kubelet too parses the query first."""
     call = understand("GET", "/containerLogs/shop/web/nosuch?tailLines=x")
     with pytest.raises(HTTPError, match="tailLines"):
         ask_for(call, place(call), TARGET, SPDY)
@@ -83,8 +83,10 @@ def test_a_bad_query_is_told_before_a_container_that_the_pod_lacks() -> None:
         (799, b"", 502, "lower-a: exec: unexpected response 799"),
     ],
 )
-def test_answers_of_a_lower_are_told(status: int, body: bytes, expected_status: int, message: str) -> None:
-    """An error keeps its status and message, named after the lower and without control characters; others are 502."""
+def test_a_lowers_error_keeps_its_status_and_names_the_lower(
+    status: int, body: bytes, expected_status: int, message: str
+) -> None:
+    """Control characters are removed from its message, and statuses other than 4xx and 5xx become 502."""
     refused = from_lower("lower-a", "exec", status, body)
     assert (refused.status, refused.message) == (expected_status, message)
 
@@ -121,22 +123,23 @@ RUNTIME = {"details": {"causes": [{"message": "the runtime is down"}]}}
         (503, b"no healthy upstream", "lower-a: no healthy upstream"),
     ],
 )
-def test_a_kubelets_own_words_are_told_as_they_are(status: int, body: bytes, message: str) -> None:
-    """As the apiserver hands them on: raw to an upgrade, as a Status to a request for logs, wrapped if that was 500.
+def test_a_kubelets_error_message_is_returned_unchanged(status: int, body: bytes, message: str) -> None:
+    """The message may be plain text, a Status, or wrapped by the apiserver in a Status 500.
 
-    What no kubelet said is named after the lower: an apiserver's own trouble, or who it is to the kubelet.
+    A message that does not come from a kubelet, such as an apiserver's own error or its missing rights on the kubelet,
+    has the lower's name as its prefix.
     """
     refused = from_lower("lower-a", "exec", status, body, of_kubelet=True)
     assert (refused.status, refused.message) == (status, message)
 
 
-def test_a_long_message_is_cut() -> None:
-    """An error's message is told up to a bound."""
+def test_a_long_error_message_is_truncated() -> None:
+    """The message of an error is limited to 5000 characters."""
     assert len(from_lower("l", "exec", 500, b"x" * 100_000).message) < 5000
 
 
-def test_verdicts_are_bounded() -> None:
-    """When it is full, the answer longest unused goes."""
+def test_the_decision_cache_evicts_the_least_recently_used_entry() -> None:
+    """A full cache drops the entry that was not used for the longest time."""
     verdicts: TTLCache[str, int] = TTLCache(2)
     verdicts.put("a", 1, 9.0)
     verdicts.put("b", 2, 9.0)

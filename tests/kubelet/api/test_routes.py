@@ -1,4 +1,4 @@
-"""What a path means and which rights it takes, as tables."""
+"""Tests of the parsing of request paths and of the rights that they require, as tables."""
 
 from string import printable
 
@@ -37,22 +37,22 @@ SUBRESOURCES = {
 
 @pytest.mark.parametrize("method", VERBS)
 @pytest.mark.parametrize("path", SUBRESOURCES)
-def test_rights_are_the_kubelets(method: str, path: str) -> None:
-    """Each route takes the verb of its method on the subresources that the kubelet asks for, in that order."""
+def test_routes_require_the_kubelets_rights(method: str, path: str) -> None:
+    """Each route requires the verb of its method on the kubelet's subresources, in the same order."""
     expected = tuple(RequiredAccess(VERBS[method], each) for each in SUBRESOURCES[path])
     assert accesses(understand(method, path)) == expected
 
 
 @pytest.mark.parametrize("method", VERBS)
 @pytest.mark.parametrize("area", ["exec", "attach", "portForward", "run"])
-def test_running_commands_is_always_create(method: str, area: str) -> None:
-    """exec, attach, run and portForward take `create` on proxy, whatever the HTTP method."""
+def test_running_commands_always_requires_create(method: str, area: str) -> None:
+    """exec, attach, run and portForward require `create` on proxy, whatever the HTTP method."""
     assert accesses(understand(method, f"/{area}/ns/pod/c")) == (RequiredAccess("create", "proxy"),)
 
 
 @pytest.mark.parametrize("path", routes.ROUTES)
-def test_every_route_has_stated_rights(path: str) -> None:
-    """No route is served whose rights this file does not state."""
+def test_every_served_route_has_tested_rights(path: str) -> None:
+    """A route whose rights this file does not contain must not be served."""
     stated = {each.split("/")[1] for each in SUBRESOURCES} | {"exec", "attach", "portForward"}
     assert path in stated
 
@@ -80,8 +80,8 @@ def test_every_route_has_stated_rights(path: str) -> None:
         ("GET", "/containerLogs/shop/w%65b/main", ContainerRef("shop", "web", "main")),
     ],
 )
-def test_routes_name_their_pod(method: str, path: str, expected: ContainerRef) -> None:
-    """A route that is served names namespace, pod and container by its segments, decoded once."""
+def test_a_route_names_its_namespace_pod_and_container(method: str, path: str, expected: ContainerRef) -> None:
+    """The names are the segments of the path, decoded once."""
     assert place(understand(method, path)) == expected
 
 
@@ -136,8 +136,8 @@ BAD_PATHS = [
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)
-def test_odd_paths_are_not_found(path: str) -> None:
-    """A path that is no route, or names what no Kubernetes object can be called, is 404."""
+def test_invalid_paths_get_404(path: str) -> None:
+    """A path that is no route, or contains an invalid Kubernetes name, is 404."""
     with pytest.raises(HTTPError) as refused:
         place(understand("GET", path))
     assert refused.value.status == 404
@@ -160,8 +160,8 @@ def test_odd_paths_are_not_found(path: str) -> None:
         ("get", "/pods"),
     ],
 )
-def test_other_methods_are_not_allowed(method: str, path: str) -> None:
-    """A route with a method that it does not have is 405, and the message names those it has."""
+def test_unsupported_methods_get_405(method: str, path: str) -> None:
+    """The message names the methods that the route supports."""
     with pytest.raises(HTTPError) as refused:
         place(understand(method, path))
     assert refused.value.status == 405
@@ -169,8 +169,8 @@ def test_other_methods_are_not_allowed(method: str, path: str) -> None:
 
 
 @given(st.text(printable + "\x00\x7fäß", max_size=60), st.sampled_from(sorted(VERBS)))
-def test_no_path_breaks_the_reading(path: str, method: str) -> None:
-    """Whatever the target, it is understood without an error, has rights, and is a clean place or refused."""
+def test_any_path_is_parsed_without_an_unexpected_error(path: str, method: str) -> None:
+    """Every target has rights, and either yields valid names or is rejected."""
     call = understand(method, path)
     assert accesses(call)
     try:
@@ -180,7 +180,7 @@ def test_no_path_breaks_the_reading(path: str, method: str) -> None:
     assert all(set(part) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for part in found)
 
 
-def test_the_query_is_kept_in_order() -> None:
-    """Query values keep their order, repeat, may be empty, and survive bytes that are no UTF-8."""
+def test_the_query_keeps_its_order_and_bytes() -> None:
+    """Query values may repeat, may be empty, and may contain bytes that are not UTF-8."""
     call = understand("GET", "/exec/a/b/c?command=sh&command=&command=%FFx&input=1")
     assert call.query == (("command", "sh"), ("command", ""), ("command", "\udcffx"), ("input", "1"))

@@ -1,4 +1,4 @@
-"""Listeners come and go; what is open elsewhere is not touched, and nothing is left behind."""
+"""Tests of listeners that start and stop: other streams are not affected, and nothing is left behind."""
 
 import asyncio
 import socket
@@ -44,7 +44,7 @@ async def ended(stream: Stream) -> bool:
 
 
 async def test_other_listeners_do_not_disturb_a_stream(lab: Lab) -> None:
-    """A stream goes on while other nodes are started, served, moved and stopped."""
+    """A stream continues while another node is served, moved to another port and stopped."""
     stream = await streaming(lab)
     await lab.serve(OTHER)
     assert await alive(stream)
@@ -57,8 +57,8 @@ async def test_other_listeners_do_not_disturb_a_stream(lab: Lab) -> None:
     await stream.close()
 
 
-async def test_a_node_that_gets_another_port_begins_anew_there(lab: Lab) -> None:
-    """It is served there and no more on the old one; its open streams end."""
+async def test_a_node_with_a_new_port_is_served_only_there(lab: Lab) -> None:
+    """Its old port refuses connections, and its open streams end."""
     stream = await streaming(lab)
     old, new = lab.server.port(NODE), spare_port()
     await lab.serve(port=new)
@@ -69,8 +69,8 @@ async def test_a_node_that_gets_another_port_begins_anew_there(lab: Lab) -> None
         await asyncio.open_connection("127.0.0.1", old)
 
 
-async def test_starting_again_alters_only_the_pods(lab: Lab) -> None:
-    """A node started again on its port answers for the new pods, and its streams go on."""
+async def test_serving_a_node_again_on_its_port_only_replaces_its_pods(lab: Lab) -> None:
+    """The node serves its new pods, and open streams continue."""
     stream = await streaming(lab)
     port = lab.server.port(NODE)
     await lab.serve(pods=NamedPods())
@@ -81,7 +81,7 @@ async def test_starting_again_alters_only_the_pods(lab: Lab) -> None:
 
 
 async def test_a_stopped_node_ends_its_streams(lab: Lab) -> None:
-    """A node that is stopped refuses connections, and its streams end on both sides."""
+    """It refuses connections, and its streams end on both sides."""
     stream, port = await streaming(lab), lab.server.port(NODE)
     await lab.server.stop(NODE)
     assert await ended(stream)
@@ -92,8 +92,8 @@ async def test_a_stopped_node_ends_its_streams(lab: Lab) -> None:
         await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_stopping_what_was_never_started_is_nothing(lab: Lab) -> None:
-    """Stopping an unknown node, or twice, changes nothing."""
+async def test_stopping_an_unknown_or_stopped_node_does_nothing(lab: Lab) -> None:
+    """Neither an unknown node nor a second stop raises an error."""
     await lab.server.stop(OTHER)
     await lab.server.stop(NODE)
     await lab.server.stop(NODE)
@@ -101,7 +101,7 @@ async def test_stopping_what_was_never_started_is_nothing(lab: Lab) -> None:
 
 
 async def test_close_ends_connections_in_every_state(lab: Lab) -> None:
-    """Closing the server ends those that shake hands, that have said nothing, that wait and that stream."""
+    """Closing the server ends connections in a handshake, without a request, without an answer, and with a stream."""
     asked = asyncio.Event()
 
     async def silent(_head: Head, stream: Stream) -> None:
@@ -119,8 +119,8 @@ async def test_close_ends_connections_in_every_state(lab: Lab) -> None:
     assert [await ended(each) for each in (stream, waiting, mute, raw)] == [True] * 4
 
 
-async def test_close_does_not_wait_for_the_authority(lab: Lab) -> None:
-    """A connection that waits for the authority of callers ends when the server does."""
+async def test_close_does_not_wait_for_the_client_ca(lab: Lab) -> None:
+    """A connection that waits for the client CA ends with the server."""
     lab.authority_answers.clear()
     reader, writer = await asyncio.open_connection("127.0.0.1", lab.server.port(NODE))
     writer.write(b"hello")
@@ -129,8 +129,8 @@ async def test_close_does_not_wait_for_the_authority(lab: Lab) -> None:
     assert await ended(Stream(reader, writer))
 
 
-async def test_a_port_that_is_taken_is_said(lab: Lab) -> None:
-    """A port that somebody has is an error with port, node and fields; what was served stays served."""
+async def test_a_port_in_use_raises_an_error_with_port_node_and_field(lab: Lab) -> None:
+    """Nodes that were served before are still served."""
     port = lab.server.port(NODE)
     with pytest.raises(TensileError, match=f"port {port} ") as error:
         await lab.serve(OTHER, port=port)
@@ -139,8 +139,8 @@ async def test_a_port_that_is_taken_is_said(lab: Lab) -> None:
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
 
 
-async def test_a_node_whose_new_port_is_taken_is_served_once_it_is_free(lab: Lab) -> None:
-    """Nobody else is asked for its pods meanwhile."""
+async def test_a_node_whose_new_port_is_in_use_is_served_when_it_is_free(lab: Lab) -> None:
+    """Until then it is served on no port, because another program would get its requests."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
         with pytest.raises(TensileError, match="another program"):
@@ -152,8 +152,8 @@ async def test_a_node_whose_new_port_is_taken_is_served_once_it_is_free(lab: Lab
     assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 200
 
 
-async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
-    """Whoever ends the engine while a node is being closed can listen there at once."""
+async def test_a_canceled_stop_leaves_no_port_open(lab: Lab) -> None:
+    """If the engine ends while a node is closed, its successor can listen on the port immediately."""
     port = spare_port()
     await lab.serve(port=port)
     await given_up(lab.server.stop(NODE))
@@ -162,7 +162,7 @@ async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
 
 
 async def given_up(work: Coroutine[None, None, None]) -> None:
-    """Begin something, and cancel it where it waits for the first time."""
+    """Start a coroutine, and cancel it where it waits for the first time."""
     doing = asyncio.ensure_future(work)
     await asyncio.sleep(0)
     doing.cancel()
@@ -170,14 +170,14 @@ async def given_up(work: Coroutine[None, None, None]) -> None:
         await doing
 
 
-def test_an_address_that_is_not_ours_is_said() -> None:
-    """An address that this machine does not have is an error that names kubelet.bind."""
+def test_an_address_of_another_machine_raises_an_error_that_names_kubelet_bind() -> None:
+    """An address that this machine does not have cannot be bound."""
     with pytest.raises(TensileError, match=r"kubelet\.bind"):
         open_port(NODE, "192.0.2.1", 0)
 
 
-async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
-    """A server whose certificate cannot be read does not serve a node, and says which file."""
+async def test_unreadable_certificate_files_prevent_serving_a_node(tmp_path: Path) -> None:
+    """A node whose certificate cannot be read is not served, and the error names the file."""
     log, upper = Notes(), Upper()
     serving = ServingCertificate(log, "127.0.0.1", ServingFiles(tmp_path / "a.crt", tmp_path / "a.key"))
     gate = RequestAuth(serving, ClientCA(log), Authenticator(upper, log), Authorizer(upper, log))
@@ -187,8 +187,8 @@ async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
     assert (server.streams(), server.port(NODE)) == ({}, 0)
 
 
-async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
-    """A backend that fails ends that connection without an answer and is noted; the next one is served."""
+async def test_an_unforeseen_error_ends_only_its_connection(lab: Lab) -> None:
+    """The connection ends without an answer, the error is logged, and the next one is served."""
     lab.pods.targets["shop", "web"] = None
     lab.pods.targets["shop", "bad"] = PodTarget(None, "a", "b", CONTAINERS)  # type: ignore[arg-type]  # the fault
     with pytest.raises((OSError, asyncio.IncompleteReadError)):

@@ -1,4 +1,4 @@
-"""`/metrics/resource` and `/stats/summary` of a virtual node, before a lower whose metrics API does as it is told."""
+"""Tests of the metrics pages and `/stats/summary` of a virtual node, with a scripted metrics API of the lower."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ UNMEASURED = b"lower-a has no metrics API (metrics.k8s.io)"
 
 
 class Metrics:
-    """The metrics API of a lower: nodes and pods as they are set, measured `second` seconds after noon."""
+    """The metrics API of a lower with configurable nodes and pods, measured `second` seconds after noon."""
 
     def __init__(self) -> None:
         self.second = 0
@@ -33,7 +33,7 @@ class Metrics:
         self.heads: list[Head] = []
 
     async def __call__(self, head: Head, stream: Stream) -> None:
-        """Answer."""
+        """Answer a request."""
         self.heads.append(head)
         await answering("200 OK", orjson.dumps({"items": list(self._items(head.first))}))(head, stream)
 
@@ -49,7 +49,7 @@ class Metrics:
 
 
 class Scene:
-    """The lab with a node that can be measured, and rights for whoever reads metrics and stats."""
+    """The lab with a node whose usage can be read, and the rights on metrics and stats."""
 
     def __init__(self, lab: Lab, lower: LowerWorld) -> None:
         self.lab = lab
@@ -59,30 +59,30 @@ class Scene:
         lab.upper.permit("kube-apiserver", "get", "stats")
 
     async def serve(self) -> None:
-        """Serve the node's usage from now on."""
+        """Serve the node with a new stats collector."""
         made = StatsCollector(
             self.lower, OWNER_HERE, lambda: self.lab.cluster, self.lab.log, limits=QUICK, clock=lambda: self.lab.time
         )
         await self.lab.serve(meter=made)
 
     async def ask(self, first: str = RESOURCE) -> Answer:
-        """Ask as the apiserver."""
+        """Send a request as the apiserver."""
         return await self.lab.ask(self.lab.pki.apiserver, first)
 
     async def values(self) -> dict[str, float]:
-        """Ask for the metrics, and give the first sample of each."""
+        """Request the metrics, and return the first sample of each."""
         answer = await self.ask()
         assert answer.status == 200, answer
         return {name: samples[0].value for name, samples in parsed(answer.body).items()}
 
     def asked(self) -> list[str]:
-        """Return what the lower was asked for."""
+        """Return the paths that were requested from the lower."""
         return [head.first.split()[1] for head in self.lab.lower.heads]
 
 
 @pytest.fixture
 async def scene(lab: Lab) -> Scene:
-    """A node with one pod that runs."""
+    """Serve a node with one running pod."""
     here = world()
     home(here)
     put(here.lowers[A].upper_pods, upper_pod())
@@ -93,7 +93,7 @@ async def scene(lab: Lab) -> Scene:
 
 
 def parsed(text: bytes) -> dict[str, list[Any]]:
-    """Parse as Prometheus does."""
+    """Parse metrics as Prometheus does."""
     found: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -101,8 +101,8 @@ def parsed(text: bytes) -> dict[str, list[Any]]:
     return found
 
 
-async def test_resource_metrics_are_told(scene: Scene) -> None:
-    """Nodes summed, and the pod under its upper name, as text that says its version."""
+async def test_resource_metrics_contain_the_sum_of_nodes_and_the_upper_pod(scene: Scene) -> None:
+    """The usage of lower nodes is summed, the pod has its upper name, and the content type has a version."""
     answer = await scene.ask()
     assert answer.status == 200
     assert answer.head.value("content-type") == "text/plain; version=0.0.4; charset=utf-8"
@@ -113,8 +113,8 @@ async def test_resource_metrics_are_told(scene: Scene) -> None:
     assert (pod.labels, pod.value) == ({"namespace": "default", "pod": "web"}, 7.5)
 
 
-async def test_cadvisor_metrics_are_told(scene: Scene) -> None:
-    """From the same look, with the image of the container."""
+async def test_cadvisor_metrics_are_served_with_the_container_image(scene: Scene) -> None:
+    """They use the same reading of the lower as the resource metrics."""
     await scene.ask()
     answer = await scene.ask(CADVISOR)
     assert answer.head.value("content-type") == "text/plain; version=0.0.4; charset=utf-8"
@@ -123,23 +123,23 @@ async def test_cadvisor_metrics_are_told(scene: Scene) -> None:
     assert len(scene.asked()) == 2
 
 
-async def test_cadvisor_is_there_whatever_is_missing(scene: Scene) -> None:
-    """Its reader would call the node down; the metric for it says that nothing was measured."""
+async def test_cadvisor_metrics_report_a_missing_metrics_api_as_a_scrape_error(scene: Scene) -> None:
+    """An error status would mark the node as down in Prometheus, so it answers 200."""
     scene.lab.lower.script = answering("404 Not Found", b"404 page not found\n")
     answer = await scene.ask(CADVISOR)
     assert (answer.status, parsed(answer.body)["container_scrape_error"][0].value) == (200, 1)
 
 
 @pytest.mark.parametrize("page", ["probes", "slis"])
-async def test_what_no_lower_tells_is_empty(scene: Scene, page: str) -> None:
-    """It is a page that Prometheus takes, and nothing is asked below for it."""
+async def test_pages_without_a_source_in_the_lower_are_empty(scene: Scene, page: str) -> None:
+    """The page is valid for Prometheus, and the lower gets no request for it."""
     answer = await scene.ask(f"GET /metrics/{page}")
     assert (answer.status, answer.body, scene.asked()) == (200, b"", [])
     assert answer.head.value("content-type") == "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def test_the_summary_is_told(scene: Scene) -> None:
-    """As JSON, with the upper pod's UID."""
+async def test_the_summary_is_json_with_the_upper_pods_uid(scene: Scene) -> None:
+    """The summary contains the CPU usage of the node and a reference to the upper pod."""
     answer = await scene.ask(SUMMARY)
     assert answer.head.value("content-type") == "application/json"
     found = orjson.loads(answer.body)
@@ -147,8 +147,8 @@ async def test_the_summary_is_told(scene: Scene) -> None:
     assert found["pods"][0]["podRef"] == {"name": "web", "namespace": "default", "uid": "Pod-web"}
 
 
-async def test_only_our_pods_are_asked_for(scene: Scene) -> None:
-    """By the owner's label, with the lower's credential and nothing of the caller's."""
+async def test_only_pods_of_this_owner_are_requested(scene: Scene) -> None:
+    """The request selects by the owner label, and has the lower's credential and no header of the caller's."""
     await scene.ask()
     nodes, pods = scene.metrics.heads
     assert nodes.first == "GET /front/apis/metrics.k8s.io/v1beta1/nodes HTTP/1.1"
@@ -158,15 +158,15 @@ async def test_only_our_pods_are_asked_for(scene: Scene) -> None:
     assert pods.value("authorization") == scene.lab.cluster.credential["Authorization"]
 
 
-async def test_nobody_asks_below_before_somebody_asks_here(scene: Scene) -> None:
-    """A node that nobody measures costs its cluster nothing; nor do callers that may not, or other routes."""
+async def test_the_lower_gets_no_request_before_usage_is_requested(scene: Scene) -> None:
+    """Unauthorized requests and other routes cause no request to the metrics API."""
     await scene.lab.ask(None, RESOURCE)
     await scene.ask("GET /pods")
     assert scene.asked() == []
 
 
-async def test_answers_hold_for_some_seconds(scene: Scene) -> None:
-    """Two readers in a moment cost one look; a later one gets what is new."""
+async def test_usage_is_cached_for_some_seconds(scene: Scene) -> None:
+    """Several requests in that time cause one reading of the lower, a later one causes a new reading."""
     await asyncio.gather(*(scene.ask(each) for each in (RESOURCE, SUMMARY, RESOURCE)))
     assert len(scene.asked()) == 2
     scene.lab.time += FRESH_SECONDS - 0.1
@@ -177,8 +177,8 @@ async def test_answers_hold_for_some_seconds(scene: Scene) -> None:
     assert len(scene.asked()) == 4
 
 
-async def test_counters_go_on_when_a_node_is_served_anew(scene: Scene) -> None:
-    """A topology that is reloaded serves its nodes again, with the meter that they had."""
+async def test_counters_continue_when_a_node_is_served_again(scene: Scene) -> None:
+    """After a reload of the topology the node is served with its former stats collector."""
     first = await scene.values()
     await scene.lab.serve(meter=scene.lab.seats[NODE].meter)
     scene.metrics.second = 60
@@ -186,8 +186,8 @@ async def test_counters_go_on_when_a_node_is_served_anew(scene: Scene) -> None:
     assert (await scene.values())["pod_cpu_usage_seconds_total"] == first["pod_cpu_usage_seconds_total"] + 30
 
 
-async def test_a_lower_without_a_metrics_api_says_so(scene: Scene) -> None:
-    """In the body, in the status line that metrics-server logs, and in our log, once; nothing is asked for twice."""
+async def test_a_lower_without_a_metrics_api_gets_404_with_the_reason(scene: Scene) -> None:
+    """The reason is in the body, in the status line that metrics-server logs, and once in the engine's log."""
     scene.lab.lower.script = answering("404 Not Found", b"404 page not found\n")
     for _ in range(3):
         answer = await scene.ask()
@@ -205,8 +205,8 @@ async def test_a_lower_without_a_metrics_api_says_so(scene: Scene) -> None:
     ]
 
 
-async def test_a_metrics_api_that_comes_is_noted(scene: Scene) -> None:
-    """And its figures are told at once."""
+async def test_a_metrics_api_that_becomes_available_is_logged(scene: Scene) -> None:
+    """Its usage is served with the next reading."""
     scene.lab.lower.script = answering("404 Not Found")
     await scene.ask()
     scene.lab.lower.script = scene.metrics
@@ -228,10 +228,10 @@ FORBIDDEN = orjson.dumps({"kind": "Status", "message": 'nodes.metrics.k8s.io is 
         ("200 OK", b'{"items": [{}]}', 502, b"invalid response"),
     ],
 )
-async def test_a_metrics_api_that_fails_is_told(
+async def test_a_failure_of_the_metrics_api_is_reported_with_the_lowers_name(
     scene: Scene, status: str, body: bytes, expected: int, words: bytes
 ) -> None:
-    """With its cluster and what it said, and the next look finds it well again."""
+    """The answer contains the lower's message, and the next reading works again."""
     scene.lab.lower.script = answering(status, body)
     answer = await scene.ask()
     assert (answer.status, answer.body.startswith(b"lower-a: "), words in answer.body) == (expected, True, True)
@@ -241,8 +241,8 @@ async def test_a_metrics_api_that_fails_is_told(
     assert (await scene.ask()).status == 200
 
 
-async def test_an_answer_that_breaks_off_is_told(scene: Scene) -> None:
-    """Half of the figures are none."""
+async def test_a_truncated_answer_of_the_metrics_api_gets_502(scene: Scene) -> None:
+    """No usage is served from an incomplete answer."""
 
     async def half(_head: Head, stream: Stream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
@@ -252,8 +252,8 @@ async def test_an_answer_that_breaks_off_is_told(scene: Scene) -> None:
     assert (answer.status, answer.body[:24]) == (502, b"lower-a: metrics API: pe")
 
 
-async def test_an_answer_that_does_not_come_is_told(scene: Scene) -> None:
-    """In time for whoever asks: metrics-server waits ten seconds."""
+async def test_a_metrics_api_that_does_not_answer_gets_504(scene: Scene) -> None:
+    """The timeout is shorter than the ten seconds for which metrics-server waits."""
 
     async def silent(_head: Head, stream: Stream) -> None:
         await stream.to_end()
@@ -264,8 +264,8 @@ async def test_an_answer_that_does_not_come_is_told(scene: Scene) -> None:
     assert collector.PATIENCE_SECONDS < 10
 
 
-async def test_without_a_connection_there_are_no_figures(scene: Scene) -> None:
-    """A cluster that has not been reached yet is said; a node of which nothing is known, too."""
+async def test_usage_is_unavailable_without_a_connection_or_collector(scene: Scene) -> None:
+    """A lower that is not connected yet is 503, a node without a stats collector is 404."""
     scene.lower.upper_pods.replace((), 2)
     unconnected = StatsCollector(scene.lower, OWNER_HERE, lambda: None, scene.lab.log, clock=lambda: scene.lab.time)
     await scene.lab.serve(meter=unconnected)
@@ -275,8 +275,8 @@ async def test_without_a_connection_there_are_no_figures(scene: Scene) -> None:
     assert scene.asked() == []
 
 
-async def test_a_caller_that_leaves_spoils_nothing(scene: Scene) -> None:
-    """Its look at the lower ends, and the next caller makes one of its own."""
+async def test_a_caller_that_leaves_cancels_only_its_reading(scene: Scene) -> None:
+    """The request to the lower ends, and the next caller makes a new one."""
     asked = asyncio.Event()
 
     async def silent(_head: Head, stream: Stream) -> None:
@@ -294,8 +294,8 @@ async def test_a_caller_that_leaves_spoils_nothing(scene: Scene) -> None:
     assert (await scene.ask()).status == 200
 
 
-async def test_a_node_counts_what_runs(scene: Scene) -> None:
-    """In its own metrics and by name, without a look at the lower cluster."""
+async def test_running_pods_are_counted_without_a_request_to_the_lower(scene: Scene) -> None:
+    """The node's metrics contain the count, and `/runningpods/` the names."""
     scene.lab.pods.runners = MirroredPods(scene.lower, OWNER_HERE, lambda: None).running()
     metrics, pods = await scene.ask("GET /metrics"), await scene.ask("GET /runningpods/")
     assert parsed(metrics.body)["kubelet_running_pods"][0].value == 1
@@ -304,8 +304,8 @@ async def test_a_node_counts_what_runs(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("first", [RESOURCE, SUMMARY, CADVISOR, "GET /metrics/probes", "GET /metrics/slis"])
-async def test_figures_take_the_kubelets_rights(scene: Scene, first: str) -> None:
-    """`get nodes/metrics` for the one and `get nodes/stats` for the other; without, nothing is asked below."""
+async def test_usage_requires_the_kubelets_rights(scene: Scene, first: str) -> None:
+    """Metrics require `get nodes/metrics` and the summary `get nodes/stats`; otherwise nothing is requested."""
     scene.lab.upper.rights.clear()
     scene.lab.upper.permit("kube-apiserver", "get", "proxy")
     answer = await scene.ask(first)
@@ -314,7 +314,7 @@ async def test_figures_take_the_kubelets_rights(scene: Scene, first: str) -> Non
     assert scene.asked() == []
 
 
-def test_a_reason_fits_a_status_line() -> None:
-    """No line breaks, nothing but ASCII, and no more than a log line can bear."""
+def test_a_reason_fits_into_a_status_line() -> None:
+    """It has no line breaks, only ASCII, and at most 400 characters."""
     assert reason("lower-a: a\r\nb é") == "lower-a: a??b ?"
     assert len(reason("x" * 5000)) == 400

@@ -1,4 +1,4 @@
-"""What a lower cluster offers: from state, never negative, canonical."""
+"""Tests of the capacity that a lower cluster offers: it follows from the state, is never negative, and is canonical."""
 
 import orjson
 import pytest
@@ -22,13 +22,13 @@ READY = {"type": "Ready", "status": "True"}
 
 
 def node(name: str = "n1", *, ready: bool = True, schedulable: bool = True, **offer: int) -> NodeOffer:
-    """Make a node of 4 cpu, 8Gi and 110 pods, or of what is given in milli-units."""
+    """Return a node of 4 CPUs, 8Gi and 110 pods, changed by the given amounts in milli-units."""
     basis = {"cpu": 4000, "memory": 8 * GI, "pods": 110_000}
     return NodeOffer(name, basis | offer, ready=ready, schedulable=schedulable)
 
 
 def taker(where: str = "n1", *, ended: bool = False, **requests: int) -> PodDemand:
-    """Make a pod of others that takes this much of a node."""
+    """Return a pod that requests these amounts of a node."""
     return PodDemand(where, ended, {"pods": 1000} | requests)
 
 
@@ -37,61 +37,61 @@ def free(nodes: list[NodeOffer], *pods: PodDemand, **limits: str) -> dict[str, s
     return capacity(nodes, pods, "free", {}, limits)
 
 
-def test_an_empty_cluster_offers_nothing() -> None:
-    """And says so in numbers: a node without cpu, memory and pods is not taken for one by some."""
+def test_a_cluster_without_nodes_offers_zero() -> None:
+    """The basic resources are listed as 0, because some clients mistake a node without them for no node."""
     assert free([]) == {"cpu": "0", "memory": "0", "pods": "0"}
 
 
-def test_nodes_add_up() -> None:
-    """In canonical quantities, as the apiserver writes them, so that equal means unchanged."""
+def test_the_allocatable_of_all_nodes_is_summed() -> None:
+    """The quantities are canonical, as the apiserver writes them, so equal values need no write."""
     assert free([node(), node("n2", cpu=500)]) == {"cpu": "4500m", "memory": "16Gi", "pods": "220"}
 
 
 @pytest.mark.parametrize("state", [{"ready": False}, {"schedulable": False}])
-def test_a_node_that_takes_no_pods_does_not_count(state: dict) -> None:
-    """Not Ready, or cordoned."""
+def test_a_node_that_accepts_no_pods_does_not_count(state: dict) -> None:
+    """A node that is not Ready or is cordoned adds nothing."""
     assert free([node(), node("n2", **state)]) == free([node()])
 
 
-def test_pods_of_others_take_from_what_is_free() -> None:
-    """Their requests, and their place among the pods."""
+def test_requests_of_other_pods_are_subtracted_from_free_capacity() -> None:
+    """Both their resource requests and their number are subtracted."""
     assert free([node()], taker(cpu=1500, memory=GI)) == {"cpu": "2500m", "memory": "7Gi", "pods": "109"}
 
 
-def test_all_pods_of_a_node_count() -> None:
-    """Two of them take twice."""
+def test_the_requests_of_all_pods_on_a_node_are_subtracted() -> None:
+    """Two pods on a node reduce its free capacity by both their requests."""
     assert free([node()], taker(cpu=500), taker(cpu=1000)) == {"cpu": "2500m", "memory": "8Gi", "pods": "108"}
 
 
-def test_allocatable_does_not_ask_who_runs_there() -> None:
-    """For a cluster that is ours alone, or whose pods come and go too fast to count."""
+def test_allocatable_capacity_ignores_running_pods() -> None:
+    """This basis is for a cluster without other pods, or whose pods change too fast to count."""
     assert capacity([node()], [taker(cpu=1500)], "allocatable", {}, {})["cpu"] == "4"
 
 
 @pytest.mark.parametrize("pod", [taker("n1", ended=True, cpu=1000), taker("", cpu=1000), taker("gone", cpu=1000)])
-def test_pods_that_take_no_room_do_not_count(pod: PodDemand) -> None:
-    """Ended, not scheduled, or on a node that does not count itself."""
+def test_pods_that_use_no_resources_do_not_count(pod: PodDemand) -> None:
+    """Pods that have ended, are not scheduled, or are on a node that does not count are ignored."""
     assert free([node()], pod)["cpu"] == "4"
 
 
-def test_an_overfull_node_takes_nothing_from_the_others() -> None:
-    """Static pods can be more than a node has; what the next one offers is still there."""
+def test_an_overcommitted_node_does_not_reduce_other_nodes() -> None:
+    """Static pods may request more than a node has; the free capacity of other nodes is still offered."""
     assert free([node(), node("n2")], taker(cpu=9000))["cpu"] == "4"
 
 
 def test_a_resource_that_no_node_has_is_not_offered() -> None:
-    """A pod that requests what its node never declared makes no negative number."""
+    """A pod that requests an undeclared resource causes no negative number."""
     assert "example.com/x" not in free([node()], taker(**{"example.com/x": 20_000}))
 
 
-def test_what_is_held_back_is_not_offered() -> None:
-    """The reserve comes off the sum, down to zero; a resource that is not there stays so."""
+def test_reserved_amounts_are_not_offered() -> None:
+    """The reserve is subtracted from the sum down to zero; a resource that no node has is still not offered."""
     found = capacity([node()], [], "free", {"cpu": "1500m", "memory": "1Ti", "example.com/x": "1"}, {})
     assert found == {"cpu": "2500m", "memory": "0", "pods": "110"}
 
 
-def test_a_limit_is_the_most_that_is_offered() -> None:
-    """Less stays less; a limit of what is not there offers nothing."""
+def test_a_limit_is_the_maximum_that_is_offered() -> None:
+    """A smaller sum is not raised, and a limit for an absent resource offers nothing."""
     assert free([node()], cpu="1", memory="1Ti", **{"nvidia.com/gpu": "4"}) == {
         "cpu": "1",
         "memory": "8Gi",
@@ -99,14 +99,14 @@ def test_a_limit_is_the_most_that_is_offered() -> None:
     }
 
 
-def test_all_but_cpu_is_whole() -> None:
-    """The apiserver refuses half a device, and nobody wants half a byte."""
+def test_all_quantities_except_cpu_are_whole_numbers() -> None:
+    """The apiserver rejects fractions of a device, and fractions of a byte are useless."""
     found = free([node(**{"example.com/x": 2500, "memory": 1999})], taker(**{"example.com/x": 1, "cpu": 1}))
     assert (found["example.com/x"], found["memory"], found["cpu"]) == ("2", "1", "3999m")
 
 
-def test_a_node_is_read_from_its_bytes() -> None:
-    """Everything that the virtual node is made of, and no bytes kept."""
+def test_a_node_is_parsed_from_its_bytes() -> None:
+    """All facts that the virtual node needs are extracted, and the bytes are dropped."""
     raw = orjson.dumps(
         {
             "metadata": {"name": "n1", "labels": {"zone": "a"}},
@@ -155,8 +155,10 @@ def test_a_node_is_read_from_its_bytes() -> None:
         (["fd00::/64"], ["10.0.0.1"], {"IPv6"}),
     ],
 )
-def test_a_node_tells_which_addresses_pods_have(cidrs: list[str], addresses: list[str], found: set[str]) -> None:
-    """By the ranges that it returns them out of; where there are none, by its own."""
+def test_a_nodes_ip_families_are_those_of_its_pod_cidrs(
+    cidrs: list[str], addresses: list[str], found: set[str]
+) -> None:
+    """Without pod CIDRs the families of its own addresses count."""
     listed = [{"type": "InternalIP", "address": one} for one in addresses]
     listed.append({"type": "Hostname", "address": "a:b"})
     node = {"metadata": {"name": "n"}, "spec": {"podCIDRs": cidrs}, "status": {"addresses": listed}}
@@ -176,21 +178,21 @@ def test_a_node_tells_which_addresses_pods_have(cidrs: list[str], addresses: lis
         ({}, False),
     ],
 )
-def test_a_node_counts_when_it_is_ready_and_schedulable(manifest: dict, counts: bool) -> None:  # noqa: FBT001
-    """Unknown is not Ready: its kubelet is silent."""
+def test_a_node_counts_if_it_is_ready_and_schedulable(manifest: dict, counts: bool) -> None:  # noqa: FBT001
+    """A Ready condition of Unknown does not count, because the node's kubelet does not respond."""
     assert node_offer(orjson.dumps({"metadata": {"name": "n"}, **manifest})).facts.counts is counts
 
 
 def test_a_node_that_is_being_deleted_does_not_count() -> None:
-    """Its pods are leaving."""
+    """Its pods are about to be removed."""
     raw = orjson.dumps(
         {"metadata": {"name": "n", "deletionTimestamp": "2026-03-01T12:00:00Z"}, "status": {"conditions": [READY]}}
     )
     assert not node_offer(raw).facts.counts
 
 
-def test_features_are_those_of_every_node_that_counts() -> None:
-    """A feature that one node lacks cannot be promised for the cluster."""
+def test_declared_features_are_those_of_all_nodes_that_count() -> None:
+    """A feature that one such node lacks cannot be promised for the cluster."""
     some = NodeOffer("a", {}, ready=True, schedulable=True, declared_features=frozenset({"A", "B"}))
     others = NodeOffer("b", {}, ready=True, schedulable=True, declared_features=frozenset({"B", "C"}))
     down = NodeOffer("c", {}, ready=False, schedulable=True)
@@ -198,8 +200,8 @@ def test_features_are_those_of_every_node_that_counts() -> None:
     assert declared_features([down]) == frozenset()
 
 
-def test_a_cluster_that_makes_up_resources_shows_a_bounded_number() -> None:
-    """What every node has is among them; so it is where each node has few of them, and together they are many."""
+def test_the_number_of_offered_resources_is_limited() -> None:
+    """If nodes declare too many resources, those that every node has are kept; other node facts are limited too."""
     names = [f"a.example.com/{number}" for number in range(150)]
     basis = {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "1Gi"}
     raw = orjson.dumps(
@@ -231,8 +233,10 @@ PODS = st.lists(st.builds(PodDemand, st.sampled_from(["n1", "n2", ""]), st.boole
 
 
 @given(NODES, PODS, st.randoms(use_true_random=False))
-def test_the_offer_is_a_function_of_the_state(nodes: list[NodeOffer], pods: list[PodDemand], order: object) -> None:
-    """In whatever order things came, the numbers are the same, none negative, none more than allocatable."""
+def test_the_offered_capacity_does_not_depend_on_the_order_of_nodes_and_pods(
+    nodes: list[NodeOffer], pods: list[PodDemand], order: object
+) -> None:
+    """No amount is negative, and the resources are those that are allocatable."""
     found = capacity(nodes, pods, "free", {}, {})
     shuffled_nodes, shuffled_pods = list(nodes), list(pods)
     order.shuffle(shuffled_nodes)
@@ -247,8 +251,8 @@ OURS = (taker("n1", cpu=1000), taker("", cpu=500), taker("n1", ended=True, cpu=9
 
 
 @pytest.mark.parametrize("basis", ["free", "allocatable"])
-def test_what_nodes_have_is_divided_among_ours_others_and_what_is_held_back(basis: str) -> None:
-    """Pods of others count on nodes that count, ours wherever they are; `reserve` and `limit` both hold back."""
+def test_a_resource_is_divided_into_mirrored_other_and_reserved_shares(basis: str) -> None:
+    """Other pods count only on nodes that count, mirrored pods anywhere; `reserve` and `limit` both reserve."""
     nodes = [node(), node("n2", cpu=2000), node("away", ready=False)]
     foreign = [taker("n2", cpu=3000), taker("away", cpu=700)]
     found = shares(nodes, foreign, OURS, basis, ({"cpu": "1"}, {"pods": "50"}))  # type: ignore[arg-type]
@@ -258,7 +262,7 @@ def test_what_nodes_have_is_divided_among_ours_others_and_what_is_held_back(basi
     assert found["pods"].reserved == (220_000 if basis == "allocatable" else 219_000) - 50_000
 
 
-def test_nothing_is_free_where_more_is_requested_than_there_is() -> None:
-    """Never less than nothing; and a cluster without nodes has nothing of anything."""
+def test_free_is_zero_if_more_is_requested_than_exists() -> None:
+    """It is never negative, and a cluster without nodes has an empty share."""
     assert shares([node()], [taker(cpu=3000)], [taker(cpu=3000)], "free", ({}, {}))["cpu"].free == 0
     assert shares([], [], [], "free", ({"cpu": "1"}, {}))["cpu"] == ResourceShare()

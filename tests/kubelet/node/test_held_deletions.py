@@ -1,4 +1,4 @@
-"""What a Node tells of deletions that are held back, and for how long it keeps a note for engines to come."""
+"""Tests of the Node condition about blocked deletions, and of how long it records a restored store."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ HOLDS, RESTORED = Problem("DeletionLimitExceeded", "21 deletions"), Problem(STOR
 
 
 def node(reason: str = STORE_RESTORED, status: str = "True") -> Manifest:
-    """Make a Node that says that deletions are held back, for a reason."""
+    """Return a Node with the DeletionsBlocked condition."""
     said = {"type": DELETIONS_BLOCKED, "status": status, "reason": reason, "message": "went back"}
     return {**thing("Node", A, ""), "status": {"conditions": [said]}}
 
 
 def orphaned(*, orphan: bool = True) -> World:
-    """Make a world with a pod on both sides, or one below only."""
+    """Return a world with a pod on both sides, or in the lower cluster only."""
     here = world(more="controllers: [Service]\n")
     home(here)
     raised(here)
@@ -33,8 +33,8 @@ def orphaned(*, orphan: bool = True) -> World:
 
 
 @pytest.mark.parametrize("key", keys(A), ids=lambda key: key.rule)
-def test_every_rule_that_ends_what_nobody_deleted_is_told_of(key: object) -> None:
-    """With the guard's own words; that a store was restored is said first."""
+def test_blocked_deletions_of_every_rule_are_reported_on_the_node(key: object) -> None:
+    """The report is the guard's own problem, and a restored store is reported before other problems."""
     here = orphaned(orphan=False)
     assert held_back({}, here.lowers[A], here) is None
     here.problems[key] = HOLDS  # type: ignore[index]
@@ -43,8 +43,8 @@ def test_every_rule_that_ends_what_nobody_deleted_is_told_of(key: object) -> Non
     assert held_back({}, here.lowers[A], here) == RESTORED
 
 
-def test_a_note_stays_while_something_rests_on_it() -> None:
-    """An engine that starts has held nothing back yet."""
+def test_a_restored_store_is_reported_while_an_orphan_exists() -> None:
+    """An engine that starts has blocked nothing yet, so it continues the report of the Node."""
     here = orphaned()
     assert held_back(node(), here.lowers[A], here) == RESTORED
     here = orphaned(orphan=False)
@@ -52,8 +52,8 @@ def test_a_note_stays_while_something_rests_on_it() -> None:
 
 
 @pytest.mark.parametrize(("reason", "status"), [("DeletionLimitExceeded", "True"), (STORE_RESTORED, "False")])
-def test_other_conditions_are_no_note(reason: str, status: str) -> None:
-    """The limits are looked at anew each time."""
+def test_other_conditions_are_not_continued_from_the_node(reason: str, status: str) -> None:
+    """Limits of deletions are evaluated again each time, and a condition that is False reports nothing."""
     here = orphaned()
     assert held_back(node(reason, status), here.lowers[A], here) is None
 
@@ -61,22 +61,22 @@ def test_other_conditions_are_no_note(reason: str, status: str) -> None:
 DOUBTS: dict[str, Callable[[World], object]] = {
     "silent": lambda here: setattr(here.lowers[A], "unreachable_seconds", 1.0),
     "pods": lambda here: here.lowers[A].pods.mark_stale(),
-    "namespaces above": lambda here: here.upper.namespaces.mark_stale(),
-    "Services above": lambda here: here.upper.more[SERVICE].mark_stale(),
-    "Services below": lambda here: here.lowers[A].more[SERVICE].mark_stale(),
+    "upper namespaces": lambda here: here.upper.namespaces.mark_stale(),
+    "upper Services": lambda here: here.upper.more[SERVICE].mark_stale(),
+    "lower Services": lambda here: here.lowers[A].more[SERVICE].mark_stale(),
 }
 
 
 @pytest.mark.parametrize("doubt", DOUBTS.values(), ids=DOUBTS)
-def test_a_note_stays_while_it_is_not_certain_that_nothing_rests_on_it(doubt: Callable[[World], object]) -> None:
-    """While nothing is known there is nothing to hold; that is no end of it."""
+def test_a_restored_store_is_reported_while_the_state_is_uncertain(doubt: Callable[[World], object]) -> None:
+    """Without complete caches and a reachable lower it is unknown whether an orphan exists."""
     here = orphaned(orphan=False)
     doubt(here)
     assert held_back(node(), here.lowers[A], here) == RESTORED
 
 
-def test_the_note_on_a_node_of_ours_counts_for_the_guard() -> None:
-    """Not what somebody else's says, nor none."""
+def test_only_the_report_on_a_node_of_this_topology_counts_for_the_guard() -> None:
+    """A Node without this owner's marks, or without the condition, does not."""
     here = orphaned()
     assert not is_restored(here.lowers[A], here)
     said = node()["status"]

@@ -1,4 +1,4 @@
-"""The lease of a virtual node: made for our Node, renewed for ever, and never for anybody else's."""
+"""Tests of the Lease of a virtual node: created for a Node of this topology, renewed continuously, and only for it."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -25,14 +25,14 @@ class Hanging(FaultyCluster):
     hangs = False
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Patch, or never end."""
+        """Patch, or never return."""
         if self.hangs:
             await asyncio.sleep(3600)
         return await super().patch(ref, patch, subresource)
 
 
 class HeartbeatUnderTest:
-    """A heartbeat on an upper cluster in memory: its time is `now`, its Node's UID `node`; it complains to `lost`."""
+    """A heartbeat with an upper cluster in memory, a settable time and Node UID, and a list of reported failures."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -44,24 +44,24 @@ class HeartbeatUnderTest:
         self.heartbeat = self.made()
 
     def made(self, **more: Any) -> Heartbeat:
-        """Make a heartbeat, as an engine that starts does."""
+        """Return a new heartbeat, as an engine that starts creates it."""
         given = {"engine": "first", "shared": self.others.append, **more}
         return Heartbeat(self.upper, A, lambda: self.node, lambda: self.now, self.complain, **given)
 
     def complain(self, node: str, error: ClusterError | None) -> None:
-        """Note what the heartbeat says of itself."""
+        """Record a report of the heartbeat."""
         self.lost.append((node, error))
 
     @property
     def lease(self) -> Manifest:
-        """The lease as it is."""
+        """Return the current Lease."""
         found = self.upper.find(LEASE, REF.namespace, REF.name)
         assert found is not None
         return found
 
 
-async def test_the_lease_is_made_for_our_node() -> None:
-    """It goes with the Node, and says who holds it and for how long."""
+async def test_the_lease_is_created_with_the_node_as_its_owner() -> None:
+    """It is deleted with the Node, and contains its holder, duration and time of renewal."""
     bench = HeartbeatUnderTest()
     assert await bench.heartbeat.beat()
     (owner,) = metadata(bench.lease)["ownerReferences"]
@@ -72,8 +72,8 @@ async def test_the_lease_is_made_for_our_node() -> None:
 
 
 @in_virtual_time
-async def test_a_renewal_that_hangs_is_given_up_before_the_lease_has_run_out() -> None:
-    """It is told, and tried again a second later."""
+async def test_a_hanging_renewal_is_aborted_before_the_lease_expires() -> None:
+    """It is reported as Unreachable, and the next renewal succeeds if the cluster answers."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.hangs = True
@@ -89,7 +89,7 @@ async def test_a_renewal_that_hangs_is_given_up_before_the_lease_has_run_out() -
 
 
 async def test_the_lease_is_renewed_by_one_write() -> None:
-    """With its UID, so that one that was made anew meanwhile is looked at first."""
+    """The renewal writes only one patch, and the Lease keeps its UID."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     first = uid(bench.lease)
@@ -100,8 +100,8 @@ async def test_the_lease_is_renewed_by_one_write() -> None:
     assert (bench.lease["spec"]["renewTime"], uid(bench.lease)) == ("2026-03-01T12:00:10.000000Z", first)
 
 
-async def test_an_engine_that_starts_goes_on_with_the_lease_that_is_there() -> None:
-    """It is found, not made again; and it becomes the new Node's when the Node was made anew."""
+async def test_a_new_engine_continues_the_existing_lease() -> None:
+    """The Lease is not created again, and its owner becomes the new Node if the Node was recreated."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     first, bench.node = uid(bench.lease), "node-2"
@@ -110,8 +110,8 @@ async def test_an_engine_that_starts_goes_on_with_the_lease_that_is_there() -> N
     assert [owner["uid"] for owner in metadata(bench.lease)["ownerReferences"]] == ["node-2"]
 
 
-async def test_without_our_node_nothing_is_written() -> None:
-    """Another's Node of that name has a kubelet of its own, which renews its own lease."""
+async def test_no_lease_is_written_without_a_node_of_this_topology() -> None:
+    """A Node of another owner has its own kubelet, which renews its own Lease."""
     bench = HeartbeatUnderTest()
     bench.node = ""
     assert not await bench.heartbeat.beat()
@@ -119,8 +119,8 @@ async def test_without_our_node_nothing_is_written() -> None:
 
 
 @pytest.mark.parametrize("anew", [True, False])
-async def test_a_lease_that_went_is_made_again(*, anew: bool) -> None:
-    """Also where somebody made another in its place: that one is then renewed."""
+async def test_a_deleted_lease_is_created_again(*, anew: bool) -> None:
+    """A Lease that another client created in its place is renewed instead."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.vanish(REF)
@@ -131,8 +131,8 @@ async def test_a_lease_that_went_is_made_again(*, anew: bool) -> None:
     assert bench.lease["spec"]["holderIdentity"] == A
 
 
-async def test_the_first_failure_of_a_row_is_told_and_its_end() -> None:
-    """Not each: an upper cluster that is down would fill the log."""
+async def test_only_the_first_failure_in_a_row_and_its_end_are_reported() -> None:
+    """Reports of each failure would fill the log while the upper cluster is down."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.down = True
@@ -148,8 +148,8 @@ async def test_the_first_failure_of_a_row_is_told_and_its_end() -> None:
     assert len(bench.lost) == 3
 
 
-async def test_two_engines_find_each_other() -> None:
-    """Each sees that the other renews the same lease, says so once, and says when it has ended."""
+async def test_two_engines_detect_each_other() -> None:
+    """Each engine that sees another renew the same Lease reports it once, and reports when that has ended."""
     bench, seen = HeartbeatUnderTest(), []
     second = bench.made(engine="second", shared=seen.append)
     for _ in range(3):
@@ -163,8 +163,8 @@ async def test_two_engines_find_each_other() -> None:
     assert annotations(bench.lease) == {ENGINE: "second"}
 
 
-async def test_an_engine_that_takes_over_is_no_second_one() -> None:
-    """Neither after the other has ended, nor when that one renews the lease once more before it sees that it lost."""
+async def test_an_engine_that_takes_over_is_not_reported_as_a_second_engine() -> None:
+    """This holds even if the former leader renews the Lease once more before it notices the loss."""
     bench, seen = HeartbeatUnderTest(), []
     await bench.heartbeat.beat()
     second = bench.made(engine="second", shared=seen.append)
@@ -175,8 +175,8 @@ async def test_an_engine_that_takes_over_is_no_second_one() -> None:
     assert bench.others == seen == []
 
 
-async def test_another_writer_of_the_lease_is_no_engine() -> None:
-    """Such as a person who annotates it; it is renewed all the same."""
+async def test_another_writer_of_the_lease_is_not_reported_as_an_engine() -> None:
+    """A user may annotate the Lease, and it is still renewed."""
     bench = HeartbeatUnderTest()
     for number in range(3):
         assert await bench.heartbeat.beat()
@@ -185,12 +185,12 @@ async def test_another_writer_of_the_lease_is_no_engine() -> None:
 
 
 class Enough(Exception):
-    """The test has seen enough."""
+    """The test has observed enough."""
 
 
 @in_virtual_time
-async def test_it_beats_every_ten_seconds_and_sooner_while_it_fails() -> None:
-    """So that one lost request does not cost half of the lease."""
+async def test_the_lease_is_renewed_every_ten_seconds_and_sooner_after_a_failure() -> None:
+    """A single lost request then does not cost half of the Lease's duration."""
     bench, slept = HeartbeatUnderTest(), []
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The virtual node on a real apiserver: what the engine writes is what it reads back, so that it comes to rest."""
+"""Tests of the virtual node on a real apiserver: what the engine writes equals what it reads, so it stops writing."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -29,7 +29,7 @@ PROVIDER = "virtual-kubelet.io/provider"
 
 
 class Virtual:
-    """A virtual node in the upper cluster, and a loop that keeps it; the test reads and writes beside it."""
+    """A virtual node in the upper cluster and the loop that maintains it, with another client for other writes."""
 
     def __init__(self, upper: HttpCluster, somebody: Site) -> None:
         self.upper = upper
@@ -44,22 +44,22 @@ class Virtual:
         put(self.lower.nodes, lower_node())
 
     def on_step(self, _key: Key, step: "Step", error: ClusterError | None) -> None:
-        """Note a step that came through; a race with the controller of the nodes is none of ours to judge."""
+        """Record a step that succeeded; a conflict with the node controller is no failure."""
         if error is None:
             self.steps.append(f"{step.verb} {step.subresource}".strip())
         elif not isinstance(error, Conflict):
             self.troubles.append(error)
 
     def on_blocked(self, _key: Key, problem: Problem) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.troubles.append(problem)
 
     def on_rule_error(self, _key: Key, error: Exception) -> None:
-        """Note a defect."""
+        """Record a defect of a rule."""
         self.troubles.append(error)
 
     async def settled(self) -> list[str]:
-        """Let the loop see the node as it is, and come to rest, and return the steps that this took."""
+        """Let the loop observe the current Node until it is idle, and return the steps that this took."""
         with suppress(NotFound):
             self.world.upper.nodes.put(await self.upper.read(self.ref))
         self.steps.clear()
@@ -71,22 +71,22 @@ class Virtual:
         return list(self.steps)
 
     async def written(self, body: Manifest, subresource: str = "") -> None:
-        """Write to the node as somebody else."""
+        """Write to the Node as another client."""
         await self.somebody.patch(self.ref.path(subresource), body, "strategic")
 
     async def seen(self) -> Any:
-        """Read the node."""
+        """Read the Node."""
         return orjson.loads(await self.upper.read(self.ref))
 
     def taint(self, *taints: str) -> None:
-        """Reload a topology that gives the node these labels and taints, and no others."""
+        """Reload a topology that gives the node these taints and the label zone, and no others."""
         given = ", ".join(f"{{key: {key}, effect: NoSchedule}}" for key in taints)
         reload(self.world, f"name: {self.name}, node: {{labels: {{zone: z1}}, taints: [{given}]}}")
 
 
 @pytest.fixture
 async def virtual(sandbox: "Sandbox") -> AsyncIterator[Virtual]:
-    """A node of the test's own, made by the loop, and gone afterwards."""
+    """Create a node for the test by the loop, and delete it afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     made = Virtual(upper, Site(sandbox.clusters["upper"]))
     made.loop.open(made.name)
@@ -99,12 +99,12 @@ async def virtual(sandbox: "Sandbox") -> AsyncIterator[Virtual]:
 
 
 def keys(node: Manifest) -> set[str]:
-    """Return the keys of its taints."""
+    """Return the keys of the Node's taints."""
     return {taint["key"] for taint in node["spec"].get("taints") or ()}
 
 
-async def test_a_node_that_was_made_is_as_it_should_be(virtual: Virtual) -> None:
-    """One write, and nothing to change in what the API stored: defaults and dropped fields are no differences."""
+async def test_a_created_node_needs_no_further_write(virtual: Virtual) -> None:
+    """The API's defaults and dropped fields do not count as differences."""
     assert virtual.steps == ["create"]
     assert await virtual.settled() == []
     node = await virtual.seen()
@@ -112,8 +112,8 @@ async def test_a_node_that_was_made_is_as_it_should_be(virtual: Virtual) -> None
     assert PROVIDER in keys(node)
 
 
-async def test_a_change_of_the_topology_takes_one_write(virtual: Virtual) -> None:
-    """And what left it leaves the node, by the API's own book-keeping."""
+async def test_a_change_of_the_topology_needs_one_write(virtual: Virtual) -> None:
+    """Labels and taints that were removed from the topology are removed from the Node by one patch."""
     virtual.taint("example.com/one", "example.com/two")
     assert await virtual.settled() == ["patch"]
     node = await virtual.seen()
@@ -128,8 +128,8 @@ async def test_a_change_of_the_topology_takes_one_write(virtual: Virtual) -> Non
     assert await virtual.settled() == []
 
 
-async def test_what_others_put_there_stays(virtual: Virtual) -> None:
-    """Labels, annotations, a cordon, and a taint before ours: nothing is written."""
+async def test_labels_annotations_cordon_and_taints_of_other_writers_are_kept(virtual: Virtual) -> None:
+    """They cause no write, and a later change of the topology's taints preserves them."""
     node = await virtual.seen()
     theirs = {"key": "example.com/theirs", "effect": "NoExecute"}
     await virtual.written(
@@ -147,16 +147,16 @@ async def test_what_others_put_there_stays(virtual: Virtual) -> None:
     assert node["spec"]["unschedulable"] is True
 
 
-async def test_what_is_ours_is_put_back(virtual: Virtual) -> None:
-    """Whoever changed it or took it away; an Event tells it."""
+async def test_changed_or_removed_labels_are_restored(virtual: Virtual) -> None:
+    """The engine restores the labels of the topology and creates an Event about it."""
     await virtual.written({"metadata": {"labels": {"type": "wrong", "clusterID": None}}})
     assert await virtual.settled() == ["create", "patch"]
     labels = (await virtual.seen())["metadata"]["labels"]
     assert (labels["type"], labels["clusterID"]) == ("virtual-kubelet", virtual.name)
 
 
-async def test_maintenance_cordons_and_lifts_its_own_cordon(virtual: Virtual) -> None:
-    """With the mark that tells it from anybody else's."""
+async def test_maintenance_cordons_the_node_and_its_end_uncordons_it(virtual: Virtual) -> None:
+    """An annotation marks the cordon, to distinguish it from one by another client."""
     reload(virtual.world, f"name: {virtual.name}, maintenance: cordon")
     assert await virtual.settled() == ["patch"]
     node = await virtual.seen()
@@ -171,8 +171,8 @@ async def test_maintenance_cordons_and_lifts_its_own_cordon(virtual: Virtual) ->
     assert await virtual.settled() == []
 
 
-async def test_a_write_from_an_old_sight_is_worked_out_anew(virtual: Virtual) -> None:
-    """Taints are replaced as a whole, so one that somebody set meanwhile would be lost: the version keeps it."""
+async def test_a_write_based_on_an_outdated_node_is_computed_again(virtual: Virtual) -> None:
+    """Taints are replaced as a list, so only the resourceVersion protects one that was added in between."""
     node = await virtual.seen()
     virtual.taint("example.com/one")
     theirs = {"key": "example.com/theirs", "effect": "NoSchedule"}
@@ -200,8 +200,10 @@ def _left(virtual: Virtual) -> None:
     ("change", "steps"),
     [(_silent, ["patch", "patch status"]), (_smaller, ["patch status"]), (_left, ["patch", "patch status"])],
 )
-async def test_a_status_is_written_once(virtual: Virtual, change: Callable[[Virtual], None], steps: list[str]) -> None:
-    """Conditions merge by their type, and those that others set are kept."""
+async def test_a_changed_status_is_written_once(
+    virtual: Virtual, change: Callable[[Virtual], None], steps: list[str]
+) -> None:
+    """Conditions are merged by type, and conditions of other writers are kept."""
     await virtual.written({"status": {"conditions": [{"type": "Theirs", "status": "True"}]}}, "status")
     change(virtual)
     assert await virtual.settled() == steps
@@ -215,13 +217,13 @@ GPU = "example.com/gpu"
 
 
 def with_gpus(**spec: bool) -> Manifest:
-    """Make a lower node with a resource that others have not."""
+    """Return a lower node with an extra resource."""
     node = lower_node("large", **spec)
     return {**node, "status": {**node["status"], "allocatable": {"cpu": "4", GPU: "8"}}}
 
 
-async def test_what_is_lost_below_is_lost_with_one_write(virtual: Virtual) -> None:
-    """A resource, an address: the API would merge them with what was there before, and they would stay for ever."""
+async def test_a_lost_resource_or_address_is_removed_by_one_write(virtual: Virtual) -> None:
+    """A plain merge patch would keep the old entries indefinitely."""
     put(virtual.lower.nodes, with_gpus())
     assert await virtual.settled() == ["patch status"]
     status = (await virtual.seen())["status"]
@@ -236,8 +238,8 @@ async def test_what_is_lost_below_is_lost_with_one_write(virtual: Virtual) -> No
     assert status["addresses"] == [{"type": "Hostname", "address": virtual.name}]
 
 
-async def test_what_others_add_to_what_it_offers_goes_with_one_write(virtual: Virtual) -> None:
-    """By hand, as one advertises a resource of a real node; all that is left out is ours to leave out."""
+async def test_additions_of_other_writers_to_the_status_are_removed_by_one_write(virtual: Virtual) -> None:
+    """A client may advertise a resource by hand, but the engine owns these fields of a virtual node's status."""
     address = {"type": "ExternalIP", "address": "192.0.2.1"}
     status = {"capacity": {GPU: "8"}, "allocatable": {GPU: "8"}, "addresses": [address], "declaredFeatures": ["X"]}
     await virtual.written({"status": {**status, "nodeInfo": {"swap": {"capacity": 1}}}}, "status")

@@ -1,4 +1,4 @@
-"""The virtual node: made, kept in step with the topology, cordoned and let go, and never taken from anybody."""
+"""Tests of the node rule: Nodes are created, updated, cordoned and deleted, and never taken from another owner."""
 
 from copy import deepcopy
 from typing import Any
@@ -52,14 +52,14 @@ def planned(here: World) -> Plan:
 
 
 def started(*lowers: str, more: str = "") -> World:
-    """Make a world whose lower-a has one Ready node."""
+    """Return a world whose lower-a has one Ready node."""
     here = world(*lowers, more=more)
     put(here.lowers[A].nodes, lower_node())
     return here
 
 
 def standing(*lowers: str, more: str = "") -> World:
-    """Make a world where the node of lower-a is there, just as it should be."""
+    """Return a world in which the Node of lower-a exists and needs no change."""
     here = started(*lowers, more=more)
     raised(here)
     assert planned(here) == Plan(())
@@ -67,20 +67,20 @@ def standing(*lowers: str, more: str = "") -> World:
 
 
 def node(here: World) -> Manifest:
-    """Return the Node as it is."""
+    """Return the current Node."""
     entry = here.upper.nodes.get("", A)
     assert entry is not None
     return deepcopy(entry.manifest())
 
 
 def the_step(here: World) -> Step:
-    """Return the one step of the plan."""
+    """Return the only step of the plan."""
     (step,) = planned(here).steps
     return step
 
 
 def carried_out(here: World) -> Manifest:
-    """Let the Node become what the rule wants of its metadata and spec, and give it."""
+    """Apply the desired metadata and spec to the Node, and return it."""
     wanted = RULE.decide(KEY, here).wanted[0].manifest  # type: ignore[union-attr]
     seen = node(here)
     meta = {**seen["metadata"], **{one: wanted["metadata"][one] for one in ("labels", "annotations")}}
@@ -89,27 +89,27 @@ def carried_out(here: World) -> Manifest:
 
 
 def made(*lowers: str, more: str = "") -> Manifest:
-    """Return the Node that is made for lower-a."""
+    """Return the Node that is created for lower-a."""
     body = the_step(started(*lowers, more=more)).body
     assert body is not None
     return body
 
 
 def operations(here: World) -> list[tuple[str, str, Any]]:
-    """Return the operations of the one step, as a person reads them."""
+    """Return the operations of the only step in a short form."""
     return [(one["op"], one["path"], one.get("value")) for one in the_step(here).operations]
 
 
 def paths(here: World) -> list[str]:
-    """Return the paths of the one step's operations."""
+    """Return the paths of the only step's operations."""
     return [path for _, path, _ in operations(here)]
 
 
-# Made.
+# Creation.
 
 
-def test_a_node_is_made_for_a_lower() -> None:
-    """With the status that it has now: a node without one would count as not ready."""
+def test_a_node_is_created_for_a_lower_in_the_topology() -> None:
+    """It is created with its current status, because a node without one would count as not ready."""
     here = started()
     step = the_step(here)
     assert (step.verb, step.ref, step.reason) == ("create", REF, "lower cluster lower-a is in the topology")
@@ -118,8 +118,8 @@ def test_a_node_is_made_for_a_lower() -> None:
     assert RULE.decide(KEY, here).requeue_after == HEARTBEAT == 300
 
 
-def test_a_node_has_the_labels_by_which_users_know_it() -> None:
-    """Those of tensile-kube, those that schedulers read, and the mark."""
+def test_a_node_has_the_labels_of_tensile_kube_of_schedulers_and_of_its_owner() -> None:
+    """These are the labels of tensile-kube, those that schedulers read, and the owner's mark."""
     assert made()["metadata"]["labels"] == {
         "type": "virtual-kubelet",
         "kubernetes.io/role": "agent",
@@ -134,13 +134,13 @@ def test_a_node_has_the_labels_by_which_users_know_it() -> None:
 
 
 def test_labels_of_the_topology_are_added() -> None:
-    """The clusterID too can be given; what says that the node is virtual cannot."""
+    """They may replace clusterID, but not the label that marks the node as virtual."""
     labels = made(f"name: {A}, node: {{labels: {{clusterID: east, zone: z1, type: real}}}}")["metadata"]["labels"]
     assert (labels["clusterID"], labels["zone"], labels["type"]) == ("east", "z1", "virtual-kubelet")
 
 
-def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
-    """The taints' own list is what tells ours from others' later."""
+def test_annotations_contain_the_owner_and_the_taints_of_the_topology() -> None:
+    """The list of taints later distinguishes the topology's taints from those of other writers."""
     found = made(f"name: {A}, node: {{annotations: {{note: hello}}}}")
     assert found["metadata"]["annotations"] == {
         "note": "hello",
@@ -157,12 +157,12 @@ def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
         ("identity", LOWER_UID, "cluster-1", "cluster-2"),
         ("room", ROOM, "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z"),
     ],
-    ids=["which cluster is behind it", "room that came for refused pods"],
+    ids=["identity of the lower cluster", "freed capacity for refused pods"],
 )
-def test_the_node_notes_what_an_engine_that_starts_does_not_know(
+def test_the_node_records_facts_that_a_new_engine_does_not_know(
     field: str, annotation: str, value: str, another: str
 ) -> None:
-    """It leaves the note until it knows better."""
+    """The annotation is kept until another value is known."""
     here = standing()
     setattr(here.lowers[A], field, value)
     assert operations(here) == [("add", f"/metadata/annotations/{annotation.replace('/', '~1')}", value)]
@@ -173,24 +173,24 @@ def test_the_node_notes_what_an_engine_that_starts_does_not_know(
     assert carried_out(here)["metadata"]["annotations"][annotation] == another
 
 
-def test_a_node_is_tainted_from_the_first_moment() -> None:
-    """Or pods that do not tolerate it would be bound before the taint comes; a provider of its own keeps clouds off."""
+def test_a_node_has_its_taint_from_its_creation() -> None:
+    """Otherwise pods without the toleration could be bound first; the providerID keeps cloud controllers away."""
     assert made()["spec"] == {"taints": [PROVIDER], "providerID": "tensile-kube://lower-a"}
 
 
-def test_a_topology_can_do_without_taints() -> None:
-    """Then any pod can be bound to it."""
+def test_a_topology_can_have_no_taints() -> None:
+    """Any pod can be bound to such a node."""
     assert "taints" not in made(f"name: {A}, node: {{taints: []}}")["spec"]
 
 
-def test_a_taint_without_a_value_has_none() -> None:
-    """The API drops an empty one, and it would differ for ever."""
+def test_a_taint_without_a_value_has_no_value_field() -> None:
+    """The API drops an empty value, so it would always be a difference."""
     found = made(f"name: {A}, node: {{taints: [{{key: k, effect: NoExecute}}]}}")
     assert found["spec"]["taints"] == [{"key": "k", "effect": "NoExecute"}]
 
 
-def test_the_architecture_is_that_of_most_nodes_below_whatever_came_last() -> None:
-    """Told by the last one that moved, it would change with every heartbeat of a mixed cluster."""
+def test_the_architecture_is_that_of_most_lower_nodes() -> None:
+    """If the last changed node decided, it would change with every heartbeat of a mixed cluster."""
     here = world()
     nodes = here.lowers[A].nodes
     put(nodes, lower_node("n1", arch="arm64"), lower_node("n2", arch="amd64"), lower_node("n3", arch="arm64"))
@@ -201,18 +201,18 @@ def test_the_architecture_is_that_of_most_nodes_below_whatever_came_last() -> No
     assert planned(here) == Plan(())
 
 
-def test_nothing_is_decided_before_the_nodes_are_known() -> None:
-    """It may be there."""
+def test_no_node_is_planned_before_the_nodes_are_synced() -> None:
+    """A Node of that name may exist already."""
     here = started()
     here.upper.nodes.mark_stale()
     assert RULE.decide(KEY, here) == Decision()
 
 
-# Kept.
+# Updates.
 
 
-def test_a_change_of_the_topology_changes_the_node() -> None:
-    """Labels, annotations and taints, in one write that holds only if nobody wrote since."""
+def test_a_change_of_the_topology_updates_labels_annotations_and_taints() -> None:
+    """One patch does it, with UID and resourceVersion as its preconditions."""
     here = standing()
     reload(here, f"name: {A}, node: {{labels: {{zone: z1}}, annotations: {{note: hello}}, taints: []}}")
     patch = planned(here).steps[0]
@@ -229,19 +229,19 @@ def test_a_change_of_the_topology_changes_the_node() -> None:
     assert "taints" not in seen["spec"]
 
 
-def test_what_left_the_topology_leaves_the_node() -> None:
-    """A label that we set and nobody wants any more."""
+def test_a_label_removed_from_the_topology_is_removed_from_the_node() -> None:
+    """It was set by the engine, and the topology has it no longer."""
     here = standing(f"name: {A}, node: {{labels: {{zone: z1}}}}")
     reload(here)
     assert operations(here) == [("remove", "/metadata/labels/zone", None)]
 
 
-def test_labels_and_annotations_of_others_stay() -> None:
-    """Whoever set them wants them."""
+def test_labels_and_annotations_of_other_writers_are_kept() -> None:
+    """They cause no step."""
     here = standing()
 
     def decorate(one: Manifest) -> None:
-        """Put something there as another writer."""
+        """Add a label and an annotation as another writer."""
         one["metadata"]["labels"]["theirs"] = "yes"
         one["metadata"]["annotations"]["theirs"] = "yes"
 
@@ -250,8 +250,8 @@ def test_labels_and_annotations_of_others_stay() -> None:
 
 
 @pytest.mark.parametrize(("section", "key"), [("labels", "type"), ("labels", "clusterID"), ("annotations", OWNER_NAME)])
-def test_what_is_ours_is_put_back(section: str, key: str) -> None:
-    """Changed or taken away by somebody."""
+def test_labels_and_annotations_of_the_topology_are_restored(section: str, key: str) -> None:
+    """They are restored if another writer changed or removed them."""
     here = standing()
     changed(here.upper.nodes, A, lambda one: one["metadata"][section].update({key: "wrong"}), "")
     assert [one[0] for one in operations(here)] == ["replace"]
@@ -261,7 +261,7 @@ def test_what_is_ours_is_put_back(section: str, key: str) -> None:
 
 
 def taint(here: World, *taints: Manifest) -> None:
-    """Let somebody set the taints."""
+    """Set the taints as another writer."""
     changed(here.upper.nodes, A, lambda one: one["spec"].update(taints=list(taints)), "")
 
 
@@ -269,15 +269,15 @@ THEIRS = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "ti
 
 
 @pytest.mark.parametrize("taints", [[PROVIDER, THEIRS], [THEIRS, PROVIDER]])
-def test_taints_of_others_stay_where_they_are(taints: list[Manifest]) -> None:
-    """The controller of the nodes and kubectl put theirs at either end: an order is no difference."""
+def test_taints_of_other_writers_keep_their_position(taints: list[Manifest]) -> None:
+    """The node controller and kubectl add taints at either end, so their order is no difference."""
     here = standing()
     taint(here, *taints)
     assert planned(here) == Plan(())
 
 
-def test_a_taint_of_ours_is_put_back_beside_others() -> None:
-    """Taken away, or given another value."""
+def test_a_removed_or_changed_taint_of_the_topology_is_restored() -> None:
+    """Taints of other writers are kept beside it."""
     here = standing()
     taint(here, THEIRS)
     assert carried_out(here)["spec"]["taints"] == [THEIRS, PROVIDER]
@@ -285,8 +285,8 @@ def test_a_taint_of_ours_is_put_back_beside_others() -> None:
     assert carried_out(here)["spec"]["taints"] == [PROVIDER, THEIRS]
 
 
-def test_a_taint_that_left_the_topology_goes_and_others_stay() -> None:
-    """Ours of before are known by our own list."""
+def test_a_taint_removed_from_the_topology_is_removed_and_others_are_kept() -> None:
+    """The annotation on the Node lists the taints that the engine had set."""
     here = standing()
     taint(here, THEIRS, PROVIDER)
     reload(here, f"name: {A}, node: {{taints: []}}")
@@ -294,7 +294,7 @@ def test_a_taint_that_left_the_topology_goes_and_others_stay() -> None:
     assert planned(here) == Plan(())
 
 
-# Cordoned.
+# Cordons.
 
 
 def cordon(here: World, *, on: bool = True) -> None:
@@ -310,8 +310,8 @@ def cordon(here: World, *, on: bool = True) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cordon", "drain"])
-def test_maintenance_cordons_and_its_end_lifts_that(mode: str) -> None:
-    """Marked as ours, so that the end of the maintenance lifts it and nothing else."""
+def test_maintenance_cordons_a_node_and_its_end_uncordons_it(mode: str) -> None:
+    """The cordon is marked, so the end of the maintenance removes only that cordon."""
     here = standing()
     reload(here, f"name: {A}, maintenance: {mode}")
     assert carried_out(here)["spec"]["unschedulable"]
@@ -324,26 +324,26 @@ def test_maintenance_cordons_and_its_end_lifts_that(mode: str) -> None:
     assert planned(here) == Plan(())
 
 
-def test_maintenance_holds_against_an_uncordon() -> None:
-    """The topology decides as long as it says so."""
+def test_maintenance_restores_its_cordon_after_an_uncordon() -> None:
+    """The topology decides as long as maintenance is set."""
     here = standing(f"name: {A}, maintenance: cordon")
     cordon(here, on=False)
     assert operations(here) == [("add", "/spec/unschedulable", True)]
 
 
-def test_a_change_of_maintenance_is_said() -> None:
-    """The mark tells for what."""
+def test_a_change_of_the_maintenance_mode_updates_the_cordon_mark() -> None:
+    """The annotation names the mode that the cordon is for."""
     here = standing(f"name: {A}, maintenance: cordon")
     reload(here, f"name: {A}, maintenance: drain")
     assert carried_out(here)["metadata"]["annotations"][CORDONED_BY] == "maintenance-drain"
 
 
-# Out of reach.
+# Unreachable lower clusters.
 
 
 @pytest.mark.parametrize(("silent", "tainted"), [(0.0, False), (SILENT_AFTER, False), (SILENT_AFTER + 0.1, True)])
-def test_a_lower_that_is_silent_for_long_takes_no_new_pods(silent: float, tainted: bool) -> None:  # noqa: FBT001 - a parameter
-    """Longer than a restart takes; the pods that run there are left alone."""
+def test_an_unreachable_lower_is_tainted_against_new_pods(silent: float, tainted: bool) -> None:  # noqa: FBT001 - a parameter
+    """The taint is set after a longer silence than a restart takes; running pods are not affected."""
     here = standing()
     here.lowers[A].unreachable_seconds = silent
     step = planned(here).steps[:1]
@@ -351,8 +351,8 @@ def test_a_lower_that_is_silent_for_long_takes_no_new_pods(silent: float, tainte
     assert (UNREACHABLE in carried_out(here)["spec"]["taints"]) is tainted
 
 
-def test_the_taint_goes_when_the_lower_answers() -> None:
-    """And only that one."""
+def test_the_unreachable_taint_is_removed_when_the_lower_answers() -> None:
+    """Other taints are kept."""
     here = standing()
     taint(here, PROVIDER, THEIRS)
     here.lowers[A].unreachable_seconds = 60.0
@@ -361,18 +361,18 @@ def test_the_taint_goes_when_the_lower_answers() -> None:
     assert carried_out(here)["spec"]["taints"] == [PROVIDER, THEIRS]
 
 
-def test_a_lower_without_a_ready_node_takes_no_new_pods() -> None:
-    """They would wait there, where the upper scheduler cannot move them."""
+def test_a_lower_without_a_ready_node_is_tainted_against_new_pods() -> None:
+    """Pods would be Pending there, where the upper scheduler cannot move them."""
     here = standing()
     put(here.lowers[A].nodes, lower_node(ready=False))
     assert UNREACHABLE in carried_out(here)["spec"]["taints"]
 
 
-# Left.
+# Removed lower clusters.
 
 
-def test_a_node_goes_once_its_lower_left_and_is_empty() -> None:
-    """By its UID."""
+def test_a_node_is_deleted_when_its_lower_is_removed_and_empty() -> None:
+    """The deletion has the Node's UID as its precondition."""
     here = standing()
     reload(here, f"name: {B}")
     step = the_step(here)
@@ -381,8 +381,8 @@ def test_a_node_goes_once_its_lower_left_and_is_empty() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_node_goes_once_its_lower_has_another_one() -> None:
-    """The lower is still in the topology, so its removal is not the reason."""
+def test_a_node_is_deleted_when_its_lower_has_another_node_name() -> None:
+    """The reason names the new `node.name`, because the lower is still in the topology."""
     here = standing()
     reload(here, f"name: {A}, node: {{name: other}}", f"name: {B}")
     here.lowers[A].in_topology = False
@@ -390,8 +390,8 @@ def test_a_node_goes_once_its_lower_has_another_one() -> None:
 
 
 @pytest.mark.parametrize("kept", ["upper_pods", "pods"])
-def test_a_node_stays_while_a_pod_is_there(kept: str) -> None:
-    """On either side, or while that is not known."""
+def test_a_node_of_a_removed_lower_is_kept_while_it_may_have_pods(kept: str) -> None:
+    """Pods on either side, or a cache that is not synced, keep it."""
     here = standing()
     reload(here, f"name: {B}")
     pod = upper_pod() if kept == "upper_pods" else twin(upper_pod())
@@ -404,8 +404,8 @@ def test_a_node_stays_while_a_pod_is_there(kept: str) -> None:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_the_node_of_a_cluster_that_was_never_met_goes_at_once(*, noted: bool) -> None:
-    """Nothing can be there, so it need not be read first: unless the Node notes that an engine before knew it."""
+def test_the_node_of_a_lower_that_was_never_connected_is_deleted_immediately(*, noted: bool) -> None:
+    """It cannot have pods, unless the Node records that an earlier engine connected to the cluster."""
     here = standing()
     here.lowers[A].met = False
     here.lowers[A].pods.mark_stale()
@@ -416,8 +416,8 @@ def test_the_node_of_a_cluster_that_was_never_met_goes_at_once(*, noted: bool) -
     assert [one.verb for one in planned(here).steps][:1] == (["patch"] if noted else ["delete"])
 
 
-def test_a_node_that_is_missed_by_pods_is_made_even_for_a_lower_that_left() -> None:
-    """Or Kubernetes would delete them; without pods nobody misses it."""
+def test_a_node_is_recreated_for_a_removed_lower_with_bound_pods() -> None:
+    """Otherwise Kubernetes would delete the pods; without pods no Node is created."""
     here = started()
     reload(here, f"name: {B}")
     assert planned(here) == Plan(())
@@ -428,8 +428,8 @@ def test_a_node_that_is_missed_by_pods_is_made_even_for_a_lower_that_left() -> N
     assert step.body["spec"]["unschedulable"]
 
 
-def test_a_node_left_behind_is_cordoned_and_otherwise_as_it_was() -> None:
-    """Nobody knows any more what it should look like."""
+def test_the_node_of_a_disconnected_removed_lower_is_only_cordoned() -> None:
+    """Its desired labels and taints are no longer known, so they are not changed."""
     here = standing(f"name: {A}, node: {{labels: {{zone: z1}}}}")
     put(here.lowers[A].upper_pods, upper_pod())
     reload(here, f"name: {B}")
@@ -443,8 +443,8 @@ def test_a_node_left_behind_is_cordoned_and_otherwise_as_it_was() -> None:
     assert [one.subresource for one in planned(here).steps] == ["status"]
 
 
-def test_a_cordon_of_somebodys_stays_theirs_on_a_node_left_behind() -> None:
-    """It is not marked as ours."""
+def test_a_cordon_by_another_client_is_not_marked_on_a_removed_lowers_node() -> None:
+    """The engine must not remove that cordon later."""
     here = standing()
     cordon(here)
     put(here.lowers[A].upper_pods, upper_pod())
@@ -453,8 +453,8 @@ def test_a_cordon_of_somebodys_stays_theirs_on_a_node_left_behind() -> None:
     assert CORDONED_BY not in carried_out(here)["metadata"]["annotations"]
 
 
-def test_a_node_that_nobody_can_reach_again_stays_gone() -> None:
-    """A lower that was left behind is known by its Node alone."""
+def test_the_node_of_a_disconnected_removed_lower_is_not_recreated() -> None:
+    """Only its Node identifies such a lower."""
     here = started()
     reload(here, f"name: {B}")
     here.lowers[A].connected = False
@@ -465,8 +465,8 @@ def test_a_node_that_nobody_can_reach_again_stays_gone() -> None:
 # Status.
 
 
-def test_a_quiet_node_is_not_written() -> None:
-    """Until its heartbeat is due."""
+def test_a_node_without_changes_is_written_only_when_its_heartbeat_is_due() -> None:
+    """The heartbeat is a status patch that is not shown in a plan."""
     here = standing()
     here.now = here.now.replace(minute=here.now.minute + 4)
     assert planned(here) == Plan(())
@@ -476,39 +476,39 @@ def test_a_quiet_node_is_not_written() -> None:
 
 
 @pytest.mark.parametrize(("cpu", "shown"), [("4100m", False), ("3900m", False), ("4300m", True), ("1", True)])
-def test_a_person_sees_what_moved_by_more_than_a_twentieth(cpu: str, shown: bool) -> None:  # noqa: FBT001 - a parameter
-    """Less is written, and not shown in a plan."""
+def test_a_plan_shows_capacity_changes_of_more_than_five_percent(cpu: str, shown: bool) -> None:  # noqa: FBT001 - a parameter
+    """A smaller change is written too, but not shown."""
     here = standing()
     put(here.lowers[A].nodes, lower_node(cpu=cpu))
     step = the_step(here)
     assert (step.subresource, step.in_plan) == ("status", shown)
 
 
-def test_deletions_that_are_held_back_are_looked_for() -> None:
-    """The Node's condition tells of them, so it hears when they come and go, without waiting for anything."""
+def test_the_node_depends_on_reports_of_blocked_deletions() -> None:
+    """Its condition shows them, so it is notified of changes without waiting for those rules."""
     decision = RULE.decide(KEY, standing())
     rules = ("orphans", "strays", "vacancy", "claim-orphans", "rights-orphans")
     assert decision.reports_on == tuple(Key(rule, A, "", "") for rule in rules)
     assert decision.depends_on == ()
 
 
-# Which changes concern it.
+# Watches.
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[Key]:
-    """Return the keys that a change concerns."""
+    """Return the keys that a change enqueues."""
     return [key for route in RULE.watches() if route.cache == cache for key in route.keys(here, lower, delta)]
 
 
-def test_each_lower_has_one_node() -> None:
-    """By its name in the topology."""
+def test_each_lower_has_one_key_with_its_node_name() -> None:
+    """The name is `node.name` of the topology."""
     here = world(f"name: {A}, node: {{name: vk-east}}")
     assert list(RULE.keys(here, A)) == [Key("node", A, "", "vk-east")]
     assert key_of(here.lowers[A]) == Key("node", A, "", "vk-east")
 
 
-def test_a_node_hears_of_itself() -> None:
-    """Not of others."""
+def test_a_change_of_a_node_enqueues_only_its_own_key() -> None:
+    """A change on another lower's name enqueues nothing."""
     here = standing()
     entry = here.upper.nodes.get("", A)
     assert heard(here, "upper.nodes", Delta(entry, None)) == [KEY]
@@ -516,8 +516,8 @@ def test_a_node_hears_of_itself() -> None:
     assert heard(here, "upper.nodes", Delta(None, entry), B) == []
 
 
-def test_changes_below_are_gathered_before_the_capacity_is_counted() -> None:
-    """A thousand pods that come at once are one look."""
+def test_changes_of_lower_nodes_and_foreign_pods_are_batched() -> None:
+    """A thousand pods that appear at once cause one computation of the capacity."""
     here = standing()
     for cache in ("nodes", "foreign_pods"):
         (route,) = [one for one in RULE.watches() if one.cache == cache]
@@ -526,8 +526,8 @@ def test_changes_below_are_gathered_before_the_capacity_is_counted() -> None:
 
 
 @pytest.mark.parametrize("cache", ["upper_pods", "pods"])
-def test_only_a_lower_that_left_waits_for_its_pods_to_go(cache: str) -> None:
-    """Else no pod concerns the node."""
+def test_pod_changes_enqueue_the_node_only_if_its_lower_was_removed(cache: str) -> None:
+    """Such a node is deleted when its last pod is removed; otherwise no pod concerns it."""
     here = standing()
     entry = put(here.lowers[A].upper_pods, upper_pod())
     assert heard(here, cache, Delta(entry, None)) == []

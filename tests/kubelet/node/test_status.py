@@ -1,4 +1,4 @@
-"""What a virtual node says of itself: what it offers, whether it can be used, where it is reached, and since when."""
+"""Tests of a virtual node's status: its capacity, conditions, addresses, port, and transition times."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -30,14 +30,14 @@ REQUESTS = [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1
 
 
 def offering(*nodes: Manifest, spec: str = "") -> World:
-    """Make a world where lower-a has these nodes, one Ready node if none are given."""
+    """Return a world whose lower-a has these nodes, or one Ready node if none are given."""
     here = world(f"name: {A}" + (f", {spec}" if spec else ""))
     put(here.lowers[A].nodes, *(nodes or (lower_node(),)))
     return here
 
 
 def status(here: World, seen: Manifest | None = None) -> Manifest:
-    """Return the status of lower-a's node, beside the Node as it was."""
+    """Return the status of lower-a's node, computed from the Node as observed."""
     return node_status(seen or {}, here.lowers[A], here)
 
 
@@ -58,15 +58,15 @@ def said(here: World, kind: str, seen: Manifest | None = None) -> tuple[str, str
 
 
 def later(here: World, seconds: float) -> None:
-    """Let time pass."""
+    """Set the time to some seconds later."""
     here.now = NOW + timedelta(seconds=seconds)
 
 
-# What it offers.
+# Capacity.
 
 
-def test_it_offers_what_is_free_below() -> None:
-    """Allocatable of its nodes, less what pods of others request there; capacity says the same."""
+def test_a_node_offers_the_free_capacity_of_its_lower() -> None:
+    """It is the allocatable of usable lower nodes less the requests of other pods; capacity is the same."""
     here = offering(lower_node("n1"), lower_node("n2", ready=False))
     put(here.lowers[A].foreign_pods, upper_pod("theirs", {"nodeName": "n1", "containers": REQUESTS}))
     found = status(here)
@@ -74,23 +74,23 @@ def test_it_offers_what_is_free_below() -> None:
     assert found["capacity"] == found["allocatable"]
 
 
-def test_our_own_pods_are_not_taken_off() -> None:
-    """The upper scheduler counts them itself."""
+def test_mirrored_pods_are_not_subtracted() -> None:
+    """The upper scheduler subtracts their requests itself."""
     here = offering()
     put(here.lowers[A].pods, twin(upper_pod(spec={"containers": REQUESTS})))
     assert status(here)["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
 
 
-def test_the_topology_can_hold_back_and_limit() -> None:
-    """And count what is allocatable instead of what is free."""
+def test_the_topology_can_reserve_limit_and_use_allocatable() -> None:
+    """The basis can be what is allocatable instead of what is free."""
     here = offering(spec='capacity: {basis: allocatable, reserve: {cpu: "1"}, limit: {memory: 2Gi}}')
     put(here.lowers[A].foreign_pods, upper_pod("theirs", {"nodeName": "n1", "containers": REQUESTS}))
     assert status(here)["allocatable"] == {"cpu": "3", "memory": "2Gi", "pods": "110"}
 
 
 @pytest.mark.parametrize("cache", ["nodes", "foreign_pods"])
-def test_what_it_offers_stays_while_nobody_knows(cache: str) -> None:
-    """A cluster that is read anew has not lost its nodes."""
+def test_the_capacity_is_kept_while_caches_are_not_synced(cache: str) -> None:
+    """A cluster that is listed again has not lost its nodes."""
     here = offering()
     seen = standing(here)
     put(here.lowers[A].nodes, lower_node(cpu="1"))
@@ -98,15 +98,15 @@ def test_what_it_offers_stays_while_nobody_knows(cache: str) -> None:
     assert status(here, seen)["allocatable"]["cpu"] == "4"
 
 
-def test_a_new_node_offers_nothing_until_something_is_known() -> None:
-    """All three that every node has."""
+def test_a_new_node_offers_zero_until_the_lower_is_known() -> None:
+    """The three basic resources are present."""
     here = offering()
     here.lowers[A].nodes.mark_stale()
     assert status(here)["allocatable"] == {"cpu": "0", "memory": "0", "pods": "0"}
 
 
-def test_features_are_those_of_every_node_below() -> None:
-    """And stay as they were while the nodes are not known."""
+def test_declared_features_are_those_of_all_lower_nodes() -> None:
+    """They are kept while the lower nodes are not known."""
     here = offering()
     for name, features in (("n1", ["B", "A"]), ("n2", ["A", "B", "C"])):
         node = lower_node(name)
@@ -118,11 +118,11 @@ def test_features_are_those_of_every_node_below() -> None:
     assert status(restarted, seen)["declaredFeatures"] == ["A", "B"]
 
 
-# Where it is, and what it is.
+# Addresses, port and node info.
 
 
-def test_it_says_where_its_kubelet_api_is() -> None:
-    """By address and port of its own."""
+def test_the_status_contains_the_address_and_port_of_the_kubelet_api() -> None:
+    """Each node has its own port at the engine's address."""
     here = offering()
     here.lowers[A].port = 12345
     found = status(here)
@@ -130,8 +130,8 @@ def test_it_says_where_its_kubelet_api_is() -> None:
     assert found["addresses"] == [{"type": "InternalIP", "address": "10.0.0.1"}]
 
 
-def test_it_says_the_port_that_is_listened_on() -> None:
-    """None where none is, whatever the file gives it."""
+def test_the_status_contains_the_port_that_is_listened_on() -> None:
+    """If no port is open, the configured port is not published either."""
     here = offering(spec="node: {kubeletPort: 12345}")
     for port, said in ((12399, 12399), (0, NOWHERE)):
         here.lowers[A].port = port
@@ -144,8 +144,8 @@ def test_it_says_the_port_that_is_listened_on() -> None:
 
 
 @pytest.mark.parametrize("said", [12399, NOWHERE])
-def test_who_serves_nothing_leaves_the_port_that_was_said(said: int) -> None:
-    """`apply` beside an engine would send callers elsewhere; on a new Node it says none."""
+def test_a_program_that_serves_no_ports_keeps_the_published_port(said: int) -> None:
+    """`tensile apply` beside an engine must not redirect callers; a new Node gets no port."""
     here = offering(spec="node: {kubeletPort: 12345}")
     assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": NOWHERE}}
     here.lowers[A].port = said
@@ -154,8 +154,8 @@ def test_who_serves_nothing_leaves_the_port_that_was_said(said: int) -> None:
     assert status(here, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": said}}
 
 
-def test_features_that_the_upper_apiserver_drops_are_no_reason_to_write() -> None:
-    """One of an older release does not know the field; each write would leave the same difference."""
+def test_features_dropped_by_an_older_upper_apiserver_cause_no_write() -> None:
+    """An older release does not know the field, so each write would leave the same difference."""
     featured = lower_node("n1")
     featured["status"]["declaredFeatures"] = ["A"]
     here = offering(featured)
@@ -165,15 +165,15 @@ def test_features_that_the_upper_apiserver_drops_are_no_reason_to_write() -> Non
     assert status(here, seen)["declaredFeatures"] == ["A"]
 
 
-def test_without_an_address_it_says_only_its_name() -> None:
-    """An empty one would be refused."""
+def test_a_node_without_an_address_has_only_its_hostname() -> None:
+    """The API rejects an empty address."""
     here = offering()
     here.node_address = ""
     assert status(here)["addresses"] == [{"type": "Hostname", "address": A}]
 
 
-def test_its_version_is_the_lowers() -> None:
-    """And what was said before until that is known."""
+def test_the_kubelet_version_is_the_lowers_version() -> None:
+    """The former version is kept until the lower's version is known."""
     here = offering()
     seen = standing(here)
     assert seen["status"]["nodeInfo"]["kubeletVersion"] == "v1.36.3"
@@ -182,8 +182,8 @@ def test_its_version_is_the_lowers() -> None:
     assert status(here)["nodeInfo"]["kubeletVersion"] == ""
 
 
-def test_its_node_info_has_every_field_that_the_api_asks_for() -> None:
-    """What the machines below say of themselves, and empty what is of one machine alone."""
+def test_node_info_has_every_field_that_the_api_requires() -> None:
+    """The fields describe the lower nodes; those that identify a single machine are empty."""
     info = status(offering(running("n1", KERNEL)))["nodeInfo"]
     assert (info["operatingSystem"], info["architecture"]) == ("linux", "arm64")
     assert {name: info[name] for name in KERNEL} == KERNEL
@@ -195,7 +195,7 @@ KERNEL = {"kernelVersion": "6.12.1", "osImage": "Linux", "containerRuntimeVersio
 
 
 def running(name: str, said: dict[str, str]) -> Manifest:
-    """Make a lower node of architecture arm64 that says more of its machine."""
+    """Return a lower node of architecture arm64 with more node info."""
     node = lower_node(name, arch="arm64")
     return {**node, "status": {**node["status"], "nodeInfo": {**node["status"]["nodeInfo"], **said}}}
 
@@ -212,8 +212,8 @@ def running(name: str, said: dict[str, str]) -> Manifest:
         ([], "before"),
     ],
 )
-def test_machines_that_differ_are_told_together(kernels: list[str], told: str) -> None:
-    """What most nodes run first, a few by name; while nothing is known of them, what was told before."""
+def test_different_kernels_of_lower_nodes_are_listed_together(kernels: list[str], told: str) -> None:
+    """The most frequent is first and a few are named; while none is known, the former value is kept."""
     here = world()
     for place, kernel in enumerate(kernels):
         put(here.lowers[A].nodes, running(f"n{place}", {"kernelVersion": kernel}))
@@ -232,8 +232,8 @@ def test_machines_that_differ_are_told_together(kernels: list[str], told: str) -
         ([], "", "amd64"),
     ],
 )
-def test_its_architecture_is_that_of_most_nodes(below: list[str], otherwise: str, found: str) -> None:
-    """Of two as many it is always the same one."""
+def test_the_architecture_is_that_of_most_lower_nodes(below: list[str], otherwise: str, found: str) -> None:
+    """A tie always has the same result."""
     here = world()
     nodes = [lower_node(f"n{place}", arch=arch) for place, arch in enumerate(below)]
     if nodes:
@@ -241,11 +241,11 @@ def test_its_architecture_is_that_of_most_nodes(below: list[str], otherwise: str
     assert architecture(here.lowers[A], otherwise) == found
 
 
-# Whether it can be used.
+# Conditions.
 
 
-def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
-    """Whatever becomes of the lower cluster: NotReady would have its pods evicted."""
+def test_a_node_is_ready_while_the_engine_runs() -> None:
+    """NotReady would evict the node's pods, so the state of the lower cluster does not matter."""
     here = offering(lower_node(ready=False))
     here.lowers[A].unreachable_seconds = 1e6
     assert said(here, "Ready") == ("True", "KubeletReady", "the engine is running")
@@ -253,8 +253,8 @@ def test_a_node_is_ready_as_long_as_the_engine_runs() -> None:
         assert said(here, pressure)[0] == "False"
 
 
-def test_a_healthy_lower_is_said_to_be_healthy() -> None:
-    """Reachable, schedulable, in the topology, with nothing held back."""
+def test_a_healthy_lower_has_healthy_conditions() -> None:
+    """It is reachable, schedulable, in the topology, and has no blocked deletions."""
     here = offering()
     assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a answers")
     assert said(here, LOWER_SCHEDULABLE) == (
@@ -289,22 +289,22 @@ ANSWERS, SILENT = ("True", "ClusterReachable"), ("False", "ClusterUnreachable")
         ({"is_excessive": True, "refusal": "more than 16 MiB"}, ("False", "ResponseTooLarge"), "more than 16 MiB"),
     ],
     ids=[
-        "silent for no longer than a restart takes",
-        "silent for longer",
-        "silent, with the error of the connection",
-        "silent, and why is known",
+        "unreachable for no longer than a restart",
+        "unreachable for longer",
+        "unreachable, with the error of the connection",
+        "unreachable, with a known reason",
         "a stale credential that is still in use",
-        "credentials that are no longer good, and still work",
-        "what is refused comes first",
-        "another cluster in its place",
+        "an invalid credential that still works",
+        "the refusal before the warning",
+        "another cluster at its address",
         "a cluster that is a lower already",
-        "it sends too much",
+        "too large a response",
     ],
 )
-def test_whether_a_lower_can_be_used_is_said_with_the_reason(
+def test_condition_lower_reachable_contains_the_reason(
     known: dict[str, Any], verdict: tuple[str, str], message: str
 ) -> None:
-    """At once, and mended at once when nothing of it holds any more."""
+    """It changes immediately, and is reset when the problem has ended."""
     here = offering()
     for field, value in known.items():
         setattr(here.lowers[A], field, value)
@@ -314,8 +314,8 @@ def test_whether_a_lower_can_be_used_is_said_with_the_reason(
     assert said(here, LOWER_REACHABLE)[:2] == ANSWERS
 
 
-def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
-    """Starting anew is no sign of life: the node does not take pods for ten seconds because of it."""
+def test_a_lower_reported_unreachable_must_answer_before_it_is_reachable() -> None:
+    """A restart of the engine alone must not make the node accept pods for ten seconds."""
     here = offering()
     here.lowers[A].unreachable_seconds = 60.0
     seen = standing(here)
@@ -331,8 +331,8 @@ def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
     assert is_reachable({}, lower)
 
 
-def test_an_unreachable_lower_has_nodes_in_an_unknown_state() -> None:
-    """What was seen of them last may no longer be so."""
+def test_an_unreachable_lower_has_an_unknown_schedulable_condition() -> None:
+    """The last observed state of its nodes may have changed."""
     here = offering()
     seen = standing(here)
     here.lowers[A].unreachable_seconds = 60.0
@@ -343,8 +343,8 @@ def test_an_unreachable_lower_has_nodes_in_an_unknown_state() -> None:
     )
 
 
-def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
-    """Nor one whose nodes are all cordoned."""
+def test_a_lower_without_a_ready_and_schedulable_node_is_not_schedulable() -> None:
+    """A lower whose nodes are all cordoned is not schedulable either."""
     for node in (lower_node(ready=False), lower_node(unschedulable=True)):
         assert said(offering(node), LOWER_SCHEDULABLE) == (
             "False",
@@ -353,8 +353,8 @@ def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
         )
 
 
-def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
-    """They would wait there for ever; what only a controller needs keeps nobody away."""
+def test_a_lower_that_denies_a_right_needed_for_pods_is_not_schedulable() -> None:
+    """Its pods would be Pending indefinitely; a right that only a controller needs does not matter."""
     here = offering()
     lower = here.lowers[A]
     lower.denied = "list Secret: denied"
@@ -371,8 +371,8 @@ def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
     assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
 
 
-def test_whether_a_node_is_ready_below_stays_said_while_nobody_knows() -> None:
-    """A new node has none until one is seen."""
+def test_the_schedulable_state_is_kept_while_the_nodes_are_not_synced() -> None:
+    """A new node has no ready lower node until one is observed."""
     here = offering()
     seen = standing(here)
     here.lowers[A].nodes.replace((), 9)
@@ -381,8 +381,8 @@ def test_whether_a_node_is_ready_below_stays_said_while_nobody_knows() -> None:
     assert not has_ready_node({}, here.lowers[A])
 
 
-def test_a_lower_that_left_says_what_to_do() -> None:
-    """The message names the way to empty it."""
+def test_a_removed_lower_has_a_condition_with_the_remedy() -> None:
+    """The message names the maintenance mode that drains the node."""
     here = offering()
     reload(here, "name: lower-b")
     found = said(here, IN_TOPOLOGY)
@@ -390,18 +390,18 @@ def test_a_lower_that_left_says_what_to_do() -> None:
     assert "maintenance: drain" in found[2]
 
 
-def test_deletions_that_are_held_back_are_said() -> None:
-    """With the guard's own words."""
+def test_blocked_deletions_are_reported_in_a_condition() -> None:
+    """Reason and message are the guard's own."""
     here = offering()
     here.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "21 deletions are held back")
     assert said(here, DELETIONS_BLOCKED) == ("True", "DeletionLimitExceeded", "21 deletions are held back")
 
 
-# Since when.
+# Transition times.
 
 
-def test_a_condition_keeps_the_time_of_its_last_turn() -> None:
-    """Every write is a sign of life; only a turn is a turn."""
+def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> None:
+    """Every write updates only the heartbeat time."""
     here = offering()
     seen = standing(here)
     later(here, 60)
@@ -412,16 +412,16 @@ def test_a_condition_keeps_the_time_of_its_last_turn() -> None:
     assert reachable["lastTransitionTime"] == "2026-03-01T12:01:00Z"
 
 
-# Whether it has to be written.
+# Whether the status has to be written.
 
 
 def needs_writing(here: World, seen: Manifest) -> bool:
-    """Report whether the status that it should have has to be written."""
+    """Report whether the desired status has to be written."""
     return differs(seen, status(here, seen), here.now, BEAT)
 
 
-def test_a_status_that_is_as_it_should_be_is_not_written() -> None:
-    """For five minutes less a second, as a kubelet does."""
+def test_an_unchanged_status_is_written_again_after_the_heartbeat_interval() -> None:
+    """The interval is five minutes less a second, as in a kubelet."""
     here = offering()
     seen = standing(here)
     for seconds, written in ((0, False), (298, False), (299, True), (1000, True)):
@@ -453,8 +453,8 @@ def _condition(**fields: str) -> Any:
         lambda found: found.update(declaredFeatures=["X"]),
     ],
 )
-def test_a_status_that_differs_is_written(change: Any) -> None:
-    """Whatever others made of it, such as the controller that misses a heartbeat."""
+def test_a_status_changed_by_another_writer_is_written(change: Any) -> None:
+    """The node controller may have set Unknown after a missed heartbeat."""
     here = offering()
     seen = standing(here)
     change(seen["status"])
@@ -462,13 +462,13 @@ def test_a_status_that_differs_is_written(change: Any) -> None:
 
 
 def offer(node: Manifest, **amounts: str) -> Manifest:
-    """Add to what a lower node offers."""
+    """Return a lower node with more allocatable resources."""
     status = node["status"]
     return {**node, "status": {**status, "allocatable": {**status["allocatable"], **amounts}}}
 
 
 def as_written(here: World, seen: Manifest) -> Manifest:
-    """Return the Node with the status that it should have written over that which it has."""
+    """Return the Node after its desired status was written over the observed one."""
     patch = Patch("strategic-merge-patch", {"status": as_patch(seen, status(here, seen))})
     return patched(seen, patch)
 
@@ -486,8 +486,8 @@ def _lost_features(here: World) -> None:
 
 
 @pytest.mark.parametrize("change", [_lost_resource, _lost_address, _lost_features])
-def test_what_is_lost_does_not_stay(change: Callable[[World], None]) -> None:
-    """Maps, and addresses by their type, are merged: after one write nothing of it is left, and nothing to write."""
+def test_a_lost_resource_address_or_feature_is_removed_by_one_write(change: Callable[[World], None]) -> None:
+    """The API merges maps and addresses, so entries must be removed explicitly."""
     featured = lower_node("n1")
     featured["status"]["declaredFeatures"] = ["A"]
     large = offer(lower_node("large"), **{GPU: "8"})
@@ -504,8 +504,8 @@ def test_what_is_lost_does_not_stay(change: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize("field", OURS)
-def test_what_others_add_to_what_is_ours_goes_with_one_write(field: str) -> None:
-    """What the virtual node offers and is follows from what is below; it would be written again and again."""
+def test_additions_of_other_writers_to_owned_fields_are_removed_by_one_write(field: str) -> None:
+    """These fields follow from the lower cluster; a plain merge would be written again and again."""
     here = offering()
     seen = standing(here)
     extra: dict[str, Any] = {
@@ -520,15 +520,15 @@ def test_what_others_add_to_what_is_ours_goes_with_one_write(field: str) -> None
     assert not needs_writing(here, as_written(here, seen))
 
 
-def test_a_node_without_a_status_is_given_one_as_it_is() -> None:
-    """There is nothing to replace: a directive would be taken for a resource."""
+def test_the_status_of_a_node_without_one_is_sent_unchanged() -> None:
+    """There is nothing to replace, and a directive would be parsed as a resource."""
     here = offering()
     wanted = status(here)
     assert as_patch({}, wanted) == {**wanted, "declaredFeatures": None}
 
 
-def test_conditions_of_others_are_no_difference_and_outlast_a_write() -> None:
-    """They merge by their type."""
+def test_conditions_of_other_writers_are_kept_and_cause_no_write() -> None:
+    """Conditions are merged by type."""
     here = offering()
     seen = standing(here)
     theirs = {"type": "KernelDeadlock", "status": "False"}
@@ -538,8 +538,8 @@ def test_conditions_of_others_are_no_difference_and_outlast_a_write() -> None:
     assert theirs in as_written(here, seen)["status"]["conditions"]
 
 
-def test_what_the_api_leaves_out_is_no_difference() -> None:
-    """An empty list is dropped when it is stored."""
+def test_an_empty_list_that_the_api_drops_is_no_difference() -> None:
+    """The API does not store an empty list of features."""
     here = offering()
     seen = standing(here)
     assert seen["status"].pop("declaredFeatures") == []
@@ -547,8 +547,8 @@ def test_what_the_api_leaves_out_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize("times", [{}, {"lastHeartbeatTime": None, "lastTransitionTime": None}])
-def test_a_condition_without_its_times_gets_them(times: dict[str, None]) -> None:
-    """Somebody wrote one of ours by hand; the node must not cease to be kept for it."""
+def test_a_condition_without_times_gets_them(times: dict[str, None]) -> None:
+    """Another client may have written the condition by hand, and the node must still be maintained."""
     here = offering()
     seen = standing(here)
     ready = conditions(seen["status"])["Ready"]
@@ -561,7 +561,7 @@ def test_a_condition_without_its_times_gets_them(times: dict[str, None]) -> None
     assert needs_writing(here, seen)
 
 
-# Whether a person wants to see it.
+# Whether a plan shows the change.
 
 
 @pytest.mark.parametrize(
@@ -579,15 +579,15 @@ def test_a_condition_without_its_times_gets_them(times: dict[str, None]) -> None
         ({"cpu": "1"}, {"cpu": "1000m"}, False),
     ],
 )
-def test_capacity_counts_when_it_moved_by_more_than_a_twentieth(
+def test_a_capacity_change_of_more_than_five_percent_is_shown(
     before: dict[str, str],
     after: dict[str, str],
     shown: bool,  # noqa: FBT001 - a parameter
 ) -> None:
-    """Of any resource; what is new or gone did."""
+    """A change of any resource counts, and so does one that appears or disappears."""
     assert moved({"status": {"allocatable": before}}, {"allocatable": after}) is shown
 
 
-def test_a_node_without_a_status_moved() -> None:
+def test_a_node_without_a_status_has_a_shown_change() -> None:
     """It offered nothing before."""
     assert moved({}, {"allocatable": {"cpu": "1"}})

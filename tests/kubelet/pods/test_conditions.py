@@ -1,4 +1,4 @@
-"""Conditions above out of those below: who may say what, and since when."""
+"""Tests of the upper pod's conditions that are computed from the lower pod: which types, and since when."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ SCHEDULED = "tensile-kube.io/LowerScheduled"
 
 
 def lower(*conditions: dict, phase: str = "Running", **meta: Any) -> dict:
-    """Make a running lower pod with these conditions."""
+    """Return a running lower pod with these conditions."""
     return below({"phase": phase, "conditions": list(conditions)}, **meta)
 
 
 def reflected(upper: dict, lower_pod: dict, generation: int = 1) -> dict:
-    """Return the wanted conditions that are not to be absent."""
+    """Return the desired conditions, without those that must be absent."""
     found = reflected_conditions(upper, lower_pod, generation)
     return {kind: one for kind, one in found.items() if one is not None}
 
 
 def gated(*above: dict) -> dict:
-    """Make an upper pod with a readiness gate, and these conditions."""
+    """Return an upper pod with a readiness gate, and these conditions."""
     return pod({"readinessGates": [GATE]}, {"conditions": list(above)})
 
 
@@ -40,22 +40,22 @@ READY_BELOW = (said("Ready", lastTransitionTime="2026-03-01T10:00:00Z"), said("C
         "AllContainersRestarting",
     ],
 )
-def test_a_kubelets_condition_is_mirrored_and_ends(kind: str) -> None:
-    """What the lower kubelet says comes up, and goes when it says it no more."""
+def test_a_lower_kubelets_condition_is_mirrored_and_removed_when_it_ends(kind: str) -> None:
+    """A condition that the lower pod no longer has must be absent from the upper pod."""
     one = said(kind, "False", reason="R", message="m")
     assert reflected(pod(), lower(one))[kind] == {key: value for key, value in one.items() if value is not None}
     assert reflected_conditions(pod(), lower(), 1)[kind] is None
 
 
-def test_conditions_stand_in_a_kubelets_order() -> None:
-    """`kubectl describe pod` shows them so: what is written first stands first, whatever order the lower has."""
+def test_conditions_are_in_the_order_of_a_kubelet() -> None:
+    """`kubectl describe pod` shows them in the order of the first write, whatever the lower pod's order is."""
     order = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"]
     found = reflected(pod({}, {"conditions": [said("PodScheduled")]}), lower(*map(said, reversed(order))))
     assert list(found) == order
 
 
-def test_the_upper_schedulers_word_stays() -> None:
-    """PodScheduled above is not named; the lower scheduler's goes under a name of its own, with its reason."""
+def test_the_upper_schedulers_pod_scheduled_condition_is_kept() -> None:
+    """The lower scheduler's condition has its own type in the upper pod, with its reason and message."""
     upper = pod(status={"conditions": [said("PodScheduled")]})
     found = reflected_conditions(upper, lower(said("PodScheduled", "False", reason="Unschedulable", message="0/3")), 1)
     assert "PodScheduled" not in found
@@ -68,22 +68,22 @@ def test_the_upper_schedulers_word_stays() -> None:
     assert reflected_conditions(pod(), lower(), 1)[SCHEDULED] is None
 
 
-def test_a_pod_that_came_bound_is_scheduled() -> None:
-    """No scheduler said so above; a kubelet says it of every pod that it runs, and so do we, since its creation."""
+def test_a_pod_created_with_a_node_name_is_scheduled_since_its_creation() -> None:
+    """No upper scheduler set the condition, but a kubelet sets it for every pod that it runs."""
     found = reflected(pod(creationTimestamp=EARLIER), lower(said("PodScheduled", "False")))
     assert found["PodScheduled"] == {"type": "PodScheduled", "status": "True", "lastTransitionTime": EARLIER}
     assert reflected(pod(), lower())["PodScheduled"] == {"type": "PodScheduled", "status": "True"}
 
 
-def test_types_of_others_are_not_named() -> None:
-    """A gate's condition, or anything an upper controller sets, is not ours to change, whoever sets it below."""
+def test_condition_types_of_other_writers_are_not_changed() -> None:
+    """The condition of a readiness gate belongs to an upper controller, even if the lower pod has one of that type."""
     found = reflected_conditions(gated(said("example.com/gate")), lower(said("example.com/gate", "False")), 1)
     assert "example.com/gate" not in found
     assert "DisruptionTarget" not in found
 
 
-def test_mirrored_false_is_taken_away() -> None:
-    """A lower pod speaks for itself: that there was none yet is over."""
+def test_the_condition_mirrored_false_is_removed_when_a_lower_pod_exists() -> None:
+    """A lower pod has conditions of its own, so the earlier problem is over."""
     assert reflected_conditions(pod(), lower(), 1)["tensile-kube.io/Mirrored"] is None
 
 
@@ -113,41 +113,43 @@ CLOSED = {
         (gated(said("example.com/gate")), (CONTAINERS_NOT,), {"status": "False", "reason": "ContainersNotReady"}),
     ],
     ids=[
-        "the lower kubelet's own",
-        "its own no",
-        "the node fails, which leaves the containers ready",
-        "its own reason before that of its containers",
-        "no more than its containers",
-        "containers alone that are not",
-        "containers alone that are",
-        "a gate that nobody opened",
+        "the lower kubelet's True",
+        "the lower kubelet's False",
+        "the node fails and the containers are ready",
+        "the pod's reason before that of its containers",
+        "not ready because its containers are not",
+        "only ContainersReady, False",
+        "only ContainersReady, True",
+        "a gate without a condition",
         "a closed gate",
-        "a gate of which nothing is known",
-        "an open gate, since the later of the two",
-        "an open gate does not make it ready",
+        "an Unknown gate",
+        "an open gate, with the later of the two times",
+        "an open gate of an unready pod",
     ],
 )
-def test_whether_a_pod_is_ready(upper: dict, below: tuple[dict, ...], found: dict) -> None:
-    """By the lower kubelet, no more than its containers are, and if every gate above is open."""
+def test_a_pod_is_ready_if_its_lower_pod_is_and_every_gate_is_open(
+    upper: dict, below: tuple[dict, ...], found: dict
+) -> None:
+    """It is also not ready if its containers are not; an unready pod has a reason."""
     ready = reflected(upper, lower(*below))["Ready"]
     assert ready.items() >= {"type": "Ready", **found}.items()
     assert ("reason" in ready) is (ready["status"] == "False")
 
 
-def test_without_a_word_below_nothing_is_said_of_readiness() -> None:
-    """The lower kubelet has not seen the pod yet."""
+def test_the_ready_condition_is_not_set_without_lower_conditions() -> None:
+    """The lower kubelet has not observed the pod yet."""
     assert "Ready" not in reflected(pod(), lower())
 
 
-def test_every_closed_gate_is_named() -> None:
-    """A pod may wait for several; one that is open is not named."""
+def test_every_closed_readiness_gate_is_named_in_the_message() -> None:
+    """An open gate is not named."""
     spec = {"readinessGates": [{"conditionType": kind} for kind in ("a/1", "a/2", "a/3")]}
     ready = reflected(pod(spec, {"conditions": [said("a/2")]}), lower(*READY_BELOW))["Ready"]
     assert ready["message"] == 'readiness gate "a/1" is not "True", readiness gate "a/3" is not "True"'
 
 
-def test_a_gate_that_opened_before_the_containers_were_ready_does_not_count_later() -> None:
-    """Ready since the later of the two; a gate without a time leaves the other one's."""
+def test_a_gated_pod_is_ready_since_the_later_of_both_times() -> None:
+    """If the gate has no time, the time of the lower condition is used."""
     late = said("Ready", lastTransitionTime="2026-03-01T11:45:00Z")
     timeless = {"type": "example.com/gate", "status": "True"}
     for gate in (said("example.com/gate"), timeless):
@@ -155,8 +157,8 @@ def test_a_gate_that_opened_before_the_containers_were_ready_does_not_count_late
         assert (ready["status"], ready["lastTransitionTime"]) == ("True", "2026-03-01T11:45:00Z")
 
 
-def test_times_that_nobody_gave_are_not_asked_for() -> None:
-    """Neither the gate nor the lower condition has to have one."""
+def test_conditions_without_times_are_accepted() -> None:
+    """Neither the gate nor the lower condition needs a transition time."""
     ready = reflected(gated({"type": "example.com/gate", "status": "True"}), lower({"type": "Ready", "status": "True"}))
     assert ready["Ready"] == {"type": "Ready", "status": "True"}
 
@@ -169,8 +171,8 @@ def test_times_that_nobody_gave_are_not_asked_for() -> None:
         ("True", "False", EARLIER),
     ],
 )
-def test_the_time_of_a_gated_pod_moves_only_with_its_status(known: str, gate: str, since: str) -> None:
-    """A pod that was ready and is not any more is unready since its gate closed; else lastTransitionTime stays."""
+def test_the_transition_time_of_a_gated_pod_changes_only_with_its_status(known: str, gate: str, since: str) -> None:
+    """A pod that was ready is unready since its gate closed; otherwise its time is kept."""
     before = said("Ready", known, lastTransitionTime="2026-01-01T00:00:00Z")
     ready = reflected(gated(said("example.com/gate", gate), before), lower(*READY_BELOW))["Ready"]
     assert (ready["status"], ready["lastTransitionTime"]) == (gate, since)
@@ -178,7 +180,7 @@ def test_the_time_of_a_gated_pod_moves_only_with_its_status(known: str, gate: st
 
 @pytest.mark.parametrize(("phase", "reason"), [("Succeeded", "PodCompleted"), ("Failed", "PodFailed")])
 def test_a_pod_that_ended_is_not_ready(phase: str, reason: str) -> None:
-    """A last Ready=True of a slow kubelet turns false; one that is false keeps its reason."""
+    """Ready=True of a slow kubelet becomes False; a condition that is False already keeps its reason."""
     said_more = [{**one, "message": "all is well"} for one in READY_BELOW]
     found = reflected(pod(), lower(*said_more, phase=phase))
     for kind in ("Ready", "ContainersReady"):
@@ -192,8 +194,8 @@ def test_a_pod_that_ended_is_not_ready(phase: str, reason: str) -> None:
 DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
 
 
-def test_a_pod_deleted_below_by_others_is_unready_and_disrupted() -> None:
-    """From the moment of the deletion, which is the deletionTimestamp less the grace period."""
+def test_a_pod_deleted_in_the_lower_by_another_client_is_unready_and_disrupted() -> None:
+    """The time is that of the deletion: the deletionTimestamp less the grace period."""
     found = reflected(pod(), lower(*READY_BELOW, **DELETED))
     for kind, status in (("Ready", "False"), ("DisruptionTarget", "True")):
         assert (found[kind]["status"], found[kind]["reason"]) == (status, "LowerPodDeleted")
@@ -202,26 +204,26 @@ def test_a_pod_deleted_below_by_others_is_unready_and_disrupted() -> None:
     assert found["ContainersReady"]["status"] == "True"
 
 
-def test_a_deletion_without_grace_is_since_its_time() -> None:
-    """An absent grace period is none."""
+def test_a_deletion_without_a_grace_period_has_the_time_of_its_timestamp() -> None:
+    """Without a grace period nothing is subtracted from the deletionTimestamp."""
     found = reflected(pod(), lower(*READY_BELOW, deletionTimestamp="2026-03-01T12:00:30Z"))
     assert found["Ready"]["lastTransitionTime"] == "2026-03-01T12:00:30Z"
 
 
 def test_a_disrupted_pod_that_was_not_ready_keeps_its_reason() -> None:
-    """It was unready for a reason of its own, since then."""
+    """It was unready for another reason before the deletion."""
     no = said("Ready", "False", reason="ContainersNotReady")
     assert reflected(pod(), lower(no, **DELETED))["Ready"]["reason"] == "ContainersNotReady"
 
 
-def test_a_disruption_that_is_said_below_is_copied() -> None:
-    """An eviction's own reason is better than ours."""
+def test_a_disruption_target_of_the_lower_pod_is_copied() -> None:
+    """The reason of an eviction is more exact than that of the deletion."""
     evicted = said("DisruptionTarget", reason="EvictionByEvictionAPI")
     assert reflected(pod(), lower(evicted, **DELETED))["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
 
 
-def test_a_disruption_that_is_said_above_stays() -> None:
-    """Preemption above already said why; it is not written over."""
+def test_a_disruption_target_of_the_upper_pod_is_kept() -> None:
+    """Preemption in the upper cluster has set its reason; only a condition that is False is replaced."""
     upper = pod(status={"conditions": [said("DisruptionTarget", reason="PreemptionByScheduler")]})
     assert "DisruptionTarget" not in reflected(upper, lower(*READY_BELOW, **DELETED))
     denied = pod(status={"conditions": [said("DisruptionTarget", "False")]})
@@ -229,8 +231,8 @@ def test_a_disruption_that_is_said_above_stays() -> None:
 
 
 @pytest.mark.parametrize("meta", [{}, {"deletionTimestamp": NOW}])
-def test_an_eviction_above_is_not_taken_back_by_what_is_said_below(meta: dict[str, Any]) -> None:
-    """Below the pod was not evicted; above it was, and only so is it known that it has to be made again."""
+def test_an_upper_eviction_is_not_reset_by_the_lower_pod(meta: dict[str, Any]) -> None:
+    """Only that condition shows that the pod has to be recreated, though its lower pod was not evicted."""
     upper = pod(status={"conditions": [said("DisruptionTarget", reason="EvictionByEvictionAPI")]}, **meta)
     no = said("DisruptionTarget", "False", reason="PreemptionByScheduler")
     assert "DisruptionTarget" not in reflected(upper, lower(*READY_BELOW, no))
@@ -239,36 +241,36 @@ def test_an_eviction_above_is_not_taken_back_by_what_is_said_below(meta: dict[st
     assert reflected(pod(**meta), lower(*READY_BELOW, no))["DisruptionTarget"]["status"] == "False"
 
 
-def test_a_pod_that_the_upper_deleted_is_not_disrupted() -> None:
-    """Its lower pod goes because it was asked to; it stays ready until its containers stop."""
+def test_a_pod_deleted_in_the_upper_cluster_is_not_disrupted() -> None:
+    """Its lower pod is deleted on request, and stays ready until its containers stop."""
     upper = pod(deletionTimestamp=NOW)
     assert not is_disrupted(upper, lower(*READY_BELOW, **DELETED))
     assert reflected(upper, lower(*READY_BELOW, **DELETED))["Ready"]["status"] == "True"
 
 
-def test_a_pod_that_ended_is_not_disrupted_by_its_removal() -> None:
-    """Somebody clears finished pods away below: that is no disruption."""
+def test_the_removal_of_a_pod_that_ended_is_no_disruption() -> None:
+    """Another client may clean up finished lower pods."""
     assert not is_disrupted(pod(), lower(phase="Succeeded", **DELETED))
     assert is_disrupted(pod(), lower(**DELETED))
     assert not is_disrupted(pod(), lower())
 
 
-def test_a_conditions_generation_is_translated() -> None:
-    """The lower number never comes up: it is the upper's, or nothing where the kubelet is behind."""
+def test_the_observed_generation_of_a_condition_is_translated() -> None:
+    """It becomes the upper generation, or is absent if the lower kubelet has not observed the current one."""
     seen = said("Initialized", observedGeneration=5)
     assert reflected(pod(), lower(seen, generation=5), 9)["Initialized"]["observedGeneration"] == 9
     assert "observedGeneration" not in reflected(pod(), lower(seen, generation=6), 9)["Initialized"]
     assert "observedGeneration" not in reflected(pod(), lower(said("Initialized"), generation=5), 9)["Initialized"]
 
 
-def test_a_gated_ready_carries_the_generation_too() -> None:
-    """The computed condition is about the same generation as what it is computed from."""
+def test_a_gated_ready_condition_has_the_upper_generation() -> None:
+    """The computed condition describes the same generation as the lower condition."""
     ready = said("Ready", observedGeneration=5)
     assert reflected(gated(), lower(ready, generation=5), 9)["Ready"]["observedGeneration"] == 9
 
 
-def test_a_condition_of_ours_keeps_its_time_while_its_status_lasts() -> None:
-    """A new reason is no transition; a new status is."""
+def test_a_condition_of_the_engine_keeps_its_time_until_its_status_changes() -> None:
+    """A new reason is no transition."""
     upper = pod(status={"conditions": [said("X", "False", reason="Old")]})
     made = condition(upper, "X", "False", reason="New", message="", now=NOW)
     assert made == {"type": "X", "status": "False", "reason": "New", "lastTransitionTime": EARLIER}

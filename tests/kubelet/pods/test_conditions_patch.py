@@ -1,4 +1,4 @@
-"""The body that makes a status so: minimal, replacing where Kubernetes would merge, and leaving others' types alone."""
+"""Tests of status patches: they are minimal, replace what Kubernetes would merge, and keep types of other writers."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from tensile.kubelet.pods.conditions import conditions_of, unplaced
 from tensile.reconcile.pods.index import view_of
 
 
-def test_an_absent_status_is_an_empty_one() -> None:
-    """A pod that was only just created may have none."""
+def test_a_pod_without_a_status_has_an_empty_status() -> None:
+    """A pod that was just created may have none."""
     assert view_of(pod()).status == {}
     assert conditions_of(pod()) == {}
     assert conditions_of(pod(status={"conditions": None})) == {}
 
 
-def test_conditions_come_by_type_without_nulls() -> None:
-    """The API writes null for a probe time that is not set; a condition without it is the same."""
+def test_conditions_are_returned_by_type_without_nulls() -> None:
+    """The API writes null for an unset probe time, which equals an absent one."""
     assert conditions_of(pod(status={"conditions": [said("Ready")]})) == {
         "Ready": {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     }
@@ -36,29 +36,29 @@ def test_conditions_come_by_type_without_nulls() -> None:
         ({"status": "False"}, False),
     ],
 )
-def test_a_scheduler_that_finds_no_node_says_so(condition: dict[str, str] | None, *, found: bool) -> None:
-    """For reasons that whoever asks gives: a pod with a gate waits for something else."""
+def test_an_unschedulable_condition_is_found_by_its_reasons(condition: dict[str, str] | None, *, found: bool) -> None:
+    """Only the given reasons count, because a gated pod waits for something else."""
     conditions = [{"type": "PodScheduled", **condition}] if condition else []
     said_of = unplaced(pod(status={"conditions": conditions}), ("Full",))
     assert said_of == (conditions[0] if found else None)
 
 
 @pytest.mark.parametrize("value", [None, "", [], {}])
-def test_an_empty_value_takes_a_field_away(value: Any) -> None:
-    """Absent and empty are the same: null is sent where there is something, nothing where there is not."""
+def test_an_empty_value_removes_a_field(value: Any) -> None:
+    """Absent and empty are equal: null is sent if the field has a value, and nothing otherwise."""
     assert status_patch(pod(status={"reason": "Evicted"}), {"reason": value}, {}) == {"reason": None}
     for nothing in ({}, {"reason": ""}, {"reason": None}):
         assert status_patch(pod(status=nothing), {"reason": value}, {}) == {}
 
 
 def test_equal_values_are_not_sent() -> None:
-    """What is so already needs no write."""
+    """A status that is already as desired needs no write."""
     status = {"phase": "Running", "podIPs": [{"ip": "1.1.1.1"}], "resources": {"requests": {"cpu": "1"}}}
     assert status_patch(pod(status=status), status, {}) == {}
 
 
-def test_values_equal_but_for_nulls_are_not_sent() -> None:
-    """One version writes startedAt: null and another does not; that is no difference."""
+def test_values_that_differ_only_in_nulls_are_not_sent() -> None:
+    """One version writes `startedAt: null` and another omits it, which is no difference."""
     above = [{"name": "main", "state": {"terminated": {"exitCode": 1, "startedAt": None}}}]
     under = [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]
     assert status_patch(pod(status={"containerStatuses": above}), {"containerStatuses": under}, {}) == {}
@@ -66,36 +66,36 @@ def test_values_equal_but_for_nulls_are_not_sent() -> None:
 
 @pytest.mark.parametrize("field", ["podIPs", "hostIPs", "addresses"])
 def test_addresses_are_replaced(field: str) -> None:
-    """Merged by IP, an old address would stay beside the new one and the apiserver refuse the pair."""
+    """If they were merged by IP, the old address would be kept, and the apiserver would reject the pair."""
     fields = {field: [{"ip": "2.2.2.2"}]}
     patch = status_patch(pod(status={field: [{"ip": "1.1.1.1"}]}), fields, {})
     assert patch == {field: [{"$patch": "replace"}, {"ip": "2.2.2.2"}]}
     assert status_patch(pod(status={}), fields, {}) == fields
 
 
-def test_container_statuses_are_sent_whole() -> None:
-    """That list is atomic in the API: a directive in it would be taken for a container."""
+def test_container_statuses_are_sent_as_a_whole() -> None:
+    """The list is atomic in the API, so a directive in it would be parsed as a container."""
     old, new = [{"name": "main", "ready": False}], [{"name": "main", "ready": True}]
     patch = status_patch(pod(status={"containerStatuses": old}), {"containerStatuses": new}, {})
     assert patch == {"containerStatuses": new}
 
 
 def test_maps_are_replaced() -> None:
-    """A resource that is not allocated any more must not stay."""
+    """A resource that is no longer allocated must be removed."""
     patch = status_patch(
         pod(status={"allocatedResources": {"cpu": "1", "memory": "1Gi"}}), {"allocatedResources": {"cpu": "2"}}, {}
     )
     assert patch == {"allocatedResources": {"cpu": "2", "$patch": "replace"}}
 
 
-def test_a_new_condition_is_sent_as_it_is() -> None:
-    """There is nothing to take away from."""
+def test_a_new_condition_is_sent_unchanged() -> None:
+    """There are no old fields to remove."""
     ready = {"type": "Ready", "status": "True"}
     assert status_patch(pod(status={}), {}, {"Ready": ready}) == {"conditions": [ready]}
 
 
-def test_a_changed_condition_loses_its_stale_fields() -> None:
-    """Merging keeps what is not named, so a stale reason is named as null."""
+def test_a_changed_condition_sends_null_for_its_old_fields() -> None:
+    """A merge keeps fields that are not named, so a stale reason must be null."""
     old = said("Ready", "False", reason="ContainersNotReady", message="m")
     new = {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     patch = status_patch(pod(status={"conditions": [old]}), {}, {"Ready": new})
@@ -103,14 +103,14 @@ def test_a_changed_condition_loses_its_stale_fields() -> None:
 
 
 def test_an_unwanted_condition_is_deleted_by_type() -> None:
-    """Where it is there; where it is not, nothing is sent."""
+    """Nothing is sent if the pod does not have the condition."""
     upper = pod(status={"conditions": [said("Ready")]})
     assert status_patch(upper, {}, {"Ready": None}) == {"conditions": [{"type": "Ready", "$patch": "delete"}]}
     assert status_patch(upper, {}, {"Other": None}) == {}
 
 
-def test_a_generation_that_was_observed_stays() -> None:
-    """The apiserver keeps observedGeneration when it is cleared, so clearing it would never end."""
+def test_an_observed_generation_is_not_cleared() -> None:
+    """The apiserver keeps the field if it is cleared, so clearing it would be repeated indefinitely."""
     upper = pod(status={"conditions": [said("Ready", observedGeneration=3)]})
     same = {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     assert status_patch(upper, {}, {"Ready": same}) == {}
@@ -142,7 +142,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 def typed(found: dict[str, dict | None]) -> dict[str, dict | None]:
-    """Return each condition its type."""
+    """Add the type to each condition."""
     return {kind: one and {"type": kind, **one} for kind, one in found.items()}
 
 
@@ -152,8 +152,8 @@ def typed(found: dict[str, dict | None]) -> dict[str, dict | None]:
     fields=FIELDS,
     wanted=st.dictionaries(TYPES, st.none() | CONDITION).map(typed),
 )
-def test_applying_the_patch_makes_it_so(seen: dict, present: dict, fields: dict, wanted: dict) -> None:
-    """After the merge every named field and type is as wanted, the others as before, and nothing is left to write."""
+def test_applying_the_patch_yields_the_desired_status(seen: dict, present: dict, fields: dict, wanted: dict) -> None:
+    """After the merge named fields and types are as desired, others are kept, and a second patch is empty."""
     upper = pod(status={**seen, "conditions": list(present.values())})
     patch = status_patch(upper, fields, wanted)
     after = pod(status=merged(upper["status"], patch))

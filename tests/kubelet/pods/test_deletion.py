@@ -1,4 +1,4 @@
-"""How a deleted pod ends: what is asked of the lower pod, and what the upper one says last."""
+"""Tests of the end of a deleted pod: the deletion of the lower pod, and the last status of the upper pod."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ SUCCEEDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state
 
 
 def deleted(grace: int = 30, status: Manifest | None = None, **more: Any) -> Manifest:
-    """Make an upper pod that is being deleted."""
+    """Return an upper pod that is being deleted."""
     spec = more.pop("spec", None)
     return upper_pod(
         spec=spec, status=status, deletionTimestamp="2026-03-01T12:00:30Z", deletionGracePeriodSeconds=grace, **more
@@ -30,27 +30,27 @@ def deleted(grace: int = 30, status: Manifest | None = None, **more: Any) -> Man
 
 
 def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None) -> Entry:
-    """Make its lower pod, which is ending when a grace is given."""
+    """Store its lower pod, which is terminating if a grace period is given."""
     meta = {} if grace is None else {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": grace}
     return put(world().lowers[A].pods, twin(of, status, **meta))
 
 
-def test_what_nobody_asked_for_is_not_deleted_and_still_reflected() -> None:
-    """The guard decides about it elsewhere; people see meanwhile how the pod is."""
+def test_an_unrequested_deletion_only_mirrors_the_status() -> None:
+    """The guard decides about the lower pod elsewhere; until then its status is still reported."""
     pod = deleted()
     decision = delete_lower(pod, lower(pod, RAN), BELOW, asked=False)
     assert [type(one) for one in decision.wanted] == [Patched]
 
 
-def test_a_status_comes_up_while_the_pod_ends() -> None:
-    """After the deletion was sent; once it says so above, nothing is left to write."""
+def test_the_status_is_mirrored_while_the_pod_terminates() -> None:
+    """It follows the deletion, and a status that is already reported causes no write."""
     pod = deleted()
     assert [type(one) for one in delete_lower(pod, lower(pod, RAN), BELOW, asked=True).wanted] == [Absent, Patched]
     assert delete_lower(pod, lower(pod, {"phase": "Pending"}, grace=30), BELOW, asked=True).wanted == ()
 
 
-def test_a_plain_pod_goes_without_another_write() -> None:
-    """Nobody waits for its phase."""
+def test_a_plain_pod_is_removed_without_a_status_write() -> None:
+    """No controller waits for its phase."""
     wanted = remove_upper(deleted(status=RAN), None, NOW).wanted
     assert wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
 
@@ -64,8 +64,8 @@ def test_a_plain_pod_goes_without_another_write() -> None:
     ],
     ids=["finalizer", "Never", "OnFailure"],
 )
-def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any]) -> None:
-    """Then the object goes."""
+def test_a_pod_that_controllers_count_gets_a_terminal_phase_before_its_removal(more: dict[str, Any]) -> None:
+    """The phase is Failed, and the status write has the UID as its precondition."""
     said, gone = remove_upper(deleted(status=RAN, **more), None, NOW).wanted
     assert isinstance(said, Patched)
     assert said.patch.body["status"]["phase"] == "Failed"
@@ -73,13 +73,13 @@ def test_who_counts_ended_pods_gets_a_terminal_phase_first(more: dict[str, Any])
     assert isinstance(gone, Absent)
 
 
-def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:
-    """Kubernetes sets the grace period to 0 first and then removes the object: a crash in between leaves it there."""
+def test_an_interrupted_deletion_is_sent_again() -> None:
+    """Kubernetes sets the grace period to 0 before it removes the object, and a crash in between leaves it."""
     assert remove_upper(deleted(0, RAN), None, NOW).wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
 
 
 def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
-    """Return the entry of an upper pod, and a lower where lower pods of that name came and went."""
+    """Return the entry of an upper pod, and a lower in which these lower pods of its name were removed."""
     here = world()
     lower_world = here.lowers[A]
     lower_world.pods = Cache(digest_below, remembers=remembers)
@@ -89,8 +89,8 @@ def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
     return put(lower_world.upper_pods, upper_pod()), lower_world
 
 
-def test_last_words_are_the_pods_own() -> None:
-    """Those of an older pod of that name are another's, and those that are forgotten are none."""
+def test_the_last_known_status_is_that_of_the_pods_own_lower_pod() -> None:
+    """The status of an older pod of the name does not count, and a forgotten one is not known."""
     mine, older = twin(upper_pod(), SUCCEEDED), twin(upper_pod(uid="older"), SUCCEEDED)
     last = last_known_status(*departing(mine))
     assert last is not None
@@ -100,8 +100,8 @@ def test_last_words_are_the_pods_own() -> None:
     assert last_known_status(*departing()) is None
 
 
-def test_a_pod_has_run_when_either_side_says_so() -> None:
-    """A lower pod that was gone before its status came up ran all the same."""
+def test_a_pod_has_run_if_the_status_of_either_side_reports_it() -> None:
+    """A lower pod may have been removed before its status was mirrored."""
     assert has_run(*departing(twin(upper_pod(), RAN)))
     assert not has_run(*departing(twin(upper_pod())))
     assert not has_run(*departing(twin(upper_pod(uid="older"), RAN)))

@@ -1,4 +1,4 @@
-"""How events get up: when nothing is better to do, once each, and so that who makes thousands delays nobody else."""
+"""Tests of the copying of events: at low priority, once each, and without delays for other namespaces."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ QUIET = "quiet/web"
 
 
 class RunningMirror:
-    """A mirror on a world of mirrored pods, and an upper cluster that answers on demand."""
+    """A mirror with mirrored pods, and an upper cluster with configurable answers."""
 
     def __init__(self, here: World) -> None:
         self.world = here
@@ -43,26 +43,26 @@ class RunningMirror:
         self.mirror = EventMirror(lower_of(here), here, self.upper, lambda: self.is_busy)
 
     def hear(self, sort: str = "ADDED", name: str = "web", uid: str = "e-1", **fields: Any) -> None:
-        """Let an event of a lower pod be heard."""
+        """Send an event of a lower pod to the mirror."""
         self.mirror.hear(WatchEvent(sort, lower_event(name, uid, **fields)))
 
     def hear_many(self, name: str, count: int = 1, **fields: Any) -> None:
-        """Let so many different events of a pod be heard."""
+        """Send several different events of a pod."""
         for _ in range(count):
             self._heard += 1
             self.hear(name=name, uid=f"e-{self._heard}", **fields)
 
     def flood(self) -> None:
-        """Let as many events be heard as eighty pods of one namespace may have."""
+        """Send as many events as eighty pods of one namespace may have."""
         for name in LOUD:
             self.hear_many(name, OF_AN_OBJECT[0], message="x" * 20_000)
 
     def created(self) -> Counter[str]:
-        """Count the events that came up by namespace."""
+        """Count the created events by namespace."""
         return Counter(one.ref.namespace for one in self.upper.asked if one.verb == "create")
 
     def written(self) -> list[tuple[str, int]]:
-        """Return what was written, in order, with the count that it told."""
+        """Return the writes in order, with the count that each contains."""
         bodies = [
             (one.verb, one.carried if one.verb == "create" else one.carried[0].body)
             for one in self.upper.asked
@@ -71,7 +71,7 @@ class RunningMirror:
         return [(verb, body["count"]) for verb, body in bodies]
 
     def copy(self, **fields: Any) -> Manifest:
-        """Return the copy that was made first as it is stored."""
+        """Return the first created copy as it is stored."""
         made = next(one.carried for one in self.upper.asked if one.verb == "create")
         return {**made, "metadata": {**made["metadata"], "uid": "copy-1"}, **fields}
 
@@ -85,13 +85,13 @@ async def mirroring(*names: str) -> AsyncIterator[RunningMirror]:
 
 
 async def turn(count: int = 1) -> None:
-    """Let so many pauses pass."""
+    """Wait for some pauses."""
     await asyncio.sleep(count * PAUSE + PAUSE / 2)
 
 
 @in_virtual_time
-async def test_an_event_is_carried_up_after_a_pause() -> None:
-    """A moment later, so that a status which comes with it is first."""
+async def test_an_event_is_copied_after_a_pause() -> None:
+    """The pause lets a status change that occurs with it be written first."""
     async with mirroring() as bench:
         bench.hear()
         await asyncio.sleep(PAUSE / 2)
@@ -102,8 +102,8 @@ async def test_an_event_is_carried_up_after_a_pause() -> None:
 
 
 @in_virtual_time
-async def test_what_is_not_ours_is_not_even_kept() -> None:
-    """Thousands of strangers' events pass; a deletion and a bookmark are no news either."""
+async def test_unrelated_events_are_not_queued() -> None:
+    """Events of pods of another owner, deletions, bookmarks and invalid events are ignored."""
     async with mirroring() as bench:
         bench.hear(name="stranger")
         bench.hear("DELETED")
@@ -115,8 +115,8 @@ async def test_what_is_not_ours_is_not_even_kept() -> None:
 
 
 @in_virtual_time
-async def test_the_last_events_of_a_pod_are_kept_to_be_shown() -> None:
-    """Each in its last state, the latest first, by the upper pod; and not those of another pod."""
+async def test_the_last_events_of_a_pod_are_kept() -> None:
+    """Each is kept in its last state, the latest first, and not for other pods."""
     async with mirroring("web", "other") as bench:
         bench.hear(count=2)
         bench.hear(uid="e-2", lastTimestamp="2026-03-01T12:00:05Z", reason="Pulled", message="done", type="Normal")
@@ -133,8 +133,8 @@ async def test_the_last_events_of_a_pod_are_kept_to_be_shown() -> None:
 
 
 @in_virtual_time
-async def test_a_tenant_with_many_events_displaces_no_other_one_from_what_is_kept() -> None:
-    """Whatever it sends, the events of a pod of another namespace stay."""
+async def test_a_namespace_with_many_events_does_not_displace_kept_events_of_others() -> None:
+    """The kept events of a pod in another namespace survive a flood."""
     async with mirroring(QUIET, *LOUD) as bench:
         bench.hear(name=QUIET, uid="quiet-1")
         bench.flood()
@@ -147,13 +147,13 @@ async def test_a_tenant_with_many_events_displaces_no_other_one_from_what_is_kep
 
 
 def last(bench: RunningMirror) -> list[CarriedEvent]:
-    """Return what is kept of the events of the pod web."""
+    """Return the kept events of the pod web."""
     return bench.mirror.last("default", "Pod-web")
 
 
 @in_virtual_time
-async def test_repeats_that_wait_are_carried_once() -> None:
-    """With what was said last; a later one changes the copy by its UID."""
+async def test_repetitions_of_a_waiting_event_are_copied_once() -> None:
+    """The copy has the latest count, and a later repetition patches the copy with its UID."""
     async with mirroring() as bench:
         for count in (1, 2, 3):
             bench.hear("MODIFIED", count=count)
@@ -167,7 +167,7 @@ async def test_repeats_that_wait_are_carried_once() -> None:
 
 @in_virtual_time
 async def test_events_wait_while_the_engine_is_busy() -> None:
-    """All of them, but for one in a while, so that they get up even where it never rests."""
+    """One is sent now and then, so that events arrive even if the engine is never idle."""
     async with mirroring("one", "two") as bench:
         bench.is_busy = True
         for number in range(100):
@@ -182,8 +182,8 @@ async def test_events_wait_while_the_engine_is_busy() -> None:
 
 
 @in_virtual_time
-async def test_an_engine_that_becomes_busy_has_its_way_at_once() -> None:
-    """Between two events of one turn."""
+async def test_a_round_stops_as_soon_as_the_engine_is_busy() -> None:
+    """The mirror stops between two events of one round."""
     async with mirroring() as bench:
         held = Held(orjson.dumps({"metadata": {"uid": "copy-1"}}))
         bench.upper.answer("create", held)
@@ -197,8 +197,8 @@ async def test_an_engine_that_becomes_busy_has_its_way_at_once() -> None:
 
 
 @in_virtual_time
-async def test_beyond_a_bound_the_oldest_are_dropped() -> None:
-    """And counted; the newest are what a person looks for."""
+async def test_the_oldest_events_are_dropped_beyond_the_limit() -> None:
+    """They are counted, because the newest events are the most useful."""
     names = [f"web-{number}" for number in range(50)]
     async with mirroring(*names) as bench:
         bench.is_busy = True
@@ -211,8 +211,8 @@ async def test_beyond_a_bound_the_oldest_are_dropped() -> None:
 
 
 @in_virtual_time
-async def test_a_copy_of_an_earlier_life_is_brought_up_to_date() -> None:
-    """The name finds it; where it says the same already, nothing is written."""
+async def test_a_copy_from_an_earlier_run_is_updated() -> None:
+    """It has the same name; if it is equal already, nothing is written."""
     async with mirroring() as earlier:
         earlier.hear()
         await turn()
@@ -228,8 +228,8 @@ async def test_a_copy_of_an_earlier_life_is_brought_up_to_date() -> None:
 
 
 @in_virtual_time
-async def test_what_somebody_else_put_under_the_name_is_left_alone() -> None:
-    """It counts as failed."""
+async def test_an_event_of_another_writer_under_the_name_is_not_changed() -> None:
+    """The copy counts as failed."""
     async with mirroring() as bench:
         bench.upper.answer("create", AlreadyExists("exists", status=409))
         bench.upper.answer("read", {"metadata": {"uid": "x"}, "involvedObject": {"uid": "Pod-web"}})
@@ -240,8 +240,8 @@ async def test_what_somebody_else_put_under_the_name_is_left_alone() -> None:
 
 
 @in_virtual_time
-async def test_a_copy_that_went_is_made_again() -> None:
-    """Events live for an hour, or for as long as nobody deletes them."""
+async def test_a_deleted_copy_is_created_again() -> None:
+    """Events expire after an hour, or are deleted by a client."""
     for error in (NotFound("gone", status=404), Conflict("another", status=409)):
         async with mirroring() as bench:
             bench.hear()
@@ -253,8 +253,8 @@ async def test_a_copy_that_went_is_made_again() -> None:
 
 
 @in_virtual_time
-async def test_a_cluster_that_is_away_gets_it_later() -> None:
-    """The event is the first again, with the newest word of it that has come meanwhile."""
+async def test_an_event_is_retried_if_the_upper_is_unreachable_or_throttles() -> None:
+    """It keeps its position, and is sent with the newest count that has arrived in between."""
     async with mirroring() as bench:
         bench.upper.answer("create", Unreachable("away"), Throttled("slower", retry_after=30))
         bench.hear()
@@ -267,8 +267,8 @@ async def test_a_cluster_that_is_away_gets_it_later() -> None:
 
 
 @in_virtual_time
-async def test_a_refusal_does_not_hold_up_the_next() -> None:
-    """A namespace that ends takes no events; the others do."""
+async def test_a_rejected_event_does_not_delay_the_next() -> None:
+    """A terminating namespace accepts no events, and other namespaces do."""
     async with mirroring() as bench:
         bench.upper.answer("create", Denied("no", status=403))
         bench.hear()
@@ -278,8 +278,8 @@ async def test_a_refusal_does_not_hold_up_the_next() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_went_meanwhile_gets_no_event() -> None:
-    """It would stand there about nothing."""
+async def test_an_event_is_dropped_if_its_pod_is_deleted_before_the_copy() -> None:
+    """Otherwise the copy would refer to a pod that does not exist."""
     async with mirroring() as bench:
         bench.hear()
         drop(lower_of(bench.world).pods, "web")
@@ -289,8 +289,8 @@ async def test_a_pod_that_went_meanwhile_gets_no_event() -> None:
 
 
 @in_virtual_time
-async def test_news_that_is_faster_than_the_answer_is_kept() -> None:
-    """The lower scheduler may speak of a pod before its creation is answered; a stranger that took the name is none."""
+async def test_an_event_that_arrives_before_its_pod_is_cached_is_kept() -> None:
+    """The lower scheduler may report a pod before its creation is answered; an event with a foreign UID is dropped."""
     async with mirroring() as bench:
         pods = lower_of(bench.world).pods
         (below,) = pods
@@ -303,12 +303,12 @@ async def test_news_that_is_faster_than_the_answer_is_kept() -> None:
         assert bench.written() == [("create", 1)]
 
 
-# How many.
+# Rate limits.
 
 
 @in_virtual_time
-async def test_one_pod_has_so_many_events_at_once_and_few_later() -> None:
-    """Of 600 fifty come up, and one a minute from then on; the rest is counted as dropped."""
+async def test_the_events_of_one_pod_are_limited_to_a_burst_and_a_rate() -> None:
+    """Fifty of 600 are copied, then one a minute; the others count as dropped."""
     burst, seconds = OF_AN_OBJECT
     async with mirroring(QUIET) as bench:
         bench.hear_many(QUIET, 600)
@@ -323,8 +323,8 @@ async def test_one_pod_has_so_many_events_at_once_and_few_later() -> None:
 
 
 @in_virtual_time
-async def test_a_repeat_of_what_waits_counts_once() -> None:
-    """A program that counts up in one event is told with its last word, and has used up nothing by it."""
+async def test_repetitions_of_a_waiting_event_do_not_count_against_the_limit() -> None:
+    """Only the latest repetition is sent, and the burst is still available."""
     async with mirroring(QUIET) as bench:
         for count in range(1000):
             bench.mirror.hear(WatchEvent("MODIFIED", lower_event(QUIET, "e-same", count=count)))
@@ -336,8 +336,8 @@ async def test_a_repeat_of_what_waits_counts_once() -> None:
 
 
 @in_virtual_time
-async def test_the_flood_of_one_namespace_delays_no_other() -> None:
-    """An event that comes behind four thousand of another tenant is the first or second to go up."""
+async def test_a_flood_of_one_namespace_does_not_delay_another_namespace() -> None:
+    """An event behind four thousand of another tenant is the first or second to be sent."""
     async with mirroring(*LOUD, QUIET) as bench:
         bench.flood()
         bench.hear_many(QUIET)
@@ -348,8 +348,8 @@ async def test_the_flood_of_one_namespace_delays_no_other() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_beyond_its_rate_holds_up_no_other() -> None:
-    """It has used up its burst and waits; what another tells still comes up at once."""
+async def test_a_namespace_over_its_rate_does_not_delay_another_namespace() -> None:
+    """It waits after its burst, while events of another namespace are copied immediately."""
     burst, seconds = OF_A_NAMESPACE
     async with mirroring(*LOUD, QUIET) as bench:
         for _ in range(2):
@@ -364,8 +364,8 @@ async def test_a_namespace_beyond_its_rate_holds_up_no_other() -> None:
 
 
 @in_virtual_time
-async def test_what_waits_is_small_however_large_the_events_are() -> None:
-    """Of each only what is told is kept: two thousand of 60 KB would be 120 MB a lower."""
+async def test_waiting_events_are_truncated_to_what_is_copied() -> None:
+    """Otherwise 2,000 events of 60 KB would need 120 MB for each lower."""
     async with mirroring(*LOUD) as bench:
         for name in LOUD:
             bench.hear_many(name, 25, message="x" * 60_000, metadata={"labels": {"a": "y" * 2000}})
@@ -375,8 +375,8 @@ async def test_what_waits_is_small_however_large_the_events_are() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_whose_events_the_upper_fails_to_take_rests_alone() -> None:
-    """A webhook above that fails for one namespace is asked again seconds later; others do not wait for that."""
+async def test_only_the_namespace_whose_copy_failed_is_paused() -> None:
+    """A failing webhook for one namespace is retried after seconds, and other namespaces do not wait."""
     async with mirroring(LOUD[0], QUIET) as bench:
         bench.upper.answer("create", Unreachable("webhook down", status=500))
         bench.hear_many(LOUD[0])
@@ -389,8 +389,8 @@ async def test_a_namespace_whose_events_the_upper_fails_to_take_rests_alone() ->
 
 
 @in_virtual_time
-async def test_an_event_that_cannot_be_decoded_ends_nothing() -> None:
-    """A number beyond all bounds is JSON to one reader and none to another."""
+async def test_an_event_that_cannot_be_decoded_does_not_stop_the_mirror() -> None:
+    """A number that is too large is valid JSON for one parser and invalid for another."""
     async with mirroring(QUIET) as bench:
         raw = lower_event(QUIET, "e-bad").replace(b'"count":1', b'"count":1e400')
         bench.mirror.hear(WatchEvent("ADDED", raw))

@@ -1,4 +1,4 @@
-"""Whose event is next, and whose is given up where there are too many."""
+"""Tests of the fair queue of events: which is next, and which is dropped if there are too many."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from tensile.kubelet.pods.event_mirror import EventKey, FairQueue
 
 
 def queue(*places: str, limit: int = 100) -> FairQueue[str]:
-    """Make a queue of items "NAMESPACE/UID", each named as its place."""
+    """Return a queue of items "NAMESPACE/UID", each named after its key."""
     found: FairQueue[str] = FairQueue(limit)
     for one in places:
         found.put(place(one), one)
@@ -15,12 +15,12 @@ def queue(*places: str, limit: int = 100) -> FairQueue[str]:
 
 
 def place(name: str) -> EventKey:
-    """Return the place that "NAMESPACE/UID" names."""
+    """Return the key that "NAMESPACE/UID" names."""
     return EventKey(*name.split("/"))
 
 
 def emptied(found: FairQueue[str], *but: str) -> list[str]:
-    """Take everything but what is of some namespaces, in order."""
+    """Remove all items except those of some namespaces, and return them in order."""
     taken = []
     while one := found.take(lambda namespace: namespace not in but):
         assert one[0] == place(one[1])
@@ -29,20 +29,20 @@ def emptied(found: FairQueue[str], *but: str) -> list[str]:
 
 
 def test_namespaces_take_turns() -> None:
-    """Each by the order of its events, however many another has."""
+    """Each namespace keeps the order of its events, however many another has."""
     assert emptied(queue("a/1", "a/2", "a/3", "b/1", "c/1")) == ["a/1", "b/1", "c/1", "a/2", "a/3"]
 
 
-def test_a_namespace_that_may_not_now_holds_up_no_other() -> None:
-    """What it has stays until it may."""
+def test_a_paused_namespace_does_not_delay_others() -> None:
+    """Its items stay until it may send again."""
     found = queue("a/1", "b/1", "a/2")
     assert emptied(found, "a") == ["b/1"]
     assert len(found) == 2
     assert emptied(found) == ["a/1", "a/2"]
 
 
-def test_a_newer_item_takes_the_place_of_the_one_before() -> None:
-    """It is one item, at the place where the first was put."""
+def test_a_newer_item_replaces_the_one_with_its_key() -> None:
+    """It keeps the position of the first item."""
     found = queue("a/1", "a/2")
     assert not found.put(place("a/1"), "a/1")
     assert len(found) == 2
@@ -51,8 +51,8 @@ def test_a_newer_item_takes_the_place_of_the_one_before() -> None:
     assert emptied(found) == ["a/1", "a/2"]
 
 
-def test_the_longest_queue_loses_its_oldest() -> None:
-    """Who has few events loses none of them to who has many."""
+def test_the_longest_queue_loses_its_oldest_item() -> None:
+    """A namespace with few events loses none of them because of one with many."""
     found = queue("quiet/1", "quiet/2", limit=10)
     dropped = [found.put(EventKey("loud", str(number)), f"loud/{number}") for number in range(100)]
     assert dropped.count(True) == 92
@@ -63,8 +63,8 @@ def test_the_longest_queue_loses_its_oldest() -> None:
     assert emptied(full)[:2] == ["loud/1", "quiet/1"]
 
 
-def test_what_is_put_back_is_the_first_of_its_namespace() -> None:
-    """Unless a newer word of it has come, or there is no room any more."""
+def test_an_item_that_is_put_back_is_the_first_of_its_namespace() -> None:
+    """It is dropped if a newer item of its key has arrived, or if the queue is full."""
     found = queue("a/1", "a/2")
     where, item = found.take(lambda _: True) or (place("?/?"), "")
     found.put_back(where, item)
@@ -78,8 +78,8 @@ def test_what_is_put_back_is_the_first_of_its_namespace() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), max_size=200))
-def test_it_never_holds_more_than_its_limit(given_: list[tuple[str, int]]) -> None:
-    """And everything that it holds comes out once."""
+def test_the_queue_never_exceeds_its_limit(given_: list[tuple[str, int]]) -> None:
+    """Every item that it holds is returned once."""
     found: FairQueue[str] = FairQueue(12)
     for namespace, number in given_:
         found.put(EventKey(namespace, str(number)), f"{namespace}/{number}")

@@ -1,4 +1,4 @@
-"""Which events of a lower cluster come up, and what they look like there."""
+"""Tests of which events of a lower cluster are copied, and of the form of the copies."""
 
 from typing import Any
 
@@ -27,14 +27,14 @@ from tensile.reconcile.world import NamespaceNaming, World
 
 
 def subject(raw: bytes, here: World | None = None) -> EventSubject | None:
-    """Return the upper pod that an event is about."""
+    """Return the upper pod that an event refers to."""
     seen = event_header(raw)
     of = here or mirrored()
     return subject_of(seen, lower_of(of), of) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:
-    """Return the copy of an event, and where it stands."""
+    """Return the reference of an event's copy, and the copy."""
     seen, upper = event_header(raw), subject(raw)
     assert seen is not None
     assert upper is not None
@@ -42,14 +42,14 @@ def copied(raw: bytes) -> tuple[Ref, Manifest]:
     return ref, copy_of(content(raw), ref, upper, A, OWNER_HERE)
 
 
-def test_only_events_of_pods_are_asked_for() -> None:
-    """And of claims, each by the one field that the API can select by and that says so."""
+def test_only_events_of_pods_and_claims_are_watched() -> None:
+    """The involved object's kind is the field selector."""
     assert OF_PODS.fields == "involvedObject.kind=Pod"
     assert OF_CLAIMS.fields == "involvedObject.kind=PersistentVolumeClaim"
 
 
-def test_an_event_of_our_lower_pod_is_about_its_upper_pod() -> None:
-    """Found by name, and certain by both UIDs."""
+def test_an_event_of_a_mirrored_pod_refers_to_its_upper_pod() -> None:
+    """The pod is found by its name and verified by both UIDs."""
     found = subject(lower_event())
     assert found is not None
     assert (found.namespace, found.name, found.uid) == ("default", "web", "Pod-web")
@@ -65,20 +65,20 @@ def test_an_event_of_our_lower_pod_is_about_its_upper_pod() -> None:
         {"source": None, "reportingComponent": COMPONENT},
         {"metadata": {"labels": {OWNER: OWNER_HERE.mark}}},
     ],
-    ids=["a stranger's", "another UID", "no pod", "written by us", "reported by us", "copied by us"],
+    ids=["another owner's", "another UID", "no pod", "written by tensile", "reported by tensile", "copied by tensile"],
 )
-def test_other_events_are_about_nothing_of_ours(fields: dict[str, Any]) -> None:
-    """Strangers' pods, pods that were there before, and what this program said itself."""
+def test_other_events_refer_to_no_upper_pod(fields: dict[str, Any]) -> None:
+    """Other pods, earlier pods of the name, and events of this program are ignored."""
     assert subject(lower_event(**fields)) is None
 
 
-def test_an_event_that_another_topology_copied_comes_up() -> None:
-    """The lower cluster can be another's upper: what comes from below it is news here."""
+def test_an_event_copied_by_another_topology_is_copied() -> None:
+    """The lower cluster may be another topology's upper cluster, whose lower events are relevant here."""
     assert subject(lower_event(metadata={"labels": {OWNER: STRANGER.mark}})) is not None
 
 
-def test_an_event_of_a_pod_that_is_gone_above_is_about_nothing() -> None:
-    """There is nobody left to tell."""
+def test_an_event_of_a_pod_without_an_upper_pod_is_not_copied() -> None:
+    """There is no object that the copy could refer to."""
     here = mirrored()
     upper = lower_of(here).upper_pods.get("default", "web")
     assert upper is not None
@@ -87,13 +87,13 @@ def test_an_event_of_a_pod_that_is_gone_above_is_about_nothing() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"metadata":{"uid":1}}', lower_event(message="x" * (1 << 16))])
-def test_what_is_no_event_of_a_sane_size_is_passed_over(raw: bytes) -> None:
-    """A line that cannot be read must not end the hearing of the next."""
+def test_an_invalid_or_oversized_event_is_skipped(raw: bytes) -> None:
+    """A line that cannot be parsed must not end the watch."""
     assert event_header(raw) is None
 
 
-def test_the_copy_is_about_the_upper_pod_and_from_whom_it_was() -> None:
-    """Everything that kubectl finds it by and prints."""
+def test_a_copy_refers_to_the_upper_pod_and_keeps_its_source() -> None:
+    """It has all fields by which kubectl finds events and which it prints."""
     ref, copy = copied(lower_event())
     upper = subject(lower_event())
     assert upper is not None
@@ -119,8 +119,8 @@ def test_the_copy_is_about_the_upper_pod_and_from_whom_it_was() -> None:
     assert "eventTime" not in copy, "null is left out"
 
 
-def test_an_event_of_the_newer_kind_keeps_what_the_api_asks_of_it() -> None:
-    """Schedulers write these: no source, but a reporter, an action and a time."""
+def test_a_copy_of_a_newer_event_keeps_the_fields_required_by_the_api() -> None:
+    """Schedulers write events with a reporter, an action and a time instead of a source."""
     newer = {"source": {}, "eventTime": "2026-03-01T12:00:00.000000Z", "action": "Binding", "count": None}
     series = {"count": 3, "lastObservedTime": "2026-03-01T12:05:00.000000Z"}
     _, copy = copied(lower_event(**newer, series=series, reportingComponent="default-scheduler"))
@@ -130,13 +130,13 @@ def test_an_event_of_the_newer_kind_keeps_what_the_api_asks_of_it() -> None:
 
 
 def of_claim(**fields: Any) -> bytes:
-    """Make the bytes of an event of a lower claim."""
+    """Return the bytes of an event of a lower claim."""
     involved = {"kind": "PersistentVolumeClaim", "name": "data", "uid": "below-claim-data", "fieldPath": ""}
     return lower_event(reason="ProvisioningFailed", involvedObject=involved | fields.pop("involved", {}), **fields)
 
 
 def claimed(**marks: Any) -> World:
-    """Make a world with a claim of ours in lower-a, and the one that it was made for."""
+    """Return a world with a mirrored claim in lower-a and its upper claim."""
     here = mirrored()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     put(here.upper.more[CLAIM], {**thing("PersistentVolumeClaim", "data", uid="claim-data"), "spec": spec})
@@ -145,8 +145,8 @@ def claimed(**marks: Any) -> World:
     return here
 
 
-def test_a_warning_of_our_lower_claim_is_about_the_upper_claim() -> None:
-    """It says why no volume is made, and stands with the claim above under its name and UID."""
+def test_a_warning_of_a_mirrored_claim_refers_to_the_upper_claim() -> None:
+    """It explains why no volume is provisioned, and has the upper claim's name and UID."""
     found = subject(of_claim(), claimed())
     assert found == EventSubject("PersistentVolumeClaim", "default", "data", "claim-data")
     seen = event_header(of_claim())
@@ -166,22 +166,22 @@ def test_a_warning_of_our_lower_claim_is_about_the_upper_claim() -> None:
         ({"source": {"component": COMPONENT}}, {}),
         ({}, {"owner": STRANGER}),
     ],
-    ids=["no warning", "another UID", "another name", "written by us", "a stranger's"],
+    ids=["no warning", "another UID", "another name", "written by tensile", "another owner's"],
 )
-def test_other_events_of_claims_stay_below(fields: dict[str, Any], marks: dict[str, Any]) -> None:
-    """That a claim waits for a pod is said every few seconds, and is as it should be."""
+def test_other_events_of_claims_are_not_copied(fields: dict[str, Any], marks: dict[str, Any]) -> None:
+    """An event that a claim waits for a pod is repeated every few seconds and reports no problem."""
     assert subject(of_claim(**fields), claimed(**marks)) is None
 
 
-def test_an_event_of_a_claim_in_an_unknown_namespace_stays_below() -> None:
-    """There is no telling which claim it is about."""
+def test_an_event_of_a_claim_in_an_unmapped_namespace_is_not_copied() -> None:
+    """The upper claim cannot be determined."""
     here = claimed()
     lower_of(here).naming = NamespaceNaming("demo", OWNER_HERE.mark)
     assert subject(of_claim(), here) is None
 
 
-def test_the_name_follows_from_the_lower_events_uid() -> None:
-    """Another content has the same name, another event another one; it is never too long."""
+def test_the_name_of_a_copy_follows_from_the_lower_events_uid() -> None:
+    """The content does not change it, another event has another name, and it is never too long."""
     first, again, other = (copied(lower_event(**one))[0] for one in ({}, {"count": 9}, {"uid": "e-2"}))
     assert first == again != other
     assert (first.cluster, first.kind, first.namespace) == (UPPER, EVENT, "default")
@@ -193,8 +193,8 @@ def test_the_name_follows_from_the_lower_events_uid() -> None:
     assert len(ref_of(seen, long).name) <= 253
 
 
-def test_a_repeat_changes_what_repeats_and_is_fenced() -> None:
-    """By the copy's UID; what never changes is not sent."""
+def test_a_repetition_patches_only_changed_fields_of_the_copy() -> None:
+    """The patch has the copy's UID as its precondition."""
     _, copy = copied(lower_event(count=4, lastTimestamp="2026-03-01T13:00:00Z"))
     patch = repeat_of(copy, "copy-1")
     assert patch.media == "merge-patch"
@@ -206,8 +206,8 @@ def test_a_repeat_changes_what_repeats_and_is_fenced() -> None:
     }
 
 
-def test_a_copy_is_known_by_its_marks_and_its_pod() -> None:
-    """What somebody else put under the name is not ours to change."""
+def test_a_copy_is_recognized_by_its_marks_and_its_pod() -> None:
+    """An object of another writer under the name must not be changed."""
     _, copy = copied(lower_event())
     stored = {**copy, "metadata": {**copy["metadata"], "uid": "copy-1"}}
     assert is_copy(stored, copy)
@@ -216,8 +216,8 @@ def test_a_copy_is_known_by_its_marks_and_its_pod() -> None:
     assert not is_copy({**stored, "involvedObject": {"uid": "another"}}, copy)
 
 
-def test_a_copy_that_says_the_same_needs_no_write() -> None:
-    """A repeat is heard of again after each break of the watch."""
+def test_an_equal_copy_needs_no_write() -> None:
+    """A repetition is received again after each restart of the watch."""
     _, copy = copied(lower_event())
     assert says_the_same(copy, copy)
     assert not says_the_same({**copy, "count": 2}, copy)

@@ -1,4 +1,4 @@
-"""How much of a lower event comes up, and in which form, whoever made it."""
+"""Tests of the content that is copied from a lower event: its size and form, whoever created it."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ FIELDS = ("reason", "message", "type", "count", "series", "source", "action", "l
 
 
 def said(**fields: Any) -> Manifest:
-    """Return the content of a kubelet's event with some fields laid over it."""
+    """Return the content of a kubelet's event with some fields replaced."""
     return content(lower_event(**fields))
 
 
-def test_an_ordinary_event_is_told_whole() -> None:
-    """Each field that kubectl shows, to the letter, and the part of the pod that it is about."""
+def test_an_ordinary_event_is_copied_completely() -> None:
+    """Each field that kubectl shows is copied unchanged, and so is the part of the pod that it refers to."""
     event = orjson.loads(lower_event(message="Liveness probe failed: a\tb\n"))
     fields = ("reason", "message", "type", "source", "firstTimestamp", "lastTimestamp", "count")
     assert said(message="Liveness probe failed: a\tb\n") == {
@@ -34,24 +34,24 @@ def test_an_ordinary_event_is_told_whole() -> None:
     }
 
 
-def test_a_long_message_is_cut_to_what_kubernetes_allows() -> None:
-    """60 KB become 1,024 bytes, which show that something is missing."""
+def test_a_long_message_is_truncated_to_the_limit_of_kubernetes() -> None:
+    """A message of 60 KB becomes 1,024 bytes that end with dots."""
     message = said(message="x" * 60_000)["message"]
     assert len(message) == LONGEST_MESSAGE
     assert message.endswith("x...")
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_no_character_is_torn(before: int) -> None:
-    """Wherever the cut falls in one of four bytes."""
+def test_a_truncated_message_contains_only_whole_characters(before: int) -> None:
+    """The cut may be at any byte of a character of four bytes."""
     message = said(message="x" * before + "\U0001f680" * 400)["message"]
     assert len(message.encode()) <= LONGEST_MESSAGE
     assert set(message) <= {"x", "\U0001f680", "."}
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2J", "\r", "\x00", "\x9b1m", "\u202e", "\u2028"])
-def test_control_characters_are_written_out(bad: str) -> None:
-    """Nothing that comes up moves the cursor of a terminal or turns the direction of writing."""
+def test_control_characters_are_escaped(bad: str) -> None:
+    """A copied event cannot move a terminal's cursor or change the direction of text."""
     message = said(message=f"a{bad}b", reason=f"a{bad}b")
     assert bad[0] not in message["message"]
     assert bad[0] not in message["reason"]
@@ -59,7 +59,7 @@ def test_control_characters_are_written_out(bad: str) -> None:
 
 
 def test_a_credential_in_a_message_is_hidden() -> None:
-    """A program that prints its request into a probe's output does not tell it to another cluster."""
+    """A probe's output may contain a request, whose token must not reach the other cluster."""
     assert "abcdefgh12345678" not in said(message="GET / Authorization: Bearer abcdefgh12345678")["message"]
 
 
@@ -77,15 +77,15 @@ def test_a_credential_in_a_message_is_hidden() -> None:
         ("lastTimestamp", 12),
     ],
 )
-def test_what_has_no_such_form_is_left_out(field: str, value: object) -> None:
-    """An apiserver that is no friend can answer anything; the rest of the event is told."""
+def test_a_field_of_a_wrong_type_is_left_out(field: str, value: object) -> None:
+    """A hostile apiserver can send anything; the other fields of the event are copied."""
     found = said(**{field: value})
     assert field not in found
     assert {"message", "reason"} & found.keys()
 
 
-def test_other_parts_of_series_and_source_are_left_out() -> None:
-    """Of each only what the API has there."""
+def test_unknown_parts_of_series_and_source_are_left_out() -> None:
+    """Only the fields that the API defines are copied, with limited length."""
     series = {"count": 3, "lastObservedTime": MOMENT, "state": "x" * 10_000}
     found = said(series=series, source={"component": "c", "host": "h" * 10_000, "more": ["x"] * 1000})
     assert found["series"] == {"count": 3, "lastObservedTime": MOMENT}
@@ -93,15 +93,15 @@ def test_other_parts_of_series_and_source_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("sort", ["", "Alarm", None, "x" * 10_000])
-def test_a_type_that_kubernetes_has_not_is_normal(sort: object) -> None:
-    """There are two."""
+def test_an_unknown_event_type_becomes_normal(sort: object) -> None:
+    """Kubernetes has only two types."""
     assert said(type=sort)["type"] == "Normal"
     assert said()["type"] == "Warning"
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5), st.text(max_size=4000))
-def test_no_event_is_told_at_length(fields: dict[str, Any], message: str) -> None:
-    """Whatever stands in it, at most some 4 KB come up, and nothing that does not print but line breaks and tabs."""
+def test_the_size_of_a_copied_event_is_limited(fields: dict[str, Any], message: str) -> None:
+    """Any event is copied with at most a few KB, and without raw control characters."""
     found = said(**{"message": message, **fields})
     raw = orjson.dumps(found)
     assert len(raw) <= 3 * 4096

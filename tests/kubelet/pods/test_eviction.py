@@ -1,4 +1,4 @@
-"""When pods are evicted from a lower cluster that is out of reach, and when not; scenarios have which, and the end."""
+"""Tests of the eviction of pods from an unreachable lower; the scenario tests cover which pods, and how they end."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main"}], "conditi
 
 
 def away(silent: float = LONG, lower: str = PATIENT, more: str = "", **pod: Any) -> World:
-    """Make a world where a pod runs in lower-a, which has not answered for so long."""
+    """Return a world in which a pod runs in lower-a, which has been unreachable for so long."""
     here = world(lower, OTHER, more=more)
     home(here)
     raised(here)
@@ -33,17 +33,17 @@ def away(silent: float = LONG, lower: str = PATIENT, more: str = "", **pod: Any)
 
 
 def steps(here: World) -> list[Step]:
-    """Return what is to be done about the pod."""
+    """Return the steps for the pod."""
     return list(decided(PodRule(), KEY, here)[1].steps)
 
 
 def is_evicted(here: World) -> bool:
-    """Report whether the pod is deleted above."""
+    """Report whether the upper pod is deleted."""
     return any(step.verb == "delete" and step.ref == ABOVE for step in steps(here))
 
 
-def test_an_eviction_has_its_cause() -> None:
-    """It is counted by that; the removal of a pod that ended has none."""
+def test_an_eviction_has_the_cause_unreachable() -> None:
+    """Evictions are counted by their cause; the removal of a pod that ended has none."""
     assert [step.cause for step in steps(away()) if step.verb == "delete"] == ["unreachable"]
     ended = away(0.0, deletionTimestamp="2026-03-01T11:59:00Z")
     lose(ended.lowers[A].pods, "web")
@@ -55,35 +55,35 @@ def test_an_eviction_has_its_cause() -> None:
     [(1e9, "name: lower-a"), (1e9, "name: lower-a, unreachable: {evictAfter: null}"), (600.0 - 1, PATIENT)],
     ids=["by default", "never", "not yet"],
 )
-def test_nothing_is_evicted_unless_the_topology_says_so(silent: float, lower: str) -> None:
-    """However long the cluster is away."""
+def test_no_pod_is_evicted_without_evict_after_or_before_that_time(silent: float, lower: str) -> None:
+    """Without the setting the pod is only marked, however long the cluster is unreachable."""
     here = away(silent, lower)
     assert [step.subresource for step in steps(here)] == ["status"]
 
 
-def test_what_is_not_due_yet_is_looked_at_again_when_it_is() -> None:
-    """Nothing else may happen until then; without a limit there is no other look."""
+def test_a_pod_is_checked_again_when_its_eviction_is_due() -> None:
+    """No other change may occur until then; without a limit there is no requeue."""
     assert decided(PodRule(), KEY, away(200.0))[0].requeue_after == 400.0
     assert decided(PodRule(), KEY, away(599.9))[0].requeue_after == 1.0
     assert decided(PodRule(), KEY, away(200.0, "name: lower-a"))[0].requeue_after is None
 
 
-def test_nobody_is_evicted_who_is_not_called_unready_yet() -> None:
-    """A limit below forty seconds is forty seconds: an apiserver that starts anew is away for some of them."""
+def test_no_pod_is_evicted_before_it_is_marked_unready() -> None:
+    """A shorter limit counts as forty seconds, because a restarting apiserver is unreachable for some of them."""
     lower = "name: lower-a, unreachable: {evictAfter: 1s}"
     assert not is_evicted(away(40.0, lower))
     assert is_evicted(away(40.1, lower))
 
 
-def test_another_cluster_in_its_place_evicts_nobody() -> None:
-    """A wrong kubeconfig is no reason to end what runs."""
+def test_no_pod_is_evicted_while_another_cluster_answers() -> None:
+    """A wrong kubeconfig is no reason to end running pods."""
     here = away()
     here.lowers[A].is_wrong = True
     assert not is_evicted(here)
 
 
-def test_a_cluster_that_was_hardly_asked_evicts_nobody() -> None:
-    """Nobody knows how to reach it yet, or that has just become another way: its pods are unready, and stay."""
+def test_no_pod_is_evicted_before_a_connection_was_attempted() -> None:
+    """The way to the cluster is unknown or has just changed, so its pods are marked unready and kept."""
     here = away()
     here.lowers[A].was_attempted = False
     assert [step.subresource for step in steps(here)] == ["status"]
@@ -91,8 +91,8 @@ def test_a_cluster_that_was_hardly_asked_evicts_nobody() -> None:
     assert is_evicted(here)
 
 
-def test_a_way_there_that_somebody_has_to_put_right_evicts_nobody() -> None:
-    """Credentials that cannot be read, or are not accepted, are no sign that pods have ended."""
+def test_no_pod_is_evicted_while_the_credential_is_refused() -> None:
+    """An unreadable or rejected credential does not mean that the pods have ended."""
     here = away()
     here.lowers[A].refusal = "upper: list Secret: denied"
     assert not is_evicted(here)
@@ -100,15 +100,15 @@ def test_a_way_there_that_somebody_has_to_put_right_evicts_nobody() -> None:
     assert is_evicted(here)
 
 
-def test_a_lower_that_left_the_topology_evicts_nobody() -> None:
-    """What was written there does not hold any more."""
+def test_no_pod_of_a_removed_lower_is_evicted() -> None:
+    """The settings of a lower apply only while it is in the topology."""
     here = away()
     reload(here, OTHER)
     assert not is_evicted(here)
 
 
-def test_what_is_marked_already_is_not_marked_again() -> None:
-    """A deletion that did not come through is tried again: by its UID, in its own time, as the topology asks for."""
+def test_an_eviction_that_failed_is_repeated_without_another_mark() -> None:
+    """The deletion is requested, by UID, and with the pod's own grace period."""
     here = away()
     upper = here.lowers[A].upper_pods.get("default", "web")
     assert upper is not None

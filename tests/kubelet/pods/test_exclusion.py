@@ -1,4 +1,4 @@
-"""Which pods are not mirrored, and when it is certain that nothing of them is below."""
+"""Tests of which pods are not mirrored, and of which pods are known to have been excluded before they were mirrored."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ HIDDEN = ("kube-system", "default")
 
 
 def owned(kind: str, *, controller: bool = True, **meta: Any) -> Manifest:
-    """Make a pod with an owner of some kind."""
+    """Return a pod with an owner of some kind."""
     owner = {"apiVersion": "apps/v1", "kind": kind, "name": "agent", "uid": "o", "controller": controller}
     return upper_pod(ownerReferences=[owner], **meta)
 
 
 def told(pod: Manifest, reason: str, status: str = "False") -> Manifest:
-    """Set the condition that says whether a pod is mirrored."""
+    """Return the pod with the Mirrored condition."""
     said = {"type": "tensile-kube.io/Mirrored", "status": status, "reason": reason}
     return {**pod, "status": {**pod["status"], "conditions": [said]}}
 
 
-def test_pods_are_mirrored() -> None:
-    """Those of nobody, and of every controller but one."""
+def test_pods_without_an_owner_and_of_a_replica_set_are_mirrored() -> None:
+    """Only the controller kind DaemonSet excludes a pod."""
     assert excluded(upper_pod(), ()) is None
     assert excluded(owned("ReplicaSet"), ()) is None
 
 
-def test_a_daemon_sets_pods_are_mirrored_with_the_label_only() -> None:
-    """Its author says so, by the very word."""
+def test_a_daemon_sets_pods_are_mirrored_only_with_the_label() -> None:
+    """The label must have the exact value that the message names."""
     problem = excluded(owned("DaemonSet"), ())
     assert problem is not None
     assert problem.reason == "DaemonSetNotMirrored"
@@ -40,13 +40,13 @@ def test_a_daemon_sets_pods_are_mirrored_with_the_label_only() -> None:
     assert excluded(owned("DaemonSet", labels={"virtual-pod": "yes"}), ()) is not None
 
 
-def test_an_owner_that_does_not_control_a_pod_says_nothing() -> None:
-    """Only the controller put it there."""
+def test_a_daemon_set_that_is_not_the_controller_excludes_no_pod() -> None:
+    """Only the controller created the pod."""
     assert excluded(owned("DaemonSet", controller=False), ()) is None
 
 
-def test_the_label_opens_no_excluded_namespace() -> None:
-    """The topology's word is above a pod's."""
+def test_the_label_does_not_override_an_excluded_namespace() -> None:
+    """The topology has precedence over a pod's label."""
     assert excluded(owned("DaemonSet", labels={"virtual-pod": "true"}), HIDDEN) is not None
 
 
@@ -60,10 +60,10 @@ def test_the_label_opens_no_excluded_namespace() -> None:
         (told(upper_pod(), "NameConflict"), HIDDEN, False),
         (told(upper_pod(), "NamespaceExcluded", "True"), HIDDEN, False),
     ],
-    ids=["told", "told of a DaemonSet", "not told yet", "not excluded any more", "told something else", "mirrored"],
+    ids=["marked", "marked, of a DaemonSet", "not marked yet", "no longer excluded", "another reason", "mirrored"],
 )
-def test_what_was_told_that_it_is_not_mirrored_is_kept_out(
+def test_a_pod_is_kept_out_if_its_status_reports_its_present_exclusion(
     pod: Manifest, namespaces: tuple[str, ...], *, kept: bool
 ) -> None:
-    """Anything else may have been mirrored before it was excluded."""
+    """Any other pod may have been mirrored before it was excluded."""
     assert is_kept_out(pod, namespaces) is kept

@@ -1,6 +1,6 @@
-"""Pods as large as an apiserver takes them: what is worked out about one grows with it, and no faster.
+"""Tests that the work for the largest pods of an apiserver grows linearly with their size.
 
-The bounds are of CPU time and a hundred times what the work takes; what grew with the square was over each of them.
+The limits are CPU times and a hundred times what the work takes; an algorithm of quadratic time exceeds each of them.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NAMES = [f"c{number}" for number in range(4_000)]
 
 
 def taken(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that some work takes, at best, and what comes of it."""
+    """Return the shortest time of some work in seconds, and its result."""
     found = []
     for _ in range(3):
         begin = process_time()
@@ -29,8 +29,8 @@ def taken(work: Callable[[], Any]) -> tuple[float, Any]:
     return min(found, key=lambda one: one[0])
 
 
-def test_files_about_a_pod() -> None:
-    """Half of them with its namespace, which come out of the Secret with its tokens."""
+def test_replacing_token_volumes_of_many_items_is_fast() -> None:
+    """Half of the items refer to the namespace, whose file is provided by the Secret with the tokens."""
     fields = ("metadata.namespace", "metadata.name")
     items = [{"path": name, "fieldRef": {"fieldPath": fields[len(name) % 2]}} for name in NAMES * 2]
     sources = [{"serviceAccountToken": {"path": "token"}}, {"downwardAPI": {"items": items}}]
@@ -48,8 +48,8 @@ def test_files_about_a_pod() -> None:
         ("ephemeralContainers", "ephemeralContainerStatuses", "terminated"),
     ],
 )
-def test_containers_that_come_back(kind: str, statuses: str, shown: str) -> None:
-    """All at once: they may, but for ephemeral ones."""
+def test_reflecting_many_restarted_containers_is_fast(kind: str, statuses: str, shown: str) -> None:
+    """All containers run again after they ended, which is permitted except for ephemeral containers."""
     above = [{"name": name, "state": {"terminated": {"exitCode": 1}}} for name in NAMES]
     below = [{"name": name, "state": {"running": {}}} for name in NAMES]
     upper = pod({kind: [{"name": name, "image": "app:1"} for name in NAMES]}, {statuses: above})
@@ -59,8 +59,8 @@ def test_containers_that_come_back(kind: str, statuses: str, shown: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers", "sidecars"])
-def test_containers_that_each_ask_for_something_else(kind: str) -> None:
-    """Twenty resources each, and each container with a status of its own."""
+def test_summing_the_requests_of_many_containers_is_fast(kind: str) -> None:
+    """Each container requests twenty resources of its own and has its own status."""
     asked = {name: {f"a/{name}-{one}": "1" for one in range(20)} for name in NAMES[:1_000]}
     listed = [{"name": name, "resources": {"requests": of}} for name, of in asked.items()]
     restarts = [{**one, "restartPolicy": "Always"} for one in listed]

@@ -1,4 +1,4 @@
-"""What is missing though nobody is known to have deleted it: confirmed, then ended or called lost, all in one plan."""
+"""Tests of the orphan rule: missing pods are verified, and then deleted or marked lost, all in one plan."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ TAKEN_FOR_DEAD = {"conditions": [{"type": "DisruptionTarget", "status": "True", 
 
 
 def mirrored(status: Manifest | None = None, **meta: Any) -> World:
-    """Make a world where a pod runs, above and below."""
+    """Return a world with a running pod on both sides."""
     here = world()
     home(here)
     raised(here)
@@ -48,21 +48,21 @@ def mirrored(status: Manifest | None = None, **meta: Any) -> World:
 
 
 def wanted(here: World) -> Any:
-    """Return the one thing that is wanted."""
+    """Return the only desired item of the decision."""
     (found,) = decided(RULE, KEY, here)[0].wanted
     return found
 
 
-def test_a_world_without_gaps_needs_nothing() -> None:
-    """Pods that are there on both sides concern the other rule."""
+def test_a_world_without_missing_pods_needs_nothing() -> None:
+    """Pods that exist on both sides belong to the pod rule."""
     assert decided(RULE, KEY, mirrored())[0] == Decision()
 
 
-# Lower pods without their upper one.
+# Lower pods without their upper pods.
 
 
-def test_an_orphan_that_is_certain_ends_within_the_guard() -> None:
-    """By its UID, and counted."""
+def test_a_verified_orphan_is_deleted_within_the_guard() -> None:
+    """The deletion has the lower pod's UID, and counts as unrequested."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
     here.lowers[A].upper_pods.confirm_absent("default", "web", sought="Pod-web")
@@ -71,8 +71,8 @@ def test_an_orphan_that_is_certain_ends_within_the_guard() -> None:
     assert (found.ref, found.uid, found.requested) == (BELOW, "below-Pod-web", False)
 
 
-def test_the_going_of_an_older_upper_pod_is_no_word_about_one_that_is_yet_to_be_told_of() -> None:
-    """Another engine has heard of that one first, and made the lower pod."""
+def test_the_deletion_of_an_older_upper_pod_does_not_prove_a_newer_one_absent() -> None:
+    """Another engine may have observed the newer pod first and created the lower pod, so it is verified."""
     here = mirrored()
     drop(here.lowers[A].upper_pods, "web")
     drop(here.lowers[A].pods, "web")
@@ -80,8 +80,8 @@ def test_the_going_of_an_older_upper_pod_is_no_word_about_one_that_is_yet_to_be_
     assert wanted(here) == VerifyAbsent(ABOVE, "second", "its lower pod still exists", requested=False)
 
 
-def test_a_lower_pod_at_no_place_is_left_alone() -> None:
-    """By another mapping of namespaces nothing would be made there, so whoever wrote its marks is left to it."""
+def test_an_orphan_at_an_unmapped_place_is_not_deleted() -> None:
+    """With another namespace mapping the engine would create no pod there, so its marks prove nothing."""
     here = world()
     home(here)
     raised(here)
@@ -101,19 +101,19 @@ def test_a_lower_pod_at_no_place_is_left_alone() -> None:
     ],
     ids=["no UID", "another owner's", "ending"],
 )
-def test_what_is_not_ours_or_ending_already_is_left_alone(below: Manifest) -> None:
-    """Whatever is missing above."""
+def test_unowned_and_terminating_lower_pods_are_not_deleted(below: Manifest) -> None:
+    """Pods without a UID or of another owner are never orphans of this topology."""
     here = mirrored()
     put(here.lowers[A].pods, below)
     here.lowers[A].upper_pods.confirm_absent("default", "other")
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-# Lower pods that outlive their upper one.
+# Lower pods of upper pods that ended.
 
 
-def test_a_lower_pod_that_turns_up_for_an_upper_one_that_ended_is_ended() -> None:
-    """As it was seen, and within the guard: one that has ended meanwhile keeps its logs."""
+def test_a_lower_pod_of_an_upper_pod_that_ended_is_deleted_within_the_guard() -> None:
+    """The resourceVersion is a precondition, so a lower pod that ends in between keeps its logs."""
     here = mirrored(status={"phase": "Succeeded"})
     found = wanted(here)
     assert isinstance(found, Absent)
@@ -123,11 +123,11 @@ def test_a_lower_pod_that_turns_up_for_an_upper_one_that_ended_is_ended() -> Non
     assert found.version == str(seen.version) != ""
 
 
-# Upper pods without their lower one.
+# Upper pods without their lower pods.
 
 
-def test_the_going_of_an_older_lower_pod_does_not_mean_that_this_ones_is_gone() -> None:
-    """Another engine has made it, and said that it runs; here, it is yet to be told of."""
+def test_the_deletion_of_an_older_lower_pod_does_not_prove_a_newer_one_lost() -> None:
+    """Another engine may have created the newer one, so it is read before the upper pod is marked LowerPodLost."""
     here = mirrored()
     drop(here.lowers[A].pods, "web")
     drop(here.lowers[A].upper_pods, "web")
@@ -144,27 +144,27 @@ def test_the_going_of_an_older_lower_pod_does_not_mean_that_this_ones_is_gone() 
     [({"phase": "Pending"}, {}), ({"phase": "Succeeded"}, {}), ({"phase": "Failed"}, {}), (RAN, DELETED)],
     ids=["never ran", "succeeded", "failed", "deleted"],
 )
-def test_pods_that_cannot_be_lost_are_not(status: Manifest, meta: dict[str, Any]) -> None:
-    """One that never ran is made anew, one that ended has ended, one that is deleted goes."""
+def test_pods_that_never_ran_ended_or_are_deleted_are_not_lost(status: Manifest, meta: dict[str, Any]) -> None:
+    """They are recreated, have ended, or are removed by the pod rule."""
     here = mirrored(status=status, **meta)
     drop(here.lowers[A].pods, "web")
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-def test_pods_on_a_node_that_is_not_ours_are_never_lost() -> None:
-    """They run on somebody's machine."""
+def test_pods_on_a_node_of_another_owner_are_not_lost() -> None:
+    """They run on a real machine."""
     here = mirrored(status=RAN)
     drop(here.lowers[A].pods, "web")
     drop(here.upper.nodes, A, "")
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-# When nothing is decided.
+# Missing information.
 
 
 @pytest.mark.parametrize("cache", ["upper_pods", "pods", "foreign_pods", "secrets"])
-def test_nothing_is_decided_from_incomplete_lists(cache: str) -> None:
-    """Any of them: a cluster that cannot list one kind is not well."""
+def test_nothing_is_decided_before_all_caches_are_synced(cache: str) -> None:
+    """A cluster that cannot list one of the kinds is not healthy."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
     getattr(here.lowers[A], cache).mark_stale()
@@ -172,18 +172,18 @@ def test_nothing_is_decided_from_incomplete_lists(cache: str) -> None:
 
 
 def test_nothing_is_decided_while_the_lower_does_not_answer() -> None:
-    """Not even for a moment of silence."""
+    """Even half a second without an answer is enough."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
     here.lowers[A].unreachable_seconds = 0.5
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-# What the rule hears of.
+# Watches.
 
 
-def test_it_hears_of_what_goes_and_of_what_comes_alone() -> None:
-    """A change of a pod that is whole concerns it not."""
+def test_only_added_and_removed_pods_without_a_counterpart_enqueue_the_rule() -> None:
+    """Changes of a pod that exists on both sides do not."""
     here = mirrored()
     routes = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
@@ -195,8 +195,8 @@ def test_it_hears_of_what_goes_and_of_what_comes_alone() -> None:
     assert list(routes["pods"](here, A, Delta(None, lower))) == [KEY]
 
 
-def test_the_end_of_a_pod_is_news_where_an_older_one_of_its_name_runs_on() -> None:
-    """While a pod of lower-b has the name, the lower pod in lower-a is left alone; after it, nothing else ends that."""
+def test_the_end_of_a_pod_enqueues_the_rule_for_older_pods_of_its_name() -> None:
+    """While a pod of lower-b has the name, nothing is decided about lower-a's pod, which must be checked afterwards."""
     here = mirrored()
     drop(here.lowers[A].upper_pods, "web")
     successor = put(here.lowers[B].upper_pods, upper_pod(spec={"nodeName": B}, uid="another"))
@@ -209,8 +209,8 @@ def test_the_end_of_a_pod_is_news_where_an_older_one_of_its_name_runs_on() -> No
     assert list(keys(here, B, Delta(other, None))) == [key_of(B)]
 
 
-def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
-    """And not of what somebody deletes."""
+def test_a_pod_deleted_by_kubernetes_because_of_its_node_enqueues_the_rule() -> None:
+    """A pod that a user deletes does not."""
     here = mirrored(**DELETED)
     keys = {route.cache: route.keys for route in RULE.watches()}["upper_pods"]
     plain = here.lowers[A].upper_pods.get("default", "web")
@@ -219,8 +219,11 @@ def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
     assert list(keys(here, A, Delta(plain, marked_so))) == [KEY]
 
 
-def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
-    """In either order of the two events. The end of another pod enqueues the key only while the guard blocks steps."""
+def test_a_pod_that_ended_only_in_the_upper_cluster_enqueues_the_rule() -> None:
+    """The order of the two events does not matter.
+
+    The end of another pod enqueues the key only while the guard blocks steps.
+    """
     here = mirrored(status={"phase": "Failed"})
     keys = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
@@ -233,6 +236,6 @@ def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
     assert list(keys["upper_pods"](here, A, Delta(upper, upper))) == [KEY]
 
 
-def test_there_is_one_key_for_each_lower() -> None:
-    """Whatever is in it."""
+def test_each_lower_has_exactly_one_key() -> None:
+    """It does not depend on the lower's pods."""
     assert list(RULE.keys(world(), B)) == [key_of(B)]

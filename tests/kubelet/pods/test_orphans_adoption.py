@@ -1,4 +1,4 @@
-"""Lower pods that lost their owner become the counterparts of the upper pods that they are for, and no others do."""
+"""Tests of adoption: lower pods without an owner become those of matching upper pods, and no other pods do."""
 
 from copy import deepcopy
 from typing import Any
@@ -39,7 +39,7 @@ RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "ready": True
 
 
 def adopting(upper: Manifest, found: Manifest, mode: str = "adopt") -> World:
-    """Make a world where a pod that is bound above finds a pod of its name below."""
+    """Return a world in which a bound upper pod finds a lower pod of its name."""
     here = world(f"name: lower-a, onConflict: {mode}")
     raised(here)
     home(here)
@@ -49,7 +49,7 @@ def adopting(upper: Manifest, found: Manifest, mode: str = "adopt") -> World:
 
 
 def legacy(of: Manifest, **meta: Any) -> Manifest:
-    """Make a lower pod as tensile-kube leaves it: named alike, and labelled."""
+    """Return a lower pod as tensile-kube creates it, with the same name and its label."""
     pod = deepcopy(twin(of))
     pod["metadata"] = {
         "name": pod["metadata"]["name"],
@@ -63,13 +63,13 @@ def legacy(of: Manifest, **meta: Any) -> Manifest:
 
 
 def the_step(here: World) -> Step:
-    """Return the one step for the pod."""
+    """Return the only step for the pod."""
     (step,) = decided(PodRule(), KEY, here)[1].steps
     return step
 
 
 def complaint(here: World) -> str:
-    """Return what is said on the pod, which must be all that is done."""
+    """Return the message of the pod's problem, and require that nothing else is done."""
     decision, found = decided(PodRule(), KEY, here)
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
@@ -78,8 +78,8 @@ def complaint(here: World) -> str:
     return found.problem.message
 
 
-def test_a_pod_of_tensile_kube_becomes_ours() -> None:
-    """By a write that holds only for the pod as it was seen: our marks, and its Namespace as its owner."""
+def test_a_pod_of_tensile_kube_is_adopted() -> None:
+    """One patch with the resourceVersion as its precondition adds the marks and the Namespace as owner."""
     upper = upper_pod(labels={"app": "web"})
     found = legacy(upper)
     here = adopting(upper, found)
@@ -96,8 +96,8 @@ def test_a_pod_of_tensile_kube_becomes_ours() -> None:
     assert after["ownerReferences"] == wanted["ownerReferences"]
 
 
-def test_a_pod_of_another_topology_that_is_gone_becomes_ours() -> None:
-    """It was made for this very upper pod, and runs what that asks for."""
+def test_a_pod_of_a_removed_topology_is_adopted() -> None:
+    """It was created for the same upper pod and runs the same program."""
     upper = upper_pod()
     here = adopting(upper, marked(legacy(upper), uid(upper), SIBLING))
     written = {one["path"]: one.get("value") for one in the_step(here).operations}
@@ -105,9 +105,9 @@ def test_a_pod_of_another_topology_that_is_gone_becomes_ours() -> None:
     assert written[f"/metadata/annotations/{OWNER_NAME.replace('/', '~1')}"] == "demo"
 
 
-@pytest.mark.parametrize("owner", [SIBLING, OWNER_HERE], ids=["another topology's", "ours, by another hand"])
-def test_the_marks_of_a_pod_that_runs_something_else_count_for_nothing(owner: Owner) -> None:
-    """Whoever may create a pod there can write whose it is and the UID of the upper one."""
+@pytest.mark.parametrize("owner", [SIBLING, OWNER_HERE], ids=["another topology's", "this topology's, forged"])
+def test_a_pod_that_runs_another_program_is_not_adopted_whatever_its_marks_are(owner: Owner) -> None:
+    """Anyone who may create a pod there can write an owner and an upper UID."""
     upper = upper_pod()
     other = legacy(upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
     found = marked(other, uid(upper), owner)
@@ -116,8 +116,8 @@ def test_the_marks_of_a_pod_that_runs_something_else_count_for_nothing(owner: Ow
     assert "container main has a different image" in complaint(here)
 
 
-def test_a_pod_that_ran_is_not_called_lost_while_it_may_be_adopted() -> None:
-    """Neither before the lower pod is ours, nor where it is refused."""
+def test_a_pod_that_ran_is_not_lost_while_a_lower_pod_may_be_adopted() -> None:
+    """A lower pod that may never be adopted does not prevent the verification."""
     upper = upper_pod(status=RUNS)
     orphans = PodOrphanRule()
     assert orphans.decide(orphans_key(A), adopting(upper, legacy(upper))).wanted == ()
@@ -129,7 +129,7 @@ def test_a_pod_that_ran_is_not_called_lost_while_it_may_be_adopted() -> None:
 
 
 def spec(**more: Any) -> Manifest:
-    """Make a pod with one container and what a test is about."""
+    """Return a pod with one container and the fields of a test."""
     main = {"name": "main", "image": "app:1", "command": ["run"], **more.pop("main", {})}
     return {"metadata": {}, "spec": {"restartPolicy": "Always", "containers": [main], **more}}
 
@@ -155,21 +155,21 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
         ),
     ],
     ids=[
-        "where it was put",
-        "a variable written out",
+        "its placement",
+        "a resolved variable",
         "a token's volume",
         "empty",
-        "more than is wanted",
+        "additional fields",
         "a token's mount",
     ],
 )
-def test_what_does_not_matter_is_no_misfit(wanted: Manifest, found: Manifest) -> None:
-    """Constraints were met, accounts differ, and tensile-kube resolved what variables refer to."""
+def test_irrelevant_differences_do_not_prevent_adoption(wanted: Manifest, found: Manifest) -> None:
+    """Constraints are already met, accounts may differ, and tensile-kube resolves references of variables."""
     assert list(misfits(wanted, found, frozenset({"token"}))) == []
 
 
-def test_what_stands_in_the_place_of_a_token_is_known_by_the_upper_pod() -> None:
-    """Whatever the topology makes of it; a volume that only has such a name is compared like any other."""
+def test_token_volumes_are_recognized_by_the_upper_pod() -> None:
+    """A volume that only has such a name is compared like any other."""
     own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
     assert token_volumes(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
     assert list(misfits(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is different"]
@@ -197,13 +197,13 @@ def test_what_stands_in_the_place_of_a_token_is_known_by_the_upper_pod() -> None
          "it is owned by ReplicaSet native"),
     ],
 )  # fmt: skip
-def test_a_misfit_is_named(wanted: Manifest, found: Manifest, words: str) -> None:
-    """So that a person knows what to change, or that it is another program."""
+def test_each_difference_is_named(wanted: Manifest, found: Manifest, words: str) -> None:
+    """The user learns what to change, or that it is another program."""
     assert list(misfits(wanted, found)) == [words]
 
 
-def test_of_a_pod_that_may_be_adopted_the_digest_keeps_all() -> None:
-    """Of any other only what it takes of its cluster, so that strangers stay cheap."""
+def test_the_cache_keeps_complete_pods_only_if_they_may_be_adopted() -> None:
+    """Of other pods only the requests are kept, to save memory."""
     upper = upper_pod(spec=referring(secrets=["password"]))
     assert pod_demand(stored(legacy(upper), 2)).raw
     assert pod_demand(stored(upper, 2)).raw == b""

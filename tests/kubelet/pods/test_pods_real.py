@@ -1,4 +1,4 @@
-"""The projection and the status bodies before real apiservers: accepted, complete, and written once."""
+"""Tests of the projection and the status patches on real apiservers: accepted, complete, and written once."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,7 +31,7 @@ GOLD = {"metadata": {"name": "projection-gold"}, "value": 1000}
 
 
 class HandMadeNode:
-    """An upper cluster with a hand-made virtual node, a lower one behind it, and a namespace in both."""
+    """An upper cluster with a hand-made virtual node, its lower cluster, and a namespace in both."""
 
     def __init__(self, upper: Site, lower: Site, space: Manifest) -> None:
         self.upper = upper
@@ -52,13 +52,13 @@ class HandMadeNode:
         return await self.upper.create(PODS, {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}})
 
     async def mirrored(self, upper_pod: Manifest) -> Manifest:
-        """Create its lower pod, and give it as it is when it runs."""
+        """Create its lower pod, and return it when it runs."""
         made = await self.lower.create(PODS, lower_pod(upper_pod, self.place))
         path = f"{PODS}/{made['metadata']['name']}"
         return await self.lower.until(path, lambda found: phase_of(found) == "Running")
 
     async def written(self, upper_pod: Manifest, body: Manifest | None) -> Manifest:
-        """Write a status body as the engine does, with the pod's UID, and give the pod as stored."""
+        """Write a status body as the engine does, with the pod's UID, and return the stored pod."""
         assert body is not None
         meta = {"metadata": {"uid": upper_pod["metadata"]["uid"]}}
         path = f"{PODS}/{upper_pod['metadata']['name']}/status"
@@ -67,7 +67,7 @@ class HandMadeNode:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox) -> AsyncIterator[HandMadeNode]:
-    """Make node, namespaces and classes, and take them away again."""
+    """Create node, namespaces and classes, and delete them at the end."""
     upper, lower = (Site(sandbox.clusters[name]) for name in ("upper", "lower-a"))
     made = [(site, "/api/v1/namespaces", {"metadata": {"name": SPACE}}) for site in (upper, lower)]
     made += [(site, "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME) for site in (upper, lower)]
@@ -103,7 +103,7 @@ MARKED = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rich(ground: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]:
-    """A pod with everything: the upper one as stored, and its lower one as it runs."""
+    """Create a pod with every field, and return the stored upper pod and the running lower pod."""
     await ground.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
     parent = await ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
     owner = {"name": "parent", "uid": parent["metadata"]["uid"], "controller": True}
@@ -114,8 +114,8 @@ async def rich(ground: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]
     await ground.upper.patch(f"{PODS}/rich", released, "strategic")
 
 
-async def test_a_pod_with_everything_runs_below(rich: tuple[Manifest, Manifest]) -> None:
-    """The lower apiserver takes it, the lower scheduler finds a node, and it runs."""
+async def test_a_pod_with_every_field_runs_in_the_lower(rich: tuple[Manifest, Manifest]) -> None:
+    """The lower apiserver accepts it, the lower scheduler finds a node, and it runs."""
     upper, lower = rich
     assert lower["spec"]["nodeName"].startswith("lower-a-node")
     assert lower["metadata"]["labels"]["app"] == "web"
@@ -124,16 +124,16 @@ async def test_a_pod_with_everything_runs_below(rich: tuple[Manifest, Manifest])
     assert lower["spec"]["priority"] == 0
 
 
-async def test_the_apiserver_below_adds_no_token(rich: tuple[Manifest, Manifest]) -> None:
-    """Neither the upper's token volume nor one of its own; the user's volumes stay."""
+async def test_the_lower_apiserver_adds_no_service_account_token(rich: tuple[Manifest, Manifest]) -> None:
+    """The lower pod has only the user's volumes, without the token volume of either cluster."""
     upper, lower = rich
     assert any(volume["name"].startswith("kube-api-access-") for volume in upper["spec"]["volumes"])
     assert [volume["name"] for volume in lower["spec"]["volumes"]] == ["data", "mixed"]
     assert lower["spec"]["serviceAccountName"] == "default"
 
 
-async def test_what_is_kept_arrives_whole(rich: tuple[Manifest, Manifest]) -> None:
-    """Containers, security, names and network of the stored lower spec are those of the stored upper spec."""
+async def test_kept_fields_arrive_unchanged(rich: tuple[Manifest, Manifest]) -> None:
+    """Containers, security, names and network of the stored lower spec equal those of the upper spec."""
     upper, lower = rich
     same = (
         "hostAliases",
@@ -153,7 +153,7 @@ async def test_what_is_kept_arrives_whole(rich: tuple[Manifest, Manifest]) -> No
 
 
 async def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Manifest]) -> None:
-    """Selector, affinity, spread and tolerations as the lower scheduler can meet them."""
+    """Selector, affinity, spread and tolerations are those that the lower scheduler can meet."""
     spec = rich[1]["spec"]
     assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
     assert spec["schedulerName"] == "default-scheduler"
@@ -162,8 +162,8 @@ async def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Mani
     assert PROVIDER["key"] not in {toleration.get("key") for toleration in spec["tolerations"]}
 
 
-async def test_a_stored_pod_needs_no_change(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
-    """The stored lower pod, defaulted and admitted, is what the upper pod asks for: no drift right after creation."""
+async def test_a_stored_lower_pod_needs_no_update(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
+    """Defaults and admission of the lower cluster cause no drift immediately after the creation."""
     upper, lower = rich
     assert image_patch(upper, lower) is None
     assert toleration_patch(upper, lower, ground.place) is None
@@ -171,8 +171,8 @@ async def test_a_stored_pod_needs_no_change(ground: HandMadeNode, rich: tuple[Ma
     assert ephemeral_patch(upper, lower, ground.place) is None
 
 
-async def test_the_status_comes_up_once(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
-    """The upper apiserver takes it as it is, and what it stores leaves nothing to write."""
+async def test_a_status_is_written_once(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
+    """The upper apiserver accepts it, and the stored status needs no other write."""
     upper, lower = rich
     stored = await ground.written(upper, upper_status(upper, lower, generation=1))
     assert stored["status"]["phase"] == "Running"
@@ -183,8 +183,8 @@ async def test_the_status_comes_up_once(ground: HandMadeNode, rich: tuple[Manife
     assert (ready["status"], ready["reason"]) == ("False", "ReadinessGatesNotReady")
 
 
-async def test_an_opened_gate_makes_the_pod_ready(ground: HandMadeNode) -> None:
-    """A readiness gate that an upper controller opens is all that was missing."""
+async def test_an_opened_readiness_gate_makes_the_pod_ready(ground: HandMadeNode) -> None:
+    """An upper controller opens the gate, which is the only missing condition."""
     upper = await ground.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
     lower = await ground.mirrored(upper)
     closed = await ground.written(upper, upper_status(upper, lower, generation=1))
@@ -197,8 +197,8 @@ async def test_an_opened_gate_makes_the_pod_ready(ground: HandMadeNode) -> None:
     assert upper_status(stored, lower, generation=1) is None
 
 
-async def test_a_changed_address_is_accepted(ground: HandMadeNode) -> None:
-    """Two addresses, another one instead, none: each is a body that the apiserver takes."""
+async def test_changed_addresses_are_accepted(ground: HandMadeNode) -> None:
+    """The apiserver accepts two addresses, then a different one, then none."""
     upper = await ground.bound("moving")
     for addresses in (["10.9.0.1", "fd00::9"], ["10.9.0.2"], []):
         pairs = {"podIP": addresses[0], "podIPs": [{"ip": one} for one in addresses]} if addresses else {}
@@ -210,7 +210,7 @@ async def test_a_changed_address_is_accepted(ground: HandMadeNode) -> None:
 
 
 async def test_resources_that_shrink_are_accepted(ground: HandMadeNode) -> None:
-    """Maps are replaced: what is not allocated any more is not left behind."""
+    """Maps are replaced, so a resource that is no longer allocated is removed."""
     upper = await ground.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
     for amounts in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}):
         status = {"phase": "Running", "allocatedResources": amounts, "resources": {"requests": amounts}}
@@ -221,8 +221,8 @@ async def test_resources_that_shrink_are_accepted(ground: HandMadeNode) -> None:
         assert upper_status(upper, lower, generation=1) is None
 
 
-async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: HandMadeNode) -> None:
-    """The apiserver would refuse the whole write; the rest of it comes through."""
+async def test_a_terminated_container_that_runs_again_does_not_block_the_status(ground: HandMadeNode) -> None:
+    """The apiserver would reject the whole write, so only that container's status is not reported."""
     upper = await ground.bound("once", {"restartPolicy": "Never"})
     ended = {"name": "main", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
     exited = {**ended, "state": {"terminated": {"exitCode": 1}}}
@@ -238,8 +238,8 @@ async def test_a_container_from_the_dead_does_not_spoil_the_status(ground: HandM
 
 
 @pytest.mark.parametrize("name", ["pending", "unreachable", "lost", "ending"])
-async def test_statuses_of_our_own_are_accepted_once(ground: HandMadeNode, name: str) -> None:
-    """Each body is taken by the apiserver, and the pod it leaves needs no second one."""
+async def test_statuses_of_the_engine_are_accepted_and_written_once(ground: HandMadeNode, name: str) -> None:
+    """The stored pod needs no second write."""
     bodies = {
         "pending": lambda pod: pending_because(pod, "NameConflict", "a pod of that name is there", NOW),
         "unreachable": lambda pod: unreachable(pod, NOW),
@@ -253,8 +253,8 @@ async def test_statuses_of_our_own_are_accepted_once(ground: HandMadeNode, name:
     assert bodies[name](stored) is None
 
 
-async def test_a_first_status_ends_the_pending_reason(ground: HandMadeNode) -> None:
-    """The condition of ours is gone from the stored pod, and so is the reason that kubectl printed."""
+async def test_the_first_lower_status_removes_the_pending_reason(ground: HandMadeNode) -> None:
+    """The engine's condition, reason and message are absent from the stored pod."""
     upper = await ground.bound("waited")
     waiting = await ground.written(upper, pending_because(upper, "NameConflict", "m", NOW))
     stored = await ground.written(waiting, upper_status(waiting, await ground.mirrored(waiting), generation=1))
@@ -273,7 +273,7 @@ async def test_a_first_status_ends_the_pending_reason(ground: HandMadeNode) -> N
 async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(
     ground: HandMadeNode, name: str, tolerations: list
 ) -> None:
-    """Seconds taken off in place, new ones before or after the old: the apiserver takes all of it."""
+    """Seconds are removed in place, and new tolerations are added before or after the existing ones."""
     upper = await ground.bound(f"tolerating-{name}", {"tolerations": tolerations})
     wanted = tolerations_for_upper(upper)
     assert wanted is not None
@@ -284,8 +284,8 @@ async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(
     assert tolerations_for_upper(stored) is None
 
 
-async def test_changes_travel_by_their_ways(ground: HandMadeNode) -> None:
-    """An image, a deadline and a toleration; a resize; an ephemeral container: sent, stored, and then no difference."""
+async def test_updates_are_sent_by_their_subresources(ground: HandMadeNode) -> None:
+    """Image, deadline, toleration, resize and ephemeral container are stored and leave no difference."""
     upper = await ground.bound(
         "changing", {"containers": [{"name": "main", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}]}
     )
@@ -312,8 +312,8 @@ async def test_changes_travel_by_their_ways(ground: HandMadeNode) -> None:
         assert change(await ground.lower.patch(path + tail, body, "strategic")) is None
 
 
-async def test_resource_claims_go_down_as_references(ground: HandMadeNode) -> None:
-    """The lower apiserver takes them; the claim itself has to be made there."""
+async def test_resource_claims_are_mirrored_as_references(ground: HandMadeNode) -> None:
+    """The lower apiserver accepts them, but the claim itself has to be created there."""
     claim = {"name": "gpu", "resourceClaimName": "absent"}
     container = {"name": "main", "image": "a", "resources": {"claims": [{"name": "gpu"}]}}
     upper = await ground.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
@@ -322,8 +322,8 @@ async def test_resource_claims_go_down_as_references(ground: HandMadeNode) -> No
     assert made["spec"]["containers"][0]["resources"] == container["resources"]
 
 
-async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: HandMadeNode) -> None:
-    """Under a name of our own, beside the upper scheduler's PodScheduled."""
+async def test_the_lower_schedulers_reason_is_reported(ground: HandMadeNode) -> None:
+    """It has a condition of its own beside the upper scheduler's PodScheduled."""
     upper = await ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
     await ground.lower.create(PODS, lower_pod(upper, ground.place))
     lower = await ground.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
@@ -334,8 +334,8 @@ async def test_why_the_lower_scheduler_finds_no_node_comes_up(ground: HandMadeNo
     assert upper_status(stored, lower, generation=1) is None
 
 
-async def test_no_controller_below_adopts_a_lower_pod(ground: HandMadeNode) -> None:
-    """A ReplicaSet whose selector matches makes a pod of its own and leaves ours alone."""
+async def test_a_lower_controller_does_not_adopt_a_lower_pod(ground: HandMadeNode) -> None:
+    """A ReplicaSet with a matching selector creates its own pod and does not affect the mirrored one."""
     upper = await ground.bound("coveted", labels={"app": "coveted"})
     ours = await ground.mirrored(upper)
     template = {"metadata": {"labels": {"app": "coveted"}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}

@@ -1,4 +1,4 @@
-"""The lower pod: identity, metadata, classes, and what its author is told."""
+"""Tests of the projected lower pod: identity, metadata, classes, and the notes for its author."""
 
 import copy
 import json
@@ -14,21 +14,21 @@ from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import OWNER_NAME, SAFE_TO_EVICT, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 
 
-def test_the_lower_pod_has_the_upper_name_in_the_lower_namespace() -> None:
-    """Name is kept, namespace is the place's."""
+def test_a_lower_pod_has_the_upper_name_in_the_lower_namespace() -> None:
+    """The name is kept, and the namespace is the mapped one."""
     meta = lower_pod(pod(), place(namespace="demo-default"))["metadata"]
     assert (meta["name"], meta["namespace"]) == ("web", "demo-default")
 
 
-def test_the_lower_pod_is_an_object_that_can_be_created() -> None:
-    """It says its own kind, and has a spec and no status, even where the upper pod came out of a list."""
+def test_a_lower_pod_can_be_created() -> None:
+    """It has its kind and a spec, and no status, even if the upper pod comes from a list."""
     made = lower_pod(pod(status={"phase": "Running"}), place())
     assert (made["apiVersion"], made["kind"]) == ("v1", "Pod")
     assert set(made) == {"apiVersion", "kind", "metadata", "spec"}
 
 
-def test_the_lower_pod_is_controlled_by_its_namespace() -> None:
-    """One controller owner, the lower Namespace by UID, so that no lower controller adopts the pod."""
+def test_a_lower_pod_is_controlled_by_its_namespace() -> None:
+    """The lower Namespace is its only owner, so no lower controller adopts the pod."""
     upper = pod(ownerReferences=[{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}])
     owners = lower_pod(upper, place(namespace_uid="the-uid"))["metadata"]["ownerReferences"]
     assert owners == [
@@ -36,8 +36,8 @@ def test_the_lower_pod_is_controlled_by_its_namespace() -> None:
     ]
 
 
-def test_a_forged_mark_is_overwritten() -> None:
-    """Marks that the upper pod's author wrote do not go down; ours do, with the UID."""
+def test_forged_marks_are_overwritten() -> None:
+    """Marks that the upper pod's author wrote are replaced by the engine's, which contain the UID."""
     forged = pod(
         labels={OWNER_LABEL: "someone", "virtual-pod": "no", "app": "web"},
         annotations=dict.fromkeys((OWNER_NAME, UPPER_UID, "tripped-labels", WRITTEN_KEYS, WRITTEN_IMAGES), "forged"),
@@ -53,16 +53,16 @@ def test_a_forged_mark_is_overwritten() -> None:
     }
 
 
-def test_ignored_labels_are_kept_in_an_annotation() -> None:
-    """A label of ignoreLabels is not below, and can be read back from tripped-labels."""
+def test_ignored_labels_are_recorded_in_an_annotation() -> None:
+    """A label of ignoreLabels is not on the lower pod, and can be read from tripped-labels."""
     upper = pod(labels={"b": "2", "a": "1", "app": "web"})
     wanted = mutable_metadata(upper, place(ignore_labels=frozenset({"a", "b"})))
     assert wanted["labels"].keys() == {"app", "virtual-pod", OWNER_LABEL}
     assert wanted["annotations"]["tripped-labels"] == '{"a":"1","b":"2"}'
 
 
-def test_labels_of_the_virtual_nodes_topology_stay_above() -> None:
-    """Admission copies topology labels of the virtual node to the pod; below they would be wrong."""
+def test_topology_labels_of_the_virtual_node_are_not_copied() -> None:
+    """Admission copies them from the virtual node to the upper pod, and they would be wrong in the lower."""
     wanted = mutable_metadata(pod(labels={"topology.kubernetes.io/zone": "z", "topology.x/zone": "kept"}), place())
     assert "topology.kubernetes.io/zone" not in wanted["labels"]
     assert wanted["labels"]["topology.x/zone"] == "kept"
@@ -78,15 +78,15 @@ def test_labels_of_the_virtual_nodes_topology_stay_above() -> None:
         "clusterSelector",
     ],
 )
-def test_an_annotation_about_the_upper_cluster_stays_above(annotation: str) -> None:
-    """What belongs to the upper cluster's own machinery is not an annotation of the lower pod."""
+def test_annotations_about_the_upper_cluster_are_not_copied(annotation: str) -> None:
+    """They belong to components of the upper cluster; other annotations are copied."""
     wanted = mutable_metadata(pod(annotations={annotation: "{}", "note": "kept"}), place())["annotations"]
     assert annotation not in wanted
     assert wanted["note"] == "kept"
 
 
-def test_a_pod_without_labels_or_annotations_is_marked_all_the_same() -> None:
-    """Null and absent maps are no reason to lose the marks."""
+def test_a_pod_without_labels_or_annotations_gets_the_marks() -> None:
+    """Null maps do not prevent the marks."""
     wanted = mutable_metadata(pod(labels=None, annotations=None), place())
     assert wanted["labels"][OWNER_LABEL] == OWNER.mark
     assert wanted["annotations"][OWNER_NAME] == "demo"
@@ -109,42 +109,42 @@ REMADE = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": 
         ([REMADE[0] | {"controller": False}], {}, None, None),
     ],
 )
-def test_a_cluster_autoscaler_below_may_remove_the_node_of_a_pod_that_is_made_again(
+def test_a_recreatable_lower_pod_is_safe_to_evict_for_a_cluster_autoscaler(
     owners: list[dict], volume: dict, said: str | None, expected: str | None
 ) -> None:
-    """As it may where the pod's own controller is: not where data is on the node, or where the pod says otherwise."""
+    """As with its own controller: not with data on the node, and the pod's own annotation has precedence."""
     volumes = {"volumes": [{"name": "v", **volume}]} if volume else {}
     upper = pod(volumes, ownerReferences=owners, annotations={SAFE_TO_EVICT: said} if said else {})
     assert lower_pod(upper, place())["metadata"]["annotations"].get(SAFE_TO_EVICT) == expected
 
 
-def test_metadata_of_the_lower_pod_is_what_drift_is_measured_against() -> None:
-    """The cheap way to the labels and annotations gives the same as the whole projection."""
+def test_mutable_metadata_equals_that_of_the_projection() -> None:
+    """Drift is computed from it, without the cost of the whole projection."""
     upper = pod(labels={"a": "1"}, annotations={"n": "m"})
     assert lower_pod(upper, place())["metadata"].items() >= mutable_metadata(upper, place()).items()
 
 
-def test_a_priority_class_does_not_go_down() -> None:
-    """Neither the class nor what the upper apiserver computed from it: the lower's own pods are never preempted."""
+def test_a_priority_class_is_not_copied() -> None:
+    """Class, priority and preemption policy are dropped, so the lower's own pods are never preempted."""
     upper = pod({"priorityClassName": "gold", "priority": 7, "preemptionPolicy": "Never"})
     assert lower_pod(upper, place())["spec"].keys().isdisjoint({"priorityClassName", "priority", "preemptionPolicy"})
 
 
-def test_a_runtime_class_keeps_its_name() -> None:
-    """A missing one is refused below with a clear word, which is better than another sandbox without asking."""
+def test_a_runtime_class_is_copied() -> None:
+    """A missing class is rejected by the lower with a clear message, which is better than another sandbox."""
     upper = pod({"runtimeClassName": "kata", "overhead": {"cpu": "1"}})
     assert lower_pod(upper, place())["spec"]["runtimeClassName"] == "kata"
     assert "runtimeClassName" not in lower_pod(pod(), place())["spec"]
 
 
-def test_a_scheduler_does_not_go_down() -> None:
-    """An unknown scheduler name would keep the pod Pending without a word."""
+def test_the_scheduler_name_is_not_copied() -> None:
+    """With an unknown scheduler the lower pod would be Pending without a message."""
     upper = pod({"schedulerName": "custom"})
     assert lower_pod(upper, place())["spec"]["schedulerName"] == "default-scheduler"
 
 
-def test_constraints_that_nothing_is_left_of_are_not_below() -> None:
-    """A field whose filtered value is empty is absent, and not as it was above."""
+def test_constraints_that_are_empty_after_filtering_are_absent() -> None:
+    """A field without remaining parts is not in the lower spec."""
     expression = {"key": "type", "operator": "Exists"}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     gone = {
@@ -157,20 +157,20 @@ def test_constraints_that_nothing_is_left_of_are_not_below() -> None:
     assert lower_pod(pod(gone), place(taints=(taint,)))["spec"].keys().isdisjoint(gone)
 
 
-def test_constraints_on_lower_nodes_are_below() -> None:
-    """What is left after filtering is in the spec."""
+def test_constraints_on_lower_nodes_are_copied() -> None:
+    """The lower spec contains what is left after filtering."""
     assert lower_pod(pod({"nodeSelector": {"type": "x", "disk": "ssd"}}), place())["spec"]["nodeSelector"] == {
         "disk": "ssd"
     }
 
 
-def test_a_plain_pod_has_nothing_to_note() -> None:
-    """No event where nothing was left out that somebody could count on."""
+def test_a_plain_pod_has_no_notes() -> None:
+    """No event is needed if nothing relevant was left out."""
     assert notes(pod()) == []
 
 
 def test_a_dropped_priority_class_is_noted_by_name() -> None:
-    """The author learns that the class does nothing in the lower cluster."""
+    """The author learns that the class has no effect in the lower cluster."""
     upper = pod({"priorityClassName": "gold"})
     (note,) = notes(upper)
     assert note.reason == "PriorityClassDropped"
@@ -178,13 +178,13 @@ def test_a_dropped_priority_class_is_noted_by_name() -> None:
 
 
 def test_resource_claims_are_noted() -> None:
-    """Claims go down as references only, so somebody has to make them below."""
+    """Only the references are mirrored, so the claims must be created in the lower."""
     (note,) = notes(pod({"resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]}))
     assert note.reason == "ResourceClaimsNotMirrored"
 
 
-def test_an_unreadable_cluster_selector_is_noted() -> None:
-    """What is wrong with the annotation is said, with what is done instead."""
+def test_an_invalid_cluster_selector_is_noted() -> None:
+    """The message contains the error and what is used instead."""
     (note,) = notes(pod(annotations={"clusterSelector": "{"}))
     assert note.reason == "InvalidClusterSelector"
     assert "clusterSelector" in note.message
@@ -192,7 +192,7 @@ def test_an_unreadable_cluster_selector_is_noted() -> None:
 
 
 def everything() -> dict:
-    """Return a pod in which every rewriting has something to do."""
+    """Return a pod for which every rewriting has something to do."""
     term = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["virtual-kubelet"]}]}
     spread = {
         "topologyKey": "zone",
@@ -219,8 +219,8 @@ def everything() -> dict:
     )
 
 
-def test_projecting_changes_nothing_above() -> None:
-    """The upper pod is the cache's: not one value in it may change."""
+def test_the_projection_does_not_modify_the_upper_pod() -> None:
+    """The upper pod belongs to the cache."""
     upper = everything()
     before = copy.deepcopy(upper)
     lower_pod(upper, place(ignore_labels=frozenset({"a"})))
@@ -228,16 +228,16 @@ def test_projecting_changes_nothing_above() -> None:
     assert upper == before
 
 
-def test_what_is_unchanged_is_shared() -> None:
-    """No copies of containers are made for nothing: ten thousand pods pass through here."""
+def test_unchanged_parts_are_shared_and_not_copied() -> None:
+    """Copies of containers would be expensive with ten thousand pods."""
     upper = pod({"volumes": [{"name": "data", "emptyDir": {}}]})
     spec = lower_pod(upper, place())["spec"]
     assert spec["containers"] is upper["spec"]["containers"]
     assert spec["volumes"] is upper["spec"]["volumes"]
 
 
-def test_projecting_is_a_function() -> None:
-    """The same pod and place give the same bytes: nothing random, no clock, no order of a set."""
+def test_the_projection_is_deterministic() -> None:
+    """The same pod and place yield the same bytes, without randomness, clock or set order."""
     first, second = (json.dumps(lower_pod(everything(), place())) for _ in range(2))
     assert first == second
 
@@ -250,7 +250,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key[0] == "x"), JSON, max_size=4))
-def test_unknown_fields_of_any_form_survive(unknown: dict) -> None:
-    """Whatever stands in fields without a verdict arrives below as it is."""
+def test_unknown_fields_of_any_form_are_copied(unknown: dict) -> None:
+    """Fields without a verdict arrive in the lower pod unchanged."""
     spec = lower_pod(pod(unknown), place())["spec"]
     assert {field: spec[field] for field in unknown} == unknown

@@ -1,4 +1,4 @@
-"""Every field that Kubernetes knows has a verdict, and the projection does what the verdict says."""
+"""Tests that every field known to Kubernetes has a verdict, and that the projection follows it."""
 
 import pytest
 from podkit import place, pod
@@ -40,50 +40,50 @@ PROBES = {
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_every_field_of_the_schema_has_a_verdict(kind: str) -> None:
-    """A field that Kubernetes 1.36 has and the table has not is a gap to close."""
+    """A field of the bundled schema that is missing in the table must be added."""
     assert set(FIELDS[kind]) - set(TABLES[kind]) == set()
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_no_verdict_is_about_a_field_that_never_was(kind: str) -> None:
-    """A name in the table that the schema does not know is a misspelling, or a field that is gone."""
+def test_every_verdict_is_about_a_known_field(kind: str) -> None:
+    """An unknown name in the table is misspelled, or belongs to a removed field."""
     assert set(TABLES[kind]) - set(FIELDS[kind]) == GONE_SINCE[kind]
 
 
-def test_the_schema_is_the_one_of_a_pod() -> None:
-    """The bundled list of fields reaches down to containers, volumes and their sources."""
+def test_the_schema_contains_the_parts_of_a_pod() -> None:
+    """The bundled list of fields includes containers, volumes and their sources."""
     assert FIELDS["PodSpec"]["containers"] == "[]Container"
     assert FIELDS["Volume"]["projected"] == "ProjectedVolumeSource"
     assert len(FIELDS) > 100
 
 
-def test_the_probes_cover_every_kept_field() -> None:
-    """The next test has an example of every field of the spec that is kept."""
+def test_the_examples_cover_every_kept_field() -> None:
+    """The next test needs an example of every kept field of the spec."""
     assert set(PROBES) == with_verdict(SPEC, FieldVerdict.KEEP)
 
 
 @pytest.mark.parametrize("field", sorted(PROBES))
-def test_a_kept_field_goes_down_unchanged(field: str) -> None:
-    """A field with the verdict KEEP is in the lower spec with the very same value."""
+def test_a_kept_field_is_copied_unchanged(field: str) -> None:
+    """A field with the verdict KEEP has the same value in the lower spec."""
     assert lower_pod(pod({field: PROBES[field]}), place())["spec"][field] is PROBES[field]
 
 
 @pytest.mark.parametrize("field", sorted(with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)))
-def test_a_dropped_field_does_not_go_down(field: str) -> None:
+def test_a_dropped_field_is_not_copied(field: str) -> None:
     """A field with the verdict DROP or LATER is not in the lower spec."""
     assert field not in lower_pod(pod({field: "anything"}), place())["spec"]
 
 
 @pytest.mark.parametrize("field", sorted(with_verdict(METADATA, FieldVerdict.DROP)))
-def test_dropped_metadata_does_not_go_down(field: str) -> None:
-    """The apiserver's own bookkeeping, finalizers and deletion marks stay above."""
+def test_dropped_metadata_is_not_copied(field: str) -> None:
+    """Finalizers, deletion marks and fields that the apiserver maintains stay in the upper cluster."""
     given = pod(finalizers=["x/y"])
     given["metadata"].setdefault(field, "anything")
     assert field not in lower_pod(given, place())["metadata"]
 
 
-def test_a_field_that_nobody_knows_yet_goes_down() -> None:
-    """A field of a newer Kubernetes is kept in the spec and in a container; an older apiserver prunes it itself."""
+def test_an_unknown_field_is_copied() -> None:
+    """A field of a newer Kubernetes is kept in spec and containers; an older apiserver prunes it itself."""
     given = pod({"brandNew": {"a": 1}, "containers": [{"name": "main", "image": "i", "newField": [1]}]})
     spec = lower_pod(given, place())["spec"]
     assert spec["brandNew"] == {"a": 1}

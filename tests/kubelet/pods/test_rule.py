@@ -1,4 +1,4 @@
-"""The rule for pods: which of its decisions a pod gets, by what is known above, below, and of the clusters."""
+"""Tests of the pod rule: its decision by the state of the upper pod, the lower pod, and the clusters."""
 
 from datetime import timedelta
 from typing import Any
@@ -40,7 +40,7 @@ DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeco
 
 
 def bound(*lowers: str, more: str = "", **pod: Any) -> World:
-    """Make a world where a pod is bound to the node of lower-a, and could be made there."""
+    """Return a world in which a pod is bound to the node of lower-a, and can be created there."""
     here = world(*lowers, more=more)
     home(here)
     raised(here)
@@ -49,7 +49,7 @@ def bound(*lowers: str, more: str = "", **pod: Any) -> World:
 
 
 def mirrored(here: World, status: Manifest | None = None, **meta: Any) -> World:
-    """Put the pod's lower pod there, as the engine makes it."""
+    """Add the pod's lower pod, as the engine creates it."""
     upper = here.lowers[A].upper_pods.get("default", "web")
     assert upper is not None
     put(here.lowers[A].pods, twin(upper.manifest(), status, **meta))
@@ -57,29 +57,29 @@ def mirrored(here: World, status: Manifest | None = None, **meta: Any) -> World:
 
 
 def verbs(here: World, key: Key = KEY) -> list[str]:
-    """Return what the rule would have done: "create lower-a", "patch upper status"."""
+    """Return the steps of the rule in the form "create lower-a" or "patch upper status"."""
     _, plan = decided(RULE, key, here)
     return [f"{step.verb} {step.ref.cluster or 'upper'} {step.subresource}".rstrip() for step in plan.steps]
 
 
 def reason(here: World, key: Key = KEY) -> str:
-    """Return the reason of the problem that the rule has with a pod, "" for none."""
+    """Return the reason of the rule's problem with a pod, "" for none."""
     problem = decided(RULE, key, here)[1].problem
     return problem.reason if problem else ""
 
 
-# A pod that lives.
+# Running pods.
 
 
-def test_a_pod_that_ended_above_needs_nothing() -> None:
-    """Neither with its lower pod nor without."""
+def test_a_pod_that_ended_in_the_upper_cluster_needs_nothing() -> None:
+    """This holds with and without its lower pod."""
     here = bound(status={"phase": "Succeeded"})
     assert verbs(here) == []
     assert verbs(mirrored(here, RUNNING)) == []
 
 
-def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> None:
-    """Another engine may have heard of the other first: then the one that is known here is the older."""
+def test_the_older_of_two_pods_of_a_name_is_verified_before_one_is_deleted() -> None:
+    """Another engine may have observed the other pod first, in which case the known one is the older."""
     here = bound(uid="second")
     put(here.lowers[A].pods, twin(upper_pod(uid="unheard of"), RUNNING))
     (wanted,) = decided(RULE, KEY, here)[0].wanted
@@ -91,62 +91,62 @@ def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> N
     assert reason(here) == "PredecessorTerminating"
 
 
-def test_an_older_twin_is_not_believed_in_while_lists_are_incomplete() -> None:
-    """What a distrusted cache says may have been somebody else's cluster."""
+def test_an_older_lower_pod_is_not_deleted_while_caches_are_not_synced() -> None:
+    """A stale cache may have the pods of another cluster."""
     here = bound(uid="second")
     put(here.lowers[A].pods, twin(upper_pod(uid="first")))
     here.lowers[A].pods.mark_stale()
     assert verbs(here) == []
 
 
-# Pods that get none.
+# Pods without a lower pod.
 
 
-def test_a_lower_that_left_takes_no_new_pods_and_keeps_its_old_ones() -> None:
-    """What runs there goes on being reflected."""
+def test_a_removed_lower_gets_no_new_pods_and_keeps_its_old_ones() -> None:
+    """The status of its running pods is still mirrored."""
     here = bound()
     reload(here, "name: lower-b")
     assert reason(here) == "NotInTopology"
     assert verbs(mirrored(here, RUNNING)) == ["patch upper status"]
 
 
-def test_nothing_is_decided_about_a_lower_that_nobody_is_connected_to() -> None:
-    """Statuses freeze, deleted pods stay."""
+def test_nothing_is_decided_about_a_lower_without_a_connection() -> None:
+    """Statuses are not updated, and deleted pods are kept."""
     here = bound(**DELETED)
     here.lowers[A].connected = False
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-def test_nothing_is_decided_while_the_upper_pods_are_not_all_known() -> None:
-    """Absence above would be taken for deletion."""
+def test_nothing_is_decided_before_the_upper_pods_are_synced() -> None:
+    """Otherwise a missing upper pod would be mistaken for a deleted one."""
     here = bound()
     here.lowers[A].upper_pods.mark_stale()
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-def test_pods_on_a_node_that_is_not_ours_are_not_touched() -> None:
-    """They belong to a real machine; the rule waits for the Node to become ours."""
+def test_pods_on_a_node_of_another_owner_are_not_changed() -> None:
+    """They belong to a real machine; the rule depends on the key of the Node."""
     here = bound(**DELETED)
     drop(here.upper.nodes, A, "")
     decision, plan = decided(RULE, KEY, here)
     assert (plan.steps, decision.depends_on) == ((), (Key("node", A, "", A),))
 
 
-# A lower that does not answer.
+# Unreachable lowers.
 
 
-def test_nothing_is_made_while_what_is_below_is_not_known() -> None:
-    """Not before the first list, and not after a doubtful one."""
+def test_no_pod_is_created_before_the_lower_pods_are_synced() -> None:
+    """A lower pod of that name may exist already."""
     here = bound()
     here.lowers[A].pods.mark_stale()
     assert verbs(here) == []
 
 
-# A pod of that name in another cluster.
+# Pods of the same name in another lower.
 
 
 def elsewhere(silent: float, status: Manifest | None = None) -> World:
-    """Make a world where a new pod is bound to lower-a, and the old one's lower pod stands in lower-b."""
+    """Return a world in which a new pod is bound to lower-a, and the old pod's lower pod exists in lower-b."""
     here = bound(uid="second")
     old = twin(upper_pod(uid="first"), status, node=B)
     put(here.lowers[B].pods, {**old, "spec": {**old["spec"], "nodeName": "real-node"}})
@@ -154,8 +154,8 @@ def elsewhere(silent: float, status: Manifest | None = None) -> World:
     return here
 
 
-def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
-    """Elsewhere it was told to end with the grace that is written on it, which may be of years."""
+def test_a_predecessor_in_another_lower_gets_a_limited_grace_period() -> None:
+    """Its own grace period may be years, while a new pod waits for its name."""
     here = elsewhere(0.0)
     there, lower = key_of(B, "default", "web"), here.lowers[B]
     put(lower.upper_pods, upper_pod(uid="first", node=B))
@@ -167,13 +167,13 @@ def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
     assert absent.grace == 30
 
 
-# Lowers of which it is not known yet what runs there.
+# Lowers whose pods are not known yet.
 
 
 def unread(since: float | None, owner: str = "", **other: Any) -> World:
-    """Make a world where a pod of such an owner is bound to lower-a, and lower-b has told nothing yet.
+    """Return a world in which a pod of such an owner is bound to lower-a, and the pods of lower-b are unknown.
 
-    It is looked after for so many seconds, None: not yet; `other` are further fields of it.
+    lower-b has been watched for `since` seconds, None for not yet; `other` are further fields of it.
     """
     owners = [{"apiVersion": "x/v1", "kind": owner, "name": "web", "uid": "o", "controller": True}] if owner else []
     here = bound(ownerReferences=owners)
@@ -189,8 +189,8 @@ def unread(since: float | None, owner: str = "", **other: Any) -> World:
     [(owner, since) for owner in ("", "StatefulSet", "SparkApplication") for since in (None, 0.0, 5.0)]
     + [("StatefulSet", 40.0)],
 )
-def test_a_name_that_may_come_again_waits_until_every_lower_has_told(owner: str, since: float | None) -> None:
-    """An older pod of it may run there still; it is looked again soon, but later than a plan waits for."""
+def test_a_reusable_pod_name_waits_until_every_lower_is_synced(owner: str, since: float | None) -> None:
+    """An older pod of the name may still run there; the requeue is soon, but later than a plan waits."""
     here = unread(since, owner)
     decision, plan = decided(RULE, KEY, here)
     assert (plan.steps, decision.problem) == ((), None)
@@ -201,30 +201,30 @@ def test_a_name_that_may_come_again_waits_until_every_lower_has_told(owner: str,
 
 
 @pytest.mark.parametrize("owner", ["ReplicaSet", "Job", "ReplicationController"])
-def test_a_name_that_comes_only_once_waits_for_nobody(owner: str) -> None:
-    """No bad lower delays the many."""
+def test_a_unique_pod_name_does_not_wait_for_other_lowers(owner: str) -> None:
+    """Names of these controllers' pods are never reused, so one bad lower does not delay them."""
     assert "create lower-a" in verbs(unread(0.0, owner))
 
 
-@pytest.mark.parametrize("silent", [0.0, 41.0], ids=["it answers", "it does not"])
-def test_a_lower_that_does_not_tell_in_time_is_not_waited_for(silent: float) -> None:
-    """Also where it answers: pods that we may not list there would else hold up every other lower for ever."""
+@pytest.mark.parametrize("silent", [0.0, 41.0], ids=["reachable", "unreachable"])
+def test_a_lower_that_is_not_synced_in_time_is_not_waited_for(silent: float) -> None:
+    """A reachable lower whose pods may not be listed would otherwise block all other lowers indefinitely."""
     assert "create lower-a" in verbs(unread(40.1, "StatefulSet", unreachable_seconds=silent))
 
 
 @pytest.mark.parametrize("owner", ["", "SparkApplication"])
-def test_only_a_stateful_set_waits_long_for_a_lower_that_does_not_tell(owner: str) -> None:
-    """It promises that no two pods of a name run; nobody promises it of others, and no bad lower delays them."""
+def test_only_stateful_set_pods_wait_long_for_an_unsynced_lower(owner: str) -> None:
+    """Only a StatefulSet promises unique pods, so one bad lower does not delay other owners."""
     assert "create lower-a" in verbs(unread(5.1, owner, unreachable_seconds=5.1))
 
 
-def test_a_lower_that_nobody_can_ask_is_not_waited_for() -> None:
-    """It was left behind, and nobody knows how to reach it."""
+def test_a_disconnected_removed_lower_is_not_waited_for() -> None:
+    """Its connection is not known any more."""
     assert "create lower-a" in verbs(unread(0.0, connected=False, in_topology=False))
 
 
-def test_a_lower_that_is_yet_to_be_opened_is_waited_for() -> None:
-    """They are opened one after the other; one that never is holds up none but those that were opened just before."""
+def test_a_lower_that_is_not_opened_yet_is_waited_for_with_a_limit() -> None:
+    """Lowers are opened in turn; one that never opens delays only pods of lowers that were opened just before."""
     here = unread(None, "StatefulSet")
     del here.lowers[B]
     assert "create lower-a" not in verbs(here)
@@ -233,26 +233,26 @@ def test_a_lower_that_is_yet_to_be_opened_is_waited_for() -> None:
         assert ("create lower-a" in verbs(here)) is is_made
 
 
-def test_what_a_lower_told_before_counts_while_it_is_read_anew() -> None:
-    """A predecessor that is known is waited for, however long that takes."""
+def test_the_known_pods_of_a_lower_count_while_it_is_listed_again() -> None:
+    """A known predecessor is waited for, however long that takes."""
     here = elsewhere(0.0)
     here.lowers[B].pods.mark_stale()
     here.lowers[B].since = here.now - timedelta(hours=1)
     assert decided(RULE, KEY, here)[0].depends_on == (key_of(B, "default", "web"),)
 
 
-# A pod that is deleted.
+# Deleted pods.
 
 
-def test_a_deleted_pod_ends_below_first() -> None:
-    """With the time that the upper one has left."""
+def test_the_lower_pod_of_a_deleted_pod_is_deleted_first() -> None:
+    """It gets the grace period that the upper pod has left."""
     here = mirrored(bound(**DELETED))
     (wanted,) = decided(RULE, KEY, here)[0].wanted
     assert wanted == Absent(BELOW, "below-Pod-web", "the upper pod was deleted", 30)
 
 
-def test_what_a_list_lacks_is_read_before_the_upper_pod_goes() -> None:
-    """A name that is merely not here may have been missed."""
+def test_a_missing_lower_pod_is_verified_before_the_upper_pod_is_removed() -> None:
+    """A name that is only missing from the cache may exist in the cluster."""
     here = mirrored(bound(**DELETED))
     lose(here.lowers[A].pods, "web")
     (wanted,) = decided(RULE, KEY, here)[0].wanted
@@ -260,9 +260,9 @@ def test_what_a_list_lacks_is_read_before_the_upper_pod_goes() -> None:
     assert (wanted.ref, wanted.uid) == (BELOW, "Pod-web")
 
 
-@pytest.mark.parametrize("stands", [True, False], ids=["stands", "went"])
-def test_what_is_known_of_an_older_lower_pod_says_nothing_of_this_one(stands: bool) -> None:  # noqa: FBT001 - a parameter
-    """Another engine may have made this one's meanwhile: it is read before the upper pod goes."""
+@pytest.mark.parametrize("stands", [True, False], ids=["existing", "deleted"])
+def test_a_missing_lower_pod_is_verified_even_if_an_older_one_was_known(stands: bool) -> None:  # noqa: FBT001 - a parameter
+    """Another engine may have created this pod's lower pod, so it is read before the upper pod is removed."""
     here = bound(uid="second", **DELETED)
     put(here.lowers[A].pods, twin(upper_pod(uid="first")))
     if not stands:
@@ -272,8 +272,8 @@ def test_what_is_known_of_an_older_lower_pod_says_nothing_of_this_one(stands: bo
     assert (wanted.ref, wanted.uid) == (BELOW, "second")
 
 
-def test_a_deleted_pod_does_not_wait_for_a_stranger_or_for_an_older_pod() -> None:
-    """A stranger is left alone; the older pod's lower pod ends too."""
+def test_a_deleted_pod_does_not_wait_for_other_pods_of_its_name() -> None:
+    """A pod of another owner is not changed, and the lower pod of an older pod is deleted too."""
     here = bound(uid="second", **DELETED)
     old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
     here.lowers[A].upper_pods.mark_deleted("default", "web", "first")
@@ -284,30 +284,30 @@ def test_a_deleted_pod_does_not_wait_for_a_stranger_or_for_an_older_pod() -> Non
     assert verbs(here) == ["delete upper"]
 
 
-# A pod that is gone above.
+# Removed upper pods.
 
 
 def gone(status: Manifest | None = None, below: Manifest | None = None) -> World:
-    """Make a world where a mirrored pod was seen to go above."""
+    """Return a world in which the deletion of a mirrored upper pod was observed."""
     here = mirrored(bound(status=status), **(below or {}))
     drop(here.lowers[A].upper_pods, "web")
     return here
 
 
-def test_what_is_ending_already_is_left_to_end() -> None:
-    """A second deletion would say nothing new."""
+def test_a_terminating_lower_pod_is_not_deleted_again() -> None:
+    """A second deletion would change nothing."""
     assert decided(RULE, KEY, gone(below=DELETED))[0] == Decision()
 
 
-def test_what_a_write_found_missing_above_is_not_ended_here() -> None:
-    """The store may have been restored; when the watch tells of the deletion, it is."""
+def test_a_lower_pod_is_kept_if_only_a_write_found_its_upper_pod_missing() -> None:
+    """The store may have been restored; the lower pod is deleted when the watch reports the deletion."""
     here = mirrored(bound())
     here.lowers[A].upper_pods.confirm_absent("default", "web")
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-def test_the_lower_pod_of_another_pod_than_the_one_that_went_is_not_ended_here() -> None:
-    """The names are the same, the UIDs are not."""
+def test_a_lower_pod_of_a_different_upper_uid_is_not_deleted() -> None:
+    """It has the name of the deleted pod, but belongs to another one."""
     here = gone()
     changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"]["annotations"].update(_other_uid()))
     assert decided(RULE, KEY, here)[0] == Decision()
@@ -317,11 +317,11 @@ def _other_uid() -> dict[str, str]:
     return {"tensile-kube.io/upper-uid": "another"}
 
 
-# What the rule hears of.
+# Watches and keys.
 
 
-def test_every_pod_of_either_side_has_a_key() -> None:
-    """One for both sides of a pod."""
+def test_every_pod_of_either_side_has_one_key() -> None:
+    """Both sides of a pod have the same key."""
     here = mirrored(bound())
     put(here.lowers[A].pods, twin(upper_pod("orphan")))
     put(here.lowers[A].upper_pods, upper_pod("new"))
@@ -329,8 +329,8 @@ def test_every_pod_of_either_side_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_pods_have_no_keys_while_those_below_are_being_listed() -> None:
-    """Thousands would be looked at for nothing, and before those that matter; a lower that is away has them told so."""
+def test_pods_have_no_keys_before_the_lower_pods_are_synced() -> None:
+    """Thousands of useless syncs would delay others; an unreachable lower has keys, to mark its pods."""
     here = mirrored(bound())
     here.lowers[A].pods.mark_stale()
     assert list(RULE.keys(here, A)) == []
@@ -352,8 +352,8 @@ OTHERWISE: dict[str, Manifest] = {
 
 
 @pytest.mark.parametrize("other", OTHERWISE.values(), ids=OTHERWISE.keys())
-def test_a_status_that_is_an_old_one_comes_first(other: Manifest) -> None:
-    """When the engine starts among thousands that are in step, people wait for the few that are not."""
+def test_pods_with_an_outdated_status_are_listed_first(other: Manifest) -> None:
+    """After an engine's start users wait for those few, and not for the thousands that are in sync."""
     here = bound()
     for name in ("a", "b", "c"):
         above = put(here.lowers[A].upper_pods, upper_pod(name, status=RUNNING)).manifest()
@@ -362,8 +362,8 @@ def test_a_status_that_is_an_old_one_comes_first(other: Manifest) -> None:
     assert [key.name for key in RULE.keys(here, A)] == ["b", "a", "c"]
 
 
-def test_changes_on_either_side_concern_the_pods_key() -> None:
-    """By the upper namespace and name."""
+def test_changes_on_either_side_enqueue_the_pods_key() -> None:
+    """The key has the upper namespace and name."""
     here = mirrored(bound())
     routes = {route.cache: route.keys for route in RULE.watches()}
     upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
@@ -372,8 +372,8 @@ def test_changes_on_either_side_concern_the_pods_key() -> None:
     assert list(routes["pods"](here, A, Delta(lower, None))) == [KEY]
 
 
-def test_a_stranger_matters_where_it_takes_or_leaves_a_name() -> None:
-    """Its changes matter to nobody, and its coming only where a pod of that name is bound."""
+def test_a_pod_of_another_owner_enqueues_only_when_it_uses_or_frees_a_bound_name() -> None:
+    """Its changes do not matter, and neither does a name without a bound upper pod."""
     here = bound()
     keys = {route.cache: route.keys for route in RULE.watches()}["foreign_pods"]
     web, other = (put(here.lowers[A].foreign_pods, upper_pod(name, uid="theirs")) for name in ("web", "other"))
@@ -383,11 +383,11 @@ def test_a_stranger_matters_where_it_takes_or_leaves_a_name() -> None:
     assert list(keys(here, A, Delta(None, other))) == []
 
 
-# What was seen of an upper pod counts, whatever has become of its namespace or of the topology since.
+# Observed deletions count, whatever changed in the namespace or the topology since.
 
 
-def test_a_pod_that_was_seen_deleted_ends_below_though_its_namespace_is_gone_too() -> None:
-    """The lower cluster may have been away when it was deleted; its namespace there need not be ours."""
+def test_a_lower_pod_is_deleted_after_its_upper_pod_and_upper_namespace() -> None:
+    """The lower may have been unreachable at the deletion, and its namespace need not belong to this topology."""
     here = mirrored(bound(status=RUNNING), RUNNING)
     here.lowers[A].upper_namespaces = here.upper.namespaces
     drop(here.upper.namespaces, "default", "")
@@ -397,30 +397,30 @@ def test_a_pod_that_was_seen_deleted_ends_below_though_its_namespace_is_gone_too
 
 
 def kept_out(status: Manifest, **meta: Any) -> World:
-    """Make a world where a pod that is not mirrored any more, and whose status says so, is being deleted."""
+    """Return a world in which a pod whose status reports its exclusion is being deleted."""
     said = {"type": "tensile-kube.io/Mirrored", "status": "False", "reason": "NamespaceExcluded"}
     told = {**status, "conditions": [said]}
     return bound(more="excludeNamespaces: [default]", status=told, **DELETED, **meta)
 
 
-def test_a_pod_that_never_ran_and_is_kept_out_goes_before_its_lower_ever_answers() -> None:
-    """Nothing of it can be below; what may be there of one that ran is not known yet."""
+def test_an_excluded_pod_that_never_ran_is_removed_before_its_lower_answers() -> None:
+    """It cannot have a lower pod, while a pod that ran may have one."""
     for status, done in (({"phase": "Pending"}, ["delete upper"]), (RUNNING, [])):
         here = kept_out(status)
         here.lowers[A].mapping_known = False
         assert verbs(here) == done
 
 
-def test_a_pod_that_ran_before_it_was_excluded_goes_after_its_lower_pod() -> None:
-    """What its status says since proves nothing: a lower that does not answer may still run it."""
+def test_an_excluded_pod_that_ran_is_removed_after_its_lower_pod_is_verified_absent() -> None:
+    """Its present status proves nothing, because an unreachable lower may still run it."""
     here = kept_out(RUNNING)
     here.lowers[A].pods.synced = False
     (asked,) = decided(RULE, KEY, here)[0].wanted
     assert isinstance(asked, VerifyAbsent)
 
 
-def test_a_pod_that_ran_is_not_told_to_be_excluded_while_its_lower_pod_may_run() -> None:
-    """It is reported as not ready like the others of that lower; once its lower pods are listed, it is excluded."""
+def test_a_pod_that_ran_is_not_marked_excluded_while_its_lower_pod_may_run() -> None:
+    """It is marked unready like other pods of that lower, and excluded once the lower pods are synced."""
     here = bound(more="excludeNamespaces: [default]", status=RUNNING)
     here.lowers[A].pods.synced = False
     here.lowers[A].unreachable_seconds = 100
@@ -430,11 +430,11 @@ def test_a_pod_that_ran_is_not_told_to_be_excluded_while_its_lower_pod_may_run()
     assert reason(here) == "NamespaceExcluded"
 
 
-# A lower namespace that loses its marks, with `mapping: prefix`.
+# Lower namespaces that lose their marks, with `mapping: prefix`.
 
 
 def astray(*, marked_space: bool) -> World:
-    """Make a world where a pod runs in the namespace demo-default of lower-a, which has our marks or not."""
+    """Return a world in which a pod runs in namespace demo-default of lower-a, with or without the owner's marks."""
     here = world("name: lower-a, namespaces: {mapping: prefix}")
     put(here.upper.namespaces, space("default"))
     raised(here)
@@ -447,19 +447,19 @@ def astray(*, marked_space: bool) -> World:
 
 
 def own_space() -> Manifest:
-    """Make the lower namespace as the engine makes it."""
+    """Return the lower namespace as the engine creates it."""
     made = marked(space("demo-default", uid="ns"), "Namespace-default")
     made["metadata"]["annotations"][UPPER_NAMESPACE] = "default"
     return written(made)
 
 
 def woken(here: World, cache: str, delta: Delta) -> list[Key]:
-    """Return the keys that a change in a cache concerns."""
+    """Return the keys that a change in a cache enqueues."""
     return [key for watch in RULE.watches() if watch.cache == cache for key in watch.keys(here, A, delta)]
 
 
-def test_a_namespace_that_gets_its_marks_back_concerns_its_pods() -> None:
-    """They waited for nothing else; a new namespace concerns none, since its pods wait for it."""
+def test_a_namespace_that_regains_its_marks_enqueues_its_pods() -> None:
+    """They wait for nothing else; a new namespace enqueues none, because pods depend on its key."""
     here = astray(marked_space=False)
     before = here.lowers[A].namespaces.get("", "demo-default")
     after = put(here.lowers[A].namespaces, own_space())
@@ -467,16 +467,16 @@ def test_a_namespace_that_gets_its_marks_back_concerns_its_pods() -> None:
     assert woken(here, "namespaces", Delta(None, after)) == []
 
 
-def test_a_lower_pod_concerns_its_upper_pod_whatever_marks_its_namespace_has() -> None:
-    """It may be deleted there as its status advises, or end."""
+def test_a_lower_pod_in_an_unmarked_namespace_enqueues_its_upper_pod() -> None:
+    """It may be deleted there, as the status of its upper pod advises, or end."""
     here = astray(marked_space=False)
     below = here.lowers[A].pods.get("demo-default", "web")
     drop(here.lowers[A].pods, "web", "demo-default")
     assert woken(here, "pods", Delta(below, None)) == [KEY]
 
 
-def test_an_image_travels_though_the_upper_pod_cannot_be_given_tolerations() -> None:
-    """A policy of the upper cluster may refuse that patch for good."""
+def test_an_image_is_updated_even_if_the_tolerations_cannot_be_patched() -> None:
+    """A policy of the upper cluster may reject that patch permanently, so the steps are independent."""
     here = bound(status=RUNNING, spec={"containers": [{"name": "main", "image": "app:2"}]})
     put(here.lowers[A].pods, twin(upper_pod(status=RUNNING), RUNNING))
     steps = decided(RULE, KEY, here)[1].steps

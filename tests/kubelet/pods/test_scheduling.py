@@ -1,4 +1,4 @@
-"""Scheduling constraints below: what is about the upper cluster goes, what is about lower nodes stays."""
+"""Tests of the lower pod's scheduling constraints: those on lower nodes are kept, those on the upper removed."""
 
 import json
 from typing import Any
@@ -16,29 +16,29 @@ VIRTUAL = {"key": "type", "operator": "In", "values": ["virtual-kubelet"]}
 
 
 def fields(spec: dict, selector: Any = None, **given: Any) -> dict:
-    """Return the scheduling fields of a pod with the spec, and what the webhook moved into the annotation."""
+    """Return the scheduling fields of a pod with this spec, and with this annotation written by the webhook."""
     moved = {} if selector is None else {"annotations": {"clusterSelector": json.dumps(selector)}}
     return scheduling_fields(pod(spec, **moved), place(**given))
 
 
 def required(*terms: dict) -> dict:
-    """Make a spec with required node affinity: one of the terms has to hold."""
+    """Return a spec with required node affinity, of which one term must match."""
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}}
 
 
 def preferred(*terms: tuple[int, dict]) -> dict:
-    """Make a spec with preferred node affinity, of weights and terms."""
+    """Return a spec with preferred node affinity, from weights and terms."""
     wishes = [{"weight": weight, "preference": term} for weight, term in terms]
     return {"affinity": {"nodeAffinity": {PREFERRED: wishes}}}
 
 
 def expressions(*found: dict) -> dict:
-    """Make a node selector term of expressions."""
+    """Return a node selector term with these expressions."""
     return {"matchExpressions": list(found)}
 
 
 def named(operator: str, *names: str, key: str = HOSTNAME) -> dict:
-    """Make a requirement on the names of nodes."""
+    """Return a requirement on the names of nodes."""
     return {"key": key, "operator": operator, "values": list(names)}
 
 
@@ -46,11 +46,11 @@ ON_WORKER = named("In", "worker-1", key="metadata.name")
 BY_HOST = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "db"}}}
 STAYS = {
     "nothing": {},
-    "a key of no list": {"nodeSelector": {"clusterID": "a", "tier": "gold"}},
+    "an unknown key": {"nodeSelector": {"clusterID": "a", "tier": "gold"}},
     "a lower node's name": {"nodeSelector": {HOSTNAME: "worker-1"}},
     "a requirement on a lower node": required({"matchFields": [ON_WORKER]}),
     "another key with a virtual node's name": required(expressions(named("In", "vk-a", key="team"))),
-    "an empty term, which matches no node": required({}, expressions(DISK)),
+    "an empty term that matches no node": required({}, expressions(DISK)),
     "spread over lower nodes": {"topologySpreadConstraints": [{"topologyKey": HOSTNAME, "maxSkew": 1}]},
     "pod affinity by a domain of lower nodes": {
         "affinity": {
@@ -62,8 +62,8 @@ STAYS = {
 
 
 @pytest.mark.parametrize("spec", STAYS.values(), ids=STAYS)
-def test_what_is_about_lower_nodes_stays(spec: dict) -> None:
-    """Without word that a key or a name exists above only, it is asked for below, and nothing is added."""
+def test_constraints_on_lower_nodes_are_kept(spec: dict) -> None:
+    """Nothing is added, and a key or name is kept unless it is known to exist only in the upper cluster."""
     assert fields(spec) == spec
 
 
@@ -85,18 +85,18 @@ LEFT: dict[str, tuple[dict, dict, dict]] = {
     ),
     "another virtual node's name": (required(expressions(named("In", "vk-b", "x"))), B, {}),
     "virtual nodes to avoid": (required(expressions(named("NotIn", "vk-b"))), B, {}),
-    "nodes to avoid, of which one may exist below": (
+    "nodes to avoid, of which one may be a lower node": (
         required(expressions(named("NotIn", "vk-a", "vk-b", "worker-1"))),
         B,
         required(expressions(named("NotIn", "worker-1"))),
     ),
-    "an upper key, whatever is asked of it": (
+    "an upper key with any operator": (
         required(expressions({"key": "clusterID", "operator": "NotIn", "values": ["b"]})),
         {"ignore_selector_keys": frozenset({"clusterID"})},
         {},
     ),
-    "one of several terms that holds always": (required(expressions(VIRTUAL), expressions(DISK)), {}, {}),
-    "what a term asks beside it": (
+    "one of several terms that always matches": (required(expressions(VIRTUAL), expressions(DISK)), {}, {}),
+    "the rest of a term": (
         required({"matchExpressions": [VIRTUAL], "matchFields": [ON_WORKER]}),
         {},
         required({"matchFields": [ON_WORKER]}),
@@ -110,8 +110,8 @@ LEFT: dict[str, tuple[dict, dict, dict]] = {
 
 
 @pytest.mark.parametrize(("spec", "given", "left"), LEFT.values(), ids=LEFT)
-def test_what_is_about_the_upper_cluster_goes(spec: dict, given: dict, left: dict) -> None:
-    """One by one, and an emptied list with its field."""
+def test_constraints_on_the_upper_cluster_are_removed(spec: dict, given: dict, left: dict) -> None:
+    """They are removed one by one, and an emptied list is removed with its field."""
     assert fields(spec, **given) == left
 
 
@@ -124,8 +124,8 @@ def test_what_is_about_the_upper_cluster_goes(spec: dict, given: dict, left: dic
         ("tier", {"node_label_keys": frozenset({"tier"})}),
     ],
 )
-def test_labels_that_only_virtual_nodes_have_are_not_asked_for(key: str, given: dict) -> None:
-    """In a node selector, an expression, a preference, a spread and an affinity term, such a key goes."""
+def test_keys_that_only_virtual_nodes_have_are_removed_from_all_constraints(key: str, given: dict) -> None:
+    """This includes node selectors, expressions, preferences, topology spread and pod affinity terms."""
     expression = {"key": key, "operator": "Exists"}
     spec = {
         "nodeSelector": {key: "x", "disk": "ssd"},
@@ -142,8 +142,8 @@ def test_labels_that_only_virtual_nodes_have_are_not_asked_for(key: str, given: 
     assert fields(spec, **given) == {"nodeSelector": {"disk": "ssd"}, **required(expressions(DISK))}
 
 
-def test_a_domain_of_virtual_nodes_alone_is_none_below() -> None:
-    """By whomever they were labelled; what is asked of nodes by such a label is another matter, and stays asked."""
+def test_topology_domains_of_virtual_nodes_only_are_removed() -> None:
+    """Spread and pod affinity by such a label are removed, whoever set it; a node selector on it is kept."""
     spread = [{"topologyKey": "region", "maxSkew": 1}, {"topologyKey": HOSTNAME, "maxSkew": 1}]
     term = {"topologyKey": "region"}
     spec = {
@@ -158,8 +158,8 @@ def test_a_domain_of_virtual_nodes_alone_is_none_below() -> None:
     assert found == {"nodeSelector": {"region": "east"}, "topologySpreadConstraints": spread[1:]}
 
 
-def test_namespaces_of_affinity_terms_are_those_below() -> None:
-    """A term that looks for pods in other namespaces has to name the lower ones."""
+def test_namespaces_of_affinity_terms_are_mapped() -> None:
+    """A term that lists namespaces must name the lower ones."""
     spec = {
         "affinity": {
             "podAffinity": {REQUIRED: [{"topologyKey": "zone", "namespaces": ["a", "b"]}]},
@@ -175,8 +175,8 @@ def test_namespaces_of_affinity_terms_are_those_below() -> None:
     ]
 
 
-def test_a_selector_of_namespaces_that_names_them_names_those_below() -> None:
-    """Each namespace has its name as a label; what else selects them stays as it is."""
+def test_namespace_names_in_a_namespace_selector_are_mapped() -> None:
+    """Each namespace has its name as a label; other parts of the selector are kept."""
     name, team = "kubernetes.io/metadata.name", {"key": "team", "operator": "In", "values": ["a"]}
     named = [{"key": name, "operator": "NotIn", "values": ["a", "b"]}, {"key": name, "operator": "Exists"}, team]
     below = [{"key": name, "operator": "NotIn", "values": ["demo-a", "demo-b"]}, *named[1:]]
@@ -207,20 +207,20 @@ LABELLED = {"matchLabels": {"app": "x"}}
         ({"labelSelector": None}, {"labelSelector": None}),
         ({}, {}),
     ],
-    ids=["others stay", "labels stay", "an empty selector stays", "nothing merged", "null", "no selector"],
+    ids=["other expressions", "labels", "an empty selector", "nothing merged", "null", "no selector"],
 )
-def test_expressions_that_the_apiserver_merged_go(field: str, given: dict, left: dict) -> None:
-    """The keys stay and the expressions made of them go, or the lower apiserver refuses both together.
+def test_expressions_that_the_apiserver_merged_are_removed(field: str, given: dict, left: dict) -> None:
+    """The keys are kept without their expressions, because the lower apiserver rejects both together.
 
-    An empty selector is not a missing one: it matches every pod, as the user's did; and none is made up.
+    An empty selector is kept, because it matches every pod as the user's did, and a missing one is not added.
     """
     term, wanted = ({"topologyKey": "zone", field: ["hash"], **selector} for selector in (given, left))
     found = fields({"topologySpreadConstraints": [term], "affinity": {"podAffinity": {REQUIRED: [term]}}})
     assert found == {"topologySpreadConstraints": [wanted], "affinity": {"podAffinity": {REQUIRED: [wanted]}}}
 
 
-def test_unknown_fields_of_constraints_stay() -> None:
-    """What a newer Kubernetes adds to affinities and terms goes down with them."""
+def test_unknown_fields_of_constraints_are_kept() -> None:
+    """New fields of a later Kubernetes in affinities and terms are copied."""
     new = {"brandNew": 1}
     terms = {"nodeSelectorTerms": [{**expressions(DISK), **new}], **new}
     term = {"topologyKey": "zone", **new}
@@ -246,25 +246,25 @@ BY_ALL = {"nodeSelector": {"gpu": "a100"}, **ON_DISK, "tolerations": [{"key": "g
 LIKES_DISK = preferred((1, expressions(DISK)))["affinity"]["nodeAffinity"]
 NEEDS_LEFT = required(expressions(named("In", "x", key="left")))["affinity"]["nodeAffinity"]
 MOVED: dict[str, tuple[dict, Any, dict]] = {
-    "all of it stands in for the spec's": ({"nodeSelector": {"clusterID": "c1"}, "tolerations": []}, BY_ALL, BY_ALL),
-    "it is filtered as well": ({}, {"nodeSelector": {HOSTNAME: "vk-a"}, **required(expressions(VIRTUAL))}, {}),
-    "preferences and pod affinity stay where they were left": (
+    "it replaces the spec's constraints": ({"nodeSelector": {"clusterID": "c1"}, "tolerations": []}, BY_ALL, BY_ALL),
+    "it is filtered too": ({}, {"nodeSelector": {HOSTNAME: "vk-a"}, **required(expressions(VIRTUAL))}, {}),
+    "preferences and pod affinity of the spec are kept": (
         {"affinity": {"nodeAffinity": {**NEEDS_LEFT, **LIKES_DISK}, **PODS}},
         ON_DISK,
         {"affinity": {"nodeAffinity": {**ON_DISK["affinity"]["nodeAffinity"], **LIKES_DISK}, **PODS}},
     ),
-    "a spec without affinity takes it whole": (
+    "a spec without affinity uses all of it": (
         {},
         {"affinity": {"nodeAffinity": LIKES_DISK, **PODS}},
         {"affinity": {"nodeAffinity": LIKES_DISK, **PODS}},
     ),
-    "node affinity was taken away altogether": (
+    "the spec has no node affinity left": (
         {"affinity": PODS},
         ON_DISK,
         {"affinity": {**PODS, **ON_DISK["affinity"]}},
     ),
-    "it is empty: nothing was asked of lower nodes": ({"nodeSelector": {"zone": "upper"}, **ON_DISK}, {}, {}),
-    "it cannot be read: the spec is in force": (
+    "an empty one: no constraint on lower nodes": ({"nodeSelector": {"zone": "upper"}, **ON_DISK}, {}, {}),
+    "an invalid one: the spec is used": (
         {"nodeSelector": {"disk": "ssd"}},
         {"nodeSelector": ["disk"]},
         {"nodeSelector": {"disk": "ssd"}},
@@ -273,21 +273,21 @@ MOVED: dict[str, tuple[dict, Any, dict]] = {
 
 
 @pytest.mark.parametrize(("spec", "moved", "found"), MOVED.values(), ids=MOVED)
-def test_what_the_webhook_moved_is_restored(spec: dict, moved: Any, found: dict) -> None:
-    """Selector, affinity and tolerations of the annotation stand in for the spec's; better the pod's own than none."""
+def test_constraints_that_the_webhook_moved_are_restored(spec: dict, moved: Any, found: dict) -> None:
+    """Selector, affinity and tolerations of a valid annotation replace the spec's; otherwise the spec's are used."""
     assert fields(spec, moved, ignore_selector_keys=frozenset({"clusterID"})) == found
 
 
-def test_tolerations_added_after_the_webhook_go_down() -> None:
-    """A bound pod may gain tolerations and change their seconds; those are in the spec and not in the annotation."""
+def test_tolerations_added_after_the_webhook_are_copied() -> None:
+    """A bound pod may get more tolerations and other seconds, which are in the spec and not in the annotation."""
     moved = {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}]}
     changed = {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 90}
     added = {"key": "b", "operator": "Exists"}
     assert fields({"tolerations": [added, changed]}, moved)["tolerations"] == [changed, added]
 
 
-def test_tolerations_of_the_virtual_nodes_taints_stay_above() -> None:
-    """They say that a pod may leave the upper cluster, which it has done."""
+def test_tolerations_of_the_virtual_nodes_taints_are_removed() -> None:
+    """They only permit the pod to run on a virtual node, where it already is."""
     taint = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
     spec = {"tolerations": [{"key": taint["key"], "operator": "Exists"}, {"key": "gpu", "operator": "Exists"}]}
     assert fields(spec, taints=(taint,))["tolerations"] == [{"key": "gpu", "operator": "Exists"}]

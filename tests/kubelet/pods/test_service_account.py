@@ -1,4 +1,4 @@
-"""Service accounts of lower pods, and the token volume that admission adds above."""
+"""Tests of the service accounts of lower pods, and of the token volume that upper admission adds."""
 
 import pytest
 from podkit import place, pod
@@ -27,42 +27,42 @@ def with_token() -> dict:
     )
 
 
-def test_without_identity_a_pod_runs_as_the_default_account_without_token() -> None:
-    """Both names of the field say default, and nothing mounts a token."""
+def test_without_identity_a_pod_uses_the_default_account_without_a_token() -> None:
+    """Both fields of the account's name are `default`, and no token is mounted automatically."""
     spec = lower_pod(with_token(), place())["spec"]
     assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("default", "default")
     assert spec["automountServiceAccountToken"] is False
 
 
-def test_without_identity_the_token_volume_and_its_mounts_go() -> None:
-    """A mount whose volume is gone is refused, so both go, in containers and init containers; others stay."""
+def test_without_identity_the_token_volume_and_its_mounts_are_removed() -> None:
+    """A mount without its volume is rejected, so all containers lose it; other mounts are kept."""
     spec = lower_pod(with_token(), place())["spec"]
     assert spec["volumes"] == [DATA]
     assert spec["containers"] == [{"name": "main", "volumeMounts": [DATA_MOUNT]}, {"name": "plain"}]
     assert spec["initContainers"] == [{"name": "init"}]
 
 
-def test_mounts_go_from_ephemeral_containers_too() -> None:
-    """An ephemeral container added by kubectl debug has the mount as well."""
+def test_token_mounts_are_removed_from_ephemeral_containers_too() -> None:
+    """A container that kubectl debug adds has the mount as well."""
     spec = {"volumes": [TOKEN], "ephemeralContainers": [{"name": "debug", "volumeMounts": [TOKEN_MOUNT]}]}
     assert without_token(spec) == {"volumes": [], "ephemeralContainers": [{"name": "debug"}]}
 
 
-def test_a_spec_without_token_needs_no_change() -> None:
-    """Nothing to take away gives nothing to overwrite."""
+def test_a_spec_without_a_token_needs_no_change() -> None:
+    """No field is overwritten if nothing has to be removed."""
     assert without_token({"volumes": [DATA], "containers": [{"name": "main"}]}) == {}
     assert without_token({}) == {}
 
 
 def test_without_identity_a_users_volume_loses_its_tokens() -> None:
-    """The lower kubelet would put tokens of the account default there; the rest of the volume stays."""
+    """The lower kubelet would project tokens of the lower's default account; the rest of the volume is kept."""
     own = {"name": "own", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}, {"secret": {"name": "s"}}]}}
     spec = lower_pod(pod({"volumes": [own]}), place())["spec"]
     assert spec["volumes"] == [{"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}]
 
 
 def test_without_identity_a_users_volume_loses_its_certificates() -> None:
-    """They say who the pod is as tokens do: the account default of the lower cluster."""
+    """Certificates identify the pod as tokens do; with the identity `lower` or `upper` they are kept."""
     certificate = {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}}
     own = {"name": "own", "projected": {"sources": [certificate, {"secret": {"name": "s"}}]}}
     assert lower_pod(pod({"volumes": [own]}), place())["spec"]["volumes"] == [
@@ -72,8 +72,8 @@ def test_without_identity_a_users_volume_loses_its_certificates() -> None:
         assert lower_pod(pod({"volumes": [own]}), place(identity=identity))["spec"]["volumes"] == [own]
 
 
-def test_with_the_lowers_identity_account_volume_and_mounts_stay() -> None:
-    """The account's name, the token volume and its mounts go down; admission below then adds none of its own."""
+def test_with_identity_lower_account_volume_and_mounts_are_kept() -> None:
+    """Account, token volume and mounts are copied, so that the lower's admission adds none of its own."""
     upper = with_token()
     spec = lower_pod(upper, place(identity="lower"))["spec"]
     for field in ("serviceAccountName", "serviceAccount", "volumes", "containers", "initContainers"):
@@ -81,14 +81,14 @@ def test_with_the_lowers_identity_account_volume_and_mounts_stay() -> None:
     assert "automountServiceAccountToken" not in spec
 
 
-def test_with_the_lowers_identity_a_pod_that_wants_no_token_gets_none() -> None:
-    """The account below may want it otherwise, as `default` does, which is the lower cluster's own."""
+def test_with_identity_lower_a_pod_without_a_token_gets_none() -> None:
+    """The lower account may mount tokens by default, so mounting is disabled explicitly."""
     upper = pod({"serviceAccountName": "default", "volumes": [DATA]})
     assert lower_pod(upper, place(identity="lower"))["spec"]["automountServiceAccountToken"] is False
 
 
-def test_with_the_lowers_identity_the_token_of_old_clusters_is_left_to_admission() -> None:
-    """Its Secret is not copied; without the volume, the lower cluster adds one of its own kind."""
+def test_with_identity_lower_a_legacy_token_volume_is_left_to_admission() -> None:
+    """Its Secret is not copied; without the volume, the lower's admission adds one of its own kind."""
     volume = {"name": "default-token-7x2", "secret": {"secretName": "default-token-7x2"}}
     mount = {**TOKEN_MOUNT, "name": "default-token-7x2"}
     upper = pod({"volumes": [DATA, volume], "containers": [{"name": "main", "volumeMounts": [mount]}]})
@@ -105,8 +105,8 @@ ADDRESS = [
 ]
 
 
-def test_with_the_uppers_identity_tokens_come_out_of_a_secret() -> None:
-    """Under the same names, so that the mounts stay; admission below adds nothing."""
+def test_with_identity_upper_tokens_come_from_a_secret() -> None:
+    """Volume and files keep their names, so the mounts are unchanged, and lower admission adds nothing."""
     upper = with_token()
     spec = lower_pod(upper, AWAY)["spec"]
     sources = [
@@ -119,8 +119,8 @@ def test_with_the_uppers_identity_tokens_come_out_of_a_secret() -> None:
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("robot", False)
 
 
-def test_with_the_uppers_identity_every_container_knows_where_the_upper_is() -> None:
-    """Before its own variables, which may be made of these."""
+def test_with_identity_upper_every_container_has_the_address_of_the_upper() -> None:
+    """It precedes the container's own variables, which may refer to it."""
     upper = with_token()
     upper["spec"]["containers"][0]["env"] = [{"name": "MINE", "value": "$(KUBERNETES_SERVICE_HOST)"}]
     spec = lower_pod(upper, AWAY)["spec"]
@@ -128,20 +128,20 @@ def test_with_the_uppers_identity_every_container_knows_where_the_upper_is() -> 
     assert spec["containers"][1]["env"] == spec["initContainers"][0]["env"] == ADDRESS
 
 
-def test_a_containers_own_word_of_the_address_holds() -> None:
-    """Whoever writes it knows better."""
+def test_a_containers_own_address_variables_are_kept() -> None:
+    """Only the variables that the container does not define are added."""
     own = {"name": "KUBERNETES_SERVICE_HOST", "value": "10.0.0.1"}
     assert with_address({"name": "main", "env": [own]}, AWAY.upper_server)["env"] == [*ADDRESS[1:], own]
 
 
-def test_without_an_address_nothing_is_told() -> None:
-    """The container is the very same."""
+def test_without_an_address_a_container_is_unchanged() -> None:
+    """The same object is returned, not a copy."""
     container = {"name": "main"}
     assert with_address(container, None) is container
 
 
-def test_with_the_uppers_identity_a_pod_that_wants_no_token_is_left_alone() -> None:
-    """It gets none, and is told of no address; its account stays."""
+def test_with_identity_upper_a_pod_without_a_token_gets_neither_token_nor_address() -> None:
+    """It keeps its service account, and automatic mounting is disabled."""
     upper = pod({"serviceAccountName": "robot", "volumes": [DATA]})
     spec = lower_pod(upper, AWAY)["spec"]
     assert (spec["volumes"], spec["containers"]) == ([DATA], upper["spec"]["containers"])
@@ -149,30 +149,30 @@ def test_with_the_uppers_identity_a_pod_that_wants_no_token_is_left_alone() -> N
 
 
 @pytest.mark.parametrize("identity", ["none", "lower", "upper"])
-def test_the_upper_pod_is_never_changed(identity: str) -> None:
-    """Others hold it."""
+def test_the_projection_does_not_modify_the_upper_pod(identity: str) -> None:
+    """The pod is shared with other parts of the engine."""
     upper = with_token()
     lower_pod(upper, place(identity=identity, upper_server=AWAY.upper_server))
     assert upper == with_token()
 
 
-def test_a_lower_pod_tells_whether_it_uses_tokens_of_the_upper() -> None:
-    """For the upper pod that it was made for, and no other."""
+def test_uses_tokens_is_true_only_for_the_lower_pods_own_upper_pod() -> None:
+    """A lower pod without tokens of the upper cluster, or of another upper pod, does not count."""
     assert uses_tokens(lower_pod(with_token(), AWAY), "uid-1")
     assert not uses_tokens(lower_pod(with_token(), AWAY), "uid-2")
     assert not uses_tokens(lower_pod(with_token(), place(identity="lower")), "uid-1")
     assert not uses_tokens({"spec": {}}, "uid-1")
 
 
-def test_a_volume_of_that_name_of_another_kind_is_the_users() -> None:
-    """Only what admission adds goes: a user's emptyDir with such a name stays with its mounts."""
+def test_a_users_volume_with_the_name_of_a_token_volume_is_kept() -> None:
+    """Only volumes of the kind that admission adds are removed, so an emptyDir keeps its mounts."""
     own = {"name": "kube-api-access-mine", "emptyDir": {}}
     spec = lower_pod(pod({"volumes": [own], "containers": [{"name": "m", "volumeMounts": [own]}]}), place())["spec"]
     assert spec["volumes"] == [own]
     assert spec["containers"][0]["volumeMounts"] == [own]
 
 
-def test_the_token_volume_of_older_clusters_goes_too() -> None:
-    """Before Kubernetes 1.21 the token was a Secret volume; that Secret is never copied."""
+def test_the_token_volume_of_older_clusters_is_removed_too() -> None:
+    """Before Kubernetes 1.21 the token was a Secret volume, and that Secret is never copied."""
     old = {"name": "default-token-abc12", "secret": {"secretName": "default-token-abc12"}}
     assert lower_pod(pod({"volumes": [old]}), place())["spec"]["volumes"] == []

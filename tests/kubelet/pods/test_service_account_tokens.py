@@ -1,4 +1,4 @@
-"""Which tokens a pod asks for, and what stands in their place below."""
+"""Tests of the tokens that a pod projects, and of the volumes that replace them in the lower pod."""
 
 from copy import deepcopy
 from typing import Any
@@ -32,17 +32,17 @@ OWN_NAMESPACE = {
 
 
 def token(path: str = "token", **fields: Any) -> Manifest:
-    """Make a source of a token."""
+    """Return a volume source with a token."""
     return {"serviceAccountToken": {"path": path, **fields}}
 
 
 def volume(*sources: Manifest, name: str = "own", **fields: Any) -> Manifest:
-    """Make a projected volume."""
+    """Return a projected volume."""
     return {"name": name, "projected": {**fields, "sources": list(sources)}}
 
 
 def out_of(*files: tuple[str, str]) -> Manifest:
-    """Make a source of files out of the Secret, as (key, path)."""
+    """Return a volume source with files of the Secret, given as (key, path)."""
     return {"secret": {"name": SECRET, "items": [{"key": key, "path": path} for key, path in files]}}
 
 
@@ -64,30 +64,30 @@ LEGACY = {"name": "default-token-x", "secret": {"secretName": "default-token-x"}
         ([volume(token("a", expirationSeconds=900), token("b", expirationSeconds=7200))], [("", 900)]),
         ([ADMISSION, volume(token(audience="vault")), volume(token(audience="vault"))], [("", 3600), ("vault", 3600)]),
     ],
-    ids=["none", "other volumes", "admission's", "of old", "plain", "a day", "too short", "vault", "two times", "both"],
+    ids=["none", "other volumes", "admission's", "legacy", "plain", "a day", "too short", "vault", "two times", "both"],
 )
-def test_each_audience_is_asked_for_once(volumes: list[Manifest], found: list[tuple[str, int]]) -> None:
-    """With the shortest time of those that ask for it, and never the one that makes a token of a year."""
+def test_each_audience_of_a_pods_tokens_is_listed_once(volumes: list[Manifest], found: list[tuple[str, int]]) -> None:
+    """It has the shortest time of its sources, and never 3607 seconds, for which apiservers issue tokens of a year."""
     assert projected_tokens({"volumes": volumes}) == tuple(
         ProjectedToken(entry_of(audience), audience, time) for audience, time in found
     )
 
 
-def test_a_pod_without_volumes_asks_for_none() -> None:
-    """Its field is missing, or null."""
+def test_a_pod_without_volumes_has_no_projected_tokens() -> None:
+    """The field may be missing or null."""
     assert projected_tokens({}) == projected_tokens({"volumes": None}) == ()
 
 
-def test_each_audience_has_a_key_of_its_own() -> None:
-    """One that a Secret can have, whatever the audience is."""
+def test_each_audience_has_its_own_key_in_the_secret() -> None:
+    """The key is valid for a Secret, whatever the audience is."""
     keys = {entry_of(audience) for audience in ("", "vault", "https://vault.example.com/x", "VAULT")}
     assert len(keys) == 4
     assert entry_of("") == "token"
     assert all(set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for key in keys)
 
 
-def test_admissions_volume_comes_whole_out_of_the_secret() -> None:
-    """Token, authority and namespace, each under its path; its name and mode stay, for the mounts."""
+def test_the_volume_of_admission_is_filled_from_the_secret() -> None:
+    """Token, CA and namespace keep their paths, and the volume keeps its name and mode for the mounts."""
     assert in_place_of_tokens(ADMISSION, SECRET) == volume(
         out_of(("token", "token")),
         out_of(("ca.crt", "ca.crt")),
@@ -97,15 +97,15 @@ def test_admissions_volume_comes_whole_out_of_the_secret() -> None:
     )
 
 
-def test_the_volume_of_old_clusters_has_the_same_files() -> None:
-    """Where it was a Secret of the upper cluster, which is never copied."""
+def test_a_legacy_token_volume_has_the_same_files_from_the_secret() -> None:
+    """The original is a Secret of the upper cluster, which is never copied."""
     assert in_place_of_tokens(LEGACY, SECRET) == volume(
         out_of(("token", "token"), ("ca.crt", "ca.crt"), ("namespace", "namespace")), name="default-token-x"
     )
 
 
-def test_what_else_a_volume_projects_stays() -> None:
-    """In its order, beside the tokens."""
+def test_other_sources_of_a_volume_are_kept() -> None:
+    """They keep their order beside the tokens."""
     other = {"configMap": {"name": "settings"}}
     labels = {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}
     where = OWN_NAMESPACE["downwardAPI"]["items"][0]
@@ -118,8 +118,8 @@ def test_what_else_a_volume_projects_stays() -> None:
     )
 
 
-def test_the_authority_is_replaced_whole_or_by_path() -> None:
-    """As the volume names it; without items it is one file of that name."""
+def test_the_ca_is_replaced_with_or_without_items() -> None:
+    """The paths of the volume are kept; without items it is one file with the name of the key."""
     moved = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "pki/root.pem"}]}}
     whole = {"configMap": {"name": "kube-root-ca.crt"}}
     assert in_place_of_tokens(volume(token(), moved, whole), SECRET)["projected"]["sources"][1:] == [
@@ -132,15 +132,15 @@ def test_the_authority_is_replaced_whole_or_by_path() -> None:
     "given",
     [{"name": "a", "emptyDir": {}}, volume(OWN_CA, OWN_NAMESPACE), {"name": "s", "secret": {"secretName": "s"}}],
 )
-def test_a_volume_without_a_token_stays_as_it_is(given: Manifest) -> None:
-    """The lower cluster's authority is the right one there."""
+def test_a_volume_without_a_token_is_unchanged(given: Manifest) -> None:
+    """The CA of the lower cluster is the right one for such a volume."""
     before = deepcopy(given)
     assert in_place_of_tokens(given, SECRET) == without_tokens(given) == before
     assert not with_token(given)
 
 
-def test_a_volume_can_lose_its_tokens_alone() -> None:
-    """The upper pod's own volume is not changed by it."""
+def test_tokens_alone_can_be_removed_from_a_volume() -> None:
+    """The upper pod's own volume is not modified."""
     mixed = volume(token(), OWN_CA, token("other", audience="vault"))
     before = deepcopy(mixed)
     assert without_tokens(mixed) == volume(OWN_CA)
@@ -148,12 +148,12 @@ def test_a_volume_can_lose_its_tokens_alone() -> None:
 
 
 def stored(name: str, **notes: str) -> bytes:
-    """Return a Secret's bytes."""
+    """Return the bytes of a Secret."""
     return orjson.dumps({"metadata": {"name": name, "annotations": notes}, "data": {"token": "dA=="}})
 
 
-def test_a_secret_with_tokens_is_told_by_its_name_and_notes() -> None:
-    """They name the pod that it is for; its bytes are kept."""
+def test_a_token_secret_is_recognized_by_its_name_and_annotations() -> None:
+    """The annotations name its pod, and its bytes are kept."""
     raw = stored(SECRET, **{UPPER_UID: "uid-1", TOKEN_POD: "web"})
     assert digest(raw) == Transformed(raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
 
@@ -169,6 +169,6 @@ def test_a_secret_with_tokens_is_told_by_its_name_and_notes() -> None:
     ],
     ids=["a copy", "another name", "a copy of such a Secret above", "without the pod", "without notes"],
 )
-def test_a_copy_is_no_secret_with_tokens(raw: bytes) -> None:
-    """Also of one that another engine keeps in the cluster that is our upper one."""
+def test_a_copied_secret_is_no_token_secret(raw: bytes) -> None:
+    """This includes the copy of a token Secret that another engine keeps in our upper cluster."""
     assert digest(raw).facts == Marks()

@@ -1,4 +1,4 @@
-"""What an upper pod's status says of its lower pod: the table of status fields, and the properties that hold always."""
+"""Tests of the upper pod's status: the table of status fields, and properties that hold for all pods."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ def reflect(upper: dict, lower: dict, generation: int = 1) -> dict:
     return {} if body is None else body["status"]
 
 
-def test_a_running_pod_comes_up() -> None:
-    """Phase, addresses, times, containers and readiness of a first report."""
+def test_the_status_of_a_running_pod_is_mirrored() -> None:
+    """The first report contains phase, addresses, times, containers and conditions."""
     lower = below(
         {
             "phase": "Running",
@@ -52,60 +52,60 @@ def test_a_running_pod_comes_up() -> None:
 
 
 @pytest.mark.parametrize("field", sorted(with_verdict(STATUS, FieldVerdict.DROP)))
-def test_what_is_immutable_or_the_lowers_own_stays_below(field: str) -> None:
-    """A field with the verdict DROP never comes up."""
+def test_immutable_fields_and_fields_about_the_lower_are_not_mirrored(field: str) -> None:
+    """A field with the verdict DROP never gets to the upper pod."""
     assert field not in reflect(pod(), below({"phase": "Running", field: "anything"}))
 
 
 @pytest.mark.parametrize("field", sorted(with_verdict(STATUS, FieldVerdict.KEEP) - {"hostIP", "hostIPs"}))
-def test_what_is_kept_comes_up_and_goes(field: str) -> None:
-    """A field with the verdict KEEP is as below, also when it is not there any more."""
+def test_kept_fields_are_mirrored_and_removed(field: str) -> None:
+    """A field with the verdict KEEP equals the lower pod's, also when the lower pod no longer has it."""
     value = {"requests": {"cpu": "1"}} if field == "resources" else {"cpu": "1"} if "Res" in field else "text"
     assert reflect(pod(), below({"phase": "Pending", field: value}))[field] == value
     assert reflect(pod(status={field: value}), below({"phase": "Pending"}))[field] is None
 
 
-def test_unknown_status_fields_stay_below() -> None:
-    """A newer lower cluster may have fields that are immutable above, or not the upper's business."""
+def test_unknown_status_fields_are_not_mirrored() -> None:
+    """A newer lower cluster may have fields that are immutable in the upper cluster, or irrelevant there."""
     assert "brandNew" not in reflect(pod(), below({"phase": "Running", "brandNew": 1}))
 
 
-def test_nothing_is_written_when_nothing_differs() -> None:
+def test_an_equal_status_is_not_written() -> None:
     """The same status on both sides needs no write."""
     status = {"phase": "Running", "containerStatuses": [running()], "conditions": [said("Ready")], **IP}
     assert upper_status(pod(status=status), below(status), generation=1) is None
 
 
-def test_a_fresh_lower_pod_is_no_news() -> None:
-    """Pending on both sides, whether or not the lower scheduler has already found a node."""
+def test_the_status_of_a_new_lower_pod_is_not_written() -> None:
+    """Both pods are Pending, whether or not the lower scheduler has found a node."""
     upper = pod(status={"phase": "Pending", "conditions": [said("PodScheduled")]})
     assert upper_status(upper, below({"phase": "Pending"}), generation=1) is None
     assert upper_status(upper, below({"phase": "Pending", "conditions": [said("PodScheduled")]}), generation=1) is None
 
 
-def test_any_other_new_condition_is_news() -> None:
-    """That a pod is initialized, say, is written even when nothing else differs."""
+def test_any_other_new_condition_is_written() -> None:
+    """A condition such as Initialized is written even if nothing else differs."""
     upper = pod(status={"phase": "Pending"})
     lower = below({"phase": "Pending", "conditions": [said("Initialized")]})
     assert "Initialized" in conditions(upper_status(upper, lower, generation=1))
 
 
-def test_that_a_pod_came_bound_is_no_news() -> None:
-    """PodScheduled that no scheduler wrote travels with the first status that has something to say."""
+def test_the_condition_of_a_pod_created_bound_is_written_with_the_next_change() -> None:
+    """PodScheduled that no scheduler set causes no write of its own."""
     assert upper_status(pod(status={"phase": "Pending"}), below({"phase": "Pending"}), generation=1) is None
     assert conditions(upper_status(pod(status={}), below({"phase": "Running"}), generation=1)).keys() == {
         "PodScheduled"
     }
 
 
-def test_that_the_lower_scheduler_found_a_node_travels_with_other_news() -> None:
-    """It is written with the next difference, and not left out for ever."""
+def test_a_successful_lower_scheduling_is_written_with_the_next_change() -> None:
+    """It causes no write of its own, but is not omitted later."""
     lower = below({"phase": "Running", "conditions": [said("PodScheduled")]})
     assert conditions({"status": reflect(pod(), lower)})[SCHEDULED]["status"] == "True"
 
 
-def test_that_the_lower_scheduler_found_no_node_is_news() -> None:
-    """Unschedulable below is what a user looks for; and so is that it is over."""
+def test_a_failed_lower_scheduling_and_its_end_are_written() -> None:
+    """A user needs to know that the pod is Unschedulable in the lower, and when that has ended."""
     lower = below({"phase": "Pending", "conditions": [said("PodScheduled", "False", reason="Unschedulable")]})
     upper = pod(status={"phase": "Pending"})
     body = upper_status(upper, lower, generation=1)
@@ -117,17 +117,17 @@ def test_that_the_lower_scheduler_found_no_node_is_news() -> None:
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(None, 7), (5, 7), (6, 7), (4, None)],
-    ids=["kubelet that does not count", "newest", "ahead of the cache", "behind"],
+    ids=["kubelet without generations", "newest", "newer than the cache", "behind"],
 )
-def test_an_observation_is_about_the_upper_generation(number: int | None, expected: int | None) -> None:
-    """The lower pod counts its own generations; an observation of its newest is one of the upper's."""
+def test_an_observed_generation_is_translated_to_the_upper_generation(number: int | None, expected: int | None) -> None:
+    """The lower pod has its own generations, so only an observation of its newest one counts."""
     lower = below({"phase": "Running"} | ({} if number is None else {"observedGeneration": number}), generation=5)
     found = upper_status(pod(status={"observedGeneration": 1}), lower, generation=7)["status"]
     assert found.get("observedGeneration") == expected
 
 
-def test_a_first_observed_generation_is_no_news_and_a_newer_one_is() -> None:
-    """A pod whose spec never changed causes no write for a number; one that did is reported as seen."""
+def test_a_newer_observed_generation_is_written_and_a_first_one_is_not() -> None:
+    """A pod whose spec never changed needs no write for the number alone."""
     lower = below({"phase": "Pending"})
     assert upper_status(pod(status={"phase": "Pending"}), lower, generation=1) is None
     known = {"phase": "Pending", "conditions": [said("PodScheduled")]}
@@ -135,44 +135,44 @@ def test_a_first_observed_generation_is_no_news_and_a_newer_one_is() -> None:
     assert reflect(pod(status={**known, "observedGeneration": 3}), lower, 2) == {}
 
 
-def test_a_kubelet_that_is_behind_has_observed_nothing_new() -> None:
-    """An image change that the lower kubelet has not seen yet is not reported as observed."""
+def test_a_lower_kubelet_that_is_behind_does_not_advance_the_observed_generation() -> None:
+    """An image change that the lower kubelet has not observed is not reported as observed."""
     lower = below({"phase": "Running", "observedGeneration": 1}, generation=2)
     assert "observedGeneration" not in reflect(pod(status={"observedGeneration": 1}), lower, 2)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 @pytest.mark.parametrize("other", ["Pending", "Running", "Failed", "Succeeded", "Unknown", None])
-def test_a_terminal_phase_is_never_left(phase: str, other: str | None) -> None:
-    """Whatever the lower pod says afterwards, nothing of it comes up."""
+def test_a_terminal_phase_is_never_changed(phase: str, other: str | None) -> None:
+    """Nothing of a lower pod in another phase is mirrored afterwards."""
     lower = below({"phase": other, "containerStatuses": [running()], "conditions": [said("Ready")]})
     body = upper_status(pod(status={"phase": phase}), lower, generation=1)
     assert (body is None) is (phase != other)
     assert body is None or "phase" not in body["status"]
 
 
-def test_a_phase_that_is_not_said_is_pending() -> None:
-    """A lower pod without status has not started."""
+def test_a_missing_lower_phase_is_pending() -> None:
+    """A lower pod without a status has not started."""
     assert reflect(pod(status={}), below({}))["phase"] == "Pending"
 
 
-def test_a_pod_that_ended_loses_its_address() -> None:
-    """Another pod may have it by now; the node's address stays."""
+def test_a_pod_that_ended_loses_its_pod_ips() -> None:
+    """Another pod may have the address already; the addresses of the node are kept."""
     status = {**IP, "hostIP": "192.168.0.1", "hostIPs": [{"ip": "192.168.0.1"}]}
     found = reflect(pod(status={**status, "phase": "Running"}), below({**status, "phase": "Succeeded"}))
     assert (found["podIP"], found["podIPs"]) == (None, None)
     assert found.keys().isdisjoint({"hostIP", "hostIPs"})
 
 
-def test_a_pod_on_its_nodes_network_keeps_the_nodes_address() -> None:
-    """It is the node's for good, so nothing else gets it."""
+def test_a_host_network_pod_keeps_its_address_when_it_ends() -> None:
+    """Its address belongs to the node, so no other pod gets it."""
     upper = pod({"hostNetwork": True}, {"phase": "Running", **IP})
     assert reflect(upper, below({"phase": "Failed", **IP})).keys().isdisjoint({"podIP", "podIPs"})
 
 
 @pytest.mark.parametrize(("one", "many"), [("podIP", "podIPs"), ("hostIP", "hostIPs")])
-def test_addresses_come_in_pairs(one: str, many: str) -> None:
-    """The single field and the head of the list are the same, or the apiserver refuses the status."""
+def test_single_and_listed_addresses_are_consistent(one: str, many: str) -> None:
+    """The apiserver rejects a status whose single field differs from the first listed address."""
     two = [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]
     assert reflect(pod(), below({"phase": "Running", one: "10.0.0.1", many: two}))[many] == two
     assert reflect(pod(), below({"phase": "Running", many: two}))[one] == "10.0.0.1"
@@ -181,7 +181,7 @@ def test_addresses_come_in_pairs(one: str, many: str) -> None:
 
 
 def test_a_changed_address_replaces_the_old_one() -> None:
-    """Not beside it: both of one family would be refused."""
+    """If the list kept both addresses of one family, the apiserver would reject it."""
     lower = below({"phase": "Running", "podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.2"}]})
     assert reflect(pod(status={"phase": "Running", **IP}), lower)["podIPs"] == [
         {"$patch": "replace"},
@@ -189,8 +189,8 @@ def test_a_changed_address_replaces_the_old_one() -> None:
     ]
 
 
-def test_why_a_pod_was_pending_is_taken_away_by_its_first_status() -> None:
-    """Reason, message and Mirrored=False of a pod without a lower pod do not outlive its coming."""
+def test_the_first_lower_status_removes_the_reason_for_pending() -> None:
+    """Reason, message and conditions of a pod without a lower pod are removed."""
     upper = pod(
         status={
             "phase": "Pending",
@@ -211,8 +211,8 @@ def test_why_a_pod_was_pending_is_taken_away_by_its_first_status() -> None:
     }
 
 
-def test_a_disruption_below_is_told_at_once() -> None:
-    """Ready=False and DisruptionTarget the moment the lower pod has a deletionTimestamp that the upper has not."""
+def test_a_deletion_of_the_lower_pod_by_another_client_is_reported_immediately() -> None:
+    """Ready becomes False and DisruptionTarget True as soon as only the lower pod has a deletionTimestamp."""
     status = {"phase": "Running", "conditions": [said("Ready")]}
     found = conditions(
         upper_status(pod(status=status), below(status, deletionTimestamp="2026-03-01T12:00:00Z"), generation=1)
@@ -222,7 +222,7 @@ def test_a_disruption_below_is_told_at_once() -> None:
 
 
 def test_the_last_status_of_a_deleted_pod_is_terminal() -> None:
-    """Without a lower pod: Failed, not ready, no address, containers that ran are ended."""
+    """Without a lower pod it is Failed and not ready, without addresses and with ended containers."""
     upper = pod(status={"phase": "Running", **IP, "conditions": [said("Ready")], "containerStatuses": [running()]})
     found = ending(upper, None, NOW)["status"]
     assert (found["phase"], found["podIP"], found["podIPs"]) == ("Failed", None, None)
@@ -235,8 +235,8 @@ def test_the_last_status_of_a_deleted_pod_is_terminal() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_the_last_status_is_the_lower_pods_where_that_ended(phase: str) -> None:
-    """Its phase, containers and the conditions it turned false by itself."""
+def test_the_last_status_is_that_of_a_lower_pod_that_ended(phase: str) -> None:
+    """Its phase, containers and conditions are kept."""
     code = 0 if phase == "Succeeded" else 3
     no = said("Ready", "False", reason="PodCompleted")
     lower = below({"phase": phase, "containerStatuses": [exited(code=code)], "conditions": [no], **IP})
@@ -247,30 +247,30 @@ def test_the_last_status_is_the_lower_pods_where_that_ended(phase: str) -> None:
     assert found.keys().isdisjoint({"podIP", "podIPs"})
 
 
-def test_a_lower_pod_that_had_not_ended_ends_as_failed() -> None:
-    """What it said last comes up all the same, and what ran is ended."""
+def test_a_deleted_lower_pod_that_had_not_ended_is_failed() -> None:
+    """Its last status is mirrored, and its running containers are marked terminated."""
     lower = below({"phase": "Running", "startTime": EARLIER, "containerStatuses": [running()]})
     found = ending(pod(status={"phase": "Pending"}), lower, NOW)["status"]
     assert (found["phase"], found["startTime"]) == ("Failed", EARLIER)
     assert found["containerStatuses"][0]["state"].keys() == {"terminated"}
 
 
-def test_the_last_conditions_come_up_without_a_generation() -> None:
-    """All but the number: nobody says any more which upper generation it would be about."""
+def test_the_last_conditions_have_no_observed_generation() -> None:
+    """The upper generation that they describe is not known any more."""
     one = said("Initialized", observedGeneration=1)
     told = conditions(ending(pod(status={}), below({"phase": "Failed", "conditions": [one]}), NOW))
     assert told["Initialized"] == {"type": "Initialized", "status": "True", "lastTransitionTime": EARLIER}
 
 
-def test_the_end_that_both_know_is_told_as_the_lower_pod_tells_it() -> None:
-    """Details that came after the phase are not lost."""
+def test_later_details_of_an_ended_lower_pod_are_mirrored() -> None:
+    """An upper pod in the same terminal phase gets container states that arrived after the phase."""
     lower = below({"phase": "Failed", "containerStatuses": [exited(code=3)]})
     found = ending(pod(status={"phase": "Failed", "containerStatuses": [running()]}), lower, NOW)["status"]
     assert found["containerStatuses"] == [exited(code=3)]
 
 
-def test_an_upper_pod_that_had_ended_keeps_its_phase() -> None:
-    """Succeeded stays Succeeded, whatever became of the lower pod."""
+def test_an_upper_pod_that_ended_keeps_its_phase_in_its_last_status() -> None:
+    """A lower pod in another phase, or none, changes at most conditions."""
     upper = pod(status={"phase": "Succeeded", "containerStatuses": [exited()]})
     for lower in (None, below({"phase": "Failed", "reason": "Evicted"}), below({"phase": "Running"})):
         found = (ending(upper, lower, NOW) or {"status": {}})["status"]
@@ -305,7 +305,7 @@ def contained(names: list[str]) -> st.SearchStrategy:
 
 
 def statuses(kinds: list[str], names: list[str]) -> st.SearchStrategy:
-    """Draw a pod status that an apiserver could hold."""
+    """Draw a valid pod status."""
     fields = {
         "conditions": described(kinds),
         "containerStatuses": contained(names),
@@ -322,7 +322,7 @@ def statuses(kinds: list[str], names: list[str]) -> st.SearchStrategy:
 
 
 def with_addresses(status: dict, pod_ips: list[str], host_ips: list[str]) -> dict:
-    """Lay addresses over a status, in pairs as the apiserver keeps them."""
+    """Add addresses to a status, in pairs as the apiserver keeps them."""
     for single, many, ips in (("podIP", "podIPs", pod_ips), ("hostIP", "hostIPs", host_ips)):
         if ips:
             status = {**status, single: ips[0], many: [{"ip": ip} for ip in ips]}
@@ -352,24 +352,24 @@ LOWERS = st.builds(
 
 
 @given(UPPERS, LOWERS, st.integers(1, 3))
-def test_a_written_status_leaves_nothing_to_write(upper: dict, lower: dict, generation: int) -> None:
-    """Applying the patch and asking again gives None: no write without a change, ever."""
+def test_no_second_write_follows_a_status_write(upper: dict, lower: dict, generation: int) -> None:
+    """The status after the patch needs no other patch, for any pair of pods."""
     body = upper_status(upper, lower, generation=generation)
     if body is not None:
         assert upper_status(patched(upper, body), lower, generation=generation) is None
 
 
 @given(UPPERS, LOWERS, st.integers(1, 3))
-def test_a_written_status_is_one_that_the_apiserver_takes(upper: dict, lower: dict, generation: int) -> None:
-    """Its validation, in short: address pairs of two families, same qosClass, no container from the dead."""
+def test_a_written_status_is_valid_for_the_apiserver(upper: dict, lower: dict, generation: int) -> None:
+    """Address pairs have two families, qosClass is unchanged, and no ended container runs again."""
     body = upper_status(upper, lower, generation=generation)
     if body is not None:
         assert_valid(upper, patched(upper, body))
 
 
 @given(UPPERS, LOWERS, st.integers(1, 3))
-def test_what_others_say_above_is_untouched(upper: dict, lower: dict, generation: int) -> None:
-    """The scheduler's and the gates' conditions are as before; no generation goes back."""
+def test_conditions_of_other_writers_and_newer_generations_are_kept(upper: dict, lower: dict, generation: int) -> None:
+    """The conditions of scheduler and gates are unchanged, and the observed generation never decreases."""
     body = upper_status(upper, lower, generation=generation)
     before, after = conditions(upper), conditions(patched(upper, body) if body else upper)
     assert before.get("example.com/gate") == after.get("example.com/gate")
@@ -379,8 +379,8 @@ def test_what_others_say_above_is_untouched(upper: dict, lower: dict, generation
 
 
 @given(UPPERS, st.none() | LOWERS)
-def test_an_ending_leaves_nothing_to_write(upper: dict, lower: dict | None) -> None:
-    """The last status is written once: terminal, not ready, no container running, and valid."""
+def test_no_second_write_follows_a_last_status(upper: dict, lower: dict | None) -> None:
+    """It is terminal, not ready, without running containers, and valid."""
     body = ending(upper, lower, NOW)
     after = patched(upper, body) if body else upper
     assert ending(after, lower, NOW) is None
@@ -392,7 +392,7 @@ def test_an_ending_leaves_nothing_to_write(upper: dict, lower: dict | None) -> N
 
 
 def assert_valid(upper: dict, after: dict) -> None:
-    """Check what the apiserver checks of a status update."""
+    """Check what the apiserver validates in a status update."""
     old, new = upper["status"], after["status"]
     assert new.get("qosClass") == old.get("qosClass")
     assert old.get("phase") not in TERMINAL or new["phase"] == old["phase"]
@@ -405,14 +405,14 @@ def assert_valid(upper: dict, after: dict) -> None:
 
 
 def assert_no_resurrection(old: dict, new: dict) -> None:
-    """Check that every container that had ended, and is still reported, has ended."""
+    """Check that every container that had ended, and is still reported, is terminated."""
     for field in CONTAINERS_OF:
         ended = {one["name"] for one in old.get(field, []) if "terminated" in one["state"]}
         assert all("terminated" in one["state"] for one in new.get(field, []) if one["name"] in ended)
 
 
-def test_reading_leaves_both_pods_as_they_were() -> None:
-    """Both are the caches'."""
+def test_computing_a_status_modifies_neither_pod() -> None:
+    """Both pods belong to the caches."""
     status: dict[str, Any] = {"phase": "Running", "conditions": [said("Ready")], "containerStatuses": [running()], **IP}
     upper, lower = pod(status={"phase": "Pending"}), below(status)
     before = repr((upper, lower))
@@ -422,8 +422,8 @@ def test_reading_leaves_both_pods_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running"])
-def test_what_is_not_in_step_is_said_with_the_status(phase: str) -> None:
-    """The condition comes and goes as it is given, whatever else there is to say."""
+def test_a_given_sync_condition_is_written_and_removed(phase: str) -> None:
+    """It is set if it is given and deleted if it is not, whatever else changed."""
     behind = said(SYNCED, "False", reason="Forbidden")
     lower, upper = below({"phase": phase}), pod(status={"phase": phase})
     body = upper_status(upper, lower, generation=1, in_step=behind)
@@ -434,15 +434,15 @@ def test_what_is_not_in_step_is_said_with_the_status(phase: str) -> None:
 
 
 def test_an_unknown_generation_is_not_reported() -> None:
-    """While a change is on its way, the last generation that was below is what counts."""
+    """While a change is being sent, the generation that the lower pod already has counts."""
     upper = pod(status={"phase": "Pending", "observedGeneration": 2})
     found = reflect(upper, below({"phase": "Running", "conditions": [said("Ready", observedGeneration=1)]}), 0)
     assert "observedGeneration" not in found
     assert "observedGeneration" not in conditions({"status": found})["Ready"]
 
 
-def test_the_containers_of_a_node_that_was_deleted_have_ended() -> None:
-    """Kubernetes sets such a pod to Failed, and no kubelet reports the end of its containers any more."""
+def test_running_containers_of_a_pod_failed_by_pod_gc_are_terminated() -> None:
+    """Kubernetes fails such a pod because its node was deleted, and no kubelet reports its containers."""
     gone = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
     found = reflect(pod({}, {}), below({"phase": "Failed", "conditions": [gone], "containerStatuses": [running()]}))
     (container,) = found["containerStatuses"]

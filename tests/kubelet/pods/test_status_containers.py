@@ -1,4 +1,4 @@
-"""Container statuses: which come up, which the apiserver would refuse, and how unknown ends are told."""
+"""Tests of container statuses: which are mirrored, which the apiserver would reject, and how unknown ends are shown."""
 
 from typing import Any
 
@@ -12,30 +12,30 @@ EMPTY = {"containerStatuses": [], "initContainerStatuses": [], "ephemeralContain
 
 
 def shown(spec: dict, above: dict, lower: dict) -> dict:
-    """Return what the lists should be above, given both statuses."""
+    """Return the desired lists of the upper pod, from both statuses."""
     return reflected_containers(pod(spec, above), below(lower))
 
 
 def after_exit(code: int, **spec: Any) -> str:
-    """Report whether a container that exited is shown as "running" again when it is so below, or stays "terminated"."""
+    """Return the state that an exited container has in the upper pod when it is running in the lower pod."""
     found = shown(spec, {"containerStatuses": [exited(code=code)]}, {"containerStatuses": [running()]})
     (state,) = found["containerStatuses"][0]["state"]
     return str(state)
 
 
 def container(**fields: Any) -> dict:
-    """Make a spec whose one container has these fields."""
+    """Return a spec with one container that has these fields."""
     return {"containers": [{"name": "main", **fields}]}
 
 
-def test_statuses_come_up_whole() -> None:
-    """Unknown fields of a status are its kubelet's business: nothing is taken out."""
+def test_container_statuses_are_mirrored_completely() -> None:
+    """Unknown fields of a status are kept too."""
     status = running(restartCount=3, allocatedResources={"cpu": "1"}, somethingNew={"a": 1})
     assert shown({}, {}, {"containerStatuses": [status]}) == EMPTY | {"containerStatuses": [status]}
 
 
-def test_only_containers_of_the_upper_spec_come_up() -> None:
-    """A sidecar that a webhook injected below is not a container of the upper pod."""
+def test_only_containers_of_the_upper_spec_are_mirrored() -> None:
+    """A sidecar that a webhook of the lower injected is no container of the upper pod."""
     spec = {"initContainers": [{"name": "init"}], "ephemeralContainers": [{"name": "debug"}]}
     lower = {
         "containerStatuses": [running(), running("injected")],
@@ -50,7 +50,7 @@ def test_only_containers_of_the_upper_spec_come_up() -> None:
 
 
 def ruled(action: str, operator: str, *codes: int) -> dict:
-    """Make the fields of a container with a rule about its exit code."""
+    """Return the fields of a container with a rule about its exit code."""
     return {"restartPolicyRules": [{"action": action, "exitCodes": {"operator": operator, "values": list(codes)}}]}
 
 
@@ -82,25 +82,27 @@ RESTARTS_ALL = ruled("RestartAllContainers", "In", 1)
         (container(restartPolicy="Never", **ruled("Hibernate", "In", 0)), 0, "terminated"),
     ],
 )
-def test_a_container_comes_back_only_as_its_pod_allows(spec: dict, code: int, state: str) -> None:
-    """Or the apiserver refuses the whole write.
+def test_an_ended_container_is_shown_running_only_if_its_pod_permits_restarts(
+    spec: dict, code: int, state: str
+) -> None:
+    """Otherwise the apiserver would reject the whole status.
 
-    A container's own policy comes before its pod's. A rule that matches the exit code restarts it all the same, one
-    that restarts all containers does so from any of them, and an action that nobody knows here cannot be counted on.
+    A container's own policy has precedence over its pod's. A rule that matches the exit code restarts it in any case,
+    and one that restarts all containers applies to each of them. Unknown actions do not count as a restart.
     """
     assert after_exit(code, **spec) == state
 
 
-def test_a_container_that_had_not_ended_follows_the_lower_one() -> None:
-    """Waiting, running, or without a state: whatever comes next is shown."""
+def test_a_container_that_had_not_ended_has_the_lower_containers_state() -> None:
+    """A waiting or running container, or one without a state, may change to any state."""
     for before in ({"waiting": {}}, {"running": {}}, {}, None):
         above = {"containerStatuses": [{"name": "main", "state": before}]}
         found = shown({"restartPolicy": "Never"}, above, {"containerStatuses": [running()]})
         assert found["containerStatuses"] == [running()]
 
 
-def test_an_ephemeral_container_never_comes_back() -> None:
-    """Even in a pod that restarts all others."""
+def test_an_ended_ephemeral_container_is_never_shown_running() -> None:
+    """This holds even in a pod that restarts all other containers."""
     spec = {"restartPolicy": "Always", "ephemeralContainers": [{"name": "debug"}]}
     above = {"ephemeralContainerStatuses": [exited("debug")]}
     found = shown(spec, above, {"ephemeralContainerStatuses": [running("debug")]})
@@ -108,7 +110,7 @@ def test_an_ephemeral_container_never_comes_back() -> None:
 
 
 def test_a_newer_end_replaces_an_older_one() -> None:
-    """Details of an end that are found out later come up."""
+    """Details of an end that become known later are mirrored."""
     found = shown(
         {"restartPolicy": "Never"},
         {"containerStatuses": [exited(code=137)]},
@@ -117,8 +119,8 @@ def test_a_newer_end_replaces_an_older_one() -> None:
     assert found["containerStatuses"] == [exited(code=0)]
 
 
-def test_containers_that_ran_on_are_told_as_a_kubelet_tells_lost_ones() -> None:
-    """Exit code 137, reason ContainerStatusUnknown, with the id and start that are known."""
+def test_running_containers_get_the_unknown_end_that_a_kubelet_reports() -> None:
+    """It has exit code 137 and reason ContainerStatusUnknown, with the known ID and start."""
     found = ended_containers(EMPTY | {"containerStatuses": [running(containerID="x://1")]}, "why")
     assert found["containerStatuses"] == [
         {
@@ -139,13 +141,13 @@ def test_containers_that_ran_on_are_told_as_a_kubelet_tells_lost_ones() -> None:
     ]
 
 
-def test_a_known_end_stays() -> None:
-    """What a container said of itself is not written over."""
+def test_a_known_end_is_kept() -> None:
+    """The real exit of a container is not overwritten."""
     assert ended_containers({"containerStatuses": [exited()]}, "why") == {"containerStatuses": [exited()]}
 
 
 def test_waiting_containers_end_and_waiting_init_containers_do_not() -> None:
-    """A kubelet marks main containers of an ended pod; an init container that never came to its turn stays waiting."""
+    """A kubelet marks main containers of an ended pod; an init container that never started is kept waiting."""
     waiting = {"name": "one", "state": {"waiting": {"reason": "PodInitializing"}}}
     lists = {"containerStatuses": [waiting], "initContainerStatuses": [waiting, running("two")]}
     found = ended_containers(lists, "why")
@@ -155,13 +157,13 @@ def test_waiting_containers_end_and_waiting_init_containers_do_not() -> None:
 
 
 def test_a_container_without_a_state_ends_too() -> None:
-    """The API's default for no state at all is waiting."""
+    """The API's default for a missing state is waiting."""
     assert (
         "terminated" in ended_containers({"containerStatuses": [{"name": "x"}]}, "w")["containerStatuses"][0]["state"]
     )
 
 
-def test_the_lists_as_they_are() -> None:
-    """Absent lists are empty ones."""
+def test_absent_lists_of_containers_are_empty() -> None:
+    """Lists that the status contains are returned unchanged."""
     assert present_containers(pod()) == EMPTY
     assert present_containers(pod(status={"containerStatuses": [running()]}))["containerStatuses"] == [running()]

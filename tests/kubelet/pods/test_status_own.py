@@ -1,4 +1,4 @@
-"""Statuses that the engine gives by itself: pending and why, lost, out of reach."""
+"""Tests of statuses that the engine sets itself: pending with a reason, lost, and unreachable."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ RUNNING = {
 }
 
 
-def test_a_pod_that_is_not_mirrored_says_why() -> None:
-    """In the condition, and in the fields that kubectl prints."""
+def test_a_pod_that_is_not_mirrored_has_the_reason_in_its_status() -> None:
+    """The reason is in the condition Mirrored, and in the fields that kubectl prints."""
     body = pending_because(pod(status={"phase": "Pending"}), "NameConflict", "a pod is there", NOW)
     status = body["status"]
     assert (status["reason"], status["message"]) == ("NameConflict", "a pod is there")
@@ -34,8 +34,8 @@ def test_a_pod_that_is_not_mirrored_says_why() -> None:
     assert told["PodReadyToStartContainers"]["status"] == "False"
 
 
-def test_a_pod_that_says_why_already_is_left_alone() -> None:
-    """The same reason later is no write; another one is, and leaves the time of the transition."""
+def test_an_unchanged_pending_reason_is_not_written_again() -> None:
+    """Another reason is written, and keeps the time of the transition."""
     upper = pod(status={"phase": "Pending"})
     after = patched(upper, pending_because(upper, "NameConflict", "m", NOW))
     assert pending_because(after, "NameConflict", "m", LATER) is None
@@ -45,18 +45,18 @@ def test_a_pod_that_says_why_already_is_left_alone() -> None:
 
 
 def test_a_pod_without_a_phase_becomes_pending() -> None:
-    """The API defaults it, but a pod in hand may have none."""
+    """The API sets the phase by default, but a pod in memory may have none."""
     assert pending_because(pod(), "R", "m", NOW)["status"]["phase"] == "Pending"
 
 
-def test_a_running_pod_is_not_made_pending() -> None:
-    """A phase never goes back for our reasons."""
+def test_a_running_pod_does_not_become_pending() -> None:
+    """A problem of the engine never sets the phase back."""
     assert "phase" not in pending_because(pod(status=RUNNING), "R", "m", NOW)["status"]
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_ended_is_told_nothing(phase: str) -> None:
-    """Its last word stays, whatever happens to its lower pod or cluster."""
+def test_a_pod_that_ended_gets_no_status_of_the_engine(phase: str) -> None:
+    """Its last status is kept, whatever happens to its lower pod or cluster."""
     upper = pod(status={**RUNNING, "phase": phase})
     assert pending_because(upper, "R", "m", NOW) is None
     assert lost(upper, NOW) is None
@@ -64,7 +64,7 @@ def test_a_pod_that_ended_is_told_nothing(phase: str) -> None:
 
 
 def test_a_lost_pod_fails() -> None:
-    """Phase, reason, no readiness, no address, ended containers, and a disruption rather than a failure of its own."""
+    """It is not ready and has no address, its containers are terminated, and it counts as disrupted."""
     body = lost(pod(status=RUNNING), NOW)
     status = body["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "LowerPodLost")
@@ -83,35 +83,35 @@ def test_a_lost_pod_fails() -> None:
 
 
 @pytest.mark.parametrize("told", [lost, unreachable])
-def test_a_lost_or_unreachable_pod_is_told_once(told: Any) -> None:
-    """After the write there is nothing more to say."""
+def test_a_lost_or_unreachable_pod_is_written_once(told: Any) -> None:
+    """The status after the write needs no other write."""
     upper = pod(status=RUNNING)
     assert told(patched(upper, told(upper, NOW)), LATER) is None
 
 
-def test_a_disruption_that_is_known_keeps_its_reason() -> None:
-    """LowerPodDeleted, or an eviction's own, came first and says more."""
+def test_a_known_disruption_keeps_its_reason() -> None:
+    """LowerPodDeleted or an eviction happened first and is more specific; a False condition is replaced."""
     upper = pod(status={**RUNNING, "conditions": [said("DisruptionTarget", reason="EvictionByEvictionAPI")]})
     assert "DisruptionTarget" not in conditions(lost(upper, NOW))
     denied = pod(status={**RUNNING, "conditions": [said("DisruptionTarget", "False")]})
     assert conditions(lost(denied, NOW))["DisruptionTarget"]["status"] == "True"
 
 
-def test_a_lost_pods_finished_containers_keep_their_end() -> None:
-    """Only what ran is unknown."""
+def test_ended_containers_of_a_lost_pod_keep_their_exit() -> None:
+    """Only the end of running containers is unknown."""
     upper = pod({"containers": [{"name": "a"}, {"name": "b"}]}, {"containerStatuses": [exited("a", 3), running("b")]})
     first, second = lost(upper, NOW)["status"]["containerStatuses"]
     assert first == exited("a", 3)
     assert second["state"]["terminated"]["exitCode"] == 137
 
 
-def test_a_pod_that_is_being_deleted_is_never_called_lost() -> None:
-    """Its lower pod is gone because it was asked to."""
+def test_a_pod_that_is_being_deleted_is_never_lost() -> None:
+    """Its lower pod was deleted on request."""
     assert lost(pod(status=RUNNING, deletionTimestamp=NOW), NOW) is None
 
 
-def test_an_unreachable_pod_is_not_ready_and_nothing_else() -> None:
-    """Phase, containers and addresses stay as they were last seen."""
+def test_an_unreachable_pod_is_only_marked_unready() -> None:
+    """Phase, containers and addresses are kept as they were last observed."""
     body = unreachable(pod(status=RUNNING), NOW)
     assert body["status"].keys() == {"conditions"}
     told = conditions(body)
@@ -121,15 +121,15 @@ def test_an_unreachable_pod_is_not_ready_and_nothing_else() -> None:
         assert "does not answer" in one["message"]
 
 
-def test_a_pod_that_was_not_ready_keeps_since_when() -> None:
-    """Only the reason changes: it was not ready before either."""
+def test_an_unreachable_pod_that_was_not_ready_keeps_its_transition_time() -> None:
+    """Only the reason changes, because it was not ready before."""
     upper = pod(status={"phase": "Running", "conditions": [said("Ready", "False", reason="ContainersNotReady")]})
     told = conditions(unreachable(upper, NOW))
     assert told.keys() == {"Ready"}
     assert (told["Ready"]["reason"], told["Ready"]["lastTransitionTime"]) == ("LowerUnreachable", EARLIER)
 
 
-def test_a_pod_that_was_never_reported_has_no_readiness_to_lose() -> None:
-    """No conditions are made up for it."""
+def test_an_unreachable_pod_without_conditions_is_not_written() -> None:
+    """No readiness conditions are added to a pod that was never reported."""
     assert unreachable(pod(status={"phase": "Pending"}), NOW) is None
     assert unreachable(pod(), NOW) is None

@@ -1,4 +1,4 @@
-"""The write of an upper pod's status: to whom it is, and what may not have happened meanwhile."""
+"""Tests of the write of an upper pod's status: its target and its preconditions."""
 
 import pytest
 from podviewkit import status_write
@@ -15,29 +15,29 @@ def written(status: Manifest) -> Manifest:
     return body
 
 
-def test_a_phase_holds_only_while_nobody_else_has_written() -> None:
-    """An end that was told meanwhile must not be taken back by what was on its way then."""
+def test_a_write_with_a_phase_has_the_resource_version_as_its_precondition() -> None:
+    """A write that was already being sent must not revert a phase that another writer has set."""
     for phase in ("Pending", "Running", "Failed"):
         fence = {"uid": POD_ABOVE["metadata"]["uid"], "resourceVersion": "7"}
         assert written({"phase": phase}) == {"metadata": fence, "status": {"phase": phase}}
 
 
 @pytest.mark.parametrize("status", ["True", "False"])
-def test_what_says_of_a_disruption_holds_only_while_nobody_else_has_written(status: str) -> None:
-    """An eviction says it, and deletes the pod: a word from before would have it look like somebody's will."""
+def test_a_write_with_a_disruption_target_has_the_resource_version_as_its_precondition(status: str) -> None:
+    """An eviction sets the condition and deletes the pod; an outdated value would hide the eviction."""
     said = {"conditions": [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": status}]}
     fence = {"uid": POD_ABOVE["metadata"]["uid"], "resourceVersion": "7"}
     assert written(said) == {"metadata": fence, "status": said}
 
 
-def test_what_says_no_phase_comes_through_whoever_else_writes() -> None:
-    """As long as the pod is the same one."""
+def test_a_write_without_a_phase_has_only_the_uid_as_its_precondition() -> None:
+    """It succeeds despite other writes, as long as the pod is the same."""
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     assert written(ready) == {"metadata": {"uid": POD_ABOVE["metadata"]["uid"]}, "status": ready}
 
 
-def test_it_is_to_the_pods_status_and_says_why() -> None:
-    """And whether somebody asked for it, or a store was restored."""
+def test_a_status_write_contains_its_target_and_its_reason() -> None:
+    """It also records whether it was requested, and whether it is a loss that a restored store may explain."""
     found = status_write(POD_ABOVE, {"status": {"phase": "Failed"}}, "why", asked=False, lost=True)
     assert (found.ref, found.subresource) == (Ref(UPPER, POD, "default", "web"), "status")
     assert found.patch.media == "strategic-merge-patch"

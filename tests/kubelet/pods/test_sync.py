@@ -1,4 +1,4 @@
-"""A living pod: when it is made, what is said while it is not, and what keeps the two sides in step."""
+"""Tests of living pods: when a lower pod is created, what is reported until then, and how both sides stay in sync."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ TOLERANT = [
 
 
 def grounded(**lower: Any) -> World:
-    """Make a world where pods can be made."""
+    """Return a world in which pods can be created."""
     fields = "".join(f", {name}: {value}" for name, value in lower.items())
     here = world(f"name: {A}{fields}", "name: lower-b")
     home(here)
@@ -38,8 +38,8 @@ def grounded(**lower: Any) -> World:
     return here
 
 
-def test_domains_that_only_the_virtual_node_is_in() -> None:
-    """Its labels that no lower node has, whoever gave them, but for its name; none while no lower node is there."""
+def test_domain_keys_are_labels_that_only_the_virtual_node_has() -> None:
+    """They exclude the hostname, and there are none while no lower node is known."""
     here = grounded()
     changed(here.upper.nodes, A, lambda node: node["metadata"]["labels"].update(region="east", zone="1"), "")
     assert placement("", KEY, here.lowers[A], here).domain_keys == frozenset()
@@ -50,7 +50,7 @@ def test_domains_that_only_the_virtual_node_is_in() -> None:
 
 
 def arrival(here: World, pod: Manifest | None = None, needs: tuple[Reference, ...] = ()) -> Decision:
-    """Decide about a pod that has no lower pod yet."""
+    """Decide about a pod without a lower pod."""
     return create(KEY, pod or upper_pod(), needs, here.lowers[A], here)
 
 
@@ -62,32 +62,32 @@ def kept(here: World, pod: Manifest, below: Manifest | None) -> Decision:
 
 
 def shapes(decision: Decision) -> list[type]:
-    """Return the kinds of what is wanted, in order."""
+    """Return the kinds of the desired items, in order."""
     return [type(one) for one in decision.wanted]
 
 
 def body(wanted: Any) -> Manifest:
-    """Return the body of a patch that is wanted."""
+    """Return the body of a desired patch."""
     assert isinstance(wanted, Patched)
     found: Manifest = wanted.patch.body
     return found
 
 
-# Saying why not.
+# Problems.
 
 
-# Arriving.
+# Creation.
 
 
-def test_a_pod_waits_without_a_word_for_what_is_on_its_way() -> None:
-    """What takes a moment needs no status."""
+def test_a_pod_waits_without_a_status_for_objects_that_are_being_mirrored() -> None:
+    """A wait of a moment needs no status write."""
     here = world()
     raised(here)
     assert arrival(here, needs=NEEDS) == Decision(depends_on=(namespaces.key_of(A, "default"), NEEDED))
 
 
 def test_a_pod_waits_for_its_claims() -> None:
-    """Also where nobody looks after storage: a claim of that name below would be another's."""
+    """This holds also without the storage controller, because a lower claim of that name would be unrelated."""
     needs = (Reference("PersistentVolumeClaim", "data", optional=False),)
     for here in (grounded(), grounded(controllers="[]")):
         assert arrival(here, needs=needs).depends_on == (claim_rule.key_of(A, "default", "data"),)
@@ -101,8 +101,8 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_a_pod_whose_volume_is_filled_from_what_is_not_mirrored_is_not_made(source: Manifest) -> None:
-    """The lower cluster would take what it has under that name."""
+def test_a_pod_whose_volume_has_an_unmirrored_data_source_is_not_created(source: Manifest) -> None:
+    """The lower cluster would use its own object of that name."""
     volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSourceRef": source}}}}
     decision = arrival(grounded(), upper_pod(spec={"volumes": [volume]}, resourceVersion="7"))
     assert shapes(decision) == [Patched, EmitEvent]
@@ -111,8 +111,8 @@ def test_a_pod_whose_volume_is_filled_from_what_is_not_mirrored_is_not_made(sour
     assert decision.problem.message.startswith(f"volume scratch has the data source {source['kind']} origin")
 
 
-def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:
-    """As the topology maps them."""
+def test_storage_classes_of_ephemeral_volumes_are_mapped() -> None:
+    """The lower pod's claim template has the class that the topology maps to."""
     template = {"spec": {"storageClassName": "goes"}}
     volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
     spec = {"tolerations": TOLERANT, "volumes": volumes}
@@ -122,8 +122,8 @@ def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:
     assert volume["ephemeral"]["volumeClaimTemplate"]["spec"] == {"storageClassName": "disk"}
 
 
-def test_a_pod_waits_for_its_account_and_for_tokens_of_the_upper() -> None:
-    """Both are there before it, or it would be refused, or start without them; tokens come last."""
+def test_a_pod_waits_for_its_service_account_and_its_upper_tokens() -> None:
+    """Without them the pod would be rejected or start without an identity; the tokens are last."""
     here = grounded(serviceAccounts="{identity: upper}")
     source = {"serviceAccountToken": {"path": "token"}}
     volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
@@ -138,8 +138,8 @@ def test_a_pod_waits_for_its_account_and_for_tokens_of_the_upper() -> None:
     assert [type(one) for one in arrival(here, pod, robot).wanted] == [Present, Patched]
 
 
-def test_a_pod_is_told_where_the_upper_cluster_is() -> None:
-    """By the address that the world knows."""
+def test_a_pod_gets_the_address_of_the_upper_cluster() -> None:
+    """The containers get the external address of the upper apiserver."""
     here = grounded(serviceAccounts="{identity: upper}")
     here.upper_server = UpperServer("upper.example.com", 6443)
     source = {"serviceAccountToken": {"path": "token"}}
@@ -151,8 +151,8 @@ def test_a_pod_is_told_where_the_upper_cluster_is() -> None:
     assert present.manifest["spec"]["containers"][0]["env"][0]["value"] == "upper.example.com"
 
 
-def test_what_does_not_go_down_is_told_once() -> None:
-    """The author could have counted on it."""
+def test_a_dropped_priority_class_is_reported_by_an_event() -> None:
+    """The author could have relied on it."""
     decision = arrival(grounded(), upper_pod(spec={"priorityClassName": "high", "tolerations": TOLERANT}))
     assert shapes(decision) == [Present, EmitEvent]
     told = decision.wanted[1]
@@ -160,26 +160,26 @@ def test_what_does_not_go_down_is_told_once() -> None:
     assert (told.reason, told.about) == ("PriorityClassDropped", ABOVE)
 
 
-def test_the_upper_pod_gets_its_tolerations_only_while_nobody_else_writes() -> None:
-    """A list is replaced as a whole, so it is fenced by UID and version."""
+def test_tolerations_are_added_with_uid_and_resource_version_as_preconditions() -> None:
+    """A list is replaced as a whole, so changes of other writers must not be lost."""
     _, tolerant = arrival(grounded(), upper_pod(resourceVersion="7")).wanted
     assert body(tolerant)["metadata"] == {"uid": "Pod-web", "resourceVersion": "7"}
     assert body(tolerant)["spec"]["tolerations"] == TOLERANT
 
 
-# Keeping in step.
+# Updates.
 
 
-def test_tolerations_wait_for_a_status_that_is_written() -> None:
-    """The status write would change the version that they are fenced by."""
+def test_tolerations_wait_for_a_status_write() -> None:
+    """The status write would change the resourceVersion of their precondition."""
     pod = upper_pod(resourceVersion="7")
     here = grounded()
     assert [one.subresource for one in kept(here, pod, twin(pod, {"phase": "Running"})).wanted] == ["status"]
     assert "tolerations" in body(kept(grounded(), pod, twin(pod)).wanted[0])["spec"]
 
 
-def test_labels_and_annotations_follow() -> None:
-    """Those that the topology ignores do not."""
+def test_labels_and_annotations_are_updated() -> None:
+    """Labels that the topology ignores are not copied."""
     here = grounded(ignoreLabels="[local]")
     pod = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red", "local": "x"})
     below = twin(upper_pod(spec={"tolerations": TOLERANT}))
@@ -191,7 +191,7 @@ def test_labels_and_annotations_follow() -> None:
 
 
 def changing(here: World, status: Manifest | None = None, **spec: Any) -> Decision:
-    """Decide about a pod whose spec changed, at generation 3, since its lower pod was made."""
+    """Decide about a pod whose spec changed, at generation 3, after its lower pod was created."""
     said = [{"type": "Ready", "status": "True"}]
     of_below = {"phase": "Running", "conditions": said, "observedGeneration": 1} | (status or {})
     above = upper_pod(spec={"tolerations": TOLERANT, **spec}, status={"observedGeneration": 2})
@@ -203,8 +203,8 @@ NEW_IMAGE = {"containers": [{"name": "main", "image": "app:2"}]}
 DEBUG = [{"name": "debug", "image": "d:1", "envFrom": [{"configMapRef": {"name": "settings"}}]}]
 
 
-def test_the_status_comes_before_the_changes_and_counts_what_is_below() -> None:
-    """Readiness waits for no other write; a generation is observed once its spec is below."""
+def test_the_status_is_written_before_changes_of_the_lower_pod() -> None:
+    """Readiness waits for no other write, and a generation is observed only when its spec is in the lower pod."""
     said, change = changing(grounded(), **NEW_IMAGE).wanted
     assert body(said)["status"]["conditions"]
     assert "observedGeneration" not in body(said)["status"]
@@ -213,23 +213,23 @@ def test_the_status_comes_before_the_changes_and_counts_what_is_below() -> None:
     assert body(said)["status"]["observedGeneration"] == 3
 
 
-def test_the_generation_of_a_condition_is_the_one_that_is_below() -> None:
-    """A condition of the lower pod is about the spec that it has."""
+def test_a_condition_has_the_generation_of_the_spec_in_the_lower_pod() -> None:
+    """While an image change is being sent, that is the previous generation."""
     ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
     said, _ = changing(grounded(), {"conditions": [ready]}, **NEW_IMAGE).wanted
     (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == "Ready"]
     assert found["observedGeneration"] == 2
 
 
-def test_a_problem_of_old_is_not_said_of_a_pod_in_step() -> None:
-    """It is about something that has come true since."""
+def test_an_old_problem_is_not_reported_for_a_pod_in_sync() -> None:
+    """The change that it refers to has succeeded in the meantime."""
     here = grounded()
     here.problems[KEY] = DENIED
     assert shapes(changing(here)) == [Patched]
 
 
-def test_a_debug_container_waits_for_what_it_refers_to() -> None:
-    """It says so when that cannot come; the pod's other changes do not wait."""
+def test_a_debug_container_waits_for_its_references_and_other_changes_do_not() -> None:
+    """An event reports a reference that cannot be mirrored."""
     here = grounded()
     decision = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG)
     assert decision.depends_on == (NEEDED,)
@@ -240,8 +240,8 @@ def test_a_debug_container_waits_for_what_it_refers_to() -> None:
     assert told.message.endswith("it does not exist")
 
 
-def test_the_note_of_images_is_for_the_write_that_sends_them() -> None:
-    """A label that changes at the same time must not say that an image was sent."""
+def test_images_are_recorded_only_by_the_write_that_sends_them() -> None:
+    """A label that changes at the same time must not record an image that was not sent."""
     here = grounded()
     above = upper_pod(spec={"tolerations": TOLERANT, **NEW_IMAGE}, labels={"colour": "red"})
     *_, present = kept(here, above, twin(upper_pod(spec={"tolerations": TOLERANT}))).wanted
@@ -249,8 +249,8 @@ def test_the_note_of_images_is_for_the_write_that_sends_them() -> None:
     assert present.manifest["metadata"]["annotations"][WRITTEN_IMAGES] == note_of_images(upper_pod())
 
 
-def test_a_pod_without_notes_gets_them_with_its_next_change() -> None:
-    """It was made before there were any; for their own sake nothing is written."""
+def test_a_lower_pod_without_records_gets_them_with_its_next_change() -> None:
+    """It was created before there were records, which alone cause no write."""
     above = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
     below = twin(above)
     notes = {key: below["metadata"]["annotations"].pop(key) for key in (WRITTEN_IMAGES, WRITTEN_KEYS)}
@@ -262,8 +262,8 @@ def test_a_pod_without_notes_gets_them_with_its_next_change() -> None:
 
 
 @pytest.mark.parametrize("real", [True, False])
-def test_a_selector_that_only_the_virtual_node_meets_does_not_go_down(*, real: bool) -> None:
-    """A label of the topology's node is left out, unless real nodes have it as well."""
+def test_a_selector_that_only_the_virtual_node_matches_is_removed(*, real: bool) -> None:
+    """A label of the virtual node is left out, unless lower nodes have it too."""
     here = grounded(node="{labels: {zone: x}}")
     node = lower_node()
     put(here.lowers[A].nodes, {**node, "metadata": metadata(node) | {"labels": {"zone": "x"} if real else {}}})

@@ -1,4 +1,4 @@
-"""Tokens of the upper cluster below: issued for pods that mount them, renewed in time, gone when they are of no use."""
+"""Tests of the token rule: upper tokens are issued for pods that mount them, renewed in time, and then deleted."""
 
 from base64 import b64decode
 from datetime import timedelta
@@ -53,7 +53,7 @@ AUTHORITY = "kube-root-ca.crt"
 
 
 def bound(more: str = AWAY, **pod: Any) -> World:
-    """Make a world where a pod that mounts a token is bound to lower-a."""
+    """Return a world in which a pod that mounts a token is bound to lower-a."""
     here = world(more=more)
     raised(here)
     home(here)
@@ -66,7 +66,7 @@ def bound(more: str = AWAY, **pod: Any) -> World:
 
 
 def secret(term: str = HOUR, uid: str = "Pod-web", **data: str) -> Manifest:
-    """Make the Secret below as the engine wrote it."""
+    """Return the lower Secret as the engine writes it."""
     content = {"ca.crt": "YXV0aG9yaXR5", "namespace": "ZGVmYXVsdA==", "token": "dG9rZW4=", **data}
     made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret_name(uid), "namespace": "default"}}
     notes = {TOKEN_POD: "web", TOKEN_TERM: term}
@@ -77,17 +77,17 @@ def secret(term: str = HOUR, uid: str = "Pod-web", **data: str) -> Manifest:
 
 
 def noted(uid: str, notes: dict[str, str]) -> dict[str, str]:
-    """Return annotations with our marks."""
+    """Return annotations with this owner's marks."""
     return {OWNER_NAME: OWNER_HERE.name, UPPER_UID: uid, **notes}
 
 
 def held(here: World, **given: Any) -> Entry:
-    """Let the Secret be there."""
+    """Add the Secret to the lower."""
     return put(here.lowers[A].secrets, secret(**given))
 
 
 def running(here: World, **status: Any) -> Entry:
-    """Let the lower pod be there, made with the upper cluster's identity."""
+    """Add the lower pod, created with the upper cluster's identity."""
     upper = upper_pod(spec=SPEC)
     place = LowerContext(OWNER_HERE, A, "default", "below-default", identity="upper")
     made = twin(upper, status)
@@ -100,21 +100,21 @@ def decide(here: World) -> Decision:
 
 
 def granted(here: World) -> TokenSecret:
-    """Return what is to be issued, the one thing that is wanted."""
+    """Return the token Secret to issue, which must be the only desired item."""
     (wanted,) = decide(here).wanted
     assert isinstance(wanted, TokenSecret)
     return wanted
 
 
 def ended(here: World) -> list[str]:
-    """Return the UIDs of the Secrets that are to go, which is all that is wanted."""
+    """Return the UIDs of the Secrets to delete, which must be all that is desired."""
     wanted = decide(here).wanted
     assert all(isinstance(one, Absent) and one.requested for one in wanted)
     return [one.uid for one in wanted if isinstance(one, Absent)]
 
 
-def test_tokens_are_asked_for_before_the_pod_is_made() -> None:
-    """As its account, for the pod of that UID alone, for an hour; the Secret says whose it is and holds none yet."""
+def test_tokens_are_requested_before_the_pod_is_created() -> None:
+    """They are for its account, bound to its UID, and valid for an hour; the desired Secret has marks and no token."""
     wanted = granted(bound())
     assert (wanted.ref, wanted.account) == (REF, Ref(UPPER, SERVICE_ACCOUNT, "default", "robot"))
     pod = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "Pod-web"}
@@ -128,8 +128,8 @@ def test_tokens_are_asked_for_before_the_pod_is_made() -> None:
     assert data == {"ca.crt": "authority", "namespace": "default", "token": ""}
 
 
-def test_each_audience_is_asked_for() -> None:
-    """The pod's own volumes count as admission's."""
+def test_a_token_is_requested_for_each_audience() -> None:
+    """The pod's own volumes count like that of admission."""
     here = bound(spec={"volumes": [TOKEN, VAULT]})
     wanted = granted(here)
     assert [ask.request["spec"].get("audiences") for ask in wanted.asks] == [None, ["vault"]]
@@ -137,8 +137,8 @@ def test_each_audience_is_asked_for() -> None:
     assert wanted.account.name == "default"
 
 
-def test_the_pod_waits_for_its_tokens() -> None:
-    """And for nothing when it mounts none, or does not get the upper cluster's."""
+def test_a_pod_waits_for_its_tokens() -> None:
+    """It waits for nothing if it mounts none, or if it does not get the identity of the upper cluster."""
     here, pod = bound(), upper_pod(spec=SPEC)
     lower = here.lowers[A]
     assert missing(lower, pod, OWNER_HERE) == [KEY]
@@ -151,14 +151,14 @@ def test_the_pod_waits_for_its_tokens() -> None:
 
 
 @pytest.mark.parametrize("more", [HOME, "controllers: []\n", "serviceAccounts: {identity: none}\n"])
-def test_only_with_the_uppers_identity_a_token_is_issued(more: str) -> None:
-    """It is a credential of the upper cluster in the hands of the lower one."""
+def test_tokens_are_issued_only_with_identity_upper(more: str) -> None:
+    """A token is a credential of the upper cluster that is stored in the lower one."""
     assert decide(bound(more)) == Decision()
     assert list(RULE.keys(bound(more), A)) == []
 
 
-def test_a_pod_whose_place_is_taken_gets_no_token() -> None:
-    """Nor one of a node that is not ours, or of a lower that left the topology."""
+def test_a_pod_that_cannot_be_created_gets_no_token() -> None:
+    """Its name is in use, its node belongs to another owner, or its lower was removed from the topology."""
     here = bound()
     put(here.lowers[A].foreign_pods, upper_pod())
     assert decide(here) == Decision()
@@ -171,21 +171,21 @@ def test_a_pod_whose_place_is_taken_gets_no_token() -> None:
 
 
 def test_tokens_wait_for_their_namespace() -> None:
-    """It comes with its rule."""
+    """The decision depends on the key of the namespace."""
     here = bound()
     drop(here.lowers[A].namespaces, "default", "")
     assert decide(here) == Decision(depends_on=(namespaces.key_of(A, "default"),))
 
 
-def test_tokens_wait_for_a_name_to_be_held() -> None:
-    """For a pod that waits for another reason they would lie below for nothing."""
+def test_tokens_wait_for_the_pods_other_references() -> None:
+    """While the pod waits for another reason, its tokens would be in the lower for no use."""
     main = {"name": "main", "image": "app:1", "envFrom": [{"secretRef": {"name": "s", "optional": True}}]}
     here = bound(spec={**SPEC, "containers": [main]})
     assert decide(here) == Decision(depends_on=(secret_key(A, "default", "Secret", "s"),))
 
 
-def test_no_tokens_are_asked_for_while_an_older_pod_has_the_place() -> None:
-    """The next look comes when that one has gone."""
+def test_no_tokens_are_requested_while_an_older_pod_has_the_name() -> None:
+    """The deletion of that lower pod enqueues the key again."""
     here = bound()
     older = running(here)
     put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, uid="second"))
@@ -197,8 +197,8 @@ def test_no_tokens_are_asked_for_while_an_older_pod_has_the_place() -> None:
 
 
 @pytest.mark.parametrize("data", [None, {"other": "x"}])
-def test_without_the_uppers_authority_nothing_is_issued(data: dict[str, str] | None) -> None:
-    """A pod that cannot tell the apiserver from another must not send a token."""
+def test_no_token_is_issued_without_the_ca_of_the_upper(data: dict[str, str] | None) -> None:
+    """A pod that cannot verify the apiserver must not send a token."""
     here = bound()
     drop(here.upper.config_maps, AUTHORITY)
     if data:
@@ -210,11 +210,11 @@ def test_without_the_uppers_authority_nothing_is_issued(data: dict[str, str] | N
     assert f"default/{AUTHORITY}" in found.problem.message
 
 
-# Renewing.
+# Renewal.
 
 
-def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
-    """It runs, and its status says nothing of it; one that waits for its first tokens is Pending with the reason."""
+def test_a_refused_renewal_is_reported_by_an_event_on_the_running_pod() -> None:
+    """Its status would not show it, while a pod that waits for its first tokens is Pending with the reason."""
     here = bound()
     here.problems[KEY] = Problem("Forbidden", "no rights")
     assert isinstance(granted(here), TokenSecret)
@@ -229,7 +229,7 @@ def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
 
 
 def test_tokens_from_the_future_are_renewed() -> None:
-    """Our clock was set back, and would let them run out."""
+    """The engine's clock was set back, so the tokens would expire too early."""
     here = bound()
     held(here)
     here.now = NOW - timedelta(seconds=59)
@@ -238,15 +238,15 @@ def test_tokens_from_the_future_are_renewed() -> None:
     assert granted(here).ref == REF
 
 
-def test_nothing_is_issued_while_the_lower_cluster_is_silent() -> None:
-    """There is nowhere to put it."""
+def test_no_token_is_issued_while_the_lower_does_not_answer() -> None:
+    """Its Secret could not be written."""
     here = bound()
     here.lowers[A].unreachable_seconds = 3.0
     assert decide(here) == Decision()
 
 
-def test_tokens_of_a_moment_are_renewed_once_a_minute_at_most() -> None:
-    """An apiserver may cap their time as low as it likes."""
+def test_short_lived_tokens_are_renewed_at_most_once_a_minute() -> None:
+    """An apiserver may limit the lifetime of tokens to any value."""
     here = bound()
     held(here, term=f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT10S")
     assert decide(here) == Decision(requeue_after=60.0)
@@ -259,21 +259,21 @@ SPOILT = {
     "no number": {"term": f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT-1S"},
     "another authority": {"ca.crt": "b3RoZXI="},
     "another namespace": {"namespace": "b3RoZXI="},
-    "something beside": {"more": "eA=="},
+    "an additional key": {"more": "eA=="},
 }
 
 
 @pytest.mark.parametrize("given", SPOILT.values(), ids=SPOILT)
-def test_a_secret_that_is_not_as_it_was_written_is_written_anew(given: dict[str, str]) -> None:
-    """Whatever somebody did to it."""
+def test_a_changed_token_secret_is_written_again(given: dict[str, str]) -> None:
+    """This holds for an invalid term and for other data."""
     here = bound()
     held(here, **given)
     assert granted(here).ref == REF
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
-def test_what_somebody_wrote_is_written_anew(name: str) -> None:
-    """A token cannot be told from another by looking; who wrote it can."""
+def test_a_token_secret_written_by_another_manager_is_written_again(name: str) -> None:
+    """A changed token looks like any other, but managedFields show who wrote it."""
     here = bound()
     made = held(here).manifest()
     book = {"manager": "kubectl", "fieldsV1": {"f:data": {f"f:{name}": {}}}}
@@ -282,26 +282,26 @@ def test_what_somebody_wrote_is_written_anew(name: str) -> None:
     assert granted(here).ref == REF
 
 
-def test_a_missing_token_is_issued() -> None:
-    """Somebody took its key away."""
+def test_a_missing_token_is_issued_again() -> None:
+    """Another client removed its key from the Secret."""
     here = bound()
     held(here)
     changed(here.lowers[A].secrets, NAME, lambda found: found["data"].pop("token"))
     assert granted(here).ref == REF
 
 
-def test_a_running_pod_without_tokens_of_the_upper_gets_none() -> None:
-    """It was made before it should have any, and has nowhere to mount them."""
+def test_a_running_pod_without_upper_tokens_gets_none() -> None:
+    """It was created without that identity, and does not mount them."""
     here = bound()
     put(here.lowers[A].pods, twin(upper_pod(spec=SPEC)))
     assert decide(here) == Decision()
 
 
-# The end.
+# Deletion.
 
 
-def test_tokens_go_when_the_pod_is_gone_on_both_sides() -> None:
-    """Not before: a lower pod without its upper one may be nobody's deletion."""
+def test_tokens_are_deleted_when_the_pod_is_absent_on_both_sides() -> None:
+    """They are kept before that, because a missing upper pod may not have been deleted."""
     here = bound()
     held(here)
     running(here)
@@ -311,8 +311,8 @@ def test_tokens_go_when_the_pod_is_gone_on_both_sides() -> None:
     assert ended(here) == ["below-Pod-web"]
 
 
-def test_tokens_of_a_pod_that_ended_stay_with_it() -> None:
-    """They are not renewed any more."""
+def test_tokens_of_a_pod_that_ended_are_kept_and_not_renewed() -> None:
+    """The Secret stays as long as the pod does."""
     here = bound(status={"phase": "Succeeded"})
     held(here)
     running(here, phase="Succeeded")
@@ -320,8 +320,8 @@ def test_tokens_of_a_pod_that_ended_stay_with_it() -> None:
     assert decide(here) == Decision()
 
 
-def test_tokens_of_an_older_pod_of_the_name_go() -> None:
-    """The new one gets its own."""
+def test_tokens_of_an_older_pod_of_the_name_are_deleted() -> None:
+    """The new pod gets its own tokens."""
     here = bound()
     held(here, uid="older")
     wanted = decide(here).wanted
@@ -330,8 +330,8 @@ def test_tokens_of_an_older_pod_of_the_name_go() -> None:
     assert wanted[0].uid == "below-older"
 
 
-def test_a_secret_that_is_not_ours_is_left_alone() -> None:
-    """Under our name, with notes like ours, by another hand."""
+def test_a_secret_of_another_owner_is_not_changed() -> None:
+    """It has the same name and annotations, but another owner's mark."""
     here = bound(HOME)
     stranger = secret()
     put(here.lowers[A].secrets, marked(stranger, "Pod-web", STRANGER, uid="foreign"))
@@ -340,8 +340,8 @@ def test_a_secret_that_is_not_ours_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("cache", ["secrets", "pods", "upper_pods"])
-def test_nothing_is_decided_from_what_is_not_complete(cache: str) -> None:
-    """A token could be taken from a pod that is not listed yet."""
+def test_nothing_is_decided_before_all_caches_are_synced(cache: str) -> None:
+    """Otherwise a token could be deleted for a pod that is not listed yet."""
     here = bound()
     held(here)
     drop(here.lowers[A].upper_pods, "web")
@@ -349,8 +349,8 @@ def test_nothing_is_decided_from_what_is_not_complete(cache: str) -> None:
     assert decide(here) == Decision()
 
 
-def test_copies_are_not_confused_with_tokens() -> None:
-    """The rule for Secrets that pods refer to leaves tokens alone, though no pod above refers to them."""
+def test_the_secret_rule_does_not_delete_token_secrets() -> None:
+    """No upper pod refers to a token Secret, but it is no copy."""
     here = bound()
     held(here)
     rule, key = config.RULE, secret_key(A, "default", "Secret", NAME)
@@ -358,19 +358,19 @@ def test_copies_are_not_confused_with_tokens() -> None:
     assert key not in set(rule.keys(here, A))
 
 
-# What is heard.
+# Watches.
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Return the names of the keys that a change concerns."""
+    """Return the names of the keys that a change enqueues."""
     (route,) = (one for one in RULE.watches() if one.cache == cache)
     changed = changed_facts(delta)
     is_passed_on = changed is None or bool(changed.intersection(route.facts))
     return list(names(route.keys(here, lower, delta))) if is_passed_on else []
 
 
-def test_there_is_a_key_for_every_pod_and_every_secret() -> None:
-    """Also for what an earlier run left."""
+def test_every_pod_and_every_token_secret_has_a_key() -> None:
+    """Secrets of an earlier run are included."""
     here = bound()
     held(here, uid="older")
     put(here.lowers[A].upper_pods, upper_pod("other"))
@@ -378,8 +378,8 @@ def test_there_is_a_key_for_every_pod_and_every_secret() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_pods_are_heard_of_where_tokens_are_a_matter() -> None:
-    """Elsewhere they cost nothing; below, what only changes a status concerns nothing."""
+def test_pods_enqueue_the_rule_only_if_tokens_are_used() -> None:
+    """Without tokens pods cause no work, and a lower pod's plain status change enqueues nothing."""
     here = bound()
     upper, below = here.lowers[A].upper_pods.get("default", "web"), running(here)
     assert heard(here, "upper_pods", Delta(None, upper)) == ["default/web"]
@@ -393,8 +393,8 @@ def test_pods_are_heard_of_where_tokens_are_a_matter() -> None:
     assert heard(quiet, "upper_pods", Delta(None, upper)) == ["default/web"]
 
 
-def test_secrets_with_tokens_are_heard_of() -> None:
-    """Copies of others are not."""
+def test_token_secrets_enqueue_the_rule() -> None:
+    """Other Secrets do not."""
     here = bound()
     entry = held(here)
     other = put(here.lowers[A].secrets, marked({**secret(), "metadata": {"name": "s", "namespace": "default"}}, "x"))
@@ -402,8 +402,8 @@ def test_secrets_with_tokens_are_heard_of() -> None:
     assert heard(here, "secrets", Delta(None, other)) == []
 
 
-def test_a_new_authority_concerns_the_pods_of_its_namespace() -> None:
-    """Another ConfigMap does not, nor pods with other tokens."""
+def test_a_new_upper_ca_enqueues_the_pods_of_its_namespace() -> None:
+    """Another ConfigMap does not, and neither does it without the identity of the upper cluster."""
     here = bound()
     entry = here.upper.config_maps.get("default", AUTHORITY)
     other = put(here.upper.config_maps, config_map("settings"))
@@ -412,8 +412,8 @@ def test_a_new_authority_concerns_the_pods_of_its_namespace() -> None:
     assert heard(bound(HOME), "upper.config_maps", Delta(None, entry)) == []
 
 
-def test_tokens_of_a_running_pod_are_renewed_though_its_namespace_is_excluded_meanwhile() -> None:
-    """It keeps its lower pod, and with it the identity that this was made with."""
+def test_tokens_of_a_running_pod_are_renewed_in_an_excluded_namespace() -> None:
+    """The pod keeps its lower pod, which was created with that identity."""
     here = bound(AWAY + "excludeNamespaces: [default]\n", status={"phase": "Running"})
     held(here)
     running(here, phase="Running")

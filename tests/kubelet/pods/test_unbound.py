@@ -1,4 +1,4 @@
-"""Pods that asked for a virtual node and wait for one: what the webhook missed is added, or said."""
+"""Tests of the rule for unbound pods that request a virtual node: it adds or reports what the webhook missed."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ PREPARED = {"tolerations": [*LAPSES, PROVIDER]}
 
 
 def waiting(spec: Manifest | None = None, name: str = "web", **meta: Any) -> Manifest:
-    """Make a pod that asked for a virtual node, and for which the scheduler has found none."""
+    """Return a pod that requests a virtual node, and for which the scheduler has found none."""
     made = thing("Pod", name, meta.pop("namespace", "default"), labels={"virtual-pod": "true"}, **meta)
     spec = {"containers": [{"name": "main", "image": "app:1"}], **(spec or {})}
     return {**made, "spec": spec, "status": {"phase": "Pending", "conditions": [STUCK]}}
 
 
 def ready(*lowers: str, more: str = "") -> World:
-    """Make a world whose virtual nodes are there."""
+    """Return a world whose virtual nodes exist."""
     made = world(*lowers, more=more)
     for name, lower in made.lowers.items():
         put(lower.nodes, lower_node())
@@ -37,14 +37,14 @@ def ready(*lowers: str, more: str = "") -> World:
 
 
 def wanted(of: World, pod: Manifest) -> list[Any]:
-    """Let the watch tell of a pod, and ask the rule."""
+    """Add a waiting pod to the cache, and return what the rule desires for it."""
     entry = put(of.upper.waiting, pod)
     decision, _ = decided(RULE, key_of(A, entry), of)
     return list(decision.wanted)
 
 
-def test_what_a_pod_lacks_of_tolerations_is_added() -> None:
-    """Those of the virtual nodes' taints, and those for an engine that is down; limits of admission are taken off."""
+def test_missing_tolerations_are_added() -> None:
+    """Those for the nodes' taints and for a stopped engine are added, and admission's time limits are removed."""
     own = {"key": "gpu", "operator": "Exists"}
     given = waiting({"tolerations": [own, {**LAPSES[0], "tolerationSeconds": 300}]})
     (found,) = wanted(ready(), given)
@@ -53,30 +53,30 @@ def test_what_a_pod_lacks_of_tolerations_is_added() -> None:
     assert found.in_plan
 
 
-def test_nobody_else_is_written_over() -> None:
-    """The write holds only for this very pod as it was seen: it may be bound, or changed, in the meantime."""
+def test_the_patch_has_uid_and_resource_version_as_preconditions() -> None:
+    """The pod may be bound or changed by another client in the meantime."""
     here = ready()
     (found,) = wanted(here, waiting())
     (entry,) = here.upper.waiting
     assert found.patch.body["metadata"] == {"uid": entry.uid, "resourceVersion": str(entry.version)}
 
 
-def test_nothing_is_said_before_there_is_a_virtual_node() -> None:
-    """The engine has just begun: what no node has now, the first one may have."""
+def test_nothing_is_reported_before_a_virtual_node_exists() -> None:
+    """After the engine's start the first virtual node may still match the pod."""
     here = world()
     assert wanted(here, waiting({**PREPARED, "nodeSelector": {"tier": "gold"}})) == []
 
 
-def test_a_pod_that_is_gone_is_nobodys_business() -> None:
-    """Bound, or deleted: it left the list of those that wait."""
+def test_a_pod_that_no_longer_waits_needs_nothing() -> None:
+    """It was bound or deleted."""
     here = ready()
     key = key_of(A, put(here.upper.waiting, waiting()))
     drop(here.upper.waiting, "web")
     assert RULE.decide(key, here).wanted == ()
 
 
-def test_each_pod_is_looked_at_once() -> None:
-    """In the queue of the topology's first lower, which may be another one after a reload."""
+def test_each_waiting_pod_has_one_key() -> None:
+    """It belongs to the first lower of the topology, which may be a different one after a reload."""
     here = ready()
     put(here.upper.waiting, waiting(), waiting(name="other"))
     assert [*names(RULE.keys(here, A))] == ["default/other", "default/web"]
@@ -86,8 +86,8 @@ def test_each_pod_is_looked_at_once() -> None:
     assert [*RULE.keys(here, A)] == []
 
 
-def test_a_pod_is_looked_at_when_it_changes_and_when_a_node_comes() -> None:
-    """What no virtual node had, a new one may have; a heartbeat of one that is there is no news."""
+def test_a_waiting_pod_is_enqueued_by_its_changes_and_by_new_nodes() -> None:
+    """A new virtual node may match it; a heartbeat of an existing one enqueues nothing."""
     here = ready()
     heard: list[tuple[str, str]] = []
     for route in RULE.watches():
@@ -104,8 +104,8 @@ def test_a_pod_is_looked_at_when_it_changes_and_when_a_node_comes() -> None:
     assert len(heard) == 2
 
 
-def test_the_answer_to_the_write_is_kept_with_the_pods_that_wait() -> None:
-    """Not with those that are bound to the first lower's node: it would be made there."""
+def test_the_response_of_the_patch_is_stored_in_the_cache_of_waiting_pods() -> None:
+    """In the cache of the first lower's bound pods, it would cause a lower pod there."""
     here = ready()
     key = key_of(A, put(here.upper.waiting, waiting()))
     cache = here.cache("", UnboundPodRule().decide(key, here).wanted[0].ref.kind, key.lower, key.rule)  # type: ignore[union-attr]
@@ -116,8 +116,8 @@ def test_the_answer_to_the_write_is_kept_with_the_pods_that_wait() -> None:
 
 
 @pytest.mark.parametrize(("enabled", "advice"), [("true", "run `tensile doctor`, which "), ("false", "set webhook.")])
-def test_a_pod_that_the_webhook_missed_is_told_what_to_do(enabled: str, advice: str) -> None:
-    """That depends on whether the topology enables it already."""
+def test_an_event_for_a_pod_missed_by_the_webhook_contains_advice(enabled: str, advice: str) -> None:
+    """The advice depends on whether the topology enables the webhook."""
     here = ready(more=f"webhook: {{enabled: {enabled}}}\n")
     (told,) = wanted(here, waiting(PREPARED | {"nodeSelector": {"gpu": "a100"}}))
     assert told.message.partition("clusterSelector: ")[2].startswith(advice)

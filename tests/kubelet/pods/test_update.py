@@ -1,4 +1,4 @@
-"""Changes of a running pod's spec: what is sent to which subresource, and that nothing is sent for nothing."""
+"""Tests of changes of a running pod's spec: what is sent to which subresource, and that nothing is sent needlessly."""
 
 from typing import Any
 
@@ -26,12 +26,12 @@ def stored(spec: dict[str, Any], **added: Any) -> dict[str, Any]:
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """Make a container of a spec."""
+    """Return a container of a spec."""
     return {"name": name, "image": "app:1", **fields}
 
 
 def sized(**amounts: dict[str, str]) -> dict[str, Any]:
-    """Make a spec whose one container has these resources."""
+    """Return a spec with one container that has these resources."""
     return {"containers": [container(resources=amounts)]}
 
 
@@ -45,8 +45,8 @@ def sized(**amounts: dict[str, str]) -> dict[str, Any]:
         {"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}},
     ],
 )
-def test_a_pod_that_did_not_change_needs_nothing(spec: dict[str, Any]) -> None:
-    """What admission below has added is no difference."""
+def test_an_unchanged_pod_needs_no_patch(spec: dict[str, Any]) -> None:
+    """Fields that lower admission has added are no difference."""
     below = stored(spec, tolerations=[*(spec.get("tolerations") or []), *DEFAULTS])
     assert image_patch(pod(spec), below) is None
     assert toleration_patch(pod(spec), below, PLACE) is None
@@ -55,23 +55,23 @@ def test_a_pod_that_did_not_change_needs_nothing(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
-def test_a_new_image_is_patched_by_name(field: str) -> None:
-    """Only the container that changed is named, with nothing but its image."""
+def test_a_new_image_is_patched_by_container_name(field: str) -> None:
+    """Only the changed container is named, with only its image."""
     old = {field: [container("a"), container("b")]}
     new = {field: [container("a"), container("b", image="app:2")]}
     body = image_patch(pod(new), stored(old))
     assert body["spec"] == {field: [{"name": "b", "image": "app:2"}]}
 
 
-def test_the_note_of_what_is_sent_goes_with_the_image() -> None:
-    """In the same write, so that neither can be there without the other; a deadline has none."""
+def test_an_image_patch_records_what_is_sent() -> None:
+    """The annotation is in the same write, so neither exists without the other; a deadline has none."""
     body = image_patch(pod({"containers": [container(image="app:2")]}), stored({}))
     assert body["metadata"] == {"annotations": {WRITTEN_IMAGES: f'{{"main":"{digits("app:2")}"}}'}}
     assert "metadata" not in image_patch(pod({"activeDeadlineSeconds": 5}), stored({}))
 
 
 def books(manager: str, name: str = "main") -> list[dict[str, Any]]:
-    """Make the API's book-keeping after somebody wrote a container's image."""
+    """Return managedFields after a manager has written a container's image."""
     fields = {"f:spec": {"f:containers": {f'k:{{"name":"{name}"}}': {"f:image": {}}}}}
     return [{"manager": manager, "operation": "Update", "fieldsV1": fields}]
 
@@ -80,39 +80,39 @@ def books(manager: str, name: str = "main") -> list[dict[str, Any]]:
     ("manager", "name", "restored"),
     [(FIELD_MANAGER, "main", False), ("kubectl-set", "main", True), ("kubectl-set", "side", False)],
 )
-def test_an_image_that_admission_below_replaced_stays(manager: str, name: str, *, restored: bool) -> None:
-    """A lower cluster may fetch from a registry of its own; an image that somebody edited there is put back."""
+def test_an_image_replaced_by_lower_admission_is_kept(manager: str, name: str, *, restored: bool) -> None:
+    """A lower cluster may use its own registry, while an image that another manager wrote is restored."""
     below = stored({})
     below["spec"] = {**below["spec"], "containers": [container(image="mirror/app:1")]}
     below["metadata"]["managedFields"] = books(manager, name)
     assert (image_patch(pod(), below) is not None) is restored
 
 
-def test_an_image_that_changed_above_travels_past_one_that_admission_replaced() -> None:
-    """Only the container that changed is named; what was sent of the other is still as it was sent."""
+def test_a_changed_image_is_sent_without_those_that_admission_replaced() -> None:
+    """Only the container whose upper image changed is named."""
     below = stored({"containers": [container("a"), container("b")]})
     below["spec"]["containers"] = [container("a", image="mirror/app:1"), container("b", image="mirror/app:1")]
     upper = pod({"containers": [container("a"), container("b", image="app:2")]})
     assert image_patch(upper, below)["spec"] == {"containers": [{"name": "b", "image": "app:2"}]}
 
 
-def test_a_lower_pod_without_a_note_gets_the_image_of_the_upper_one() -> None:
-    """Nobody knows what was sent, so the upper spec is what counts."""
+def test_a_lower_pod_without_a_record_gets_the_upper_image() -> None:
+    """It is not known what was sent, so the upper spec counts."""
     below = stored({"containers": [container(image="app:0")]})
     del below["metadata"]["annotations"][WRITTEN_IMAGES]
     assert image_patch(pod(), below)["spec"] == {"containers": [{"name": "main", "image": "app:1"}]}
 
 
-def test_a_container_that_is_not_below_is_not_added() -> None:
-    """A pod's containers are fixed; one that a webhook below took away stays away."""
+def test_a_container_missing_in_the_lower_pod_is_not_added() -> None:
+    """A pod's containers cannot change, and a lower webhook may have removed it."""
     other = pod({"containers": [container("other", resources={"requests": {"cpu": "1"}})]})
     assert image_patch(other, stored({})) is None
     assert resize_patch(other, stored({})) is None
 
 
 @pytest.mark.parametrize(("above", "below", "sent"), [(30, None, 30), (10, 30, 10), (30, 10, None), (None, 10, None)])
-def test_a_deadline_only_comes_nearer(above: int | None, below: int | None, sent: int | None) -> None:
-    """Kubernetes refuses to lift or to put off a deadline."""
+def test_a_deadline_is_only_shortened(above: int | None, below: int | None, sent: int | None) -> None:
+    """Kubernetes rejects the removal or extension of a deadline."""
     upper = pod({"activeDeadlineSeconds": above} if above else {})
     seen = stored({"activeDeadlineSeconds": below} if below else {})
     expected = {"spec": {"activeDeadlineSeconds": sent}} if sent else None
@@ -120,7 +120,7 @@ def test_a_deadline_only_comes_nearer(above: int | None, below: int | None, sent
 
 
 def test_tolerations_are_added_and_never_removed() -> None:
-    """The list is replaced as a whole, so what is there below is in it."""
+    """The list is replaced as a whole, so it contains the lower pod's tolerations."""
     new = {"key": "gpu", "operator": "Exists"}
     body = toleration_patch(pod({"tolerations": [new]}), stored({}, tolerations=DEFAULTS), PLACE)
     assert body == {"spec": {"tolerations": [*DEFAULTS, new]}}
@@ -128,8 +128,8 @@ def test_tolerations_are_added_and_never_removed() -> None:
     assert toleration_patch(pod(), gone, PLACE) is None
 
 
-def test_the_seconds_of_a_toleration_may_change() -> None:
-    """In place, without a second one of its kind."""
+def test_changed_seconds_of_a_toleration_are_sent_in_place() -> None:
+    """No second toleration of its kind is added."""
     old = {"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
     new = {**old, "tolerationSeconds": 90}
     body = toleration_patch(
@@ -138,14 +138,14 @@ def test_the_seconds_of_a_toleration_may_change() -> None:
     assert body == {"spec": {"tolerations": [new, *DEFAULTS]}}
 
 
-def test_our_unlimited_tolerations_do_not_travel() -> None:
-    """They are for the upper cluster: the limits below stay."""
+def test_unlimited_tolerations_of_the_engine_are_not_copied() -> None:
+    """They are only for the upper cluster, so the limits in the lower pod are kept."""
     unlimited = [{field: one[field] for field in ("key", "operator", "effect")} for one in DEFAULTS]
     assert toleration_patch(pod({"tolerations": unlimited}), stored({}, tolerations=DEFAULTS), PLACE) is None
 
 
-def test_a_resize_names_the_container_and_its_new_amounts() -> None:
-    """Requests and limits each as a whole list, so that they can be read beside the upper spec."""
+def test_a_resize_contains_the_container_and_its_new_amounts() -> None:
+    """Requests and limits are each sent as a whole list, to be comparable with the upper spec."""
     old = sized(requests={"cpu": "1", "memory": "1Gi"}, limits={"cpu": "2"})
     new = sized(requests={"cpu": "1500m", "memory": "1Gi"}, limits={"cpu": "2"})
     assert resize_patch(pod(new), stored(old)) == {
@@ -155,25 +155,25 @@ def test_a_resize_names_the_container_and_its_new_amounts() -> None:
     }
 
 
-def test_amounts_are_compared_as_amounts() -> None:
-    """1 and 1000m are the same, whoever wrote which."""
+def test_equal_amounts_in_different_notations_are_no_resize() -> None:
+    """1 and 1000m are equal."""
     assert resize_patch(pod(sized(requests={"cpu": "1"})), stored(sized(requests={"cpu": "1000m"}))) is None
 
 
-def test_limits_that_admission_below_added_are_no_resize() -> None:
-    """A LimitRange below is the lower cluster's own rule."""
+def test_limits_added_by_lower_admission_are_no_resize() -> None:
+    """A LimitRange of the lower is that cluster's own rule."""
     below = stored({}, **sized(limits={"cpu": "1"}, requests={"cpu": "1"}))
     assert resize_patch(pod(), below) is None
 
 
-def test_an_amount_that_is_new_is_a_resize() -> None:
-    """What the upper spec names and the lower one lacks is sent."""
+def test_a_new_amount_is_a_resize() -> None:
+    """An amount in the upper spec that the lower pod lacks is sent."""
     body = resize_patch(pod(sized(limits={"memory": "1Gi"})), stored({}))
     assert body == {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "1Gi"}}}]}}
 
 
-def test_sidecars_and_the_pod_as_a_whole_are_resized_too() -> None:
-    """Init containers by name, pod-level resources in their own field."""
+def test_sidecars_and_pod_level_resources_are_resized_too() -> None:
+    """Init containers are sent by name, and pod-level resources in their own field."""
     old = {
         "initContainers": [container("s", restartPolicy="Always", resources={"requests": {"cpu": "1"}})],
         "resources": {"limits": {"cpu": "4"}},
@@ -191,14 +191,14 @@ def test_sidecars_and_the_pod_as_a_whole_are_resized_too() -> None:
 
 
 def test_an_init_container_that_runs_once_is_not_resized() -> None:
-    """Its resources cannot change in Kubernetes, so a difference is the lower cluster's own doing."""
+    """Kubernetes does not permit that, so a difference comes from the lower cluster."""
     old = {"initContainers": [container("i", resources={"requests": {"cpu": "1"}})]}
     new = {"initContainers": [container("i", resources={"requests": {"cpu": "2"}})]}
     assert resize_patch(pod(new), stored(old)) is None
 
 
 def test_missing_ephemeral_containers_are_added() -> None:
-    """Those that are below stay as they are, whatever the upper spec says of them now."""
+    """Existing ones of the lower pod are not changed, whatever the upper spec contains."""
     first, second = container("d1"), container("d2")
     upper = pod({"ephemeralContainers": [{**first, "image": "other"}, second]})
     assert ephemeral_patch(upper, stored({}, ephemeralContainers=[first]), PLACE) == {
@@ -207,16 +207,16 @@ def test_missing_ephemeral_containers_are_added() -> None:
 
 
 @pytest.mark.parametrize("volumes", [[], [token_volume()]], ids=["without", "with"])
-def test_an_ephemeral_container_mounts_the_token_only_where_it_is(volumes: list[dict[str, Any]]) -> None:
-    """Where the lower pod was made without the volume, the mount would be refused."""
+def test_an_ephemeral_container_mounts_the_token_only_if_its_volume_exists(volumes: list[dict[str, Any]]) -> None:
+    """A lower pod that was created without the volume would reject the mount."""
     debug = container("d", volumeMounts=[{"name": "kube-api-access-x", "mountPath": "/t"}])
     upper = pod({"volumes": [token_volume()], "ephemeralContainers": [debug]})
     body = ephemeral_patch(upper, stored({}, volumes=volumes), PLACE)
     assert ("volumeMounts" in body["spec"]["ephemeralContainers"][0]) is bool(volumes)
 
 
-def test_an_ephemeral_container_is_told_where_the_upper_cluster_is() -> None:
-    """As the other containers are, where its tokens are mounted; elsewhere nothing is added."""
+def test_an_ephemeral_container_gets_the_address_of_the_upper_if_tokens_are_mounted() -> None:
+    """The other containers have it as well; without mounted tokens nothing is added."""
     upper = pod({"ephemeralContainers": [container("d")]}, uid="uid-1")
     mounted = [{"name": "t", "projected": {"sources": [{"secret": {"name": secret_name("uid-1")}}]}}]
     there = place(upper_server=UpperServer("upper.example.com", 6443))

@@ -1,4 +1,4 @@
-"""What somebody did below that cannot be taken back is said above; what admission or we did is not."""
+"""Tests of irreversible changes of a lower pod: those of other clients are reported, those of admission are not."""
 
 from copy import deepcopy
 from typing import Any
@@ -24,7 +24,7 @@ TOLERANT = [
 
 
 def below(upper: Manifest, hand: str = "kubectl-edit", **fields: Any) -> Manifest:
-    """Make the lower pod of an upper one with these fields of its spec written by a hand."""
+    """Return the lower pod of an upper pod, with these fields of its spec written by a manager."""
     pod = deepcopy(twin(upper, {"phase": "Running"}))
     pod["spec"] |= fields
     book = {"manager": hand, "operation": "Update", "fieldsV1": {"f:spec": {f"f:{field}": {} for field in fields}}}
@@ -47,8 +47,8 @@ def below(upper: Manifest, hand: str = "kubectl-edit", **fields: Any) -> Manifes
         ),
     ],
 )
-def test_what_somebody_did_for_good_is_said(above: Manifest, fields: Manifest, words: str) -> None:
-    """All of it, in one sentence."""
+def test_irreversible_changes_of_another_client_are_described(above: Manifest, fields: Manifest, words: str) -> None:
+    """All of them are in one sentence."""
     upper = upper_pod(spec=above)
     assert drift(upper, below(upper, **fields), PLACE) == words
 
@@ -64,25 +64,25 @@ def test_what_somebody_did_for_good_is_said(above: Manifest, fields: Manifest, w
         ({}, {"tolerations": TOLERANT}, "kubectl-edit"),
         ({"ephemeralContainers": [{"name": "d"}]}, {"ephemeralContainers": [{"name": "d"}]}, "kubectl-edit"),
     ],
-    ids=["a deadline by admission", "the same deadline", "a later one, which is put right", "a toleration by admission",
+    ids=["a deadline by admission", "the same deadline", "a later one, which is restored", "a toleration by admission",
          "the same toleration", "those that Kubernetes adds", "the same debug container"],
 )  # fmt: skip
-def test_what_is_as_it_should_be_is_not(above: Manifest, fields: Manifest, hand: str) -> None:
-    """Nor what comes with our own writes."""
+def test_expected_and_reversible_differences_are_not_described(above: Manifest, fields: Manifest, hand: str) -> None:
+    """This includes fields that the engine's own writes contain, also if admission added them."""
     upper = upper_pod(spec=above)
     assert drift(upper, below(upper, hand, **fields), PLACE) == ""
 
 
 def kept(upper: Manifest, lower_pod: Manifest) -> Decision:
-    """Decide about a pair."""
+    """Decide about a pod and its lower pod."""
     here = world()
     lower = here.lowers[A]
     put(lower.upper_pods, upper)
     return sync(Key("pod", A, "default", "web"), upper, put(lower.pods, lower_pod), lower, here)
 
 
-def test_it_stands_on_the_pod_and_in_one_event() -> None:
-    """The condition is the one of changes that are not below; once it is there, nothing is written."""
+def test_an_irreversible_change_is_reported_by_the_sync_condition_and_one_event() -> None:
+    """The condition is that of unapplied changes, and nothing is written once it is set."""
     upper = upper_pod(spec={"tolerations": TOLERANT})
     changed = below(upper, activeDeadlineSeconds=60)
     written, told = kept(upper, changed).wanted
@@ -97,8 +97,8 @@ def test_it_stands_on_the_pod_and_in_one_event() -> None:
     assert kept(again, changed).wanted == ()
 
 
-def test_a_pod_that_ends_says_no_more_of_it() -> None:
-    """Nobody can do anything about it."""
+def test_an_irreversible_change_of_an_ended_pod_is_not_reported() -> None:
+    """No action of a user would help any more."""
     upper = upper_pod(spec={"tolerations": TOLERANT})
     ended = {**below(upper, activeDeadlineSeconds=60), "status": {"phase": "Failed"}}
     (written,) = kept(upper, ended).wanted

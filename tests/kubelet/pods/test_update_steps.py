@@ -1,4 +1,4 @@
-"""Changes of a running pod: a write each, fenced, and what is said of one that is refused."""
+"""Tests of the writes for changes of a running pod: one each, with preconditions, and a condition if refused."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ NEW: dict[str, Manifest] = {
 
 
 def changed(*what: str) -> list[Patched]:
-    """Return the writes for an upper pod that changed so since its lower pod was made."""
+    """Return the writes for an upper pod that changed in these ways after its lower pod was created."""
     spec: dict[str, Any] = {}
     for one in what:
         spec |= NEW[one]
@@ -45,8 +45,8 @@ def changed(*what: str) -> list[Patched]:
         ("debug", "ephemeralcontainers", {"uid": "below-1"}),
     ],
 )
-def test_each_change_has_its_way_and_its_fence(what: str, subresource: str, fence: dict[str, str]) -> None:
-    """The lower pod's UID in each; a list that is replaced whole must be the one that was seen."""
+def test_each_change_has_its_subresource_and_preconditions(what: str, subresource: str, fence: dict[str, str]) -> None:
+    """Each has the lower pod's UID, and a list that is replaced also has the resourceVersion."""
     (change,) = changed(what)
     assert (change.ref, change.subresource, change.patch.media) == (REF, subresource, "strategic-merge-patch")
     meta = {key: value for key, value in change.patch.body["metadata"].items() if key != "annotations"}
@@ -56,25 +56,25 @@ def test_each_change_has_its_way_and_its_fence(what: str, subresource: str, fenc
     assert change.independent, "it holds up no other"
 
 
-def test_a_pod_that_did_not_change_needs_no_write() -> None:
-    """Most looks end here."""
+def test_an_unchanged_pod_needs_no_write() -> None:
+    """Most syncs end here."""
     assert changed() == []
 
 
-def test_several_changes_are_several_writes() -> None:
-    """One that is refused must not take the others with it."""
+def test_several_changes_are_separate_writes() -> None:
+    """A change that is refused must not prevent the others."""
     assert [one.subresource for one in changed("image", "tolerations", "debug")] == ["", "", "ephemeralcontainers"]
 
 
-def test_what_needs_more_care_can_be_told_apart() -> None:
-    """Images come with their note, new containers with what they refer to."""
+def test_changes_of_images_and_new_containers_are_distinguished() -> None:
+    """Images are sent with their record, and new containers wait for their references."""
     image, tolerations, debug = changed("image", "tolerations", "debug")
     assert [changes_images(one) for one in (image, tolerations, debug)] == [True, False, False]
     assert [adds_containers(one) for one in (image, tolerations, debug)] == [False, False, True]
 
 
-def test_a_refused_change_is_said_in_a_condition() -> None:
-    """With the lower cluster's own words, and which cluster that is."""
+def test_a_refused_change_is_reported_in_a_condition() -> None:
+    """The message contains the lower cluster's name and its own words, up to 1,024 characters."""
     found = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
     assert found is not None
     assert (found["type"], found["status"], found["reason"]) == (SYNCED, "False", "Forbidden")
@@ -85,16 +85,16 @@ def test_a_refused_change_is_said_in_a_condition() -> None:
     )
 
 
-def test_the_condition_is_the_same_until_something_else_is_said() -> None:
-    """Or each try would be a write."""
+def test_the_sync_condition_is_unchanged_until_the_problem_changes() -> None:
+    """Otherwise each attempt would be a write."""
     first = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
     told = pod(status={"conditions": [first]})
     assert sync_condition(told, NO, "lower-a", NOW.replace(year=2027), waiting=True) == first
 
 
 @pytest.mark.parametrize("waiting", [True, False])
-def test_the_condition_goes_when_nothing_waits(*, waiting: bool) -> None:
-    """And stays as it is while a change that nothing is said against is on its way."""
+def test_the_sync_condition_is_removed_when_no_change_is_pending(*, waiting: bool) -> None:
+    """It is kept while a change without a known problem is pending."""
     told = pod(status={"conditions": [said(SYNCED, "False", reason="Forbidden")]})
     found = sync_condition(told, None, "lower-a", NOW, waiting=waiting)
     assert (found is not None) is waiting

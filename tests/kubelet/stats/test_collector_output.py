@@ -1,4 +1,4 @@
-"""A virtual node's use in the two forms of a kubelet, as their readers take them."""
+"""Tests of a virtual node's usage in the output formats of a kubelet, as its clients parse them."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ WEB = {"namespace": "shop", "pod": "web"}
 
 
 def two_pods() -> UsageReport:
-    """Make a picture of a node with a pod of two containers and one of one."""
+    """Return a report of a node with a pod of two containers and a pod of one."""
     samples = {
         ("mapped", "web-below"): pod_sample(2, main=0.5, side=0.000000001),
         ("mapped", "db-below"): pod_sample(1, main=2),
@@ -31,8 +31,8 @@ def read(found: UsageReport) -> dict[str, list[Any]]:
     return {name: [one for one in samples if one.name == name] for name in {one.name for one in samples}}
 
 
-def test_the_text_has_the_kubelets_names() -> None:
-    """Those that metrics-server asks for, the pods' sums, and whether all went well."""
+def test_resource_metrics_have_the_kubelets_names() -> None:
+    """They include those that metrics-server requests, the sums of pods, and the scrape error."""
     assert set(read(two_pods())) == {
         "container_cpu_usage_seconds_total",
         "container_memory_working_set_bytes",
@@ -45,28 +45,28 @@ def test_the_text_has_the_kubelets_names() -> None:
     }
 
 
-def test_containers_carry_the_upper_names() -> None:
-    """Container, pod and namespace, as labels."""
+def test_container_metrics_have_upper_names_as_labels() -> None:
+    """The labels are container, pod and namespace."""
     found = [sample.labels for sample in read(two_pods())["container_cpu_usage_seconds_total"]]
     assert found == [WEB | {"container": "main"}, WEB | {"container": "side"}, WEB | {"container": "main", "pod": "db"}]
 
 
-def test_values_carry_the_time_of_their_sample() -> None:
-    """In milliseconds, as Prometheus reads them; a start is a fact and has none."""
+def test_values_have_the_timestamp_of_their_sample() -> None:
+    """It is in milliseconds, as Prometheus parses it; a start time has no timestamp."""
     found = read(two_pods())
     assert [one.timestamp * 1000 for one in found["pod_cpu_usage_seconds_total"]] == [NOON + 2000, NOON + 1000]
     assert found["node_cpu_usage_seconds_total"][0].timestamp * 1000 == NOON + 3000
     assert [one.timestamp for one in found["container_start_time_seconds"]] == [None] * 3
 
 
-def test_counters_keep_every_digit() -> None:
-    """What is all but idle is still there: the least counter is a millionth of a second."""
+def test_counters_are_exact_to_a_microsecond() -> None:
+    """The usage of an almost idle container is not rounded to zero."""
     main, side, _ = read(two_pods())["container_cpu_usage_seconds_total"]
     assert (main.value, side.value) == (7.5, 0.000001)
 
 
-def test_starts_and_memory_are_plain_numbers() -> None:
-    """Seconds since 1970, and bytes."""
+def test_start_times_and_memory_are_plain_numbers() -> None:
+    """They are seconds since 1970, and bytes."""
     found = read(two_pods())
     assert found["container_start_time_seconds"][0].value == (NOON - HOUR) / 1000
     assert found["pod_memory_working_set_bytes"][0].value == 20 * MEBI
@@ -74,24 +74,24 @@ def test_starts_and_memory_are_plain_numbers() -> None:
     assert found["node_cpu_usage_seconds_total"][0].value == 60
 
 
-def test_a_node_that_was_not_measured_says_so() -> None:
-    """By the kubelet's own metric for it; nothing is made up."""
+def test_an_unmeasured_node_reports_a_scrape_error() -> None:
+    """It is the kubelet's own metric, and no values are invented."""
     whole, nothing = read(two_pods()), read(UsageReport("virtual-a", None, ()))
     assert whole["resource_scrape_error"][0].value == 0
     assert set(nothing) == {"resource_scrape_error"}
     assert nothing["resource_scrape_error"][0].value == 1
 
 
-def test_every_metric_says_what_it_is() -> None:
-    """Type and help come before the first sample."""
+def test_every_metric_has_a_type_and_a_help_text() -> None:
+    """Counters and gauges are declared as such."""
     families = {one.name: one for one in text_string_to_metric_families(exposition(two_pods()).decode())}
     assert families["container_cpu_usage_seconds"].type == "counter"
     assert families["container_memory_working_set_bytes"].type == "gauge"
     assert all(family.documentation for family in families.values())
 
 
-def test_the_summary_names_pods_with_their_upper_uid() -> None:
-    """As kubelets do, so that a reader can tell a pod from its successor."""
+def test_the_summary_identifies_pods_by_their_upper_uid() -> None:
+    """A client can distinguish a pod from its successor, as with a kubelet."""
     found = orjson.loads(summary(two_pods()))
     assert found["node"]["nodeName"] == "virtual-a"
     assert [pod["podRef"] for pod in found["pods"]] == [
@@ -100,8 +100,8 @@ def test_the_summary_names_pods_with_their_upper_uid() -> None:
     ]
 
 
-def test_the_summary_has_rates_and_counters() -> None:
-    """Of node, pods and containers, at the time of their sample."""
+def test_the_summary_contains_rates_and_counters() -> None:
+    """It has those of node, pods and containers at the time of their sample."""
     found = orjson.loads(summary(two_pods()))
     time = datetime.fromtimestamp(NOON / 1000 + 3, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert found["node"]["cpu"] == {"time": time, "usageNanoCores": 4 * CPU, "usageCoreNanoSeconds": 60 * CPU}
@@ -113,13 +113,13 @@ def test_the_summary_has_rates_and_counters() -> None:
     assert found["pods"][0]["memory"]["workingSetBytes"] == 20 * MEBI
 
 
-def test_the_summary_of_a_node_that_was_not_measured_has_no_figures() -> None:
-    """Its name is all that is known."""
+def test_the_summary_of_an_unmeasured_node_has_no_values() -> None:
+    """It contains only the node's name."""
     assert orjson.loads(summary(UsageReport("virtual-a", None, ()))) == {"node": {"nodeName": "virtual-a"}, "pods": []}
 
 
 def cadvisor(found: UsageReport | None) -> dict[str, list[Any]]:
-    """Parse cAdvisor's text as Prometheus does: samples by metric, without empty labels, which are none to it."""
+    """Parse cAdvisor's text as Prometheus does: samples by metric, without empty labels, which Prometheus ignores."""
     samples: dict[str, list[Any]] = {}
     for family in text_string_to_metric_families(cadvisor_exposition(found).decode()):
         for sample in family.samples:
@@ -128,8 +128,8 @@ def cadvisor(found: UsageReport | None) -> dict[str, list[Any]]:
     return samples
 
 
-def test_cadvisor_has_its_own_labels() -> None:
-    """The node's root, pods without a container, and containers with the image by which rules tell them from pods."""
+def test_cadvisor_metrics_have_cadvisors_labels() -> None:
+    """They are for the node's root, pods without a container label, and containers with their image."""
     found = cadvisor(two_pods())
     memory = [one.labels for one in found["container_memory_working_set_bytes"]]
     web, db = {**WEB, "id": "/kubepods/podweb-uid"}, {**WEB, "pod": "db", "id": "/kubepods/poddb-uid"}
@@ -147,8 +147,8 @@ def test_cadvisor_has_its_own_labels() -> None:
     assert starts == [one for one in memory if "container" in one]
 
 
-def test_cadvisor_has_the_same_values() -> None:
-    """With the time of their sample: both pages are read by the same clients."""
+def test_cadvisor_metrics_have_the_values_of_the_resource_metrics() -> None:
+    """The timestamps are equal too, because the same clients read both pages."""
     resource, found = read(two_pods()), cadvisor(two_pods())
     for name in ("container_cpu_usage_seconds_total", "container_memory_working_set_bytes"):
         containers = [one for one in found[name] if "container" in one.labels]
@@ -158,8 +158,8 @@ def test_cadvisor_has_the_same_values() -> None:
     assert found["container_scrape_error"][0].value == 0
 
 
-def test_cadvisor_says_that_nothing_is_known() -> None:
-    """By its own metric for it; a node that was not measured yet is the same."""
+def test_cadvisor_metrics_of_an_unmeasured_node_are_a_scrape_error() -> None:
+    """It is cAdvisor's own metric; a node without any report is the same."""
     for unknown in (None, UsageReport("virtual-a", None, ())):
         found = cadvisor(unknown)
         assert set(found) == {"container_scrape_error"}

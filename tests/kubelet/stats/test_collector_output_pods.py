@@ -1,4 +1,4 @@
-"""What runs on a virtual node, in a kubelet's words."""
+"""Tests of the pods that run on a virtual node, in the output formats of a kubelet."""
 
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
@@ -7,8 +7,8 @@ from usagekit import running
 from tensile.kubelet.stats.collector import census, running_list
 
 
-def test_pods_and_containers_are_counted() -> None:
-    """Under the kubelet's names, beside the node's own."""
+def test_running_pods_and_containers_are_counted() -> None:
+    """They have the kubelet's metric names, beside the node's name."""
     text = census("virtual-a", [running(main=1, side=1), running("db")]).decode()
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     assert {one.name: (one.labels, one.value) for one in samples} == {
@@ -18,13 +18,13 @@ def test_pods_and_containers_are_counted() -> None:
     }
 
 
-def test_an_empty_node_counts_nothing() -> None:
-    """Zero is an answer; nothing would be a failure."""
+def test_an_empty_node_has_a_count_of_zero() -> None:
+    """A missing metric would look like a failure."""
     assert b"\nkubelet_running_pods 0\n" in census("virtual-a", [])
 
 
-def test_running_pods_are_a_list_of_pods() -> None:
-    """By upper name and UID, with the containers that run."""
+def test_running_pods_are_a_pod_list() -> None:
+    """Pods have their upper name and UID, and the containers that run."""
     found = orjson.loads(running_list([running(main=1, side=1)]))
     assert (found["kind"], found["apiVersion"]) == ("PodList", "v1")
     (pod,) = found["items"]
@@ -32,6 +32,6 @@ def test_running_pods_are_a_list_of_pods() -> None:
     assert [one["name"] for one in pod["spec"]["containers"]] == ["main", "side"]
 
 
-def test_nothing_running_is_an_empty_list() -> None:
-    """And not an error."""
+def test_a_node_without_running_pods_has_an_empty_list() -> None:
+    """An empty list is no error."""
     assert orjson.loads(running_list([]))["items"] == []

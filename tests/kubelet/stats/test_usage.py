@@ -1,4 +1,4 @@
-"""What is known of a virtual node's use, from samples that name pods as the lower cluster does."""
+"""Tests of the usage report of a virtual node, from samples that name pods as the lower cluster does."""
 
 from usagekit import CPU, MEBI, NOON, node_sample, pod_sample, running
 
@@ -18,29 +18,29 @@ PLACE = ("mapped", "web-below")
 
 
 def taken(runner: RunningPod, sample: PodSample | None, ledger: CPUCounters) -> PodReading | None:
-    """Return what is known of one pod."""
+    """Return the reading of one pod, None if there is none."""
     found = picture("v1", None, [runner], {} if sample is None else {PLACE: sample}, ledger)
     return found.pods[0] if found.pods else None
 
 
-def test_a_pod_is_told_of_by_its_upper_names() -> None:
-    """The sample is looked up by the lower ones."""
+def test_a_pod_is_reported_by_its_upper_names() -> None:
+    """Its sample is looked up by the lower namespace and name."""
     found = taken(running(), pod_sample(main=0.5), CPUCounters())
     assert found is not None
     assert (found.runner.namespace, found.runner.name, found.runner.uid) == ("shop", "web", "web-uid")
     assert found.containers[0].reading == UsageReading(Counter(NOON, 15 * CPU // 2), UsageRate(CPU // 2, 10 * MEBI))
 
 
-def test_a_pod_is_the_sum_of_its_containers() -> None:
-    """With a counter of its own."""
+def test_a_pods_usage_is_the_sum_of_its_containers() -> None:
+    """The sum has a counter of its own."""
     found = taken(running(main=3600, side=3600), pod_sample(main=0.5, side=0.25), CPUCounters())
     assert found is not None
     assert [one.name for one in found.containers] == ["main", "side"]
     assert found.reading == UsageReading(Counter(NOON, 15 * CPU * 3 // 4), UsageRate(CPU * 3 // 4, 20 * MEBI))
 
 
-def test_a_restart_begins_the_containers_counter_and_not_the_pods() -> None:
-    """What its former run used is still the pod's."""
+def test_a_restart_resets_the_counter_of_the_container_but_not_of_the_pod() -> None:
+    """The usage of the container's former run still belongs to the pod."""
     ledger = CPUCounters()
     before = taken(running(main=3600, side=3600), pod_sample(main=1, side=1), ledger)
     after = taken(running(main=-30, side=3600), pod_sample(45, main=1, side=1), ledger)
@@ -51,7 +51,7 @@ def test_a_restart_begins_the_containers_counter_and_not_the_pods() -> None:
 
 
 def test_a_sample_from_before_the_start_is_not_counted() -> None:
-    """It tells of the container's former run, or of another pod that had the name."""
+    """It belongs to the container's former run, or to another pod of the name."""
     assert taken(running(main=-1), pod_sample(main=1), CPUCounters()) is None
     found = taken(running(main=-1, side=10), pod_sample(main=1, side=0.5), CPUCounters())
     assert found is not None
@@ -59,8 +59,8 @@ def test_a_sample_from_before_the_start_is_not_counted() -> None:
     assert found.reading.amount.cpu == CPU // 2
 
 
-def test_another_pod_of_the_name_is_counted_anew() -> None:
-    """Its UID is another, below too."""
+def test_another_pod_of_the_name_has_a_new_counter() -> None:
+    """Its UIDs in both clusters are different."""
     ledger = CPUCounters()
     taken(running(), pod_sample(main=1), ledger)
     other = running()._replace(uid="new", below=running().below._replace(uid="new-below"))
@@ -69,21 +69,21 @@ def test_another_pod_of_the_name_is_counted_anew() -> None:
     assert found.reading.counter.used == 15 * CPU
 
 
-def test_what_nobody_measured_is_not_there() -> None:
-    """No sample, or none of a container that runs."""
+def test_a_pod_without_samples_is_not_reported() -> None:
+    """There is no sample, or none of a container that runs."""
     assert taken(running(), None, CPUCounters()) is None
     assert taken(running(), pod_sample(other=1), CPUCounters()) is None
 
 
-def test_samples_of_other_pods_are_passed_over() -> None:
-    """Only what is mirrored through the node is told of."""
+def test_samples_of_other_pods_are_ignored() -> None:
+    """Only pods that are mirrored through the node are reported."""
     samples = {PLACE: pod_sample(main=1), ("mapped", "strange"): pod_sample(main=1), ("x", "web"): pod_sample(main=9)}
     found = picture("v1", node_sample(), [running()], samples, CPUCounters())
     assert [pod.runner.name for pod in found.pods] == ["web"]
 
 
-def test_a_gap_in_the_samples_costs_nothing() -> None:
-    """The counter of what still runs is kept, and goes on where it was."""
+def test_a_gap_in_the_samples_keeps_the_counters() -> None:
+    """The counter of a running pod continues with the next sample."""
     ledger = CPUCounters()
     taken(running(), pod_sample(main=1), ledger)
     assert taken(running(), None, ledger) is None
@@ -92,8 +92,8 @@ def test_a_gap_in_the_samples_costs_nothing() -> None:
     assert found.reading.counter == Counter(NOON + 60_000, 75 * CPU)
 
 
-def test_counters_of_what_runs_no_more_are_dropped() -> None:
-    """Or they would pile up for as long as the engine runs."""
+def test_counters_of_ended_pods_are_dropped() -> None:
+    """Otherwise they would accumulate as long as the engine runs."""
     ledger = CPUCounters()
     picture("v1", node_sample(), [running()], {PLACE: pod_sample(main=1)}, ledger)
     assert len(ledger) == 3
@@ -101,8 +101,8 @@ def test_counters_of_what_runs_no_more_are_dropped() -> None:
     assert len(ledger) == 1
 
 
-def test_the_node_is_what_was_measured_of_it() -> None:
-    """A counter like any other; without a sample there is none."""
+def test_a_nodes_usage_is_that_of_its_sample() -> None:
+    """Its counter continues with each sample; without a sample there is none."""
     ledger = CPUCounters()
     assert picture("v1", node_sample(0, 2), [], {}, ledger).node == UsageReading(
         Counter(NOON, 30 * CPU), UsageRate(2 * CPU, 1024 * MEBI)

@@ -1,4 +1,4 @@
-"""Which containers of a mirrored pod run, and since when."""
+"""Tests of which containers of a mirrored pod run, and since when."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ NOON = 1_772_366_400_000
 
 
 def since(second: int) -> Manifest:
-    """Return the state of a container that runs."""
+    """Return the state of a running container."""
     return {"running": {"startedAt": f"2026-03-01T12:00:{second:02d}Z"}}
 
 
 def found(status: Manifest | None) -> RunningPod:
-    """Return what runs of a pod whose lower one has a status."""
+    """Return the running pod of an upper pod whose lower pod has this status."""
     here = world()
     home(here)
     above = put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
@@ -25,20 +25,20 @@ def found(status: Manifest | None) -> RunningPod:
     return runner(above, below)
 
 
-def test_names_are_the_uppers_and_the_place_is_the_lowers() -> None:
-    """The pod is told of as above, and looked up as below."""
+def test_a_running_pod_has_upper_names_and_a_reference_to_its_lower_pod() -> None:
+    """It is reported by the former and measured by the latter."""
     here = found(None)
     assert (here.namespace, here.name, here.uid) == ("shop", "web", "Pod-web")
     assert here.below == LowerPodRef("shop", "web", "below-Pod-web")
 
 
-def test_a_pod_that_has_not_started_runs_nothing() -> None:
-    """Without a status there is no start."""
+def test_a_pod_without_a_status_has_no_start_and_no_running_containers() -> None:
+    """The lower kubelet has not started it."""
     assert (found(None).started, found(None).containers) == (None, {})
 
 
-def test_containers_of_every_sort_run() -> None:
-    """Sidecars, containers and added ones, each since its own start."""
+def test_containers_of_every_kind_are_running_since_their_start() -> None:
+    """These are sidecars, main containers and ephemeral containers."""
     status = {
         "startTime": "2026-03-01T12:00:00Z",
         "initContainerStatuses": [{"name": "side", "state": since(1)}],
@@ -60,7 +60,7 @@ def test_containers_of_every_sort_run() -> None:
         {"running": {"startedAt": None}},
     ],
 )
-def test_what_does_not_run_uses_nothing(state: dict[str, Any]) -> None:
-    """A container that waits or has ended is left out, and one whose start nobody knows."""
+def test_containers_that_do_not_run_are_left_out(state: dict[str, Any]) -> None:
+    """They wait, have ended, or have an unknown start."""
     statuses = [{"name": "main", "state": state}, {"name": "other", "state": since(5)}]
     assert found({"containerStatuses": statuses}).containers == {"other": NOON + 5000}

@@ -1,4 +1,4 @@
-"""What is read out of a metrics API's answers."""
+"""Tests of parsing the answers of a metrics API."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -22,12 +22,12 @@ NOON = milliseconds(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC))
 
 
 def body(*items: dict[str, Any]) -> bytes:
-    """Make a list as metrics-server gives it."""
+    """Return a list as metrics-server returns it."""
     return orjson.dumps({"kind": "List", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}, "items": items})
 
 
 def node(name: str = "n1", cpu: str = "250m", memory: str = "1Gi", second: int = 0) -> dict[str, Any]:
-    """Make a NodeMetrics."""
+    """Return a NodeMetrics object."""
     return {
         "metadata": {"name": name, "creationTimestamp": "2026-03-01T12:00:05Z"},
         "timestamp": f"2026-03-01T12:00:{second:02d}Z",
@@ -37,13 +37,13 @@ def node(name: str = "n1", cpu: str = "250m", memory: str = "1Gi", second: int =
 
 
 def test_the_paths_are_those_of_the_metrics_api() -> None:
-    """All nodes, and the pods of all namespaces."""
+    """They list all nodes, and the pods of all namespaces."""
     assert NODE_METRICS.path() == "/apis/metrics.k8s.io/v1beta1/nodes"
     assert POD_METRICS.path() == "/apis/metrics.k8s.io/v1beta1/pods"
 
 
-def test_a_node_is_read() -> None:
-    """Time and window in milliseconds, cpu in billionths, memory in bytes."""
+def test_a_node_sample_is_parsed() -> None:
+    """Time and window are in milliseconds, CPU in billionths, memory in bytes."""
     assert node_samples(body(node())) == [Sample(NOON, 15_023, UsageRate(250_000_000, 1 << 30))]
 
 
@@ -57,13 +57,13 @@ def test_a_node_is_read() -> None:
         ("2", "1500Mi", UsageRate(2_000_000_000, 1500 << 20)),
     ],
 )
-def test_amounts_are_exact(cpu: str, memory: str, amount: UsageRate) -> None:
-    """In whichever unit a server tells them, down to a billionth of a cpu."""
+def test_amounts_are_exact_in_every_unit(cpu: str, memory: str, amount: UsageRate) -> None:
+    """CPU is exact to a billionth."""
     assert node_samples(body(node(cpu=cpu, memory=memory)))[0].used == amount
 
 
-def test_pods_are_read_by_namespace_and_name() -> None:
-    """Each with what its containers used at one time."""
+def test_pod_samples_are_parsed_by_namespace_and_name() -> None:
+    """Each contains the usage of its containers at one time."""
     pod = {
         "metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}},
         "timestamp": "2026-03-01T12:00:01Z",
@@ -79,8 +79,8 @@ def test_pods_are_read_by_namespace_and_name() -> None:
 
 
 @pytest.mark.parametrize("read", [node_samples, pod_samples])
-def test_nothing_measured_is_nothing(read: Any) -> None:
-    """A metrics API that has just started has no items."""
+def test_an_empty_list_has_no_samples(read: Any) -> None:
+    """A metrics API that has just started returns no items."""
     assert not read(body())
 
 
@@ -95,8 +95,8 @@ def test_nothing_measured_is_nothing(read: Any) -> None:
         body({**node(), "usage": {"cpu": "much", "memory": "1"}}),
     ],
 )
-def test_anything_else_is_refused(wrong: bytes) -> None:
-    """Figures that are not understood are none."""
+def test_an_invalid_answer_raises_an_error(wrong: bytes) -> None:
+    """Values that cannot be parsed are not used."""
     with pytest.raises(ValueError, match=r"."):
         node_samples(wrong)
 
@@ -116,31 +116,31 @@ def test_anything_else_is_refused(wrong: bytes) -> None:
         ("999999ns", 1),
     ],
 )
-def test_spans_are_read_as_go_writes_them(text: str, found: int) -> None:
-    """To whole milliseconds."""
+def test_durations_are_parsed_as_go_formats_them(text: str, found: int) -> None:
+    """The result is in whole milliseconds."""
     assert span(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "15", "s", "-1s", "1d", "1 s", "1s ", "1.s", "PT15S"])
-def test_other_spans_are_refused(text: str) -> None:
-    """With the text, so that one sees what came."""
+def test_an_invalid_duration_raises_an_error(text: str) -> None:
+    """The message reads "is not a duration"."""
     with pytest.raises(ValueError, match="is not a duration"):
         span(text)
 
 
-def test_a_cluster_is_the_sum_of_its_nodes() -> None:
-    """As new as the node measured last, over that node's window."""
+def test_a_clusters_sample_is_the_sum_of_its_nodes() -> None:
+    """It has the time and the window of the newest sample."""
     nodes = node_samples(body(node(second=3), {**node("n2", "1", "1Gi", second=9), "window": "9s"}, node("n3")))
     assert whole(nodes) == Sample(NOON + 9000, 9000, UsageRate(1_500_000_000, 3 << 30))
 
 
-def test_a_cluster_without_nodes_has_no_sum() -> None:
-    """Nothing measured is not the same as nothing used."""
+def test_a_cluster_without_nodes_has_no_sample() -> None:
+    """No measurement is different from no usage."""
     assert whole([]) is None
 
 
-def test_amounts_do_not_become_longer_tuples() -> None:
-    """They are summed by part, and with nothing else."""
+def test_usage_rates_are_added_by_part() -> None:
+    """Adding any other tuple is a TypeError, not a concatenation."""
     assert UsageRate(1, 2) + UsageRate(3, 4) == UsageRate(4, 6)
     with pytest.raises(TypeError):
         sum([(3, 4)], UsageRate(1, 2))

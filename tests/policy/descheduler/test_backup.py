@@ -1,4 +1,4 @@
-"""The Secret that backs up a pod while it moves."""
+"""Tests of the Secret that backs up a pod while it moves."""
 
 from base64 import b64encode
 from typing import Any
@@ -38,20 +38,20 @@ SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
 
 
 def place() -> LowerContext:
-    """Return a place for a pod in a lower."""
+    """Return the context of a pod in a lower cluster."""
     return LowerContext(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
 
 
 def kept(here: World, **meta: Any) -> Manifest:
-    """Make the Secret that keeps the pod of lower-a, as it is stored."""
+    """Return the stored Secret that backs up the pod of lower-a."""
     pod = here.lowers[A].upper_pods.get("default", "web") or put(here.lowers[A].upper_pods, upper_pod())
     wanted = backup(SUCCESSOR, pod, here.owner, "it moves").manifest
     given = {**wanted["metadata"], "uid": "secret", **meta}
     return written({**wanted, "metadata": given})
 
 
-def test_it_says_whose_it_is_and_what_is_to_be_made() -> None:
-    """In the pod's namespace, by the pod's UID; one that is refused holds up no other."""
+def test_a_backup_is_an_owned_secret_named_by_the_pods_uid() -> None:
+    """It is in the pod's namespace, and is an independent change, so that its refusal blocks no other backup."""
     here = world()
     pod = put(here.lowers[A].upper_pods, upper_pod())
     wanted = backup(SUCCESSOR, pod, here.owner, "it moves")
@@ -63,8 +63,8 @@ def test_it_says_whose_it_is_and_what_is_to_be_made() -> None:
     assert wanted.manifest["type"] == "tensile-kube.io/pod"
 
 
-def test_it_is_read_as_it_was_written() -> None:
-    """By the pod's UID, which names it."""
+def test_a_backup_is_read_as_it_was_written() -> None:
+    """It is found by the UID of the pod, which its name contains."""
     here = world()
     entry = put(here.upper.secrets, kept(here))
     found = backup_in(entry, here.owner)
@@ -78,11 +78,11 @@ def test_it_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("noted", "is_safe"), [({}, True), ({WITHDRAWN: "2026-03-01T12:00:00Z"}, False), ({WITHDRAWN: "lately"}, True)]
 )
-def test_a_pod_may_leave_only_for_a_backup_that_holds_what_would_be_made_now(
+def test_a_pod_is_backed_up_only_by_a_current_backup_that_is_not_withdrawn(
     noted: dict[str, str],
     is_safe: bool,  # noqa: FBT001
 ) -> None:
-    """And is not withdrawn; a moment that is none says nothing."""
+    """A backup of another spec does not count; an invalid withdrawal time is ignored."""
     here = world()
     pod = put(here.lowers[A].upper_pods, upper_pod())
     assert not is_backed_up(pod, SUCCESSOR, here)
@@ -96,11 +96,11 @@ def test_a_pod_may_leave_only_for_a_backup_that_holds_what_would_be_made_now(
     [
         pytest.param({"name": "other"}, id="another name"),
         pytest.param({"labels": {OWNER: "f" * 16}}, id="another owner"),
-        pytest.param({"managedFields": []}, id="another hand"),
+        pytest.param({"managedFields": []}, id="another field manager"),
     ],
 )
-def test_what_is_not_ours_is_not_read(meta: Manifest) -> None:
-    """Whatever it says."""
+def test_secrets_of_another_name_owner_or_field_manager_are_no_backups(meta: Manifest) -> None:
+    """Their content is ignored."""
     here = world()
     secret = kept(here)
     entry = put(here.upper.secrets, {**secret, "metadata": {**secret["metadata"], **meta}})
@@ -108,7 +108,7 @@ def test_what_is_not_ours_is_not_read(meta: Manifest) -> None:
 
 
 def encoded(content: Any) -> str:
-    """Encode what such a Secret holds."""
+    """Encode the content of a backup Secret."""
     return b64encode(orjson.dumps(content)).decode()
 
 
@@ -128,8 +128,8 @@ def encoded(content: Any) -> str:
         *(encoded({**SUCCESSOR, "spec": {"containers": of}}) for of in (None, 7, {}, "main")),
     ],
 )
-def test_what_is_no_pod_of_its_namespace_is_none(content: str | None) -> None:
-    """Nobody gets a pod made elsewhere by writing so; and nobody's pod leaves for it."""
+def test_a_backup_without_a_valid_pod_of_its_namespace_has_no_pod(content: str | None) -> None:
+    """A forged Secret can neither create a pod in another namespace nor have a pod evicted."""
     here = world()
     data = {} if content is None else {"pod.json": content}
     found = backup_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
@@ -169,7 +169,7 @@ LEAVES = st.sampled_from([None, True, 7, -(2**62), 1.5, "", "x", [], {}, [None],
 
 
 def spoilt(value: Any, chance: Any) -> Any:
-    """Draw a copy with one part replaced by something else, or taken away."""
+    """Draw a copy with one part replaced or removed."""
     if not (isinstance(value, dict | list) and value) or chance(st.integers(0, 3)) == 0:
         return chance(LEAVES)
     copy = value.copy()
@@ -183,8 +183,8 @@ def spoilt(value: Any, chance: Any) -> Any:
 
 @examples(300)
 @given(st.data())
-def test_what_is_taken_for_a_pod_can_be_read_by_everybody(data: Any) -> None:
-    """Somebody else may have written it: whatever is wrong with it, it does not keep other pods from moving."""
+def test_every_pod_that_is_read_from_a_backup_can_be_processed(data: Any) -> None:
+    """Another client may have written the Secret, and an invalid pod in it must not block the moves of other pods."""
     long = orjson.dumps(EVERYTHING).replace(b"REQUIRED", REQUIRED.encode()).replace(b"PREFERRED", PREFERRED.encode())
     given_pod = spoilt(orjson.loads(long), data.draw)
     here = world()
@@ -200,8 +200,8 @@ def test_what_is_taken_for_a_pod_can_be_read_by_everybody(data: Any) -> None:
     assert isinstance(uses_claims(found.pod), bool)
 
 
-def test_a_pod_is_taken_for_one() -> None:
-    """With all that the other test spoils."""
+def test_a_complete_pod_is_read_from_a_backup_unchanged() -> None:
+    """It has all fields that the property test mutates."""
     here = world()
     found = backup_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(EVERYTHING)}}), here.owner)
     assert found is not None
@@ -209,8 +209,8 @@ def test_a_pod_is_taken_for_one() -> None:
 
 
 @pytest.mark.parametrize("depth", [300, 900, 2_000])
-def test_a_pod_that_nests_without_end_is_none(depth: int) -> None:
-    """It could not be written again."""
+def test_a_backup_with_a_deeply_nested_pod_has_no_pod(depth: int) -> None:
+    """Such a pod could not be serialized again."""
     here = world()
     content = orjson.dumps(EVERYTHING).replace(b'"ssd"', b'"ssd"},"x":{"y":' + b"[" * depth + b"]" * depth)
     data = {"pod.json": b64encode(content).decode()}

@@ -1,4 +1,4 @@
-"""What is told where a Secret that keeps a pod is refused: the cluster's words, unless they quote what is secret."""
+"""Tests of errors about refused backup Secrets: the apiserver's message is reported unless it quotes secret values."""
 
 from base64 import b64encode
 from typing import Any
@@ -48,7 +48,7 @@ SPEC: Manifest = {
 
 
 def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab") -> Step:
-    """Make the step that keeps a pod which somebody applied."""
+    """Return the step that creates the backup of a pod with a last-applied annotation."""
     above = {
         "kind": "Pod",
         "metadata": {"namespace": "default"},
@@ -62,7 +62,7 @@ def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab")
 
 
 def told(words: str, step: Step | None = None) -> str:
-    """Return what is told where a cluster says this."""
+    """Return the reported message for an apiserver's error message."""
     return redact_error(Denied(words, status=403, reason="Forbidden"), step or kept(), None).message
 
 
@@ -78,22 +78,22 @@ def told(words: str, step: Step | None = None) -> str:
         f"{HOOK}: containers, metadata and apiVersion are not allowed",
     ],
 )
-def test_the_clusters_own_words_are_told(words: str) -> None:
-    """What every pod says is in every sentence of a cluster, and no secret; nor is the Secret's own name."""
+def test_messages_without_secret_values_are_reported_unchanged(words: str) -> None:
+    """Common words of every pod and the Secret's own name are not secret."""
     step = kept()
     said = words.format(it=f'secrets "{step.ref.name}" is forbidden', name=step.ref.name)
     assert told(said, step) == said
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-def test_what_may_be_secret_in_a_pod_is_not_told(secret: str) -> None:
-    """Whole, cut off, or within the pod as a whole."""
+def test_messages_with_secret_values_of_the_pod_are_redacted(secret: str) -> None:
+    """The value may be complete, truncated, or part of a quoted pod."""
     for quoted in (secret, secret[:8], orjson.dumps({"spec": [secret]}).decode()):
         assert told(f"no: {quoted} is not allowed") == UNTOLD
 
 
-def test_the_pod_as_it_is_in_the_secret_is_not_told() -> None:
-    """Encoded, which a program may show as well as anybody."""
+def test_messages_with_the_encoded_pod_are_redacted() -> None:
+    """The base64 data is as secret as the pod that it encodes."""
     step = kept()
     assert step.body is not None
     data = step.body["data"]["pod.json"]
@@ -101,8 +101,8 @@ def test_the_pod_as_it_is_in_the_secret_is_not_told() -> None:
         assert told(f"no: {quoted}", step) == UNTOLD
 
 
-def test_what_the_secret_is_known_to_hold_is_not_told_either() -> None:
-    """A note that is refused says nothing of the pod itself."""
+def test_messages_about_a_patched_annotation_are_redacted_by_the_stored_secret() -> None:
+    """The patch itself does not contain the pod, so the Secret in the store is searched too."""
     step = kept()
     here = world()
     put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
@@ -111,8 +111,8 @@ def test_what_the_secret_is_known_to_hold_is_not_told_either() -> None:
     assert redact_error(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == UNTOLD
 
 
-def test_the_clusters_own_words_about_a_backup_that_is_brought_up_to_date_are_told() -> None:
-    """What the patch carries is a pod, too, though it does not say so itself."""
+def test_messages_about_a_backup_update_are_redacted_only_if_they_quote_the_pod() -> None:
+    """A patch of the data contains a pod too, although its body does not have the Secret's type."""
     step, here = kept(), world()
     put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
     data = (step.body or {})["data"]["pod.json"]
@@ -134,21 +134,21 @@ def test_the_clusters_own_words_about_a_backup_that_is_brought_up_to_date_are_to
         {"kind": "Pod", "metadata": {"annotations": {"a": 7, "b": [SECRETS["argument"]]}}, "spec": None},
     ],
 )
-def test_an_annotation_that_only_looks_like_a_pod_hides_nothing(applied: Any) -> None:
-    """Anybody may write one."""
+def test_a_last_applied_annotation_that_is_no_real_pod_hides_no_secret(applied: Any) -> None:
+    """Any client can write such an annotation, so the pod's own values are redacted and plain messages are not."""
     assert told(f"no: {SECRETS['argument']}", kept(applied)) == UNTOLD
     assert told("exceeded quota", kept(applied)) == "exceeded quota"
 
 
-def test_a_pod_nested_too_deeply_breaks_nothing() -> None:
-    """JSON allows for more than functions that call themselves."""
+def test_a_secret_in_a_deeply_nested_annotation_is_redacted() -> None:
+    """JSON can be nested more deeply than recursive functions allow."""
     text = '{"kind":"Pod","spec":' + '{"value":' * 900 + '"deep-secret"' + "}" * 901
     assert told("no: deep-secret", kept(orjson.Fragment(text))) == UNTOLD
 
 
 @pytest.mark.parametrize("content", ["no pod, s3cret-of-nobody", '["s3cret-of-nobody"]', '{"kind":"s3cret-of-nobody"}'])
-def test_what_is_no_pod_is_looked_for_whole(content: str) -> None:
-    """Somebody else may have written a Secret of that type."""
+def test_backup_content_that_is_no_pod_is_redacted_as_a_whole(content: str) -> None:
+    """Another client may have written a Secret of that type."""
     step = kept()
     assert step.body is not None
     step.body["data"] = {"pod.json": b64encode(content.encode()).decode()}

@@ -1,4 +1,4 @@
-"""Pods without a controller in the whole engine: they run elsewhere in the end, whatever happens."""
+"""Tests of bare pods in the whole engine: they finally run in another lower cluster, whatever fails in between."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,17 +22,17 @@ SAFE = backup_ref("default", "Pod-web")
 
 
 def bare(name: str = "web", cpu: str = "3", **meta: Any) -> Manifest:
-    """Make a pod without a controller that no node of lower-a has room for."""
+    """Create a bare pod that no node of lower-a has room for."""
     return seeker(name, cpu=cpu, ownerReferences=[], annotations={"note": "kept"}, **meta)
 
 
 async def kept(stage: Leaving) -> list[str]:
-    """Return the names of the Secrets that keep pods."""
+    """Return the names of the backup Secrets."""
     return [one["metadata"]["name"] for one in await stage.listed(UPPER, SECRET)]
 
 
 def moved(stage: Leaving, name: str = "web") -> Manifest:
-    """Return the pod that was made in another's place and runs in lower-b."""
+    """Return the pod that replaces another and runs in lower-b."""
     pod = stage.find(Ref(UPPER, POD, "default", name))
     assert pod is not None
     assert pod["spec"]["nodeName"] == B
@@ -41,7 +41,7 @@ def moved(stage: Leaving, name: str = "web") -> Manifest:
 
 
 def held_up() -> Leaving:
-    """Drain lower-a of a pod that a disruption budget keeps from leaving."""
+    """Drain lower-a of a pod that a disruption budget keeps from being evicted."""
     stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     stage.clusters[UPPER].budgeted.add("web")
     stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
@@ -49,8 +49,8 @@ def held_up() -> Leaving:
 
 
 @in_virtual_time
-async def test_a_pod_without_a_controller_comes_to_run_elsewhere() -> None:
-    """With all that it said of itself, kept off the node that it left; nothing is left of the move."""
+async def test_an_unschedulable_bare_pod_is_moved_to_another_lower() -> None:
+    """It has the same annotations and avoids the node that it left; its backup and its lower pod are deleted."""
     stage = Leaving(bare())
     await stage.passing(6)
     pod = moved(stage)
@@ -69,11 +69,11 @@ async def test_a_pod_without_a_controller_comes_to_run_elsewhere() -> None:
     ("lower", "writes"), [(lower, number) for lower, most in WRITES.items() for number in range(1, most + 2)]
 )
 def test_a_crash_at_any_write_loses_no_pod_and_creates_none_twice(lower: str, writes: int) -> None:
-    """The engine dies with the connection after so many writes above, and another goes on from the Secrets."""
+    """The connection fails after so many upper writes, and the next engine continues from the Secrets."""
 
     @in_virtual_time
     async def crashing() -> None:
-        """Play it."""
+        """Run the scenario."""
         stage = Leaving(*(bare(f"web-{place}") for place in range(3)), more=SMALL)
         await stage.passing(1)
         stage.clusters[UPPER].failing = writes
@@ -95,8 +95,8 @@ def test_a_crash_at_any_write_loses_no_pod_and_creates_none_twice(lower: str, wr
 
 
 @in_virtual_time
-async def test_a_pod_that_may_not_be_made_again_is_kept_and_told_and_tried_until_it_is() -> None:
-    """A quota says no after it has left; the Secret is what is left of it, also for the next engine."""
+async def test_a_backup_is_kept_and_retried_until_the_pod_can_be_created() -> None:
+    """A quota refuses the new pod, so only the Secret remains; it has an event, and the next engine continues."""
     stage = Leaving(bare())
     stage.clusters[UPPER].denied["create", "Pod"] = "exceeded quota: small"
     await stage.passing(6)
@@ -117,8 +117,8 @@ async def test_a_pod_that_may_not_be_made_again_is_kept_and_told_and_tried_until
 
 
 @in_virtual_time
-async def test_a_pod_that_may_not_be_kept_does_not_leave() -> None:
-    """Nobody could make it again."""
+async def test_a_bare_pod_is_not_evicted_if_its_backup_is_refused() -> None:
+    """Without a backup no engine could create it again."""
     stage = Leaving(bare())
     stage.clusters[UPPER].denied["create", "Secret"] = "secrets is forbidden"
     await stage.passing(6)
@@ -128,8 +128,8 @@ async def test_a_pod_that_may_not_be_kept_does_not_leave() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_whose_name_is_taken_is_kept_until_the_name_is_free() -> None:
-    """The other pod is left alone, and not adopted, whatever the topology says of other names."""
+async def test_a_backup_is_kept_until_the_pods_name_is_free() -> None:
+    """The other pod of that name is not adopted, even with onConflict: adopt."""
     stage = Leaving(bare(), more=ON + "onConflict: adopt\n")
     stage.clusters[UPPER].denied["create", "Pod"] = "not yet"
     await stage.passing(6)
@@ -151,8 +151,8 @@ async def test_a_pod_whose_name_is_taken_is_kept_until_the_name_is_free() -> Non
 
 
 @in_virtual_time
-async def test_a_pod_that_somebody_deletes_while_it_is_kept_is_not_made_again() -> None:
-    """It is drained, and a budget keeps it for now."""
+async def test_a_backed_up_pod_that_a_user_deletes_is_not_created_again() -> None:
+    """A drain backed it up, and a disruption budget delayed its eviction."""
     stage = Leaving(bare(cpu="1"))
     stage.clusters[UPPER].budgeted.add("web")
     stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
@@ -166,8 +166,8 @@ async def test_a_pod_that_somebody_deletes_while_it_is_kept_is_not_made_again() 
 
 
 @in_virtual_time
-async def test_a_drain_moves_what_has_no_controller_when_its_budget_allows_it() -> None:
-    """It is asked again and again, and it is said why it waits."""
+async def test_a_drain_moves_a_bare_pod_when_its_disruption_budget_allows_it() -> None:
+    """The eviction is retried, and the problem has the reason of the delay."""
     stage = held_up()
     await stage.passing(3)
     assert await stage.above() == ["web"]
@@ -181,15 +181,15 @@ async def test_a_drain_moves_what_has_no_controller_when_its_budget_allows_it() 
 
 
 def held(pod: Manifest) -> None:
-    """Keep a lower pod from going, which was to be preempted once, and was not."""
+    """Block the deletion of a lower pod that once was a preemption candidate and was not preempted."""
     pod["metadata"]["finalizers"] = ["example.com/held"]
     denied = {"type": "DisruptionTarget", "status": "False", "reason": "PreemptionByScheduler"}
     pod["status"] = {"phase": "Pending", "conditions": [denied]}
 
 
 @in_virtual_time
-async def test_what_the_lower_pod_says_of_a_disruption_does_not_lose_one_that_was_evicted() -> None:
-    """It denies one while the pod above is ending; that was evicted all the same."""
+async def test_a_lower_pods_false_disruption_condition_does_not_lose_an_evicted_pod() -> None:
+    """The lower pod denies a disruption while the upper pod terminates, but the upper pod was evicted."""
     stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     await stage.passing(1)
     stage.reload(topology(DRAINED, f"name: {B}", more=DRAIN_ONLY))
@@ -204,8 +204,8 @@ async def test_what_the_lower_pod_says_of_a_disruption_does_not_lose_one_that_wa
 
 
 @in_virtual_time
-async def test_a_drain_that_is_taken_back_lets_go_of_what_it_kept() -> None:
-    """After a while, in which an eviction that was sent would have come; the pod stays as it was."""
+async def test_a_cancelled_drain_deletes_its_backups_after_a_delay() -> None:
+    """An eviction that was already sent may still arrive during the delay; the pod is unchanged."""
     stage = held_up()
     await stage.passing(2)
     stage.reload(topology(f"name: {A}", f"name: {B}", more=DRAIN_ONLY))
@@ -220,8 +220,8 @@ async def test_a_drain_that_is_taken_back_lets_go_of_what_it_kept() -> None:
 
 
 @in_virtual_time
-async def test_a_second_move_counts_on_and_keeps_what_the_first_one_kept() -> None:
-    """The node that it left first takes it again once the cooldown is over: there is room by then."""
+async def test_a_second_move_increments_the_count_and_keeps_the_annotations() -> None:
+    """The first node is eligible again after the cooldown, because it has room by then."""
     stage = Leaving(bare(), more=ON)
     await stage.passing(6)
     first = uid(moved(stage))
@@ -241,8 +241,8 @@ async def test_a_second_move_counts_on_and_keeps_what_the_first_one_kept() -> No
 
 
 @in_virtual_time
-async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
-    """Step by step, with the reason: a plan is these very steps on clusters in memory."""
+async def test_the_plan_has_every_step_of_a_bare_pods_move_with_its_reason() -> None:
+    """A plan consists of the same steps on clusters in memory."""
     stage = Leaving(bare(cpu="1"), more=DRAIN_ONLY)
     await stage.passing(1)
     before = len(stage.script.lines)
@@ -264,8 +264,8 @@ async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
 
 
 @in_virtual_time
-async def test_one_that_is_backed_up_leaves_together_with_those_that_need_not_be() -> None:
-    """Its turn is the pass that backed it up, though others have left by then: a plan of one pass shows it too."""
+async def test_a_bare_pod_is_evicted_in_the_pass_that_backed_it_up() -> None:
+    """Pods with a controller were evicted seconds before; so a plan of one pass shows both."""
     stage = Leaving(seeker("owned"), seeker("bare", ownerReferences=[]))
     await stage.passing(4)
     (_, first), (_, second) = stage.left
@@ -275,8 +275,8 @@ async def test_one_that_is_backed_up_leaves_together_with_those_that_need_not_be
 
 
 @in_virtual_time
-async def test_what_changes_while_a_budget_holds_it_up_is_created_as_it_is_by_then() -> None:
-    """It does not leave for what it was: the backup is brought up to date first."""
+async def test_a_pod_that_changes_while_its_eviction_is_delayed_is_created_with_the_change() -> None:
+    """The backup is updated before the pod is evicted."""
     stage = held_up()
     await stage.passing(1)
     assert await kept(stage) == [SAFE.name]
@@ -293,8 +293,8 @@ OFF = "descheduler: {enabled: true}\n"
 
 
 @in_virtual_time
-async def test_bare_pods_stay_unless_the_topology_has_them_recreated() -> None:
-    """Neither the descheduler nor a drain touches them or writes a Secret; both say so."""
+async def test_bare_pods_are_not_moved_without_recreate_bare_pods() -> None:
+    """Neither the descheduler nor a drain evicts them or writes a Secret; both report why."""
     stage = Leaving(bare(), more=OFF)
     await stage.passing(4)
     (problem,) = stage.world.problems.values()
@@ -312,8 +312,8 @@ async def test_bare_pods_stay_unless_the_topology_has_them_recreated() -> None:
 
 
 @in_virtual_time
-async def test_a_pod_that_has_left_is_created_again_though_it_is_switched_off_meanwhile() -> None:
-    """Its Secret is all that is left of it; a backup of a pod that still runs goes."""
+async def test_an_evicted_pod_is_created_again_after_recreate_bare_pods_is_disabled() -> None:
+    """Only the Secret remains of that pod; a backup of a pod that still runs is deleted."""
     stage = Leaving(bare("gone", cpu="1"), bare("held", cpu="1"), more=DRAIN_ONLY)
     stage.clusters[UPPER].budgeted.add("held")
     stage.clusters[UPPER].denied["create", "Pod"] = "not yet"

@@ -1,4 +1,4 @@
-"""The descheduler in the whole engine: what leaves, when, and that no crash makes more leave than may."""
+"""Tests of the descheduler in the whole engine: which pods are evicted, when, and that no crash exceeds the limit."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -18,13 +18,13 @@ DRY = "descheduler: {enabled: true, dryRun: true}\n"
 
 
 def replicas(count: int, cpu: str = "3") -> list[Manifest]:
-    """Make pods that no node of lower-a has room for."""
+    """Create pods that no node of lower-a has room for."""
     return [seeker(f"web-{place}", cpu=cpu) for place in range(count)]
 
 
 @in_virtual_time
-async def test_a_pod_leaves_soon_after_it_has_waited_long_enough() -> None:
-    """Within two intervals of the time that the topology allows it; its lower pod goes with it."""
+async def test_an_unschedulable_pod_is_evicted_within_two_intervals() -> None:
+    """The two minutes that the topology allows count first; its lower pod is deleted too, and the Node records it."""
     stage = Leaving(*replicas(1))
     began = stage.now()
     await stage.passing(6)
@@ -41,8 +41,8 @@ async def test_a_pod_leaves_soon_after_it_has_waited_long_enough() -> None:
 
 
 @in_virtual_time
-async def test_many_leave_by_a_few_in_each_interval() -> None:
-    """Never more than two within sixty seconds, and all in the end."""
+async def test_evictions_are_limited_per_interval() -> None:
+    """At most two pods are evicted within sixty seconds, and all are evicted in the end."""
     stage = Leaving(*replicas(5), more=SMALL)
     await stage.passing(9)
     assert await stage.above() == []
@@ -51,12 +51,12 @@ async def test_many_leave_by_a_few_in_each_interval() -> None:
 
 
 @pytest.mark.parametrize("writes", range(1, 9))
-def test_a_crash_at_any_write_lets_no_more_leave(writes: int) -> None:
-    """The engine dies with the connection after so many writes above, and another begins."""
+def test_a_crash_at_any_write_does_not_exceed_the_eviction_limit(writes: int) -> None:
+    """The connection fails after so many writes to the upper cluster, and another engine starts."""
 
     @in_virtual_time
     async def crashing() -> None:
-        """Play it."""
+        """Run the scenario."""
         stage = Leaving(*replicas(4), more=SMALL)
         await stage.passing(1)
         stage.clusters[UPPER].failing = writes
@@ -72,8 +72,8 @@ def test_a_crash_at_any_write_lets_no_more_leave(writes: int) -> None:
 
 
 @in_virtual_time
-async def test_nobody_leaves_while_all_lowers_are_full() -> None:
-    """However long it lasts; each is told of once."""
+async def test_no_pod_is_evicted_while_all_lowers_are_full() -> None:
+    """Each pod has one event, however long the lack of room lasts."""
     stage = Leaving(*replicas(5), room="2")
     await stage.passing(15)
     assert stage.left == []
@@ -83,8 +83,8 @@ async def test_nobody_leaves_while_all_lowers_are_full() -> None:
 
 
 @in_virtual_time
-async def test_room_for_one_lets_one_go() -> None:
-    """That it leaves is looked at at once, when its room is free still; the others do not count on it."""
+async def test_room_for_one_pod_allows_one_eviction() -> None:
+    """The remaining pods do not count on the same room while the evicted pod is on its way."""
     stage = Leaving(*replicas(3), room="4")
     await stage.passing(3)
     assert [name for name, _ in stage.left] == ["web-0"]
@@ -92,8 +92,8 @@ async def test_room_for_one_lets_one_go() -> None:
 
 
 @in_virtual_time
-async def test_a_dry_run_writes_nothing() -> None:
-    """Neither a note nor an event."""
+async def test_a_dry_run_writes_neither_a_record_nor_an_event() -> None:
+    """The log reports the dry run once."""
     stage = Leaving(*replicas(2), more=DRY)
     await stage.passing(6)
     assert stage.left == []
@@ -107,8 +107,8 @@ async def test_a_dry_run_writes_nothing() -> None:
 
 
 @in_virtual_time
-async def test_it_begins_when_it_is_switched_on() -> None:
-    """Without another start of the engine; what placement needs is followed from then on."""
+async def test_the_descheduler_starts_when_the_topology_enables_it() -> None:
+    """No restart is needed, because the watches for placement start with it."""
     stage = Leaving(*replicas(1), more="")
     await stage.passing(6)
     assert stage.left == []
@@ -118,8 +118,8 @@ async def test_it_begins_when_it_is_switched_on() -> None:
     await stage.stop()
 
 
-def test_the_limit_is_told_from_times() -> None:
-    """What the other tests rest on: three in a minute are too many."""
+def test_within_limit_rejects_three_evictions_in_a_minute() -> None:
+    """The other tests rely on this helper."""
     start = NOW
     times = [start + timedelta(seconds=seconds) for seconds in (0, 30, 59)]
     assert all(one < other for one, other in pairwise(times))

@@ -1,4 +1,4 @@
-"""Which pods leave a lower cluster that is drained, when, and what is said of those that stay."""
+"""Tests of draining a lower cluster: which pods are evicted, when, and what is reported of those that stay."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ DAEMON = [{**MADE[0], "kind": "DaemonSet"}]
 
 
 def drained(lower: str = DRAINED, *, closed: bool = True, status: Manifest | None = None, **pod: Any) -> World:
-    """Make a world where a pod runs in lower-a; its node takes no new ones where it is closed."""
+    """Return a world with a pod in lower-a, whose node is unschedulable if `closed`."""
     here = world(lower, OTHER)
     home(here)
     node = raised(here).manifest()
@@ -33,19 +33,19 @@ def drained(lower: str = DRAINED, *, closed: bool = True, status: Manifest | Non
 
 
 def steps(here: World) -> list[Step]:
-    """Return what is to be done about the pod."""
+    """Return the steps for the pod."""
     return list(decided(DrainRule(), KEY, here)[1].steps)
 
 
 def problem(here: World) -> Problem:
-    """Return what keeps the pod."""
+    """Return the problem that keeps the pod."""
     found = decided(DrainRule(), KEY, here)[1].problem
     assert found is not None
     return found
 
 
-def test_a_pod_is_evicted_above_with_its_own_time() -> None:
-    """By its UID, asked for by the topology, through the subresource that heeds disruption budgets."""
+def test_a_drain_evicts_an_upper_pod_with_its_own_grace_period() -> None:
+    """The eviction has the pod's UID, is requested by the topology, and respects disruption budgets."""
     (step,) = steps(drained())
     assert (step.verb, step.ref, step.subresource, step.uid) == ("delete", ABOVE, "eviction", "Pod-web")
     assert step.cause == "drained"
@@ -54,20 +54,20 @@ def test_a_pod_is_evicted_above_with_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "cordon"])
-def test_nobody_leaves_without_being_asked_to(mode: str) -> None:
-    """A cordon keeps new pods off and lets the others be."""
+def test_no_pod_is_evicted_without_maintenance_drain(mode: str) -> None:
+    """A cordon only keeps new pods off the node."""
     here = drained(f"name: {A}, maintenance: {mode}")
     assert not steps(here)
     assert not list(DrainRule().keys(here, A))
 
 
-def test_nobody_leaves_before_the_node_takes_no_new_pods() -> None:
-    """What is made in its place would come back to it."""
+def test_no_pod_is_evicted_before_the_node_is_unschedulable() -> None:
+    """Otherwise its replacement could be bound to the same node."""
     assert not steps(drained(closed=False))
 
 
-def test_nobody_leaves_a_node_that_is_not_ours() -> None:
-    """Its pods are no concern of ours."""
+def test_no_pod_is_evicted_from_a_node_of_another_owner() -> None:
+    """The pods of such a node do not belong to this topology."""
     here = drained()
     node = raised(here).manifest()
     labels = {**node["metadata"]["labels"], "tensile-kube.io/owner": "somebody"}
@@ -75,48 +75,48 @@ def test_nobody_leaves_a_node_that_is_not_ours() -> None:
     assert not steps(here)
 
 
-def test_who_is_leaving_is_not_asked_again() -> None:
-    """It is Terminating until its lower pod is gone."""
+def test_a_terminating_pod_is_not_evicted_again() -> None:
+    """It is Terminating until its lower pod is deleted."""
     assert not steps(drained(deletionTimestamp="2026-03-01T12:00:00Z"))
 
 
 @pytest.mark.parametrize("owners", [[], [{**MADE[0], "controller": False}]])
-def test_a_pod_that_nobody_would_make_again_is_not_for_this_rule(owners: list[Manifest]) -> None:
-    """Its object is all that there is of it: an owner that is no controller makes nothing."""
+def test_a_bare_pod_is_not_handled_by_the_drain_rule(owners: list[Manifest]) -> None:
+    """No controller would create it again: an owner that is no controller does not count."""
     here = drained(ownerReferences=owners)
     assert decided(DrainRule(), KEY, here) == (Decision(), Plan((), None))
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_has_ended_leaves_whoever_made_it(phase: str) -> None:
-    """It holds the node open, and runs nowhere any more."""
+def test_a_terminated_pod_is_evicted_with_or_without_a_controller(phase: str) -> None:
+    """It keeps the drain from finishing, and does not run any more."""
     assert steps(drained(ownerReferences=[], status={"phase": phase}))
 
 
-def test_a_pod_of_a_daemon_set_stays() -> None:
-    """Its DaemonSet takes no notice of a closed node."""
+def test_a_pod_of_a_daemonset_is_not_evicted() -> None:
+    """Its DaemonSet ignores that a node is unschedulable, so the drain reports it."""
     here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
     assert not steps(here)
     assert problem(here).reason == "ManagedByDaemonSet"
 
 
-def test_a_pod_of_a_daemon_set_that_is_not_mirrored_is_no_trouble() -> None:
-    """It keeps nothing open, so nobody has to hear of it."""
+def test_a_daemonset_pod_that_is_not_mirrored_is_not_reported() -> None:
+    """It has no lower pod, so it does not keep the drain from finishing."""
     assert decided(DrainRule(), KEY, drained(ownerReferences=DAEMON, status={"phase": "Pending"})) == (
         Decision(),
         Plan((), None),
     )
 
 
-def test_the_keys_are_the_pods_of_the_node_that_is_drained() -> None:
-    """Those of the other lower are not asked about."""
+def test_the_drain_rule_has_keys_only_for_pods_of_a_drained_lower() -> None:
+    """Pods of the other lower cluster have no key."""
     here = drained()
     put(here.lowers[B].upper_pods, upper_pod("other", {"nodeName": B}, ownerReferences=MADE))
     assert [*names(DrainRule().keys(here, A)), *names(DrainRule().keys(here, B))] == ["default/web"]
 
 
-def test_what_was_said_is_looked_at_again_when_nothing_is_drained_any_more() -> None:
-    """So that it is not said for ever."""
+def test_a_reported_problem_is_cleared_after_the_drain_ends() -> None:
+    """Its key is decided again, so that the problem is not reported indefinitely."""
     here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
     here.problems[KEY] = problem(here)
     reload(here, f"name: {A}", OTHER)
@@ -125,7 +125,7 @@ def test_what_was_said_is_looked_at_again_when_nothing_is_drained_any_more() -> 
 
 
 def laid_out(*pods: Manifest) -> Stage:
-    """Set a stage where lower-a is drained, with pods above on its node."""
+    """Start a stage on which lower-a is drained and its virtual node has these upper pods."""
     stage = Stage(DRAINED, OTHER)
     stage.raise_nodes()
     stage.clusters[UPPER].place(NAMESPACE, space("default"))
@@ -138,8 +138,8 @@ def laid_out(*pods: Manifest) -> Stage:
 
 
 @in_virtual_time
-async def test_a_lower_that_is_drained_comes_to_be_empty() -> None:
-    """The pods below end first, then the objects above go; what may not leave is left, with its lower pod."""
+async def test_a_drained_lower_becomes_empty_except_for_daemonset_pods() -> None:
+    """The lower pods terminate first, then the upper pods are removed; the pod of a DaemonSet keeps its lower pod."""
     pods = [upper_pod(name, ownerReferences=MADE) for name in ("one", "two")]
     stage = laid_out(*pods, upper_pod("agent", ownerReferences=DAEMON, labels={"virtual-pod": "true"}))
     await stage.calm()

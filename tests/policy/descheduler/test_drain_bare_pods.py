@@ -1,4 +1,4 @@
-"""Which pods without a controller leave a lower cluster that is drained, and what is said of those that stay."""
+"""Tests of bare pods in a drained lower cluster: which are evicted, and what is reported of those that stay."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ DRAINED = (f"name: {A}, maintenance: drain", f"name: {B}")
 
 
 def drained(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", "2")), closed: bool = True) -> World:
-    """Make a world in which pods run in lower-a, which is drained; its node takes no new ones where it is closed."""
+    """Return a world with running pods in lower-a, which is drained; its node is unschedulable if `closed`."""
     here = ground(*DRAINED, more=DRAIN_ONLY, cpus=cpus)
     changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=closed), "")
     for pod in pods:
@@ -28,30 +28,30 @@ def drained(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", 
 
 
 def bare(name: str, cpu: str = "3", **given: Any) -> Manifest:
-    """Make a pod without a controller."""
+    """Create a bare pod."""
     return seeker(name, cpu=cpu, **{"ownerReferences": [], **given})
 
 
 def steps(here: World) -> tuple[Step, ...]:
-    """Return what is to be done about them all."""
+    """Return the steps for all pods."""
     return decided(DeschedulerRule(), KEY, here)[1].steps
 
 
 def said(here: World) -> Problem:
-    """Return what is said of those that stay."""
+    """Return the problem about the pods that stay."""
     problem = decided(DeschedulerRule(), KEY, here)[1].problem
     assert problem is not None
     return problem
 
 
 def kept(here: World) -> list[str]:
-    """Return the names of the backups that are to be written."""
+    """Return the names of the pods whose backups are to be created."""
     names = [step.ref.name for step in steps(here) if step.verb == "create" and step.ref.kind == SECRET]
     return [name.removeprefix("tensile-pod-Pod-") for name in names]
 
 
 def safe(here: World, name: str, **marks: str) -> None:
-    """Let a pod of lower-a be backed up as it is."""
+    """Store a current backup of a pod of lower-a."""
     pod = here.lowers[A].upper_pods.get("default", name)
     assert pod is not None
     secret = backup(successor_of(pod.manifest(), (A,)), pod, here.owner, "it moves").manifest
@@ -60,7 +60,7 @@ def safe(here: World, name: str, **marks: str) -> None:
 
 
 def tell(here: World) -> list[str]:
-    """Carry out the note on the Node; return the UIDs of the pods that it tells to go."""
+    """Apply the record of evictions to the Node, and return the UIDs of the pods that it allows to be evicted."""
     (note,) = [step for step in steps(here) if step.ref.kind.name == "Node"]
     assert note.patch is not None
     told = note.patch.body["metadata"]["annotations"][TRIED]
@@ -69,12 +69,12 @@ def tell(here: World) -> list[str]:
 
 
 def evicted(here: World, name: str) -> bool:
-    """Report whether the rule of the drain has the pod leave."""
+    """Report whether the drain rule evicts the pod."""
     return bool(decided(DrainRule(), drain_key(A, "default", name), here)[1].steps)
 
 
-def test_a_pod_that_has_a_place_elsewhere_is_backed_up_then_told_then_evicted() -> None:
-    """Each only once the step before is done, so that a crash in between leaves a pod that runs or a backup of it."""
+def test_a_bare_pod_is_backed_up_then_recorded_then_evicted() -> None:
+    """Each step waits for the one before, so that a crash leaves either the running pod or its backup."""
     here = drained(bare("one"))
     (step,) = steps(here)
     assert (step.verb, step.ref, step.independent, step.in_plan) == (
@@ -92,8 +92,8 @@ def test_a_pod_that_has_a_place_elsewhere_is_backed_up_then_told_then_evicted() 
     assert evicted(here, "one")
 
 
-def test_what_changes_before_it_has_left_does_not_leave() -> None:
-    """What would be created is the old one; nor does a pod leave whose backup is withdrawn, or has no pod."""
+def test_a_bare_pod_without_a_current_backup_is_not_evicted() -> None:
+    """The backup must be equal to the pod, must not be withdrawn, and must contain a pod."""
     here = drained(bare("one"))
     safe(here, "one")
     tell(here)
@@ -108,8 +108,8 @@ def test_what_changes_before_it_has_left_does_not_leave() -> None:
     assert not evicted(here, "one")
 
 
-def test_what_is_backed_up_for_room_that_is_gone_by_now_does_not_leave() -> None:
-    """A budget may hold an eviction up for hours: room is looked for again in every interval."""
+def test_a_backed_up_pod_is_not_evicted_if_its_room_is_used_by_then() -> None:
+    """A disruption budget may delay an eviction for hours, so each pass checks for room again."""
     here = drained(bare("one"), cpus=(("8",), ("3",)))
     safe(here, "one")
     crowd(here, B, stranger("theirs", "lower-b-n1", "1"))
@@ -117,8 +117,8 @@ def test_what_is_backed_up_for_room_that_is_gone_by_now_does_not_leave() -> None
     assert said(here).message.startswith("pods block the drain: default/one: it fits in no other lower cluster: ")
 
 
-def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
-    """The one that fits nowhere else stays, and is reported; however many leave, no limit of the descheduler holds."""
+def test_bare_pods_of_one_drain_do_not_count_on_the_same_room() -> None:
+    """A pod that fits nowhere else stays and is reported; the descheduler's limit does not apply to a drain."""
     here = drained(bare("one"), bare("two"), bare("three", cpu="2"))
     assert kept(here) == ["one", "three"]
     assert said(here).message.startswith("pods block the drain: default/two: it fits in no other lower cluster: ")
@@ -128,8 +128,8 @@ def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
     assert len(tell(many)) == 12
 
 
-def test_a_secret_of_somebody_else_in_the_place_of_ours_holds_up_nobody_else() -> None:
-    """Who may make Secrets in one namespace says nothing of the pods of another; what was to be said still is."""
+def test_a_backup_name_conflict_does_not_block_other_pods() -> None:
+    """A user who may create Secrets in one namespace must not affect pods of others; the conflict is reported."""
     here = drained(bare("one", cpu="1"), bare("two", cpu="1"))
     put(here.upper.secrets, {"metadata": {"name": "tensile-pod-Pod-one", "namespace": "default", "uid": "x"}})
     assert kept(here) == ["two"]
@@ -137,15 +137,15 @@ def test_a_secret_of_somebody_else_in_the_place_of_ours_holds_up_nobody_else() -
     assert not evicted(here, "one")
 
 
-def test_those_that_a_controller_would_create_again_are_not_backed_up() -> None:
-    """Nor those that have ended, or are ending."""
+def test_owned_terminating_and_terminated_pods_are_not_backed_up() -> None:
+    """They need no replacement from a backup."""
     here = drained(seeker("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))
     put(here.lowers[A].upper_pods, {**bare("done"), "status": {"phase": "Succeeded"}})
     assert decided(DeschedulerRule(), KEY, here) == (Decision(requeue_after=60.0), Plan((), None))
 
 
 def odd(spec: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make a pod without a controller that asks for something that an apiserver takes, and few do."""
+    """Create a bare pod with an unusual request that an apiserver accepts."""
     pod = bare("odd", cpu="1", **meta)
     (container,) = pod["spec"]["containers"]
     asked = {**container, **(spec or {})}
@@ -165,16 +165,16 @@ def odd(spec: Manifest | None = None, **meta: Any) -> Manifest:
         (odd(deletionTimestamp="2272-12-30T16:33:13Z", deletionGracePeriodSeconds=99_999_999_999), False),
     ],
 )
-def test_a_pod_that_is_hard_to_read_holds_up_nobody_else(strange: Manifest, leaves: bool) -> None:  # noqa: FBT001
-    """Each is as an apiserver stores it; whoever may make one pod on the node could keep all the others there."""
+def test_a_pod_with_unusual_fields_does_not_block_other_pods(strange: Manifest, leaves: bool) -> None:  # noqa: FBT001
+    """An apiserver accepts each of these pods; otherwise one such pod could keep all others on the node."""
     renamed = {"name": "owned", "uid": "Pod-owned", "ownerReferences": owned_by("rs")}
     owned = {**strange, "metadata": {**strange["metadata"], **renamed}}
     here = drained(bare("one"), strange, owned, cpus=(("8",), ("16", "2")))
     assert kept(here) == (["odd", "one"] if leaves else ["one"])
 
 
-def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
-    """A volume of that cluster; a file on its node; a namespace that is not mirrored."""
+def test_bare_pods_that_are_bound_to_their_lower_stay_and_are_reported() -> None:
+    """They have volumes there, or are static pods, or their namespace is not mirrored."""
     claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     static = bare("static", annotations={"kubernetes.io/config.mirror": "x"})
     here = drained(bare("claims", spec={"volumes": claims}), static, bare("agent", namespace="kube-system"))
@@ -189,24 +189,24 @@ def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
         assert words in problem.message
 
 
-def test_one_whose_predecessor_is_still_backed_up_does_not_leave() -> None:
-    """While that Secret is there, two pods would be created under one name."""
+def test_a_pod_is_not_evicted_while_its_predecessors_backup_exists() -> None:
+    """Otherwise two pods would be created with one name."""
     here = drained(bare("one", annotations={"tensile-kube.io/replaces": "old"}))
     put(here.upper.secrets, {"metadata": {"name": "tensile-pod-old", "namespace": "default", "uid": "x"}})
     assert steps(here) == ()
     assert said(here).reason == "BackupPending"
 
 
-def test_nobody_leaves_before_the_node_takes_no_new_pods_and_real_nodes_are_known() -> None:
-    """What is created in its place would come back; following real nodes begins with the drain."""
+def test_no_bare_pod_is_evicted_before_the_cordon_and_the_sync_of_real_nodes() -> None:
+    """The replacement could be bound to the same node, and the watch on real nodes starts with the drain."""
     closed, unknown = drained(bare("one"), closed=False), drained(bare("one"))
     unknown.lowers[A].place_nodes.mark_stale()
     for here in (closed, unknown):
         assert decided(DeschedulerRule(), KEY, here) == (Decision(requeue_after=2.0), Plan((), None))
 
 
-def test_the_keys_are_the_lowers_that_are_drained() -> None:
-    """Where the descheduler is off; and those of which something is still said."""
+def test_the_rule_has_keys_for_drained_lowers_and_reported_problems() -> None:
+    """That is so while the descheduler is disabled; a problem is cleared after the drain."""
     here = drained(bare("one"))
     assert [list(DeschedulerRule().keys(here, lower)) for lower in (A, B)] == [[KEY], []]
     reload(here, f"name: {A}", f"name: {B}", more=DRAIN_ONLY)
@@ -216,8 +216,8 @@ def test_the_keys_are_the_lowers_that_are_drained() -> None:
     assert decided(DeschedulerRule(), KEY, here)[1].problem is None
 
 
-def test_it_hears_of_backups_and_of_the_cordon() -> None:
-    """Not of what else is written to the Node, which is written often."""
+def test_the_rule_watches_backups_and_the_cordon_of_its_node() -> None:
+    """Other changes of a Node are frequent, and are ignored."""
     here = drained(bare("one"), closed=False)
     heard: list[object] = []
     _, secrets, nodes = DeschedulerRule().watches()

@@ -1,4 +1,4 @@
-"""What is remembered of pods that left, on the Node that they left."""
+"""Tests of the records of evicted pods, which are in an annotation of the Node that they left."""
 
 from datetime import datetime, timedelta
 
@@ -26,18 +26,18 @@ from tensile.topology import Descheduler
 
 
 def seen(here: World) -> tuple[Cache, Descheduler, datetime]:
-    """Return what it is read from: the virtual nodes, the policy and the time."""
+    """Return the inputs of the limits: the virtual nodes, the policy and the time."""
     return here.upper.nodes, here.topology.descheduler, here.now
 
 
-def test_notes_are_read_as_they_were_written() -> None:
-    """Times keep their parts of a second."""
+def test_eviction_records_are_read_as_they_were_written() -> None:
+    """Their times keep fractions of a second."""
     notes = [EvictionRecord("rs", "pod", NOW + timedelta(milliseconds=250), (A, B)), EvictionRecord("rs", "other", NOW)]
     assert notes_on({"metadata": {"annotations": {TRIED: written(notes)}}}) == notes
 
 
-def test_notes_always_fit_into_the_annotations_of_a_node() -> None:
-    """The oldest lose the names of nodes; who left and when is all there, in their order."""
+def test_eviction_records_fit_into_the_annotations_of_a_node() -> None:
+    """The oldest records lose the names of their nodes; owners, pods and times are complete and in order."""
     nodes = tuple(f"{place:03}{'n' * 60}" for place in range(100))
     uids = [f"{place:036}" for place in range(MOST)]
     notes = [
@@ -58,25 +58,25 @@ def test_notes_always_fit_into_the_annotations_of_a_node() -> None:
 @pytest.mark.parametrize(
     "text", ["", "no JSON", "{}", '[{"owner": 1}]', '[{"owner":"a","pod":"b","at":"2026-03-01T12:00:00"}]']
 )
-def test_what_is_no_note_says_nothing(text: str) -> None:
-    """Anybody who may write Nodes may write there."""
+def test_invalid_eviction_records_are_ignored(text: str) -> None:
+    """Any client that may write Nodes can write the annotation."""
     assert notes_on({"metadata": {"annotations": {TRIED: text}}}) == []
 
 
-def test_only_the_latest_count() -> None:
-    """A note of the future, by a clock that went wrong, counts as one of now."""
+def test_only_recent_eviction_records_count() -> None:
+    """A record of the future, from a wrong clock, counts as recent."""
     notes = [left("a", ago=60), left("b", ago=59), left("c", ago=-5)]
     assert [note.pod for note in recent(notes, NOW, timedelta(seconds=60))] == ["b", "c"]
 
 
-def test_notes_are_kept_for_whatever_looks_back_longest() -> None:
-    """The limit looks back for an interval, the way back for the cooldown."""
+def test_eviction_records_are_kept_for_the_longer_of_interval_and_cooldown() -> None:
+    """The limit needs those of an interval, and the return to a node those of the cooldown."""
     policy = Descheduler.model_construct(interval=timedelta(minutes=9), cooldown=timedelta(minutes=5))
     assert kept_for(policy) == timedelta(minutes=9)
 
 
-def test_a_controller_is_kept_off_what_its_pods_left_and_what_would_not_do_either() -> None:
-    """Another's notes do not count, nor do those of before the cooldown."""
+def test_a_controllers_pods_avoid_the_nodes_of_its_recent_records() -> None:
+    """Records of other controllers and records older than the cooldown do not count."""
     here = ground()
     noted(
         here,
@@ -89,24 +89,24 @@ def test_a_controller_is_kept_off_what_its_pods_left_and_what_would_not_do_eithe
     assert nodes_tried(*seen(here), "nobody") == ()
 
 
-def test_what_would_not_do_before_may_do_now() -> None:
-    """Only the word on the pod that left last counts: else nothing might be left to go to."""
+def test_only_the_newest_record_lists_unsuitable_nodes() -> None:
+    """An earlier unsuitable node may fit by now, and otherwise no node might remain."""
     here = ground()
     noted(here, left("first", ago=60, nodes=(A, "lower-c")))
     noted(here, left("second", ago=30, nodes=(B, A)), lower=B)
     assert nodes_tried(*seen(here), "web") == (A, B)
 
 
-def test_nobody_is_kept_off_once_the_descheduler_is_off() -> None:
-    """Notes stay on the Node until they are written over."""
+def test_eviction_records_are_ignored_if_the_descheduler_is_disabled() -> None:
+    """The records remain on the Node until they are overwritten."""
     here = ground()
     noted(here, left())
     reload(here, f"name: {A}", f"name: {B}")
     assert nodes_tried(*seen(here), "web") == ()
 
 
-def test_the_rule_of_the_node_lets_notes_be() -> None:
-    """It writes the other annotations, and would take away what it does not know of its own."""
+def test_the_node_rule_does_not_remove_eviction_records() -> None:
+    """It manages the Node's other annotations, and removes unknown ones of its own."""
     here = world(more=ON)
     raised(here)
     noted(here, left())

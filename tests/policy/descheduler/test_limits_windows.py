@@ -1,4 +1,4 @@
-"""When pods may be moved: maintenance windows in many time zones, also where the clock changes."""
+"""Tests of maintenance windows: when pods may be moved, in many time zones and at clock changes."""
 
 from datetime import datetime, timedelta
 
@@ -23,12 +23,12 @@ OPEN = ""
 
 
 def windows(*entries: str) -> Topology:
-    """Read a topology with windows given in flow style without braces."""
+    """Parse a topology with windows, each in YAML flow style without braces."""
     return parse(f"{HEAD}windows: [" + ", ".join(f"{{{entry}}}" for entry in entries) + "]\n")
 
 
 def opening(now: str, *entries: str) -> str:
-    """Return when a window opens that is closed at a time in UTC; "" if one is open."""
+    """Return the next opening of a window that is closed at a time in UTC; "" if a window is open."""
     found = next_opening(windows(*entries).windows, datetime.fromisoformat(f"{now}Z"))
     return OPEN if found is None else found.isoformat(timespec="minutes")
 
@@ -95,17 +95,17 @@ KOLKATA = "schedule: 30 1 * * *, duration: 2h, timeZone: Asia/Kolkata"
     ],
 )
 def test_a_window_is_open_from_its_start_for_its_duration(now: str, window: str, expected: str) -> None:
-    """Neither a second earlier nor a second longer; a closed one names its next opening."""
+    """A closed window has its next opening as the result."""
     assert opening(now, window) == expected
 
 
-def test_pods_may_always_be_moved_without_windows() -> None:
-    """No window is no restriction."""
+def test_pods_may_be_moved_at_any_time_without_windows() -> None:
+    """A topology without windows has no restriction."""
     assert opening("2026-06-10T12:00") == OPEN
 
 
 def test_one_open_window_is_enough_and_the_earliest_opening_counts() -> None:
-    """Windows in several zones are compared by the time at which they open."""
+    """Windows of several time zones are compared by the times of their openings."""
     weekend, night = "schedule: 0 0 * * 6, duration: 48h, timeZone: Asia/Tokyo", "schedule: 0 22 * * *, duration: 1h"
     assert opening("2026-06-13T12:00", night, weekend) == OPEN
     assert opening("2026-06-12T12:00", night, weekend) == "2026-06-13T00:00+09:00"
@@ -113,14 +113,14 @@ def test_one_open_window_is_enough_and_the_earliest_opening_counts() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "expected"), [(30, 30), (3600, 3600), (9000, 3600), (0, 0), (-5, 0)])
-def test_a_long_wait_is_checked_every_hour(ahead: int, expected: int) -> None:
-    """A clock that is set forward meanwhile does not skip the window."""
+def test_a_wait_for_a_window_is_at_most_an_hour_long(ahead: int, expected: int) -> None:
+    """A clock that is set forward during the wait does not skip the window."""
     now = datetime.fromisoformat("2026-06-10T12:00Z")
     assert seconds_until(now + timedelta(seconds=ahead), now) == expected
 
 
 def asked(here: World) -> tuple[Decision, Plan]:
-    """Ask the rule of the descheduler about lower-a."""
+    """Return the descheduler rule's decision and plan for lower-a."""
     return decided(DeschedulerRule(), rule.key_of(A), here)
 
 
@@ -130,7 +130,7 @@ def evictions(found: Plan) -> list[Step]:
 
 
 def test_the_descheduler_waits_for_the_window_and_reports_it() -> None:
-    """The pods are evicted once it is open."""
+    """The pods are evicted when the window is open."""
     here = ground(more=ON + NIGHT)
     wait(here, seeker())
     decision, found = asked(here)
@@ -142,8 +142,8 @@ def test_the_descheduler_waits_for_the_window_and_reports_it() -> None:
     assert [step.ref.name for step in evictions(asked(here)[1])] == ["web"]
 
 
-def test_a_window_that_opens_soon_is_not_missed() -> None:
-    """The next check is at its opening, where that is before the next pass."""
+def test_the_next_pass_is_at_the_opening_if_that_is_earlier() -> None:
+    """The requeue delay is the time until the window opens."""
     here = ground(more=ON + NIGHT)
     wait(here, seeker())
     here.now += timedelta(hours=13, minutes=59, seconds=50)
@@ -151,12 +151,12 @@ def test_a_window_that_opens_soon_is_not_missed() -> None:
 
 
 def test_a_descheduler_without_pods_to_move_reports_nothing() -> None:
-    """A closed window is no problem by itself."""
+    """A closed window alone is no problem."""
     assert asked(ground(more=ON + NIGHT))[1] == Plan((), None)
 
 
 def test_a_dry_run_shows_the_moves_while_the_window_is_closed() -> None:
-    """It is read by day what would be done by night."""
+    """An administrator can review during the day what would be moved at night."""
     here = ground(more="descheduler: {enabled: true, dryRun: true}\n" + NIGHT)
     wait(here, seeker())
     problem = asked(here)[1].problem
@@ -165,7 +165,7 @@ def test_a_dry_run_shows_the_moves_while_the_window_is_closed() -> None:
 
 
 def drained(more: str = "", **pod: object) -> World:
-    """Make a world where a pod of a controller runs in lower-a, which is drained; its node is cordoned."""
+    """Return a world with a controller's pod in lower-a, which is drained and whose node is cordoned."""
     here = ground(*DRAINED, more=more)
     node = raised(here).manifest()
     put(here.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
@@ -174,12 +174,12 @@ def drained(more: str = "", **pod: object) -> World:
 
 
 def leaves(here: World) -> tuple[Decision, Plan]:
-    """Ask the rule of the drain about the pod."""
+    """Return the drain rule's decision and plan for the pod."""
     return decided(DrainRule(), drain_key(A, "default", "web"), here)
 
 
 def test_a_drain_waits_for_the_window_and_reports_it_once() -> None:
-    """The rule of the descheduler reports it for all pods of the lower cluster."""
+    """The descheduler rule reports the wait for all pods of the lower cluster."""
     here = drained(NIGHT)
     decision, found = leaves(here)
     assert (found, decision.requeue_after) == (Plan((), None), 3600.0)
@@ -192,15 +192,15 @@ def test_a_drain_waits_for_the_window_and_reports_it_once() -> None:
 
 
 def watched_windows(hour: int, read: list[str]) -> World:
-    """Make a world with a drain of three pods and 32 closed windows; `read` gets each schedule when it is computed."""
+    """Return a world with a drain of three pods and 32 closed windows; `read` gets each schedule that is computed."""
 
     class Schedule(str):
-        """A schedule that notes when it is read."""
+        """A schedule that records when it is read."""
 
         __slots__ = ()
 
         def upper(self) -> str:
-            """Return it as the library reads it first."""
+            """Return the upper-case text, which is the library's first access."""
             read.append(str(self))
             return super().upper()
 
@@ -214,7 +214,7 @@ def watched_windows(hour: int, read: list[str]) -> World:
 
 
 def test_the_openings_of_a_window_are_computed_once_a_minute() -> None:
-    """For all pods of a drain, also while a candidate and an edit with other windows are planned beside the engine."""
+    """All pods of a drain share the result, also while two other topologies are planned beside the engine."""
     read: list[str] = []
     worlds = [watched_windows(hour, read) for hour in (1, 2, 3)]
     assert leaves(worlds[0])[0].requeue_after == 3600.0
@@ -229,8 +229,8 @@ def test_the_openings_of_a_window_are_computed_once_a_minute() -> None:
         assert len(read) == minute * len(worlds) * once
 
 
-def test_an_edit_that_opens_a_window_lets_the_drain_go_on() -> None:
-    """Nothing is remembered of the window before."""
+def test_an_edit_that_opens_a_window_continues_the_drain() -> None:
+    """The result for the former windows is not reused."""
     here = drained(NIGHT)
     assert not evictions(leaves(here)[1])
     reload(here, *DRAINED, more="windows: [{schedule: 0 11 * * *, duration: 2h}]\n")
@@ -249,8 +249,8 @@ ALLOW = [
 
 
 @pytest.mark.parametrize("notes", FORBID)
-def test_a_pod_whose_annotation_forbids_its_eviction_stays_in_a_drain(notes: dict[str, str]) -> None:
-    """The drain waits, and reports the annotation; it goes on when that is removed."""
+def test_a_drain_does_not_evict_a_pod_whose_annotation_forbids_it(notes: dict[str, str]) -> None:
+    """The drain reports the annotation, and continues when it is removed."""
     here = drained(annotations=notes)
     found = leaves(here)[1]
     assert not found.steps
@@ -262,8 +262,8 @@ def test_a_pod_whose_annotation_forbids_its_eviction_stays_in_a_drain(notes: dic
 
 
 @pytest.mark.parametrize("notes", FORBID)
-def test_the_descheduler_does_not_move_such_a_pod(notes: dict[str, str]) -> None:
-    """With or without a controller."""
+def test_the_descheduler_does_not_move_a_pod_whose_annotation_forbids_it(notes: dict[str, str]) -> None:
+    """That is so with and without a controller."""
     more = "descheduler: {enabled: true, recreateBarePods: true}\n"
     here = ground(more=more)
     wait(here, seeker(annotations=notes), seeker("bare", annotations=notes, ownerReferences=[]))
@@ -274,8 +274,8 @@ def test_the_descheduler_does_not_move_such_a_pod(notes: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("notes", ALLOW)
-def test_other_values_forbid_nothing(notes: dict[str, str]) -> None:
-    """The annotations have one value each that forbids."""
+def test_other_values_of_the_annotations_forbid_no_eviction(notes: dict[str, str]) -> None:
+    """Each annotation has one value that forbids the eviction."""
     here = ground(more=ON)
     wait(here, seeker(annotations=notes))
     assert evictions(asked(here)[1])

@@ -1,4 +1,4 @@
-"""Who leaves a lower cluster because no node there takes it, where it could go, and who stays."""
+"""Tests of one pass of the descheduler: which pods leave a full lower cluster, their targets, and which pods stay."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,12 +22,12 @@ def moves(here: World) -> list[tuple[str, str, str]]:
 
 
 def stays(found: PassPlan) -> list[tuple[str, str]]:
-    """Return who stays as (pod, reason)."""
+    """Return the pods that stay as (pod, reason)."""
     return [(stay.upper.name, stay.reason) for stay in found.stays]
 
 
-def test_a_pod_moves_to_where_a_single_node_has_room() -> None:
-    """Both lowers have enough in sum; the note says which virtual nodes will not do."""
+def test_a_pod_moves_to_a_lower_with_a_single_node_with_room() -> None:
+    """Both lower clusters have enough capacity in total; the move has the virtual nodes that are unsuitable."""
     here = ground()
     wait(here, seeker())
     (move,) = one_pass(here).moves
@@ -41,19 +41,19 @@ def test_a_pod_moves_to_where_a_single_node_has_room() -> None:
         pytest.param(A, refused(reason="SchedulingGated"), {}, id="gated"),
         pytest.param(A, {"conditions": [{"type": "PodScheduled", "status": "True"}]}, {}, id="scheduled"),
         pytest.param(A, {"phase": "Running"}, {}, id="running"),
-        pytest.param(A, refused(), {"deletionTimestamp": "2026-03-01T12:00:00Z"}, id="leaves already"),
-        pytest.param(f"{A}, maintenance: drain", refused(), {}, id="leaves with all others of a drain"),
+        pytest.param(A, refused(), {"deletionTimestamp": "2026-03-01T12:00:00Z"}, id="terminating"),
+        pytest.param(f"{A}, maintenance: drain", refused(), {}, id="evicted by a drain"),
     ],
 )
-def test_a_pod_that_does_not_wait_for_a_node_is_left_alone(lower: str, status: dict[str, Any], meta: Any) -> None:
-    """Only what the lower scheduler has refused for long is moved, and nothing that leaves anyway."""
+def test_a_pod_that_does_not_wait_for_a_node_is_not_moved(lower: str, status: dict[str, Any], meta: Any) -> None:
+    """Only pods that are unschedulable for long enough are moved, and none that is deleted anyway."""
     here = ground(f"name: {lower}", f"name: {B}")
     wait(here, seeker(**meta), status=status)
     assert one_pass(here) == PassPlan((), (), 0)
 
 
-def test_a_pod_that_no_scheduler_has_looked_at_moves_too() -> None:
-    """It waits since it was made."""
+def test_a_pod_that_no_scheduler_processed_is_moved() -> None:
+    """Its wait counts from its creation."""
     here = ground()
     pod = seeker()
     wait(here, pod, status={"conditions": []})
@@ -75,8 +75,8 @@ def test_a_pod_that_no_scheduler_has_looked_at_moves_too() -> None:
         pytest.param("3", {"tolerations": []}, "untolerated taint", id="the taint of virtual nodes is not tolerated"),
     ],
 )
-def test_what_fits_nowhere_stays(cpu: str, spec: dict[str, Any], why: str) -> None:
-    """Both nodes have to take its replacement, the lower and the virtual one; the reasons are the scheduler's own."""
+def test_a_pod_that_fits_no_other_lower_is_not_moved(cpu: str, spec: dict[str, Any], why: str) -> None:
+    """It needs both a lower node and a virtual node that fit; the reason is in the scheduler's words."""
     here = ground()
     wait(here, seeker(cpu=cpu, spec=spec))
     found = one_pass(here)
@@ -86,8 +86,8 @@ def test_what_fits_nowhere_stays(cpu: str, spec: dict[str, Any], why: str) -> No
 
 
 @pytest.mark.parametrize("is_on_its_way", [False, True])
-def test_room_that_others_take_is_not_there(is_on_its_way: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    """A stranger below takes it, though the pod would be let in above; and so does a pod without its lower pod yet."""
+def test_room_that_other_pods_use_does_not_count(is_on_its_way: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """Pods of other owners in the lower cluster count, and upper pods that have no lower pod yet."""
     here = ground(cpus=(("2", "2"), ("4", "2")))
     if is_on_its_way:
         put(here.lowers[B].upper_pods, seeker("arriving", node=B))
@@ -99,8 +99,8 @@ def test_room_that_others_take_is_not_there(is_on_its_way: bool) -> None:  # noq
     assert "0/2 nodes are available: 2 Insufficient cpu" in found.stays[0].message
 
 
-def test_those_that_leave_together_do_not_count_on_the_same_room() -> None:
-    """The one that waits longest gets it."""
+def test_pods_that_move_in_one_pass_do_not_count_on_the_same_room() -> None:
+    """The pod that has waited longest gets the room."""
     here = ground()
     wait(here, seeker("late"), status=refused(200))
     wait(here, seeker("early"), status=refused(300))
@@ -110,16 +110,16 @@ def test_those_that_leave_together_do_not_count_on_the_same_room() -> None:
 
 
 @pytest.mark.parametrize("mode", ["cordon", "drain"])
-def test_nothing_moves_to_a_lower_under_maintenance(mode: str) -> None:
-    """It shall take no new pods."""
+def test_no_pod_moves_to_a_lower_under_maintenance(mode: str) -> None:
+    """A cordoned or drained lower cluster accepts no new pods."""
     here = ground(f"name: {A}", f"name: {B}, maintenance: {mode}")
     wait(here, seeker())
     assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
 
 
 @pytest.mark.parametrize("lower", [A, B])
-def test_nothing_moves_from_or_to_a_lower_that_does_not_answer(lower: str) -> None:
-    """What is known of it may not be true any more."""
+def test_no_pod_moves_from_or_to_an_unreachable_lower(lower: str) -> None:
+    """The cached state of an unreachable lower cluster may be outdated."""
     here = ground()
     wait(here, seeker())
     here.lowers[lower].unreachable_seconds = 60.0
@@ -127,16 +127,16 @@ def test_nothing_moves_from_or_to_a_lower_that_does_not_answer(lower: str) -> No
 
 
 @pytest.mark.parametrize("cache", ["place_nodes", "place_pods", "pods", "upper_pods"])
-def test_nothing_moves_to_a_lower_that_is_not_wholly_known(cache: str) -> None:
-    """Half a picture shows room that is not there."""
+def test_no_pod_moves_to_a_lower_with_a_cache_that_is_not_synced(cache: str) -> None:
+    """An incomplete cache would show room that does not exist."""
     here = ground()
     wait(here, seeker())
     getattr(here.lowers[B], cache).mark_stale()
     assert not moves(here)
 
 
-def test_a_pod_without_a_controller_moves_too() -> None:
-    """It is told apart by having no owner."""
+def test_a_bare_pod_is_moved() -> None:
+    """Its move has an empty owner."""
     here = ground()
     wait(here, seeker(ownerReferences=[]))
     (move,) = one_pass(here).moves
@@ -144,10 +144,10 @@ def test_a_pod_without_a_controller_moves_too() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "found"), [(9, []), (10, [("web", A, B)])])
-def test_a_pod_without_a_controller_goes_back_once_the_cooldown_is_over(
+def test_a_bare_pod_returns_to_its_former_node_only_after_the_cooldown(
     minutes: int, found: list[tuple[str, str, str]]
 ) -> None:
-    """It was kept off the node that it left; that it was made then is when."""
+    """The cooldown starts when the replacement is created."""
     here = ground()
     pod = successor_of(seeker(ownerReferences=[]), (B,))
     made = {"uid": "new", "creationTimestamp": timestamp(NOW - timedelta(minutes=minutes))}
@@ -157,8 +157,8 @@ def test_a_pod_without_a_controller_goes_back_once_the_cooldown_is_over(
 
 
 @pytest.mark.parametrize("owners", [owned_by("web"), []])
-def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
-    """What it has stored is in the cluster where it is."""
+def test_a_pod_with_claims_is_not_moved(owners: list[Any]) -> None:
+    """Its data is in the lower cluster where it is."""
     here = ground()
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     wait(here, seeker(spec={"volumes": volumes}, ownerReferences=owners))
@@ -166,23 +166,23 @@ def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("lower", [f"name: {A}", f"name: {A}, maintenance: drain"])
-def test_a_pod_without_a_controller_stays_unless_the_topology_has_it_recreated(lower: str) -> None:
-    """It is not even looked for a place."""
+def test_a_bare_pod_is_not_moved_without_recreate_bare_pods(lower: str) -> None:
+    """The pass does not search for a target."""
     here = ground(lower, f"name: {B}", more="descheduler: {enabled: true}\n")
     changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
     wait(here, seeker(ownerReferences=[]))
     assert stays(one_pass(here)) == [("web", "NoController")]
 
 
-def test_a_static_pod_stays() -> None:
-    """A file makes it, where it is."""
+def test_a_static_pod_is_not_moved() -> None:
+    """A file on its node creates it, so it cannot run on another node."""
     here = ground()
     wait(here, seeker(ownerReferences=[], annotations={"kubernetes.io/config.mirror": "x"}))
     assert stays(one_pass(here)) == [("web", "StaticPod")]
 
 
-def test_no_more_leave_a_node_than_the_topology_allows() -> None:
-    """The rest waits for the next interval."""
+def test_no_more_pods_leave_a_node_than_the_topology_allows() -> None:
+    """The other pods wait for the next interval."""
     here = ground(more="descheduler: {enabled: true, maxEvictionsPerNode: 2}\n", cpus=(("2",), ("64",)))
     for place in range(5):
         wait(here, seeker(f"web-{place}"))
@@ -191,8 +191,8 @@ def test_no_more_leave_a_node_than_the_topology_allows() -> None:
     assert found.waiting == 3
 
 
-def test_those_that_are_to_be_kept_take_nobody_elses_turn() -> None:
-    """Something may refuse their Secrets for ever."""
+def test_bare_pods_without_a_backup_do_not_count_towards_the_limit() -> None:
+    """Their Secrets may be refused indefinitely, which must not delay other pods."""
     here = ground(cpus=(("2",), ("64",)), more=ON.replace("true,", "true, maxEvictionsPerNode: 2,"))
     for place in range(3):
         wait(here, seeker(f"bare-{place}", ownerReferences=[]), status=refused(400 - place))
@@ -201,16 +201,16 @@ def test_those_that_are_to_be_kept_take_nobody_elses_turn() -> None:
     assert one_pass(here).waiting == 1
 
 
-def test_who_left_within_the_interval_counts() -> None:
-    """Also where another engine, or this one before it was started again, has noted it."""
+def test_pods_that_were_evicted_within_the_interval_count_towards_the_limit() -> None:
+    """The records may be from another engine or from before a restart."""
     here = ground(more="descheduler: {enabled: true, maxEvictionsPerNode: 2}\n", cpus=(("2",), ("64",)))
     wait(here, seeker("web-0"), seeker("web-1"))
     noted(here, left("other", "other", ago=59), left("older", "older", ago=60))
     assert [pod for pod, *_ in moves(here)] == ["web-0"]
 
 
-def test_who_was_told_to_go_is_not_told_again_within_the_interval() -> None:
-    """An eviction that was refused is tried again by the next interval, so that it counts each time."""
+def test_a_recorded_pod_is_not_evicted_again_within_the_interval() -> None:
+    """A refused eviction is retried in the next interval, so that each attempt counts."""
     here = ground()
     wait(here, seeker())
     noted(here, left(ago=59))
@@ -219,8 +219,8 @@ def test_who_was_told_to_go_is_not_told_again_within_the_interval() -> None:
     assert moves(here) == [("web", A, B)]
 
 
-def test_a_pod_does_not_go_back_where_its_owner_left_lately() -> None:
-    """Once the cooldown is over it may."""
+def test_a_pod_is_not_moved_to_a_node_that_its_controllers_pods_left_recently() -> None:
+    """The node is eligible again after the cooldown."""
     here = ground()
     wait(here, seeker())
     noted(here, left("before", ago=599), lower=B)
@@ -231,24 +231,24 @@ def test_a_pod_does_not_go_back_where_its_owner_left_lately() -> None:
     assert moves(here) == [("web", A, B)]
 
 
-def test_another_owner_is_not_kept_off() -> None:
-    """What was tried was tried for one controller."""
+def test_records_of_another_controller_do_not_exclude_a_node() -> None:
+    """An eviction record applies to one controller."""
     here = ground()
     wait(here, seeker())
     noted(here, left("before", "somebody", ago=60), lower=B)
     assert moves(here) == [("web", A, B)]
 
 
-def test_those_that_will_not_do_are_told_apart_from_the_one_that_will() -> None:
-    """The replacement is to be kept off both."""
+def test_a_move_lists_all_unsuitable_nodes_to_avoid() -> None:
+    """The replacement must avoid its former node and each node without room."""
     here = ground(*THREE, cpus=(("2",), ("2",), ("4",)))
     wait(here, seeker())
     (move,) = one_pass(here).moves
     assert (move.target, move.avoided) == ("lower-c", (A, B))
 
 
-def test_room_that_is_counted_on_for_one_is_not_barred_to_the_other() -> None:
-    """Where each goes is the upper scheduler's choice, so neither replacement is kept off what will do for both."""
+def test_a_target_of_one_pod_is_not_avoided_by_another_pod() -> None:
+    """The upper scheduler chooses between both nodes, so neither replacement avoids a node that fits both."""
     here = ground(*THREE, cpus=(("2", "2"), ("4",), ("4",)))
     wait(here, seeker("one"), status=refused(300))
     wait(here, seeker("other"), status=refused(200))
@@ -258,22 +258,22 @@ def test_room_that_is_counted_on_for_one_is_not_barred_to_the_other() -> None:
 
 
 def underway(here: World, pod: str, lower: str = A) -> None:
-    """Let a pod of a lower have been told to leave, and be on its way out."""
+    """Add a pod of a lower that was recorded for eviction and is terminating."""
     wait(here, seeker(pod, node=lower, deletionTimestamp="2026-03-01T12:00:00Z"))
     noted(here, left(f"Pod-{pod}", pod, ago=5), lower=lower)
 
 
 @pytest.mark.parametrize("lower", [A, "lower-c"])
-def test_room_is_kept_for_those_that_have_left_and_are_not_there_yet(lower: str) -> None:
-    """The old pod is ending, its replacement has no node yet: nobody else is sent there."""
+def test_room_is_reserved_for_an_evicted_pod_until_its_replacement_is_bound(lower: str) -> None:
+    """The old pod is terminating and its replacement has no node, so no other pod is moved into that room."""
     here = ground(*THREE, cpus=(("2",), ("4",), ("2",)))
     wait(here, seeker())
     underway(here, "first", lower)
     assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
 
 
-def test_one_whose_replacement_has_come_keeps_no_room() -> None:
-    """It has taken it itself: what is left is for others."""
+def test_no_room_is_reserved_after_the_replacement_is_bound() -> None:
+    """The replacement uses its room itself; a pod that was created before the eviction is no replacement."""
     here = ground(cpus=(("2",), ("4", "4")))
     wait(here, seeker())
     underway(here, "first")
@@ -284,8 +284,8 @@ def test_one_whose_replacement_has_come_keeps_no_room() -> None:
     assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")], "that one was there before"
 
 
-def test_one_that_was_told_long_ago_keeps_no_room() -> None:
-    """Whatever became of it, it is not on its way any more."""
+def test_no_room_is_reserved_for_a_pod_that_was_recorded_long_ago() -> None:
+    """After the interval it is not considered to be moving any more."""
     here = ground(cpus=(("2",), ("4",)))
     wait(here, seeker())
     underway(here, "first")
@@ -293,16 +293,16 @@ def test_one_that_was_told_long_ago_keeps_no_room() -> None:
     assert moves(here) == [("web", A, B)]
 
 
-def test_pods_of_several_lowers_are_looked_at_in_one_order() -> None:
-    """One plan for all: room in lower-c goes to the one that waits longest, wherever it is."""
+def test_pods_of_all_lowers_are_ordered_by_their_waiting_time() -> None:
+    """One pass covers all lower clusters, so the pod that has waited longest gets the room in lower-c."""
     here = ground(*THREE, cpus=(("2",), ("2",), ("4",)))
     wait(here, seeker("one"), status=refused(200))
     wait(here, seeker("other", node=B), status=refused(300))
     assert moves(here) == [("other", B, "lower-c")]
 
 
-def test_a_full_world_is_looked_at_once_for_all_that_are_alike() -> None:
-    """Five hundred replicas that fit nowhere move nobody, and are all told of."""
+def test_no_replica_moves_if_all_lowers_are_full() -> None:
+    """Fifty equal replicas fit in no lower cluster, and each of them is reported."""
     here = ground()
     for place in range(50):
         wait(here, seeker(f"web-{place}", cpu="5", ownerReferences=owned_by("web")))
@@ -311,8 +311,8 @@ def test_a_full_world_is_looked_at_once_for_all_that_are_alike() -> None:
     assert len(found.stays) == 50
 
 
-def test_an_own_rule_against_company_does_not_count_the_pod_itself() -> None:
-    """It is alone above, so its anti-affinity across zones lets it go to another node of its zone."""
+def test_a_pods_anti_affinity_does_not_count_the_pod_itself() -> None:
+    """It is the only matching upper pod, so it may move to another node of the same topology domain."""
     here = ground()
     apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "type"}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
@@ -320,16 +320,16 @@ def test_an_own_rule_against_company_does_not_count_the_pod_itself() -> None:
     assert moves(here) == [("web", A, B)]
 
 
-def test_a_cordoned_real_node_takes_nothing() -> None:
-    """As the lower scheduler would have it."""
+def test_a_cordoned_lower_node_has_no_room() -> None:
+    """The lower scheduler would bind no pod to it."""
     here = ground()
     put(here.lowers[B].place_nodes, lower_node("lower-b-n1", "4", unschedulable=True))
     wait(here, seeker())
     assert stays(one_pass(here)) == [("web", "NoFeasibleCluster")]
 
 
-def test_a_pod_of_an_excluded_namespace_is_left_alone() -> None:
-    """It is not mirrored, whatever stands below in its name."""
+def test_a_pod_of_an_excluded_namespace_is_not_moved() -> None:
+    """It is not mirrored, even if a lower pod of the same name exists."""
     here = ground(more=ON + "excludeNamespaces: [default]\n")
     wait(here, seeker())
     assert one_pass(here) == PassPlan((), (), 0)

@@ -1,4 +1,4 @@
-"""What a drain of a lower cluster would come to, before anybody asks for it."""
+"""Tests of the preview of a drain of a lower cluster."""
 
 import pytest
 from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
@@ -12,7 +12,7 @@ DAEMON = [{**owned_by("agent")[0], "kind": "DaemonSet"}]
 
 
 def running(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", "2"))) -> World:
-    """Make a world in which pods run in lower-a."""
+    """Return a world with running pods in lower-a."""
     here = ground(cpus=cpus)
     for pod in pods:
         put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
@@ -20,12 +20,12 @@ def running(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", 
 
 
 def found(here: World) -> dict[str, Eviction]:
-    """Return what is said, by the pods' names."""
+    """Return the evictions of the preview by the pods' names."""
     return {one.name: one for one in evictions(here, A)}
 
 
-def test_each_pod_is_sent_where_there_is_room_for_it() -> None:
-    """The one before takes its room; what is over would stay Pending, and it is said why."""
+def test_each_pod_of_a_drain_has_a_target_with_room() -> None:
+    """Earlier pods use up room; a pod that fits on no node would stay Pending, with the reason."""
     told = found(running(seeker("one", cpu="3"), seeker("two", cpu="2"), seeker("three", cpu="2")))
     assert told["one"] == Eviction("default", "one", leaves=True, target=B, node="lower-b-n1")
     assert told["three"] == Eviction("default", "three", leaves=True, target=B, node="lower-b-n2")
@@ -34,23 +34,23 @@ def test_each_pod_is_sent_where_there_is_room_for_it() -> None:
     assert "Insufficient cpu" in told["two"].why
 
 
-def test_room_that_strangers_take_is_not_there() -> None:
-    """Nobody knows of them above."""
+def test_room_of_pods_of_other_owners_does_not_count_in_the_preview() -> None:
+    """The upper cluster has no record of those pods."""
     here = running(seeker("one", cpu="3"))
     crowd(here, B, stranger("theirs", "lower-b-n1", "2"))
     assert found(here)["one"].target == ""
 
 
-def test_those_that_stay_are_those_that_a_drain_leaves() -> None:
-    """With the same words."""
+def test_the_preview_lists_pods_that_the_drain_does_not_evict() -> None:
+    """The reasons are those that the drain itself reports."""
     told = found(running(seeker("bare", cpu="5", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
     assert [one.leaves for one in told.values()] == [False, False]
     assert "it fits in no other lower cluster: lower-b: " in told["bare"].why
     assert "DaemonSet" in told["agent"].why
 
 
-def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
-    """Those that leave in any case come first; one with claims stays, since nobody would make it Pending either."""
+def test_a_bare_pod_is_evicted_only_if_room_remains() -> None:
+    """Pods with a controller use the room first; a bare pod with claims stays, because nothing recreates it."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     bare = seeker("bare", cpu="4", ownerReferences=[])
     told = found(
@@ -62,8 +62,8 @@ def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
     assert (told["stored"].leaves, told["stored"].why.partition(":")[0]) == (False, "not moved")
 
 
-def test_a_pod_without_a_controller_stays_unless_the_topology_has_it_recreated() -> None:
-    """There may be room for it: nobody would create it again, and it takes no room from others."""
+def test_a_bare_pod_stays_in_the_preview_without_recreate_bare_pods() -> None:
+    """It stays although there may be room for it, and uses no room of other pods."""
     here = ground(cpus=(("8",), ("4",)), more="")
     for pod in (seeker("bare", ownerReferences=[]), seeker("owned")):
         put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
@@ -75,29 +75,29 @@ def test_a_pod_without_a_controller_stays_unless_the_topology_has_it_recreated()
     assert told["owned"].target == B
 
 
-def test_what_has_ended_leaves_for_nowhere() -> None:
-    """Nobody makes it again."""
+def test_a_terminated_pod_is_evicted_without_a_target() -> None:
+    """No controller creates it again, so it is not counted as lost."""
     here = running()
     put(here.lowers[A].upper_pods, {**seeker("done", ownerReferences=[]), "status": {"phase": "Succeeded"}})
     assert found(here)["done"] == Eviction("default", "done", leaves=True)
     assert not found(here)["done"].is_lost
 
 
-def test_a_pod_with_claims_leaves_and_finds_no_place() -> None:
-    """Its volume is where it was."""
+def test_a_controllers_pod_with_claims_is_evicted_and_would_stay_pending() -> None:
+    """Its volumes are in the drained lower cluster."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     told = found(running(seeker(spec={"volumes": volumes})))["web"]
     assert (told.leaves, told.is_lost, told.why) == (True, True, "its volumes are in lower-a: it would stay Pending")
 
 
-def test_a_lower_that_is_not_there_is_no_lower() -> None:
-    """The caller names one of the topology."""
+def test_an_unknown_lower_raises_key_error() -> None:
+    """The caller has to pass a lower cluster of the topology."""
     with pytest.raises(KeyError):
         evictions(running(), "lower-x")
 
 
-def test_the_table_says_it_in_a_line_for_each() -> None:
-    """And counts at the end."""
+def test_the_table_has_one_line_for_each_pod_and_a_summary() -> None:
+    """The summary counts the pods to evict, those that fit in no other lower cluster, and those that stay."""
     told = evictions(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
     head, bare, one, empty, last = as_text(A, told).splitlines()
     assert head.split("   ")[0].strip() == "POD"
@@ -107,8 +107,8 @@ def test_the_table_says_it_in_a_line_for_each() -> None:
     assert as_text(A, []) == "Drain of lower-a: 0 to evict, 0 of them fit in no other lower cluster, 0 to stay."
 
 
-def test_programs_get_all_of_it() -> None:
-    """Every field of each pod."""
+def test_the_document_has_every_field_of_each_pod() -> None:
+    """The document also names the drained lower cluster."""
     told = as_document(A, evictions(running(seeker("one", cpu="3")), A))
     assert told["lower"] == A
     (pod,) = told["pods"]
@@ -124,29 +124,29 @@ def test_programs_get_all_of_it() -> None:
 
 
 def elsewhere(*pods: Manifest, cpus: tuple[tuple[str, ...], ...], more: str = ON) -> World:
-    """Make a world of three lowers in which pods run in the first."""
+    """Return a world of three lowers with running pods in the first."""
     here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=cpus, more=more)
     for pod in pods:
         put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
     return here
 
 
-def test_where_several_have_room_all_are_named() -> None:
-    """Which of them it is, is the upper scheduler's choice."""
+def test_the_preview_names_all_lowers_with_room() -> None:
+    """The upper scheduler chooses one of them."""
     here = elsewhere(seeker("one"), cpus=(("8",), ("4",), ("4",)))
     assert (found(here)["one"].target, found(here)["one"].others) == (B, ("lower-c",))
     assert as_text(A, evictions(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
 
 
-def test_what_another_pod_is_counted_on_to_take_may_be_had_by_either() -> None:
-    """Each is told of both, and room is counted for each of them once."""
+def test_two_pods_that_fit_two_lowers_both_list_both() -> None:
+    """Either pod may get either lower cluster, and the room of each is counted once."""
     told = found(elsewhere(seeker("one"), seeker("two"), cpus=(("8",), ("4",), ("4",))))
     assert (told["one"].target, told["one"].others) == (B, ("lower-c",))
     assert (told["two"].target, told["two"].others) == ("lower-c", (B,))
 
 
-def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
-    """The upper scheduler sees the sum, and may take it for room."""
+def test_a_lower_with_only_fragmented_capacity_is_reported_as_full() -> None:
+    """The upper scheduler sees only the sum and may bind a pod there; with the extender it does not."""
     cpus = (("8",), ("4",), ("2", "2"))
     told = found(elsewhere(seeker("one"), cpus=cpus))["one"]
     assert (told.target, told.others, told.full) == (B, (), ("lower-c",))
@@ -159,14 +159,14 @@ def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
     assert found(asking)["one"].full == (), "it asks the extender, which knows better"
 
 
-def test_what_is_told_of_a_pod_stays_in_its_line() -> None:
-    """Why it stays may be in words of others."""
+def test_control_characters_in_a_reason_are_escaped() -> None:
+    """A reason may contain text of other sources, and must remain on its line."""
     text = as_text(A, [Eviction("default", "web", leaves=False, why="held\x1b[2J\nback")])
     assert text.splitlines()[1].endswith("held\\u001b[2J\\nback")
 
 
-def test_closed_clusters_are_domains_all_the_same() -> None:
-    """The upper scheduler counts their pods in a spread, so with one pod in each nothing else takes a second one."""
+def test_unschedulable_virtual_nodes_count_as_topology_spread_domains() -> None:
+    """The upper scheduler counts their pods, so with one pod in each domain no domain can have a second one."""
     spread = {"topologyKey": "clusterID", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "web"}}}]}
     lowers = (f"name: {A}, maintenance: drain", f"name: {B}", "name: lower-c")

@@ -1,4 +1,4 @@
-"""What is due about a pod that is backed up: the rule, look by look."""
+"""Tests of the rule that creates a backed-up pod again: its decision in each state."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,12 +24,12 @@ EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEv
 
 
 def bare(status: Manifest | None = None, **meta: Any) -> Manifest:
-    """Make a pod without a controller, on lower-a."""
+    """Create a bare pod on lower-a."""
     return {**seeker(ownerReferences=[], **meta), "status": {"phase": "Pending", **(status or {})}}
 
 
 def keeping(here: World, notes: dict[str, str] | None = None, **fields: Any) -> World:
-    """Let a Secret keep the pod, with notes."""
+    """Store a backup Secret of the pod with these annotations."""
     pod = put(here.lowers[A].upper_pods, bare())
     wanted = backup(successor_of(bare(), (A,)), pod, here.owner, "it moves").manifest
     meta = {**wanted["metadata"], "uid": "secret"}
@@ -39,42 +39,42 @@ def keeping(here: World, notes: dict[str, str] | None = None, **fields: Any) -> 
 
 
 def stuck(notes: dict[str, str] | None = None) -> World:
-    """Make a world in which the pod is kept, and waits in lower-a for a node."""
+    """Return a world in which the pod is backed up and waits in lower-a for a node."""
     here = keeping(ground(), notes)
     put(here.lowers[A].pods, twin(bare(), refused()))
     return here
 
 
 def left(notes: dict[str, str] | None = None, **fields: Any) -> World:
-    """Make a world in which the pod has left."""
+    """Return a world in which the backed-up pod is deleted."""
     here = keeping(ground(), notes, **fields)
     drop(here.lowers[A].upper_pods, "web")
     return here
 
 
 def steps(here: World) -> list[Step]:
-    """Return what is due."""
+    """Return the steps of the rule."""
     return list(decided(RecreateRule(), KEY, here)[1].steps)
 
 
 def problem(here: World) -> Problem | None:
-    """Return what is said."""
+    """Return the problem that the rule reports."""
     return decided(RecreateRule(), KEY, here)[1].problem
 
 
 def made(here: World, replaces: str = "Pod-web", uid: str = "new") -> None:
-    """Let a pod that a descheduler made be in its place."""
+    """Store a pod of the same name that a descheduler created."""
     put(here.upper.remade, bare(uid=uid, annotations={REPLACES: replaces}))
 
 
 def is_let_go(step: Step) -> bool:
-    """Report whether a step deletes the Secret, as it was."""
+    """Report whether a step deletes the Secret with its UID and its version as preconditions."""
     return (step.verb, step.ref, step.uid, bool(step.version)) == ("delete", SAFE, "secret", True)
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
-def test_a_pod_that_was_evicted_is_waited_for_until_it_is_gone(phase: str) -> None:
-    """Its lower pod has to end first; then it gets a phase that says so, before its object goes."""
+def test_an_evicted_pod_is_not_created_again_before_it_is_removed(phase: str) -> None:
+    """Its lower pod has to terminate first, which sets a final phase before the upper pod is removed."""
     here = stuck()
     put(here.lowers[A].upper_pods, bare({"phase": phase, "conditions": [EVICTED]}, deletionTimestamp=ENDING))
     assert steps(here) == []
@@ -88,16 +88,16 @@ def test_a_pod_that_was_evicted_is_waited_for_until_it_is_gone(phase: str) -> No
         ({"phase": "Failed", "conditions": [EVICTED]}, {}),
     ],
 )
-def test_a_pod_that_somebody_deleted_or_that_has_ended_is_not_made_again(status: Manifest, meta: Manifest) -> None:
-    """That is no disruption, but somebody's will, or its own end: the Secret goes, as it was read."""
+def test_the_backup_of_a_deleted_or_terminated_pod_is_deleted(status: Manifest, meta: Manifest) -> None:
+    """A user deleted the pod, or it terminated by itself, so it must not be created again."""
     here = stuck()
     put(here.lowers[A].upper_pods, bare(status, **meta))
     (step,) = steps(here)
     assert is_let_go(step)
 
 
-def test_a_pod_that_is_gone_is_made_again_and_then_the_secret_goes() -> None:
-    """As it was backed up; also where an engine before this one has made it."""
+def test_a_removed_pod_is_created_again_and_then_its_backup_is_deleted() -> None:
+    """The pod is created as in the backup, and the new pod may be from an earlier engine."""
     here = left()
     (step,) = steps(here)
     assert (step.verb, step.ref, step.body) == ("create", ABOVE, successor_of(bare(), (A,)))
@@ -106,8 +106,8 @@ def test_a_pod_that_is_gone_is_made_again_and_then_the_secret_goes() -> None:
     assert is_let_go(step)
 
 
-def test_the_old_pod_may_be_one_that_was_made_again_itself() -> None:
-    """As long as the watch on such pods tells of it, it has not gone."""
+def test_a_re_created_pod_is_not_created_again_while_its_watch_still_has_it() -> None:
+    """The backed-up pod may be a replacement itself, which a second watch reports."""
     here = left()
     made(here, replaces="older", uid="Pod-web")
     assert decided(RecreateRule(), KEY, here) == (Decision(requeue_after=2.0), Plan(()))
@@ -115,16 +115,16 @@ def test_the_old_pod_may_be_one_that_was_made_again_itself() -> None:
     assert [step.verb for step in steps(here)] == ["create"]
 
 
-def test_nothing_is_made_while_it_is_not_known_which_pods_there_are() -> None:
-    """What is missing may only not be told yet; nobody says when it is, so it is looked at again."""
+def test_no_pod_is_created_before_all_pod_caches_are_synced() -> None:
+    """A missing pod may only be unknown; no event reports the sync, so the key is requeued."""
     here = left()
     here.lowers[B].upper_pods.mark_stale()
     decision, plan = decided(RecreateRule(), KEY, here)
     assert (plan.steps, decision.requeue_after) == ((), 2.0)
 
 
-def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
-    """Where people find the pod."""
+def test_a_failed_creation_is_an_event_on_the_backup_secret() -> None:
+    """The Secret is the only remaining object of the pod."""
     here = left()
     here.problems[KEY] = Problem("Forbidden", "exceeded quota")
     told, create = steps(here)
@@ -135,8 +135,8 @@ def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
     assert told.body["message"].endswith(": exceeded quota")
 
 
-def test_a_name_that_another_re_created_pod_has_is_reported() -> None:
-    """Nothing of that pod is read, adopted or changed; the Secret stays."""
+def test_a_name_conflict_with_another_re_created_pod_is_reported() -> None:
+    """The other pod is neither adopted nor changed, and the Secret is kept."""
     here = left()
     made(here, replaces="another")
     (told,) = steps(here)
@@ -145,16 +145,16 @@ def test_a_name_that_another_re_created_pod_has_is_reported() -> None:
     assert decided(RecreateRule(), KEY, here)[0].requeue_after == 30.0
 
 
-def test_a_secret_without_a_pod_is_said() -> None:
-    """Nobody can make what it does not hold."""
+def test_a_backup_without_a_pod_is_a_problem() -> None:
+    """The message is to correct the Secret or to delete it."""
     here = left(data={})
     said = problem(here)
     assert steps(here) == []
     assert said == ("RecreateFailed", f"Secret default/{SAFE.name} does not contain a pod: correct it, or delete it")
 
 
-def test_a_backup_is_kept_while_the_pod_has_to_leave() -> None:
-    """Or while it is not known whether it has to: an engine that starts knows nothing yet."""
+def test_a_backup_is_kept_while_the_pod_has_to_be_evicted_or_caches_are_not_synced() -> None:
+    """A starting engine cannot know yet whether the pod has to be evicted."""
     stuck_pod, no_pods, no_nodes = stuck(), keeping(ground()), keeping(ground())
     no_pods.lowers[A].pods.mark_stale()
     no_nodes.upper.nodes.mark_stale()
@@ -171,8 +171,8 @@ def test_a_backup_is_kept_while_the_pod_has_to_leave() -> None:
         "descheduler: {enabled: true, recreateBarePods: true, dryRun: true}\n",
     ],
 )
-def test_a_backup_of_a_pod_that_may_stay_goes_after_a_while(more: str) -> None:
-    """It has a node, or the topology has it stay. The Secret outlasts an eviction that may be on its way still."""
+def test_a_backup_that_is_not_needed_is_withdrawn_and_deleted_after_two_minutes(more: str) -> None:
+    """The pod has a node or the topology lets it stay, but an eviction that was sent may still arrive."""
     known = [None, timedelta(seconds=119), timedelta(seconds=120)]
     found: list[list[Step]] = []
     for ago in known:
@@ -187,8 +187,8 @@ def test_a_backup_of_a_pod_that_may_stay_goes_after_a_while(more: str) -> None:
     assert note.patch.body["metadata"]["resourceVersion"]
 
 
-def test_the_first_lower_speaks_for_all() -> None:
-    """The one that the pod was on may have left; one that leaves is the last choice."""
+def test_the_first_lower_of_the_topology_handles_all_backups() -> None:
+    """The pod's own lower cluster may have left the topology; a leaving one is used only if no other exists."""
     here = keeping(ground())
     assert list(RecreateRule().keys(here, A)) == [KEY]
     assert list(RecreateRule().keys(here, B)) == []
@@ -200,8 +200,8 @@ def test_the_first_lower_speaks_for_all() -> None:
     assert here.speaker == ""
 
 
-def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first() -> None:
-    """That says it now: once is enough."""
+def test_a_problem_moves_to_the_queue_of_the_new_first_lower() -> None:
+    """The former first lower clears its problem, so that it is reported only once."""
     here = left(data={})
     here.problems[KEY] = Problem("RecreateFailed", "said before")
     assert list(RecreateRule().keys(here, A)) == [KEY]
@@ -214,8 +214,8 @@ def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first()
     assert (decision.requeue_after, said and said.reason) == (30.0, "RecreateFailed")
 
 
-def test_it_hears_of_all_that_matters() -> None:
-    """The Secret, the old pod, the new one; not of other pods."""
+def test_the_rule_watches_backups_old_pods_and_new_pods() -> None:
+    """Other pods are ignored."""
     here = ground(more=ON)
     heard: list[Key] = []
     secrets, pods, remade = RecreateRule().watches()

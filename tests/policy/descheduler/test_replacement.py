@@ -1,4 +1,4 @@
-"""The pod that is made in another's place: what of the old one goes on, and what does not."""
+"""Tests of the pod that replaces a moved pod: which parts of the old pod it has, and which it does not have."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,23 +21,23 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def off(*nodes: str) -> Manifest:
-    """Make the requirement that keeps a pod off some nodes."""
+    """Return the requirement to avoid some nodes."""
     return {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
 
 
 def required(*terms: list[Manifest]) -> Manifest:
-    """Make a required node affinity of terms, each given by its expressions."""
+    """Return a required node affinity with terms, each given by its expressions."""
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}}}
 
 
 def again(pod: Manifest, uid: str = "second", node: str = B) -> Manifest:
-    """Return a pod as it is stored once it has been created and bound."""
+    """Return a pod as it is stored after it was created and bound."""
     meta = {**pod["metadata"], "uid": uid, "creationTimestamp": timestamp(NOW)}
     return {**pod, "metadata": meta, "spec": {**pod["spec"], "nodeName": node}}
 
 
-def test_what_its_author_wrote_goes_on() -> None:
-    """Labels, annotations, finalizers, owners that control nothing, and the spec."""
+def test_the_replacement_has_everything_that_the_author_set() -> None:
+    """That includes labels, annotations, finalizers, owners that are no controllers, and the spec."""
     owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"}]
     spec = {"nodeSelector": {"disk": "ssd"}, "restartPolicy": "Never", "priorityClassName": "high"}
     given = {"labels": {"app": "x"}, "annotations": {"note": "y"}, "finalizers": ["a/b"], "ownerReferences": owners}
@@ -58,8 +58,8 @@ def test_what_its_author_wrote_goes_on() -> None:
     }
 
 
-def test_what_the_apiserver_wrote_does_not() -> None:
-    """Who has it stored again is refused by some of it, and bound to the same node by the rest."""
+def test_the_replacement_has_no_fields_that_the_cluster_set() -> None:
+    """Some of these fields would be refused, and the others would bind the pod to the same node."""
     stored = {"resourceVersion": "7", "creationTimestamp": "x", "managedFields": [{}], "generateName": "we"}
     zone = {"topology.kubernetes.io/zone": "north", "app": "x"}
     spec = {
@@ -75,8 +75,8 @@ def test_what_the_apiserver_wrote_does_not() -> None:
     assert set(made["spec"]) == {"containers", "affinity"}
 
 
-def test_the_token_that_admission_mounts_goes_with_its_mounts() -> None:
-    """Admission adds another; other volumes stay."""
+def test_the_token_volume_of_admission_is_removed_with_its_mounts() -> None:
+    """Admission adds another token volume; other volumes stay."""
     container = {"name": "main", "image": "app:1", "volumeMounts": [MOUNT, {"name": "data", "mountPath": "/d"}]}
     spec = {"containers": [container], "initContainers": [container], "volumes": [TOKEN, {"name": "data"}]}
     made = successor_of(upper_pod(spec=spec), (A,))["spec"]
@@ -85,8 +85,8 @@ def test_the_token_that_admission_mounts_goes_with_its_mounts() -> None:
         assert [mount["name"] for mount in made[kind][0]["volumeMounts"]] == ["data"]
 
 
-def test_tolerations_that_admission_adds_go_and_others_stay() -> None:
-    """So do those without a limit, which the pod needs until somebody has seen it."""
+def test_default_tolerations_of_admission_are_removed_and_others_stay() -> None:
+    """Those of the same keys without a time limit stay too, because the pod's author set them."""
     limited = [{**one, "tolerationSeconds": 300} for one in LAPSES]
     own = [{"key": "a", "operator": "Exists"}, {**LAPSES[0], "tolerationSeconds": 60}]
     assert successor_of(upper_pod(spec={"tolerations": [*limited, *own]}), (A,))["spec"]["tolerations"] == own
@@ -94,8 +94,8 @@ def test_tolerations_that_admission_adds_go_and_others_stay() -> None:
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_what_was_merged_into_selectors_is_taken_out_of_them(kind: str) -> None:
-    """Kubernetes refuses a pod that comes with both."""
+def test_merged_match_label_keys_are_removed_from_the_selectors(kind: str) -> None:
+    """Kubernetes refuses a pod that has both."""
     merged = [{"key": "rev", "operator": "In", "values": ["1"]}, {"key": "app", "operator": "Exists"}]
     term = {"topologyKey": "x", "matchLabelKeys": ["rev"], "labelSelector": {"matchExpressions": merged}}
     plain = {**term, "labelSelector": {"matchExpressions": merged[1:]}}
@@ -106,8 +106,8 @@ def test_what_was_merged_into_selectors_is_taken_out_of_them(kind: str) -> None:
     assert made["topologySpreadConstraints"] == [plain]
 
 
-def test_it_is_kept_off_what_will_not_do() -> None:
-    """Whatever it asks of nodes besides, in every term."""
+def test_the_replacement_avoids_all_unsuitable_nodes() -> None:
+    """The requirement is added to every term of its own node affinity."""
     asked = [{"key": "disk", "operator": "Exists"}], [{"key": "gpu", "operator": "Exists"}]
     made = successor_of(upper_pod(spec={"affinity": required(*asked)}), ("lower-c", A))
     assert made["spec"]["affinity"] == required(*([*term, off(A, "lower-c")] for term in asked))
@@ -117,8 +117,8 @@ def test_it_is_kept_off_what_will_not_do() -> None:
     assert successor_of(upper_pod(), (A,))["spec"]["affinity"] == required([off(A)])
 
 
-def test_a_second_move_counts_on_and_adds_to_what_it_is_kept_off() -> None:
-    """In one requirement; no annotation is lost, as tensile-kube loses them."""
+def test_a_second_replacement_increments_the_count_and_avoids_both_nodes() -> None:
+    """Both nodes are in one requirement; no annotation is lost, unlike in tensile-kube."""
     first = successor_of(upper_pod(annotations={"clusterSelector": "{}"}), (A,))
     second = successor_of(again(first), (B,))
     assert second["spec"]["affinity"] == required([off(A, B)])
@@ -132,8 +132,8 @@ def test_a_second_move_counts_on_and_adds_to_what_it_is_kept_off() -> None:
 
 
 @pytest.mark.parametrize("count", ["many", "-1", "1.5", "9" * 10, pytest.param("9" * 5000, id="no number to Python")])
-def test_a_count_that_is_none_begins_anew(count: str) -> None:
-    """Anybody may write an annotation, and nobody else's pods shall stay for it."""
+def test_an_invalid_deschedule_count_restarts_at_one(count: str) -> None:
+    """Any client can write the annotation, which must not keep other pods from moving."""
     made = successor_of(upper_pod(annotations={"sigs.k8s.io/deschedule-count": count}), (A,))
     assert annotations(made)["sigs.k8s.io/deschedule-count"] == "1"
 
@@ -143,11 +143,11 @@ def test_a_count_that_is_none_begins_anew(count: str) -> None:
     [
         pytest.param(None, id="nothing"),
         pytest.param(required([off("lower-c")]), id="a node to avoid"),
-        pytest.param({**required([off("x")]), "podAffinity": {REQUIRED: []}}, id="company"),
+        pytest.param({**required([off("x")]), "podAffinity": {REQUIRED: []}}, id="pod affinity"),
     ],
 )
-def test_what_it_was_kept_off_can_be_taken_back_whole(affinity: Manifest | None) -> None:
-    """What its author asked for comes out as it went in."""
+def test_freed_restores_the_authors_affinity(affinity: Manifest | None) -> None:
+    """The requirement to avoid nodes is removed, and the rest is unchanged."""
     spec = {"affinity": affinity} if affinity else {}
     made = successor_of(upper_pod(spec=spec), (A,))
     left = freed(made)["spec"].get("affinity")
@@ -156,8 +156,8 @@ def test_what_it_was_kept_off_can_be_taken_back_whole(affinity: Manifest | None)
 
 
 @pytest.mark.parametrize(("ago", "nodes"), [(599, [A]), (600, [])])
-def test_what_it_was_kept_off_counts_for_the_cooldown(ago: float, nodes: list[str]) -> None:
-    """It was made when it left."""
+def test_avoided_nodes_count_until_the_cooldown_is_over(ago: float, nodes: list[str]) -> None:
+    """The cooldown starts with the creation of the replacement."""
     here = ground()
     pod = put(here.lowers[B].upper_pods, again(successor_of(upper_pod(), (A,))))
     here.now = NOW + timedelta(seconds=ago)
@@ -165,8 +165,8 @@ def test_what_it_was_kept_off_counts_for_the_cooldown(ago: float, nodes: list[st
     assert (loosed(pod, here) is pod) == bool(nodes)
 
 
-def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
-    """Others hold it too."""
+def test_successor_of_and_freed_do_not_change_the_given_pod() -> None:
+    """Other code has references to the same object."""
     pod: Any = again(successor_of(upper_pod(annotations={"a": "b"}), (A,)))
     before = repr(pod)
     successor_of(pod, (B,))
@@ -174,8 +174,8 @@ def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
     assert repr(pod) == before
 
 
-def test_only_whose_place_it_has_is_kept_of_one_that_was_made() -> None:
-    """There may be thousands by another descheduler; one that waits for a node is to have room."""
+def test_digest_keeps_the_content_only_of_unbound_re_created_pods() -> None:
+    """Another descheduler may create thousands; only a pod that waits for a node needs reserved room."""
     meta = {"name": "x", "annotations": {"tensile-kube.io/replaces": "u"}}
     for pod, is_whole in (
         ({"metadata": meta, "spec": {"nodeName": "n"}}, False),

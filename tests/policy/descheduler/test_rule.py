@@ -1,4 +1,4 @@
-"""What the descheduler writes, in which order, and what it says."""
+"""Tests of the descheduler rule: its steps, their order, and what it reports."""
 
 from base64 import b64decode
 
@@ -22,12 +22,12 @@ DRY = "descheduler: {enabled: true, dryRun: true}\n"
 
 
 def asked(here: World, lower: str = A) -> tuple[Decision, Plan]:
-    """Ask the rule about a lower."""
+    """Return the rule's decision and plan for a lower cluster."""
     return decided(DeschedulerRule(), key_of(lower), here)
 
 
-def test_the_note_comes_before_the_eviction() -> None:
-    """What leaves is counted, whatever comes in between."""
+def test_the_record_is_written_before_the_eviction() -> None:
+    """Each eviction counts towards the limit, even if the engine crashes in between."""
     here = ground()
     wait(here, seeker())
     decision, (steps, problem) = asked(here)
@@ -44,8 +44,8 @@ def test_the_note_comes_before_the_eviction() -> None:
     assert (problem, decision.requeue_after) == (None, 60.0)
 
 
-def test_the_note_is_written_only_on_the_node_as_it_was_read() -> None:
-    """Two engines that see the same do not both let pods go."""
+def test_the_record_has_the_nodes_resourceversion_as_a_precondition() -> None:
+    """Two engines with the same view cannot both evict pods."""
     here = ground()
     wait(here, seeker())
     (note, _) = asked(here)[1].steps
@@ -56,8 +56,8 @@ def test_the_note_is_written_only_on_the_node_as_it_was_read() -> None:
     assert (meta["uid"], meta["resourceVersion"]) == (node.uid, str(node.version))
 
 
-def test_notes_that_count_are_kept_and_others_go() -> None:
-    """So the annotation does not grow."""
+def test_records_that_do_not_count_any_more_are_removed() -> None:
+    """Otherwise the annotation would grow without a limit."""
     here = ground()
     wait(here, seeker())
     noted(here, left("older", "x", ago=601), left("younger", "y", ago=500), left(ago=100))
@@ -66,16 +66,16 @@ def test_notes_that_count_are_kept_and_others_go() -> None:
     assert [one.pod for one in notes_in(note.patch)] == ["younger", "Pod-web"]
 
 
-def test_a_lower_acts_on_its_own_pods_only() -> None:
-    """The plan is one, the queues are many."""
+def test_each_lowers_queue_evicts_only_its_own_pods() -> None:
+    """One plan covers all lower clusters, and each has its own queue."""
     here = ground(cpus=(("2",), ("2",)))
     wait(here, seeker(cpu="1"), seeker("other", node=B, cpu="1"))
     assert [step.ref.name for step in asked(here)[1].steps] == [A, "web"]
     assert [step.ref.name for step in asked(here, B)[1].steps] == [B, "other"]
 
 
-def test_what_leaves_is_told_once_it_does() -> None:
-    """An eviction that was refused is not told as one."""
+def test_the_rescheduled_event_is_emitted_when_the_pod_terminates() -> None:
+    """A refused eviction emits no such event."""
     hook = "webhook: {enabled: true, url: 'https://10.0.0.1:10250'}\n"
     here, labels = ground(more=ON + hook), {"virtual-pod": "true"}
     pod = seeker(labels=labels)
@@ -93,8 +93,8 @@ def test_what_leaves_is_told_once_it_does() -> None:
     )
 
 
-def test_without_the_webhook_no_new_pod_is_said_to_be_kept_off() -> None:
-    """Nothing keeps it off a node then."""
+def test_the_event_mentions_no_avoided_node_without_the_webhook() -> None:
+    """Only the webhook keeps new pods off a node."""
     here = ground()
     wait(here, seeker())
     noted(here, left(ago=5))
@@ -104,8 +104,8 @@ def test_without_the_webhook_no_new_pod_is_said_to_be_kept_off() -> None:
     assert told.body["message"] == "no node of lower cluster lower-a fits: its controller creates a new pod"
 
 
-def test_before_a_window_opens_what_stays_anyway_is_told() -> None:
-    """A drain that only waits for a pod without a controller does not wait for the window."""
+def test_a_drain_of_only_unmovable_pods_does_not_report_a_closed_window() -> None:
+    """Its problem is the bare pod; with another pod to move it waits for the window."""
     windows = "windows: [{schedule: '0 2 * * *', duration: 1h}]\n"
     here = ground(f"name: {A}, maintenance: drain", f"name: {B}", more=windows)
     changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
@@ -120,7 +120,7 @@ def test_before_a_window_opens_what_stays_anyway_is_told() -> None:
 
 
 def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> None:
-    """Let a pod without a controller wait in lower-a, kept, and kept off some nodes."""
+    """Add a backed-up bare pod that waits in lower-a and avoids some nodes."""
     pod = seeker(ownerReferences=[])
     wait(here, pod)
     entry = here.lowers[A].upper_pods.get("default", "web")
@@ -131,13 +131,13 @@ def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> No
 
 
 def backed_up_off(step: Step) -> list[str]:
-    """Return the nodes that the pod in a backup is kept off, which a step writes."""
+    """Return the nodes that the pod in a backup avoids, from the step that writes the backup."""
     (data,) = (one["value"] for one in step.operations if one["path"] == "/data/pod.json")
     return nodes_off(orjson.loads(b64decode(data)))
 
 
-def test_a_pod_leaves_only_for_where_its_backup_may_go() -> None:
-    """Room may have come elsewhere since it was written, and gone where it was; then it is brought up to date."""
+def test_a_pod_is_evicted_only_if_its_backup_may_run_on_a_node_with_room() -> None:
+    """Room may have changed since the backup was written, in which case it is updated first."""
     here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
     kept_bare(here, A)
     assert [step.verb for step in asked(here)[1].steps] == ["patch", "delete"]
@@ -149,8 +149,8 @@ def test_a_pod_leaves_only_for_where_its_backup_may_go() -> None:
         assert (step.verb, step.ref, backed_up_off(step)) == ("patch", backup_ref("default", "Pod-web"), [A])
 
 
-def test_a_pod_that_is_another_by_now_does_not_leave() -> None:
-    """What is created would be as it was: the backup is brought up to date, and a withdrawal of it taken back."""
+def test_a_changed_pod_is_not_evicted_before_its_backup_is_updated() -> None:
+    """Otherwise the old state would be created; a withdrawal of the backup is removed too."""
     here = ground()
     kept_bare(here, A)
     changed(here.lowers[A].upper_pods, "web", lambda pod: pod["spec"]["containers"][0].update(image="app:2"))
@@ -161,8 +161,8 @@ def test_a_pod_that_is_another_by_now_does_not_leave() -> None:
     assert [(one["op"], one["path"]) for one in step.operations] == [("remove", f"/metadata/annotations/{GONE}")]
 
 
-def test_between_two_passes_only_what_is_backed_up_by_now_is_looked_at() -> None:
-    """A pass looks at every node, and pods may begin to end by the thousand; whom the last one told does not count."""
+def test_between_two_passes_only_newly_backed_up_pods_are_evicted() -> None:
+    """A pass reads every node, so it is not repeated; a pod that is already recorded does not count."""
     here = ground(cpus=(("2",), ("64",)))
     wait(here, seeker("large", cpu="65"))
     noted(here, left("gone", "x", ago=20))
@@ -174,8 +174,8 @@ def test_between_two_passes_only_what_is_backed_up_by_now_is_looked_at() -> None
     assert asked(here)[1] == Plan((), None)
 
 
-def test_the_plan_says_where_from_and_where_to() -> None:
-    """All nodes that will do, the one first on which room was counted."""
+def test_an_eviction_has_its_source_and_all_targets() -> None:
+    """The first target is the node whose room is reserved."""
     here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
     wait(here, seeker())
     _, eviction = asked(here)[1].steps
@@ -184,8 +184,8 @@ def test_the_plan_says_where_from_and_where_to() -> None:
     assert eviction.reason.endswith("it fits on node lower-b (lower-b-n1) or lower-c")
 
 
-def test_no_more_leave_until_the_interval_is_over() -> None:
-    """Those that left have to come somewhere first; what was said of the others stays said."""
+def test_no_further_pod_is_evicted_until_the_interval_is_over() -> None:
+    """Evicted pods need time to be bound again; the reported problem stays."""
     here = ground(cpus=(("2",), ("64",)))
     wait(here, seeker(), seeker("late"))
     noted(here, left(ago=20))
@@ -197,16 +197,16 @@ def test_no_more_leave_until_the_interval_is_over() -> None:
     assert [step.ref.name for step in asked(here)[1].steps] == [A, "late", "web"]
 
 
-def test_a_clock_that_was_put_back_holds_nobody_up_for_long() -> None:
-    """A note of tomorrow counts for one interval."""
+def test_a_record_of_the_future_delays_the_next_pass_by_one_interval_only() -> None:
+    """The clock may have been set back since the record was written."""
     here = ground()
     wait(here, seeker())
     noted(here, left(ago=-86_400))
     assert asked(here)[0].requeue_after == pytest.approx(60.05)
 
 
-def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
-    """The event has the same words whatever the numbers are, so it is one."""
+def test_a_pod_that_fits_no_lower_has_an_event_and_a_problem() -> None:
+    """The key is requeued after the interval."""
     here = ground()
     wait(here, seeker(cpu="5"))
     decision, (steps, problem) = asked(here)
@@ -217,8 +217,8 @@ def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
     assert decision.requeue_after == 60.0
 
 
-def test_many_that_stay_are_named_by_a_few() -> None:
-    """A log line is read by people."""
+def test_a_problem_names_at_most_five_pods() -> None:
+    """The message counts the others, so that a log line stays readable."""
     here = ground()
     for place in range(7):
         wait(here, seeker(f"web-{place}", spec={"volumes": CLAIMED}))
@@ -228,8 +228,8 @@ def test_many_that_stay_are_named_by_a_few() -> None:
     assert problem.message.endswith("; and 2 more")
 
 
-def test_a_dry_run_says_it_and_does_nothing() -> None:
-    """From where to where."""
+def test_a_dry_run_reports_the_moves_and_has_no_steps() -> None:
+    """The report has the source and the target."""
     here = ground(more=DRY)
     wait(here, seeker())
     steps, problem = asked(here)[1]
@@ -238,8 +238,8 @@ def test_a_dry_run_says_it_and_does_nothing() -> None:
     assert problem == ("DryRun", "dry run, would be evicted: default/web: from lower-a to node lower-b (lower-b-n1)")
 
 
-def test_nothing_is_done_while_it_is_off() -> None:
-    """It is off unless somebody wants it; what was said before is taken back."""
+def test_a_disabled_descheduler_has_no_steps() -> None:
+    """It is disabled by default; an earlier problem still has a key, so that it is cleared."""
     here = ground(more="")
     wait(here, seeker())
     assert list(DeschedulerRule().keys(here, A)) == []
@@ -249,22 +249,22 @@ def test_nothing_is_done_while_it_is_off() -> None:
 
 
 def here_on() -> World:
-    """Make a world in which a pod stays."""
+    """Return a world in which a pod stays."""
     here = ground()
     wait(here, seeker(cpu="5"))
     return here
 
 
-def test_every_lower_has_one_key() -> None:
-    """The limit holds for all pods of a node together."""
+def test_each_lower_has_one_key() -> None:
+    """The limit applies to all pods of a node together."""
     here = ground()
     found = [key for lower in here.lowers for key in DeschedulerRule().keys(here, lower)]
     assert found == [key_of(A), key_of(B)]
     assert list(names(found)) == ["", ""]
 
 
-def test_it_comes_back_after_the_interval_and_not_faster_than_it_can() -> None:
-    """Where nothing is known yet it does so soon: real nodes are followed from when the descheduler is on."""
+def test_a_pass_is_repeated_after_the_interval_but_not_within_two_seconds() -> None:
+    """It is also repeated soon if the nodes are not synced, because their watch starts with the descheduler."""
     here = ground(more="descheduler: {enabled: true, interval: 30s}\n")
     assert asked(here)[0].requeue_after == 30.0
     here.lowers[A].place_nodes.mark_stale()
@@ -273,8 +273,8 @@ def test_it_comes_back_after_the_interval_and_not_faster_than_it_can() -> None:
     assert asked(here)[0].requeue_after == 2.0
 
 
-def test_a_problem_is_looked_at_again_when_a_pod_that_it_names_leaves() -> None:
-    """It would be reported for up to an interval after its cause is gone; other pods that leave change nothing."""
+def test_a_problem_is_decided_again_when_a_pod_that_it_names_is_deleted() -> None:
+    """Otherwise it would be reported for up to an interval; other deleted pods have no effect."""
     here = here_on()
     heard: list[object] = []
     route, _, _ = DeschedulerRule().watches()
@@ -291,8 +291,8 @@ def test_a_problem_is_looked_at_again_when_a_pod_that_it_names_leaves() -> None:
     assert asked(here)[1].problem is None
 
 
-def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
-    """And nothing else is: a pass is made once in an interval."""
+def test_the_rule_watches_recorded_pods_that_start_to_terminate() -> None:
+    """Other pod events are ignored, because a pass runs once in an interval."""
     here = ground()
     heard: list[object] = []
     route, _, _ = DeschedulerRule().watches()

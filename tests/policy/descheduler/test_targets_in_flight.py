@@ -1,4 +1,4 @@
-"""Who is on the way from one lower cluster to another, and has room kept for it there."""
+"""Tests of pods that are moving from one lower cluster to another, and of the room that is reserved for them."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ LOWERS = (f"name: {A}, maintenance: drain", f"name: {B}", f"name: {C}, maintenan
 
 
 def drained(*lowers: str, room: str = "4") -> World:
-    """Make a world in which lower-a and lower-c are drained, and lower-b has one node."""
+    """Return a world in which lower-a and lower-c are drained and lower-b has one node."""
     here = ground(*(lowers or LOWERS), more=ON, cpus=(("8",), (room,), ("8",)))
     for lower in here.lowers.values():
         if lower.spec.maintenance == "drain":
@@ -30,13 +30,13 @@ def drained(*lowers: str, room: str = "4") -> World:
 
 
 def run(here: World, name: str, lower: str = A, **given: Any) -> None:
-    """Let a pod run in a lower, as a rule one without a controller."""
+    """Add a running pod to a lower; by default a bare one."""
     pod = seeker(name, node=lower, **{"ownerReferences": [], **given})
     put(here.lowers[lower].upper_pods, {**pod, "status": {"phase": "Running"}})
 
 
 def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = None) -> Manifest:
-    """Let a pod be kept, and return what is to be made."""
+    """Store the backup of a pod, and return the pod in it."""
     pod = here.lowers[lower].upper_pods.get("default", name)
     assert pod is not None
     made = successor_of(pod.manifest(), (lower,))
@@ -47,18 +47,18 @@ def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = 
 
 
 def names(here: World) -> list[str]:
-    """Return the names of those on their way."""
+    """Return the names of the moving pods."""
     return [one.pod.name for one in in_flight(here)]
 
 
 def stays(here: World, lower: str = A) -> str:
-    """Return what is said of the pods that a drained lower keeps."""
+    """Return the message about the pods that a drained lower keeps."""
     problem = decided(DeschedulerRule(), key_of(lower), here)[1].problem
     return problem.message.removeprefix("pods block the drain: ") if problem else ""
 
 
-def test_one_that_leaves_has_its_room_until_it_is_bound_again() -> None:
-    """There is room for one of two: whatever moment the second is looked at in, it stays."""
+def test_a_moving_pods_room_is_reserved_until_it_is_bound_again() -> None:
+    """There is room for one of two pods, so the second one stays in every intermediate state."""
     here = drained()
     run(here, "one")
     run(here, "two")
@@ -83,8 +83,8 @@ def test_one_that_leaves_has_its_room_until_it_is_bound_again() -> None:
     assert stays(here) == ""
 
 
-def test_two_lowers_that_are_drained_together_do_not_count_on_the_same_room() -> None:
-    """One pass is made for both; once a pod has been told to go, whoever asks what a drain comes to sees that too."""
+def test_two_drained_lowers_do_not_count_on_the_same_room() -> None:
+    """One pass covers both, and the preview of a drain counts recorded pods too."""
     here = drained()
     run(here, "one")
     run(here, "two", C)
@@ -99,8 +99,8 @@ def test_two_lowers_that_are_drained_together_do_not_count_on_the_same_room() ->
     assert own.leaves
 
 
-def test_what_nobody_relies_on_keeps_no_room() -> None:
-    """A pod that is backed up, and was not told to go, or may stay after all."""
+def test_a_backup_alone_reserves_no_room() -> None:
+    """The pod must also be recorded for eviction with a backup that is not withdrawn, or be terminating."""
     here = drained()
     run(here, "one")
     keep(here, "one")
@@ -113,8 +113,8 @@ def test_what_nobody_relies_on_keeps_no_room() -> None:
     assert names(here) == ["one"], "it has begun to leave for it"
 
 
-def test_those_that_a_drain_evicts_come_first() -> None:
-    """They leave whatever room there is, and would take it from one that leaves only for room."""
+def test_pods_with_a_controller_use_room_before_bare_pods() -> None:
+    """A drain evicts them regardless of room, and they would use the room of a bare pod."""
     here = drained()
     run(here, "bare")
     run(here, "owned", ownerReferences=owned_by("x"))
@@ -123,8 +123,8 @@ def test_those_that_a_drain_evicts_come_first() -> None:
     assert stays(here) == ""
 
 
-def test_those_that_a_drain_leaves_or_has_ended_keep_no_room() -> None:
-    """A DaemonSet's pod, one that has run to its end, one that its claims hold back, one that is not mirrored."""
+def test_pods_that_do_not_move_reserve_no_room() -> None:
+    """These are pods of a DaemonSet, with claims, of a namespace that is not mirrored, and terminated ones."""
     here = drained()
     claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     run(here, "agent", ownerReferences=[{**owned_by("agent")[0], "kind": "DaemonSet"}])
@@ -134,8 +134,8 @@ def test_those_that_a_drain_leaves_or_has_ended_keep_no_room() -> None:
     assert names(here) == []
 
 
-def test_one_whose_replacement_has_come_is_not_counted_twice() -> None:
-    """It begins to end, its controller makes another at once, and that one is bound before the old one is gone."""
+def test_a_terminating_pod_reserves_no_room_after_its_replacement_is_bound() -> None:
+    """Its controller creates the replacement at once, which may be bound before the old pod is removed."""
     here = drained(room="7")
     run(here, "old", ownerReferences=owned_by("x"), deletionTimestamp=ENDING, deletionGracePeriodSeconds=30)
     assert names(here) == ["old"]
@@ -148,8 +148,8 @@ def test_one_whose_replacement_has_come_is_not_counted_twice() -> None:
     assert names(here) == ["old"], "that one was there before"
 
 
-def test_the_descheduler_leaves_them_their_room() -> None:
-    """Also when the old pod is gone, and nothing but the Secret tells of the new one."""
+def test_the_descheduler_does_not_use_the_room_of_a_backed_up_pod() -> None:
+    """The old pod is removed, and only the Secret shows that the new pod will be created."""
     here = ground(cpus=(("2",), ("4",)), now=NOW)
     run(here, "one")
     keep(here, "one")
@@ -162,8 +162,8 @@ def test_the_descheduler_leaves_them_their_room() -> None:
 
 
 @pytest.mark.parametrize("volumes", [[], [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]])
-def test_a_pod_that_arrives_takes_its_room_with_or_without_claims(volumes: list[Manifest]) -> None:
-    """Where its volume will be is not known here, but it takes room on one of the nodes."""
+def test_an_arriving_pod_uses_room_with_or_without_claims(volumes: list[Manifest]) -> None:
+    """The location of its volume is unknown, but it uses room on one of the nodes."""
     here = ground(cpus=(("2", "2"), ("4", "2")))
     wait(here, seeker("web"))
     coming = seeker("db-0", node=B, cpu="3", spec={"volumes": volumes})

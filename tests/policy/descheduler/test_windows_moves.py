@@ -1,6 +1,6 @@
-"""Nothing is moved outside of a window, in forty-five time zones and changes of the clock, and the moves begin with it.
+"""Tests that pods move only within maintenance windows, in 45 cases of time zones and clock changes.
 
-The openings are written down in UTC, from the rules of each zone, and are not computed by what is tested.
+The openings are listed in UTC, derived from the rules of each zone instead of computed by the tested code.
 """
 
 from datetime import datetime, timedelta
@@ -73,17 +73,17 @@ EACH = pytest.mark.parametrize(("zone", "schedule", "minutes", "openings"), CASE
 
 
 def written(zone: str, schedule: str, minutes: int) -> str:
-    """Write a window as the topology file has it."""
+    """Return a window in the notation of the topology file."""
     return f"windows: [{{schedule: '{schedule}', duration: {minutes}m, timeZone: {zone}}}]\n"
 
 
 def times(openings: str) -> list[datetime]:
-    """Read openings."""
+    """Parse openings."""
     return [datetime.fromisoformat(f"2026-{one}Z") for one in openings.split()]
 
 
 def to_drain(more: str) -> World:
-    """Make a world with a drained lower: a pod of a controller runs there, and a bare one."""
+    """Return a world with a drained lower that has a pod of a controller and a bare pod."""
     here = ground(f"name: {A}, maintenance: drain", f"name: {B}", more=more)
     node = raised(here).manifest()
     put(here.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
@@ -93,14 +93,14 @@ def to_drain(more: str) -> World:
 
 
 def to_deschedule(more: str) -> World:
-    """Make a world with a pod that no node of its lower takes, and a bare one."""
+    """Return a world with a pod that no node of its lower fits, and a bare pod."""
     here = ground(more=more, cpus=(("2", "2"), ("4", "4")))
     wait(here, seeker(), seeker("bare", ownerReferences=[]))
     return here
 
 
 def moves(here: World) -> list[Step]:
-    """Return all that both rules do to the pods of lower-a now: evictions, their records, and backups of bare pods."""
+    """Return all steps of both rules for the pods of lower-a: evictions, their records, and backups of bare pods."""
     found = decided(DeschedulerRule(), rule.key_of(A), here)[1].steps
     for name in ("web", "bare"):
         found += decided(DrainRule(), rule.drain_key(A, "default", name), here)[1].steps
@@ -113,10 +113,10 @@ def is_evicted(steps: list[Step]) -> bool:
 
 
 @EACH
-def test_pods_are_moved_from_the_opening_to_the_end_and_not_a_moment_longer(
+def test_pods_are_moved_only_between_the_opening_and_the_end_of_a_window(
     zone: str, schedule: str, minutes: int, openings: str
 ) -> None:
-    """By a drain and by the descheduler; outside, neither a pod, a backup nor a record is touched."""
+    """Outside the window, the drain and the descheduler write no eviction, no backup and no record."""
     window = written(zone, schedule, minutes)
     for here in (to_drain(ON + window), to_deschedule(ON + window)):
         for opening in times(openings):
@@ -128,8 +128,8 @@ def test_pods_are_moved_from_the_opening_to_the_end_and_not_a_moment_longer(
 
 
 @EACH
-def test_no_other_window_opens_in_these_days(zone: str, schedule: str, minutes: int, openings: str) -> None:
-    """Looked at every quarter of an hour, from half a day before the first opening to half a day after the last."""
+def test_no_other_window_opens_in_the_days_around(zone: str, schedule: str, minutes: int, openings: str) -> None:
+    """Every quarter of an hour is checked, from half a day before the first opening to half a day after the last."""
     here = ground(more=written(zone, schedule, minutes))
     starts, half = times(openings), timedelta(hours=12)
     now, last = starts[0] - half, starts[-1] + half

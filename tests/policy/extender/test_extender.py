@@ -1,4 +1,4 @@
-"""The scheduler extender's answers: what has no node below is not sent there, and bursts do not over-commit."""
+"""Tests of the scheduler extender's answers: a pod gets only virtual nodes with room, and bursts do not overcommit."""
 
 from collections import Counter
 from random import Random
@@ -20,17 +20,17 @@ Manifest = dict[str, Any]
 
 
 def question(wanted: Manifest, *names: str) -> Manifest:
-    """Ask as the kube-scheduler does."""
+    """Return a request in the form of the kube-scheduler."""
     return {"Pod": wanted, "Nodes": None, "NodeNames": list(names)}
 
 
 def wants(name: str = "web", **requests: str) -> Manifest:
-    """Make a pod."""
+    """Create a pod with these requests."""
     return pod(name, asking(**requests), uid=f"uid-{name}")
 
 
-def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
-    """Though the sum would do; and no pod above has to go for it."""
+def test_a_virtual_node_is_filtered_if_no_single_lower_node_fits() -> None:
+    """The sum of its nodes would suffice, but preempting upper pods would not help."""
     made = extender(a=ground(node("n1"), node("n2")), b=ground(node("n1", cpu="8")))
     answer = made.filter(question(wants(cpu="6"), "a", "b"), 0.0)
     assert answer == {
@@ -52,47 +52,47 @@ def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
         (asking(**{"example.com/gpu": "9" * 18 + "E"}), []),
     ],
 )
-def test_what_an_apiserver_takes_is_answered(spec: Manifest, kept: list[str]) -> None:
-    """Ports of nodes, amounts with zeros before them, and amounts beyond all numbers of 64 bits; twice, and sorted."""
+def test_unusual_requests_that_an_apiserver_accepts_are_answered(spec: Manifest, kept: list[str]) -> None:
+    """These are host ports, amounts with leading zeros, and amounts beyond 64 bits; equal pods are answered equally."""
     made = extender(a=ground(node("n1"), node("n2")))
     for name in ("one", "two"):
         assert made.filter(question(pod(name, spec, uid=name), "a"), 0.0)["NodeNames"] == kept
         assert made.prioritize(question(pod(name, spec, uid=name), "a"))[0]["Host"] == "a"
 
 
-def test_nodes_that_are_no_lowers_always_do() -> None:
-    """And are no better and no worse."""
+def test_nodes_that_are_no_virtual_nodes_always_fit() -> None:
+    """Their score is zero."""
     made = extender(a=ground())
     assert made.filter(question(wants(cpu="1"), "worker", "a"), 0.0)["NodeNames"] == ["worker"]
     assert made.prioritize(question(wants(cpu="1"), "worker")) == [{"Host": "worker", "Score": 0}]
 
 
 @pytest.mark.parametrize("flags", [{"known": False}, {"ours": False}])
-def test_what_is_not_known_is_not_refused(flags: dict[str, bool]) -> None:
-    """A lower whose nodes are not all known yet, or a pod that is none of ours: the scheduler decides by itself."""
+def test_unknown_lowers_and_pods_that_are_not_mirrored_are_not_refused(flags: dict[str, bool]) -> None:
+    """The scheduler decides alone if the lower's caches are not synced or if the pod is not mirrored."""
     made = SchedulerExtender({"a": site(ground(), **flags)})
     assert made.filter(question(wants(cpu="99"), "a"), 0.0)["NodeNames"] == ["a"]
     assert made.prioritize(question(wants(cpu="99"), "a")) == [{"Host": "a", "Score": 0}]
 
 
-def test_room_is_kept_for_a_pod_that_was_sent() -> None:
-    """The next one does not find it; the same one, asked again, does."""
+def test_room_is_reserved_for_a_pod_that_got_a_virtual_node() -> None:
+    """The next pod does not fit any more, while a repeated request for the same pod still does."""
     made = extender(a=ground(node("n")))
     assert made.filter(question(wants("one", cpu="3"), "a"), 0.0)["NodeNames"] == ["a"]
     assert made.filter(question(wants("two", cpu="3"), "a"), 0.0)["NodeNames"] == []
     assert made.filter(question(wants("one", cpu="3"), "a"), 0.0)["NodeNames"] == ["a"]
 
 
-def test_what_nobody_comes_for_lapses() -> None:
-    """After half a minute."""
+def test_a_reservation_without_a_binding_expires() -> None:
+    """It expires thirty seconds after the request."""
     made = extender(a=ground(node("n")))
     made.filter(question(wants("one", cpu="3"), "a"), 0.0)
     assert made.filter(question(wants("two", cpu="3"), "a"), LAPSE)["NodeNames"] == []
     assert made.filter(question(wants("two", cpu="3"), "a"), LAPSE + 1)["NodeNames"] == ["a"]
 
 
-def test_a_pod_that_is_asked_about_again_without_a_lower() -> None:
-    """What was kept for it there is given back."""
+def test_a_repeated_request_without_a_lower_releases_its_reservation_there() -> None:
+    """The room in that lower cluster is available to the next pod."""
     made = extender(a=ground(node("n")), b=ground(node("n")))
     made.filter(question(wants("one", cpu="3"), "a", "b"), 0.0)
     made.filter(question(wants("one", cpu="3"), "b"), 0.0)
@@ -100,8 +100,8 @@ def test_a_pod_that_is_asked_about_again_without_a_lower() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "scores"), [("spread", {"a": 8, "b": 5}), ("binpack", {"a": 2, "b": 5})])
-def test_the_better_lower(strategy: str, scores: dict[str, int]) -> None:
-    """The emptier one, or the fuller one, by what is scarcest of what the pod asks for."""
+def test_scores_follow_the_strategy(strategy: str, scores: dict[str, int]) -> None:
+    """The emptier or the fuller lower cluster has the higher score, by the scarcest resource that the pod requests."""
     full, empty = ground(node("n")), ground(node("n"))
     full.put_pod(pod_of(pod("r", asking(cpu="2"), on="n"), settled=True))
     empty.put_pod(pod_of(pod("r", asking(cpu="1", memory="1Gi"), on="n"), settled=True))
@@ -110,8 +110,8 @@ def test_the_better_lower(strategy: str, scores: dict[str, int]) -> None:
     assert found == scores
 
 
-def test_scores_stay_in_their_range() -> None:
-    """Also where more is used than there is, or nothing is offered."""
+def test_scores_are_between_0_and_10() -> None:
+    """That holds if more is used than allocatable, and if a lower cluster has no nodes."""
     over = ground(node("n"))
     over.put_pod(pod_of(pod("r", asking(cpu="40"), on="n"), settled=True))
     made = extender(a=over, b=ground(node("n")), c=ground())
@@ -120,19 +120,19 @@ def test_scores_stay_in_their_range() -> None:
     assert [one["Score"] for one in extender("binpack", a=over).prioritize(question(wants(cpu="1"), "a"))] == [10]
 
 
-def test_volumes_are_not_looked_at() -> None:
-    """Nobody follows claims and volumes below: a pod with them is judged by everything else."""
+def test_claims_of_a_pod_are_ignored() -> None:
+    """Claims and volumes of lower clusters are not watched, so only the other checks apply."""
     made = extender(a=ground(node("n")))
     claims = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
     assert made.filter(question(pod("one", asking(cpu="3") | claims), "a"), 0.0)["NodeNames"] == ["a"]
     assert made.filter(question(pod("two", asking(cpu="3") | claims), "a"), 0.0)["NodeNames"] == []
 
 
-def test_names_below_may_be_others() -> None:
-    """What is given back is the promise to the pod as it is called there."""
+def test_reservations_have_the_lower_namespace_and_name() -> None:
+    """A reservation is released under the same lower name."""
 
     def below(manifest: Manifest) -> Manifest:
-        """Put a pod into another lower namespace."""
+        """Return the pod in another lower namespace."""
         return {**manifest, "metadata": {**manifest["metadata"], "namespace": "demo-default"}}
 
     here = ground(node("n"))
@@ -147,8 +147,8 @@ def test_names_below_may_be_others() -> None:
 
 @examples(100)
 @given(st.integers(0, 2**32))
-def test_a_burst_does_not_over_commit(seed: int) -> None:
-    """Pods are sent before any of them is seen below, some bind elsewhere than last named, and all find their node."""
+def test_a_burst_does_not_overcommit_lower_nodes(seed: int) -> None:
+    """Pods get virtual nodes before any of them exists in a lower cluster; each binding settles the reservations."""
     chance = Random(seed)
     nodes = {name: [node(f"{name}{number}", cpu=chance.choice("234")) for number in range(4)] for name in "ab"}
     grounds = {name: ground(*some) for name, some in nodes.items()}
@@ -176,25 +176,25 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def avoiding(rules: int, **selector: str) -> Manifest:
-    """Make the spec of a pod with so many rules about whom it keeps away from."""
+    """Return the spec of a pod with so many anti-affinity terms."""
     term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": selector or {"app": "other"}}}
     return {"affinity": {"podAntiAffinity": {REQUIRED: [term] * rules}}}
 
 
 def requiring(terms: int) -> Manifest:
-    """Make the spec of a pod with so many alternatives, none of which any node meets."""
+    """Return the spec of a pod with so many alternative node selector terms that no node matches."""
     term = {"matchExpressions": [{"key": "none", "operator": "In", "values": ["x"]}]}
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term] * terms}}}}
 
 
 def spread_out(constraints: int) -> Manifest:
-    """Make the spec of a pod with so many constraints of its spread, none of which can be met."""
+    """Return the spec of a pod with so many topology spread constraints that no node satisfies."""
     one = {"maxSkew": 1, "topologyKey": "none", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
     return {"topologySpreadConstraints": [one] * constraints}
 
 
 def large(nodes: int = 200, each: int = 20) -> NodeCache:
-    """Make a lower with many pods, all of one namespace, and room for more."""
+    """Return a lower with many pods of one namespace, and room for more."""
     here = ground(*(node(f"n{number}", labels={ZONE: "z"}, pods="110") for number in range(nodes)))
     for number in range(nodes * each):
         here.put_pod(pod_of(pod(f"p{number}", on=f"n{number % nodes}", labels={"app": "other"}), settled=True))
@@ -213,8 +213,8 @@ def large(nodes: int = 200, each: int = 20) -> NodeCache:
         ),
     ],
 )
-def test_what_would_take_long_to_judge_is_left_to_the_scheduler(few: Manifest, many: Manifest) -> None:
-    """It is not refused, and no room is kept for it; what pods are seen to ask for is judged in large clusters, too."""
+def test_a_pod_with_too_many_constraints_is_not_refused(few: Manifest, many: Manifest) -> None:
+    """It is answered fast and gets no reservation; a pod with few constraints is checked in a large cluster too."""
     made = extender(a=large())
     assert made.filter(question(pod("few", few, uid="few"), "a"), 0.0)["NodeNames"] == []
     begin = process_time()
@@ -223,8 +223,8 @@ def test_what_would_take_long_to_judge_is_left_to_the_scheduler(few: Manifest, m
     assert made.sites["a"].ground.promises == {}
 
 
-def test_what_strangers_keep_away_takes_no_longer_the_more_there_are() -> None:
-    """Replicas are compared once, and of one pod so many rules: nobody's pods have all others wait."""
+def test_many_anti_affinity_terms_of_existing_pods_do_not_slow_down_a_request() -> None:
+    """Replicas are compared once and the terms of one pod are limited, so that no client's pods delay all others."""
     here = large()
     for number in range(400):
         spec = {**avoiding(1_000, app="web"), "nodeName": f"n{number % 200}"}
@@ -238,8 +238,8 @@ def test_what_strangers_keep_away_takes_no_longer_the_more_there_are() -> None:
     assert made.filter(question(pod("web", labels={"app": "web"}, uid="w"), "a"), 0.0)["NodeNames"] == ["a"]
 
 
-def test_others_have_their_turn_between_two_lowers() -> None:
-    """Each answer on the way is that of the lowers so far."""
+def test_filtered_yields_an_answer_after_each_lower() -> None:
+    """Other tasks can run in between; each answer covers the virtual nodes so far."""
     made = extender(a=ground(node("n")), b=ground(), c=ground(node("n")))
     steps = [list(answer["NodeNames"]) for answer in made.filtered(question(wants(cpu="1"), "a", "b", "c"), 0.0)]
     assert steps == [["a"], ["a"], ["a", "c"], ["a", "c"]]

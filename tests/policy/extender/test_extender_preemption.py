@@ -1,4 +1,4 @@
-"""What a kube-scheduler is told that asks who has to go, and what its filter is told before."""
+"""Tests of the extender's preemption answers for the kube-scheduler, and of its filter answers before them."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ FULL = (There("a", "n", "3"), There("b", "m", "3", 50))
 
 
 def filtered(made: SchedulerExtender, wanted: Manifest, *names: str, now: float = 0.0) -> Manifest:
-    """Ask where a pod may go, by default to v."""
+    """Return the filter answer for a pod, by default for virtual node v."""
     return made.filter({"Pod": wanted, "Nodes": None, "NodeNames": list(names or ("v",))}, now)
 
 
 def asked(
     made: SchedulerExtender, wanted: Manifest, offered: dict[str, list[str]], **given: Any
 ) -> dict[str, list[str]]:
-    """Ask who has to go, given who would by the sum, and return that by virtual node, by the pods' UIDs."""
+    """Return the victims by virtual node, as UIDs, for the victims that the scheduler offers by the sum."""
     victims = {name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0} for name, uids in offered.items()}
     question = {"Pod": wanted, "NodeNameToMetaVictims": victims}
     *_, answer = VictimSelector(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))
@@ -33,30 +33,32 @@ def asked(
 
 
 def nominated(wanted: Manifest, name: str) -> Manifest:
-    """Return a pod as it is once it is nominated."""
+    """Return a pod with a nominated node."""
     return {**wanted, "status": {"nominatedNodeName": name}}
 
 
 @pytest.mark.parametrize(
     ("wanted", "field", "wanting"),
     [
-        pytest.param(wants(), "FailedNodes", ["uid-comer"], id="somebody-could-go"),
-        pytest.param(wants(preemptionPolicy="Never"), "FailedNodes", [], id="nobody-may-go"),
-        pytest.param(wants(priority=0), "FailedNodes", [], id="nobody-of-lower-priority"),
+        pytest.param(wants(), "FailedNodes", ["uid-comer"], id="victims-exist"),
+        pytest.param(wants(preemptionPolicy="Never"), "FailedNodes", [], id="preemption-never"),
+        pytest.param(wants(priority=0), "FailedNodes", [], id="no-lower-priority"),
         pytest.param(wants(cpu="5"), "FailedAndUnresolvableNodes", [], id="too-large"),
         pytest.param(wants(nodeSelector={"disk": "ssd"}), "FailedAndUnresolvableNodes", [], id="wrong-node"),
     ],
 )
-def test_what_does_not_fit_may_be_cured_or_not(wanted: Manifest, field: str, wanting: list[str]) -> None:
-    """By preemption, or by time; pods for which somebody could go are wanted, as the scheduler does not see that."""
+def test_a_refusal_is_resolvable_only_if_the_removal_of_pods_would_help(
+    wanted: Manifest, field: str, wanting: list[str]
+) -> None:
+    """Preemption or time may help; pods with victims are in `wants`, because the scheduler cannot find these."""
     made = extender(Behind(HALF, *FULL))
     answer = filtered(made, wanted)
     assert (answer["NodeNames"], list(answer[field])) == ([], ["v"])
     assert list(made.wants) == wanting
 
 
-def test_what_those_of_lower_priority_do_not_help_is_for_good() -> None:
-    """Though others are in the way: else the scheduler would look for victims by the sum, and complain of none."""
+def test_a_node_is_unresolvable_if_its_lower_priority_pods_do_not_suffice() -> None:
+    """Otherwise the scheduler would search for victims by the sum, and report that it found none."""
     here = Behind({"n": "4"}, There("a", "n", "1"), There("b", "n", "3", 100))
     made = extender(here)
     assert list(filtered(made, wants())["FailedAndUnresolvableNodes"]) == ["v"]
@@ -67,8 +69,8 @@ def test_what_those_of_lower_priority_do_not_help_is_for_good() -> None:
     assert list(filtered(made, wants())["FailedNodes"]) == ["v"]
 
 
-def test_a_pod_that_fits_somewhere_wants_nobody_to_go() -> None:
-    """Be it on a node that is no lower's."""
+def test_a_pod_that_fits_on_any_node_is_not_wanted() -> None:
+    """The node may be another virtual node or one that is not virtual."""
     made = extender(Behind(HALF, *FULL), Behind({"n": "4"}, name="w"))
     filtered(made, wants())
     assert list(made.wants) == ["uid-comer"]
@@ -78,16 +80,16 @@ def test_a_pod_that_fits_somewhere_wants_nobody_to_go() -> None:
     assert made.wants == {}
 
 
-def test_others_go_in_place_of_those_that_would_by_the_sum() -> None:
-    """The best for one real node, of the best virtual one; nodes that are no lower's stay as they are offered."""
+def test_the_schedulers_victims_are_replaced_by_those_of_the_best_lower_node() -> None:
+    """Only the best virtual node is returned; nodes that are not virtual keep their victims."""
     made = extender(Behind(HALF, *FULL), Behind({"n": "4"}, There("c", "n", "4", 1), name="w"))
     offered = {"v": ["uid-b"], "w": ["uid-c"], "worker": ["x", "y"]}
     assert asked(made, wants(), offered) == {"v": ["uid-a"], "worker": ["x", "y"]}
     assert asked(made, wants("other"), {"w": ["uid-c"]}) == {"w": ["uid-c"]}
 
 
-def test_who_costs_less_where_the_sum_has_room_goes_without_the_scheduler() -> None:
-    """It does not offer that virtual node: it is offered none, and the pod is still wanted."""
+def test_a_cheaper_virtual_node_that_is_not_offered_is_left_to_the_extender() -> None:
+    """The scheduler gets no victims and the pod remains wanted, unless a node that is not virtual is offered."""
     made = extender(Behind(HALF, *FULL), Behind({"n": "4"}, There("c", "n", "4", 60), name="w"))
     filtered(made, wants())
     assert asked(made, wants(), {"w": ["uid-c"]}) == {}
@@ -96,8 +98,8 @@ def test_who_costs_less_where_the_sum_has_room_goes_without_the_scheduler() -> N
     assert made.wants == {}
 
 
-def test_what_the_scheduler_sees_to_is_wanted_no_more() -> None:
-    """Where it costs less than what it does not see."""
+def test_a_pod_is_not_wanted_any_more_if_the_schedulers_victims_cost_less() -> None:
+    """The scheduler preempts on the virtual node that it offered."""
     dear = Behind(HALF, There("a", "n", "3", 9), There("b", "m", "3", 9))
     made = extender(dear, Behind({"n": "4"}, There("c", "n", "4", 1), name="w"))
     filtered(made, wants())
@@ -106,8 +108,8 @@ def test_what_the_scheduler_sees_to_is_wanted_no_more() -> None:
     assert made.wants == {}
 
 
-def test_where_nobody_would_help_none_goes() -> None:
-    """A virtual node is left out, behind which no set of pods would do; or where nobody can say."""
+def test_a_virtual_node_without_sufficient_victims_is_omitted() -> None:
+    """It is omitted too if budgets or the cluster state are unknown, or if the pod may not preempt."""
     made = extender(Behind(HALF, *FULL))
     assert asked(made, wants(cpu="5"), {"v": ["uid-a", "uid-b"]}) == {}
     assert asked(made, wants(), {"v": ["uid-a"]}, budgets=None) == {}
@@ -119,8 +121,8 @@ def test_where_nobody_would_help_none_goes() -> None:
     assert wish_of(wants(), foreign) is None
 
 
-def test_who_has_gone_meanwhile_is_not_named() -> None:
-    """The scheduler would take an answer with one whom it does not know for none at all, and go by the sum."""
+def test_a_victim_that_was_removed_is_not_nominated_for() -> None:
+    """The scheduler would reject an answer with an unknown victim, and use its own choice."""
     here = Behind(HALF, *FULL)
     made = VictimSelector(extender(here))
     *_, best = made.best(wants(), {"v": ()}, ())
@@ -131,14 +133,14 @@ def test_who_has_gone_meanwhile_is_not_named() -> None:
     assert made.nominate(wants(), best, 0.0)
 
 
-def test_disruption_budgets_count() -> None:
-    """Who is kept by one goes last."""
+def test_pods_protected_by_a_disruption_budget_are_the_last_victims() -> None:
+    """Another node with an unprotected victim of higher priority is preferred."""
     here = Behind(HALF, There("a", "n", "3", app="kept"), There("b", "m", "3", 50))
     assert asked(extender(here), wants(), {"v": ["uid-a"]}, budgets=[budget("kept", 0)]) == {"v": ["uid-b"]}
 
 
-def test_the_room_is_kept_until_the_pod_comes() -> None:
-    """For the one that others go for, and not for the next, be it the successor of a victim."""
+def test_room_of_victims_is_reserved_for_the_nominee() -> None:
+    """No other pod gets it, not even the successor of a victim; the nominee fits once its victims are removed."""
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made, first = extender(here), wants("first", "3")
     assert asked(made, first, {"v": ["uid-a"]}) == {"v": ["uid-a"]}
@@ -150,8 +152,8 @@ def test_the_room_is_kept_until_the_pod_comes() -> None:
     assert here.ground.promises["default", "first"].nominee is None
 
 
-def test_a_nominee_that_is_bound_is_one_no_more() -> None:
-    """By whatever scheduler, be it without having asked: nobody of higher priority takes its room."""
+def test_a_bound_nominee_is_a_plain_reservation() -> None:
+    """Any scheduler may have bound it, also without a request; a pod of higher priority does not get its room."""
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made = extender(here)
     asked(made, wants(), {"v": ["uid-a"]})
@@ -161,8 +163,8 @@ def test_a_nominee_that_is_bound_is_one_no_more() -> None:
     assert filtered(made, wants("next", "3", priority=200))["NodeNames"] == []
 
 
-def test_a_nominee_waits_for_its_victims() -> None:
-    """Its node has failed meanwhile, which is nothing to preempt for again, and nobody else is wanted to go."""
+def test_a_nominee_waits_for_its_victims_without_another_preemption() -> None:
+    """Its node is refused until then, which must not cause another preemption or a record in `wants`."""
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made = extender(here)
     asked(made, wants(), {"v": ["uid-a"]})
@@ -172,8 +174,8 @@ def test_a_nominee_waits_for_its_victims() -> None:
     assert filtered(made, wants("other", "1"))["NodeNames"] == []
 
 
-def test_room_that_nobody_makes_lapses() -> None:
-    """Where the scheduler has chosen another node, or nothing has come of it; while a victim ends, it is kept."""
+def test_a_nominees_reservation_expires_unless_a_victim_is_terminating() -> None:
+    """The scheduler may have chosen another node, or the preemption may have failed."""
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made = extender(here)
     asked(made, wants(), {"v": ["uid-a"]})
@@ -186,8 +188,8 @@ def test_room_that_nobody_makes_lapses() -> None:
     assert here.ground.promises["default", "comer"].nominee is not None
 
 
-def test_a_pod_that_is_nominated_elsewhere_has_nothing_kept() -> None:
-    """As when the scheduler chose a node that is no lower's."""
+def test_a_pod_nominated_to_another_node_loses_its_reservation() -> None:
+    """The scheduler may choose a node that is not virtual."""
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made = extender(here)
     asked(made, wants(), {"v": ["uid-a"], "worker": ["x"]})
@@ -195,16 +197,16 @@ def test_a_pod_that_is_nominated_elsewhere_has_nothing_kept() -> None:
     assert here.ground.promises == {}
 
 
-def test_while_others_go_for_a_pod_nobody_else_does() -> None:
-    """The scheduler may have found victims on another node meanwhile: none of those goes."""
+def test_a_pod_with_victims_on_one_virtual_node_gets_none_on_another() -> None:
+    """The scheduler may have found other victims since then, and none of those is preempted."""
     made = extender(Behind(HALF, *FULL), Behind({"n": "4"}, There("c", "n", "4"), name="w"))
     assert asked(made, wants(), {"v": ["uid-a"]}) == {"v": ["uid-a"]}
     assert asked(made, wants(), {"w": ["uid-c"], "worker": ["x"]}) == {}
     assert asked(made, wants(), {"v": ["uid-a"], "w": ["uid-c"]}) == {"v": ["uid-a"]}
 
 
-def test_a_pod_of_higher_priority_comes_before_a_nominee() -> None:
-    """It takes the room that is made already, or has the same ones go."""
+def test_a_pod_of_higher_priority_replaces_a_nominee() -> None:
+    """It gets the room that is already free, or the same victims."""
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made = extender(here)
     asked(made, wants("first", "3"), {"v": ["uid-a"]})
@@ -216,15 +218,15 @@ def test_a_pod_of_higher_priority_comes_before_a_nominee() -> None:
     assert list(here.ground.promises) == [("default", "third")]
 
 
-def test_a_pod_of_the_same_priority_does_not() -> None:
-    """It waits like any other."""
+def test_a_pod_of_the_same_priority_does_not_replace_a_nominee() -> None:
+    """It waits like any other pod."""
     made = extender(Behind({"n": "4"}, There("a", "n", "3")))
     asked(made, wants("first", "3"), {"v": ["uid-a"]})
     assert filtered(made, wants("second", "3"))["NodeNames"] == []
 
 
-def test_nobody_goes_whom_the_pod_has_to_be_near() -> None:
-    """Without that pod, the scheduler would not bind the other one any more."""
+def test_pods_that_match_the_preemptors_affinity_are_no_victims() -> None:
+    """Without that pod, the scheduler would not bind the preemptor any more."""
     terms = [{"topologyKey": "clusterID", "labelSelector": {"matchLabels": {"app": "db"}}}]
     near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}, "priority": 100}
     here = ShownLowers(("4", "4"), ("1",))
@@ -237,8 +239,8 @@ def test_nobody_goes_whom_the_pod_has_to_be_near() -> None:
 
 
 @pytest.mark.parametrize(("ending", "victims"), [(False, ["db"]), (True, [])])
-def test_a_pod_like_it_goes_where_another_one_stays(ending: bool, victims: list[str]) -> None:  # noqa: FBT001
-    """The scheduler binds the pod beside that one, unless that one is about to end too."""
+def test_a_pod_that_matches_the_affinity_may_be_a_victim_if_another_stays(ending: bool, victims: list[str]) -> None:  # noqa: FBT001
+    """The scheduler binds the preemptor next to the other match, unless that one is terminating too."""
     terms = [{"topologyKey": "clusterID", "labelSelector": {"matchLabels": {"app": "db"}}}]
     near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}, "priority": 100}
     here = ShownLowers(("4", "4"), ("1",))
@@ -252,8 +254,8 @@ def test_a_pod_like_it_goes_where_another_one_stays(ending: bool, victims: list[
     assert [one.pod.name for choice in chosen for one in choice.victims] == victims
 
 
-def test_another_size_of_the_virtual_node_is_another_question() -> None:
-    """What was found for its former size says nothing."""
+def test_preemption_is_evaluated_again_if_the_virtual_nodes_size_changes() -> None:
+    """The cached result for its former size does not apply."""
     here = ShownLowers(("4",), ("1",))
     here.runs("a", "4", "n1")
     comer = asking("comer", "3", spec={"priority": 100})

@@ -1,4 +1,4 @@
-"""A lower cluster kept up to date by changes is the same as one read at once; promises are kept, and given back."""
+"""Tests of the node cache: updates lead to the same state as a complete read, and reservations are settled."""
 
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from tensile.policy.placement.snapshot import Snapshot, node_of, pod_of
 
 
 def shape(snapshot: Snapshot) -> Any:
-    """Return what two snapshots of the same cluster have in common."""
+    """Return the comparable content of a snapshot."""
     return (
         {
             name: (sorted(one.pods), {key: amount for key, amount in one.used.items() if amount}, one.allocatable)
@@ -31,8 +31,8 @@ def shape(snapshot: Snapshot) -> Any:
 
 @examples(300)
 @given(st.integers(0, 2**32))
-def test_step_by_step_is_the_same_as_at_once(seed: int) -> None:
-    """Whatever comes in whichever order: nodes after their pods, pods that move, promises that are kept or not."""
+def test_incremental_updates_equal_a_complete_read(seed: int) -> None:
+    """Nodes may appear after their pods, pods may change nodes, and reservations may be used or not."""
     play = Play(Random(seed))
     for _ in range(40):
         play.step()
@@ -47,8 +47,8 @@ def fits(here: NodeCache, cpu: str) -> bool:
     return examine(pod_of(pod("other", asking(cpu=cpu))), here.snapshot).fits
 
 
-def test_a_promise_is_room_that_is_taken() -> None:
-    """Until it is given back."""
+def test_a_reservation_uses_room_until_it_is_released() -> None:
+    """A pod that needs the reserved room fits only after the release."""
     here = ground(node("a"))
     here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     assert not fits(here, "2")
@@ -56,8 +56,8 @@ def test_a_promise_is_room_that_is_taken() -> None:
     assert fits(here, "2")
 
 
-def test_a_promise_that_nobody_comes_for_lapses() -> None:
-    """Unless the pod is known to be on its way."""
+def test_a_reservation_expires_unless_it_is_confirmed() -> None:
+    """A confirmation of an unknown pod is ignored."""
     here = ground(node("a"))
     here.assume(pod_of(pod("one", asking(cpu="1"))), "a", 10.0)
     here.assume(pod_of(pod("two", asking(cpu="1"))), "a", 20.0)
@@ -69,8 +69,8 @@ def test_a_promise_that_nobody_comes_for_lapses() -> None:
     here.confirm(("default", "nobody"))
 
 
-def test_a_pod_that_has_come_needs_no_promise() -> None:
-    """Wherever it went: it takes what it takes, once."""
+def test_a_pod_on_a_node_ends_its_reservation() -> None:
+    """That holds for any node, and the pod's room is counted once."""
     here = ground(node("a"), node("b"))
     here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="b"), settled=True))
@@ -80,8 +80,8 @@ def test_a_pod_that_has_come_needs_no_promise() -> None:
     assert here.promises == {}
 
 
-def test_a_pod_that_comes_where_it_was_promised_makes_no_room() -> None:
-    """What is known of full nodes stays known."""
+def test_a_pod_that_uses_its_reservation_does_not_count_as_new_room() -> None:
+    """The remembered results for full nodes stay valid."""
     here = ground(node("a"))
     here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     grown = here.grown
@@ -91,8 +91,8 @@ def test_a_pod_that_comes_where_it_was_promised_makes_no_room() -> None:
     assert here.grown == grown
 
 
-def test_what_makes_room_is_counted() -> None:
-    """A pod that goes, a node that comes or changes, a promise that is broken, namespaces."""
+def test_every_change_that_frees_room_is_counted() -> None:
+    """That includes removed pods, new and removed nodes, released reservations, and changed namespaces."""
     here = ground(node("a"))
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
     here.assume(pod_of(pod("late", asking(cpu="1"))), "a", 0.0)
@@ -112,8 +112,8 @@ def test_what_makes_room_is_counted() -> None:
     assert here.grown == before
 
 
-def test_pods_that_are_alike_trade_places() -> None:
-    """One that comes where another like it is expected leaves its own place to that one, and makes no room."""
+def test_equal_pods_swap_their_reservations() -> None:
+    """A pod on an equal pod's reserved node leaves its own reservation to that pod, and frees no room."""
     here = ground(node("a"), node("b"))
     for name, place in (("one", "a"), ("two", "b")):
         here.assume(pod_of(pod(name, asking(cpu="3"))), place, 0.0)
@@ -128,8 +128,8 @@ def test_pods_that_are_alike_trade_places() -> None:
     assert (here.promises, here.grown, here.used["cpu"]) == ({}, grown, 6000)
 
 
-def test_pods_that_are_not_alike_do_not_trade() -> None:
-    """The node is crowded then, which is told, and who is expected there."""
+def test_different_pods_do_not_swap_their_reservations() -> None:
+    """The node is overcommitted in that case, and the pods with reservations on it are known."""
     here = ground(node("a"), node("b"))
     here.assume(pod_of(pod("one", asking(cpu="2"))), "a", 0.0)
     here.assume(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
@@ -140,8 +140,8 @@ def test_pods_that_are_not_alike_do_not_trade() -> None:
     assert fits(here, "4")
 
 
-def test_a_node_is_crowded_by_pods_too() -> None:
-    """Where it has fewer places than pods; one that is not there has none."""
+def test_a_node_with_more_pods_than_allowed_is_crowded() -> None:
+    """An unknown node is crowded too, because it has no capacity."""
     here = ground(node("a", pods="1"))
     here.assume(pod_of(pod("one")), "a", 0.0)
     assert not here.is_crowded("a")
@@ -150,8 +150,8 @@ def test_a_node_is_crowded_by_pods_too() -> None:
     assert here.is_crowded("nowhere")
 
 
-def test_what_is_expected_on_a_node_that_went() -> None:
-    """Trading works there as well: both places are kept in mind."""
+def test_reservations_on_a_removed_node_are_remembered_and_swapped() -> None:
+    """They count again if the node returns."""
     here = ground(node("a"), node("b"))
     here.assume(pod_of(pod("one", asking(cpu="3"))), "a", 0.0)
     here.assume(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
@@ -163,8 +163,8 @@ def test_what_is_expected_on_a_node_that_went() -> None:
     assert (here.assumed("a"), here.used["cpu"], here.has(("default", "one"))) == ([("default", "two")], 6000, True)
 
 
-def test_nothing_is_kept_in_mind_of_nodes_that_left_empty() -> None:
-    """An autoscaler's nodes have other names each time."""
+def test_removed_nodes_without_pods_are_forgotten() -> None:
+    """An autoscaler creates nodes with new names each time."""
     here = ground(node("stays"))
     for number in range(50):
         name = f"n{number}"

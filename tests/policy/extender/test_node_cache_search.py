@@ -1,4 +1,4 @@
-"""The search for a node remembers what it has seen, and finds the same as one that looks at every node."""
+"""Tests of the node search: it remembers earlier results, and finds the same as an examination of every node."""
 
 from random import Random
 from typing import Any
@@ -17,7 +17,7 @@ HOST = "kubernetes.io/hostname"
 
 
 def kinds(chance: Random) -> list[dict[str, Any]]:
-    """Make pods of a few kinds."""
+    """Create pods of a few kinds."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "x"}}}
     apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     return [
@@ -31,8 +31,8 @@ def kinds(chance: Random) -> list[dict[str, Any]]:
 
 @examples(200)
 @given(st.integers(0, 2**32))
-def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
-    """Through changes of all sorts, with one memory for all of them."""
+def test_a_search_finds_the_same_as_an_examination_of_every_node(seed: int) -> None:
+    """One finder is used through random changes of all kinds."""
     chance = Random(seed)
     play = Play(chance)
     seeker = NodeFinder(play.ground)
@@ -47,8 +47,8 @@ def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
         assert why == ("" if node_name else found.message)
 
 
-def test_room_for_what_was_refused_is_told_once() -> None:
-    """Of each kind, and only where somebody was refused before the room came."""
+def test_new_room_for_a_refused_kind_of_pods_is_reported_once() -> None:
+    """It is reported only if a pod of that kind was refused before the room appeared."""
     here = ground(node("a"))
     seeker = NodeFinder(here)
     large, huge = (pod_of(pod(name, asking(cpu=cpu))) for name, cpu in (("large", "5"), ("huge", "50")))
@@ -65,8 +65,8 @@ def test_room_for_what_was_refused_is_told_once() -> None:
     assert seeker.relieved()
 
 
-def test_every_kind_has_its_turn() -> None:
-    """Also where something happens between any two looks, and more kinds wait than are looked at at a time."""
+def test_every_refused_kind_is_examined_in_turn() -> None:
+    """That holds if a change happens between any two examinations and more kinds wait than are examined at once."""
     here = ground(node("a"))
     seeker = NodeFinder(here)
     for number in range(20):
@@ -81,24 +81,24 @@ def test_every_kind_has_its_turn() -> None:
 
 
 class Watched(dict[str, int]):
-    """A node's resources that count how often they are looked at."""
+    """A node's resources, which count their reads."""
 
     looks = 0
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Count, and look."""
+        """Count the read, and return the value."""
         Watched.looks += 1
         return super().get(key, default)
 
 
 def watched(made: Node) -> Node:
-    """Count the reads of what a node has."""
+    """Count the reads of a node's allocatable resources."""
     made.allocatable = Watched(made.allocatable)
     return made
 
 
-def test_a_full_node_is_not_looked_at_again() -> None:
-    """Not for pods of the same kind, while nothing has made room."""
+def test_a_full_node_is_not_examined_again_for_the_same_kind() -> None:
+    """The result is reused until room is freed."""
     here = ground()
     for number in range(50):
         here.put_node(watched(node_of(node(f"n{number}", cpu="1" if number < 49 else "4"))))
@@ -114,8 +114,8 @@ def test_a_full_node_is_not_looked_at_again() -> None:
     assert Watched.looks == 0
 
 
-def test_room_that_was_made_is_found() -> None:
-    """A node that was full is looked at again."""
+def test_a_full_node_is_examined_again_after_a_pod_is_removed() -> None:
+    """The next pod fits on it."""
     here = ground(node("a"))
     here.put_pod(pod_of(pod("there", asking(cpu="4"), on="a"), settled=True))
     seeker = NodeFinder(here)
@@ -124,8 +124,8 @@ def test_room_that_was_made_is_found() -> None:
     assert seeker.find(pod_of(pod(spec=asking(cpu="1")))) == ("a", "")
 
 
-def test_a_pod_that_keeps_apart_sees_who_came() -> None:
-    """Where nodes depend on each other, nothing is remembered beyond a change."""
+def test_a_search_with_anti_affinity_considers_every_new_pod() -> None:
+    """If nodes depend on each other, no result is reused after a change."""
     here = ground(node("a"), node("b"))
     seeker = NodeFinder(here)
     one = kinds(Random(1))[4]
@@ -138,8 +138,8 @@ def test_a_pod_that_keeps_apart_sees_who_came() -> None:
     assert sorted(names) == ["", "a", "b"]
 
 
-def test_a_reason_that_is_no_nodes() -> None:
-    """It is told, and forgotten when something is another way."""
+def test_a_reason_that_applies_to_no_single_node_is_returned_until_a_change() -> None:
+    """A missing claim is such a reason; the search is repeated after a change."""
     here = ground(node("a"))
     seeker = NodeFinder(here)
     wanted = pod_of(pod(spec=using("data")))
@@ -149,8 +149,8 @@ def test_a_reason_that_is_no_nodes() -> None:
     assert seeker.find(wanted) == ("a", "")
 
 
-def test_only_so_many_kinds_are_remembered() -> None:
-    """Memory does not grow with what passes by."""
+def test_at_most_256_kinds_of_pods_are_remembered() -> None:
+    """Otherwise memory would grow with the number of kinds."""
     seeker = NodeFinder(ground(node("a")))
     for number in range(600):
         seeker.find(pod_of(pod(spec=asking(cpu="1") | {"nodeSelector": {"n": str(number)}})))

@@ -1,4 +1,4 @@
-"""Preemption on behalf of the scheduler: in its steps, with its words, and only where it would come to nothing else."""
+"""Tests of preemption on the scheduler's behalf: its steps, its messages, and that no pod is preempted in error."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ DONE = ["patch Pod comer", "patch Pod a", "delete Pod a", "create Event"]
 
 
 class Upper(Answering):
-    """The upper cluster, with disruption budgets, or an error that it refuses them with."""
+    """The upper cluster with disruption budgets, or with an error for listing them."""
 
     def __init__(self, *budgets: Manifest) -> None:
         super().__init__("")
@@ -33,7 +33,7 @@ class Upper(Answering):
         self.refusal: Exception | None = None
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Return the budgets."""
+        """Return the disruption budgets."""
         assert (kind, selection) == (DISRUPTION_BUDGET, Selection())
         if self.refusal is not None:
             raise self.refusal
@@ -41,12 +41,12 @@ class Upper(Answering):
 
 
 def done(upper: Upper) -> list[str]:
-    """Return what was written, in order; names of events say nothing."""
+    """Return the verbs of the writes in order; names of events are omitted."""
     return [one if "Event" not in one else "create Event" for one in upper.verbs() if not one.startswith("read")]
 
 
 class Scene:
-    """An extender, which has been asked about a pod that somebody could go for, and who sees to that."""
+    """An extender with a request for a pod that has possible victims, and the controller that preempts them."""
 
     def __init__(self, *pods: There, **comer: Any) -> None:
         self.time = 0.0
@@ -59,19 +59,19 @@ class Scene:
         self.ask()
 
     def ask(self) -> None:
-        """Ask where the pod may go, as the scheduler does."""
+        """Request nodes for the pod as the scheduler does."""
         self.extender.filter({"Pod": self.comer, "NodeNames": ["v"]}, self.time)
 
     async def look(self, **now: Any) -> list[str]:
-        """Decide in time about a pod that changed in this only, and return what was written."""
+        """Run the controller after its waiting time on the pod with these changes, and return what was written."""
         self.upper.answer("read", {**self.comer, **now})
         self.time += PATIENCE
         await self.made.look()
         return done(self.upper)
 
 
-async def test_it_preempts_as_the_scheduler_does() -> None:
-    """The pod is nominated, its victim is told why and deleted, each of them only if it is still the same."""
+async def test_the_controller_preempts_as_the_scheduler_does() -> None:
+    """The pod is nominated, the victim gets a condition and is deleted, each with a UID precondition."""
     here = Scene()
     with capture_logs() as said:
         assert await here.look() == DONE
@@ -104,8 +104,8 @@ async def test_it_preempts_as_the_scheduler_does() -> None:
     assert here.made.evicted == {"v": 1}
 
 
-async def test_the_scheduler_has_its_turn() -> None:
-    """Before that nothing is done; where it asks who has to go, and is told, nothing at all is."""
+async def test_nothing_is_preempted_before_the_schedulers_turn_is_over() -> None:
+    """The scheduler may find victims itself within that time."""
     here = Scene()
     here.time = PATIENCE / 2
     await here.made.look()
@@ -123,15 +123,15 @@ async def test_the_scheduler_has_its_turn() -> None:
         pytest.param({"status": {"nominatedNodeName": "worker"}}, id="nominated-elsewhere"),
     ],
 )
-async def test_a_pod_that_is_another_now_costs_nobody(now: Manifest) -> None:
-    """It is read again before anybody goes for it."""
+async def test_no_pod_is_preempted_if_the_preemptor_has_changed(now: Manifest) -> None:
+    """The pod is read again before any victim is deleted."""
     here = Scene()
     assert await here.look(**now) == []
     assert here.behind.ground.promises == {}
 
 
-async def test_nobody_goes_while_others_are_going_for_it() -> None:
-    """A scheduler that has preempted on a virtual node waits until that is over; afterwards it is done again."""
+async def test_no_pod_is_preempted_while_earlier_victims_are_terminating() -> None:
+    """A scheduler waits for its victims on a virtual node too; after that the preemption is repeated."""
     here = Scene()
     said = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
     ending = {**There("a", "n", "3", ending=True).above("v"), "status": {"conditions": said}}
@@ -142,14 +142,14 @@ async def test_nobody_goes_while_others_are_going_for_it() -> None:
     assert await here.look(status={"nominatedNodeName": "v"}) == DONE[1:]
 
 
-async def test_who_is_going_anyway_is_not_told_twice() -> None:
-    """The pod is nominated and waits."""
+async def test_a_terminating_victim_is_not_deleted_again() -> None:
+    """The pod is only nominated, and waits."""
     here = Scene(There("a", "n", "3", ending=True), FULL[1])
     assert await here.look() == DONE[:1]
 
 
-async def test_a_pod_that_has_changed_costs_nobody() -> None:
-    """Somebody else has written to it: the scheduler, as a rule, which asks again."""
+async def test_a_conflict_on_the_nomination_preempts_no_pod() -> None:
+    """Another client changed the pod, usually the scheduler, which will call the extender again."""
     here = Scene()
     here.upper.answer("patch", Conflict("changed"))
     assert await here.look() == DONE[:1]
@@ -157,8 +157,8 @@ async def test_a_pod_that_has_changed_costs_nobody() -> None:
     assert here.extender.wants == {}
 
 
-async def test_a_pod_that_is_gone_costs_nobody() -> None:
-    """Nobody goes on behalf of what is not there."""
+async def test_no_pod_is_preempted_for_a_deleted_pod() -> None:
+    """The pod no longer exists when it is read again."""
     here = Scene()
     here.upper.answer("read", NotFound("gone"))
     here.time = PATIENCE
@@ -166,8 +166,8 @@ async def test_a_pod_that_is_gone_costs_nobody() -> None:
     assert done(here.upper) == []
 
 
-async def test_what_a_cluster_does_not_take_is_tried_again() -> None:
-    """Later, and it is told; unless the scheduler asks about the pod again before that."""
+async def test_a_failed_nomination_is_logged_and_retried() -> None:
+    """The retry is five seconds later."""
     here = Scene()
     here.upper.answer("patch", Unreachable("away"))
     with capture_logs() as said:
@@ -177,8 +177,8 @@ async def test_what_a_cluster_does_not_take_is_tried_again() -> None:
     assert (await here.look())[1:] == DONE
 
 
-async def test_the_victims_of_a_failed_attempt_are_its_own() -> None:
-    """They do not leave anyway: the next attempt deletes them."""
+async def test_the_victims_of_a_failed_attempt_are_deleted_by_the_next_one() -> None:
+    """They do not terminate by themselves."""
     here = Scene()
     here.upper.answer("patch", {"metadata": {}}, Unreachable("away"))
     assert await here.look() == ["patch Pod comer", "patch Pod a"]
@@ -187,8 +187,8 @@ async def test_the_victims_of_a_failed_attempt_are_its_own() -> None:
     assert (await here.look(status=nominated))[2:] == ["patch Pod a", "delete Pod a", "create Event"]
 
 
-async def test_one_victim_that_cannot_be_deleted_spares_no_other() -> None:
-    """What failed is tried again, while the others are terminating already."""
+async def test_a_failed_deletion_does_not_keep_the_other_victims() -> None:
+    """The failed deletion is retried while the other victims are terminating."""
     here = Scene(There("a", "n", "2"), There("c", "n", "2", 1), There("b", "m", "4", 100), cpu="4")
     here.upper.answer("delete", Unreachable("away"))
     first = await here.look()
@@ -202,8 +202,8 @@ async def test_one_victim_that_cannot_be_deleted_spares_no_other() -> None:
     assert again == ["patch Pod c", "delete Pod c", "create Event"]
 
 
-async def test_budgets_that_cannot_be_read_for_a_moment_are_read_again() -> None:
-    """As for a pod that cannot be read; without permission to read budgets, no pod is evicted."""
+async def test_temporarily_unreadable_budgets_are_read_again() -> None:
+    """The preemption is done at the retry."""
     here = Scene()
     here.upper.refusal = Unreachable("away")
     assert await here.look() == []
@@ -212,22 +212,22 @@ async def test_budgets_that_cannot_be_read_for_a_moment_are_read_again() -> None
     assert await here.look() == DONE
 
 
-async def test_a_victim_that_is_gone_already_is_left() -> None:
-    """Nothing that has its name by now is touched, and the others go on their way."""
+async def test_a_victim_that_was_replaced_is_skipped() -> None:
+    """A new pod of the same name is not changed, and the other victims are deleted."""
     here = Scene(There("a", "n", "2"), There("c", "n", "2", 1), There("b", "m", "4", 100), cpu="4")
     here.upper.answer("patch", {"metadata": {}}, Conflict("another pod of that name"))
     assert await here.look() == ["patch Pod comer", "patch Pod c", "patch Pod a", "delete Pod a", "create Event"]
 
 
-async def test_an_event_is_not_what_it_depends_on() -> None:
-    """Though it is refused, the pods go."""
+async def test_a_refused_event_does_not_stop_the_preemption() -> None:
+    """The victims are deleted before the event is created."""
     here = Scene()
     here.upper.answer("create", Denied("no"))
     assert await here.look() == DONE
 
 
-async def test_without_knowing_the_budgets_nobody_goes() -> None:
-    """That is told once in a while, with what is wrong."""
+async def test_no_pod_is_preempted_if_budgets_may_not_be_listed() -> None:
+    """The warning with its cause is rate-limited."""
     here = Scene()
     here.upper.refusal = Denied("may not list")
     with capture_logs() as said:
@@ -236,8 +236,8 @@ async def test_without_knowing_the_budgets_nobody_goes() -> None:
     assert [one["event"] for one in said] == ["preemption is disabled: PodDisruptionBudgets cannot be read"]
 
 
-async def test_it_looks_when_the_extender_has_answered() -> None:
-    """And sleeps otherwise; what comes while it is at it has its turn as well."""
+async def test_run_handles_a_want_after_it_is_woken() -> None:
+    """Nothing is written before the preemptor is read."""
     here = Scene()
     here.time = PATIENCE
     held, last = Held(orjson.dumps(here.comer)), Held()
@@ -254,8 +254,8 @@ async def test_it_looks_when_the_extender_has_answered() -> None:
     assert done(here.upper) == DONE
 
 
-async def test_without_an_extender_there_is_nothing_to_do() -> None:
-    """As after it was switched off."""
+async def test_the_controller_does_nothing_without_an_extender() -> None:
+    """There is none after it was disabled."""
     made = PreemptionController(Upper(), lambda: None, clock=lambda: 0.0, now=lambda: NOW)
     made.heed()
     await made.look()

@@ -1,4 +1,4 @@
-"""The extender's port as a kube-scheduler calls it, and as those do who may not."""
+"""Tests of the extender's port: requests of a kube-scheduler, and requests of clients without permission."""
 
 import socket
 import ssl
@@ -40,7 +40,7 @@ def stored(directory: Path, name: str, pair: CertificatePair) -> tuple[Path, Pat
 
 
 class Papers:
-    """An authority with what it signed, and a stranger's."""
+    """A CA with the certificates that it issued, and another CA."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -48,12 +48,12 @@ class Papers:
         self.server = self.ours.issue("extender", addresses=[HOST])
 
     def serving(self, hears: Authority | None) -> ssl.SSLContext:
-        """Make the TLS of a port that hears those of an authority; of nobody, where there is none."""
+        """Return the TLS context of a port that accepts clients of a CA; without a CA it accepts no client."""
         heard = hears.pair.certificate.decode() if hears else ""
         return tls_context(certificates.KeyPair(self.server.certificate, self.server.key), heard)
 
     def client(self, signer: Authority | None, user: str = SCHEDULER) -> ssl.SSLContext:
-        """Make the TLS of a caller; without a signer, of one that shows nothing."""
+        """Return the TLS context of a client; without a signer it has no certificate."""
         context = ssl.create_default_context(cadata=self.ours.pair.certificate.decode())
         if signer is not None:
             context.load_cert_chain(*stored(self.directory, "client", signer.issue(user)))
@@ -62,7 +62,7 @@ class Papers:
 
 @pytest.fixture
 def papers(tmp_path: Path) -> Papers:
-    """Make certificates."""
+    """Create certificates."""
     return Papers(tmp_path)
 
 
@@ -80,10 +80,10 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 async def ask(port: ExtenderPort, papers: Papers) -> Ask:
-    """Return a way to ask: a path, a body, and by whom."""
+    """Return a function that sends a request with a path, a body and a client's TLS context."""
 
     async def asked(path: str, body: Any, tls: ssl.SSLContext | None = None) -> tuple[int, Any]:
-        """Post, and give the status with the answer."""
+        """Post a request, and return the status and the response."""
         context = tls or papers.client(papers.ours)
         async with aiohttp.ClientSession() as session:
             url = f"https://{HOST}:{port.port}{path}"
@@ -96,12 +96,12 @@ async def ask(port: ExtenderPort, papers: Papers) -> Ask:
 
 
 def question(cpu: str, *names: str) -> dict[str, Any]:
-    """Ask as the kube-scheduler does."""
+    """Return a request in the form of the kube-scheduler."""
     return {"Pod": pod(f"p{cpu}", asking(cpu=cpu), uid=cpu), "Nodes": None, "NodeNames": list(names)}
 
 
-async def test_a_scheduler_is_answered(ask: Ask) -> None:
-    """In the form of the kube-scheduler's extender API."""
+async def test_a_schedulers_request_is_answered(ask: Ask) -> None:
+    """The response has the form of the kube-scheduler's extender API."""
     status, answer = await ask("/filter", question("8", "a", "worker"))
     assert status == 200
     assert answer == {
@@ -115,8 +115,8 @@ async def test_a_scheduler_is_answered(ask: Ask) -> None:
     assert await ask("/prioritize", question("1", "a")) == (200, [{"Host": "a", "Score": 10}])
 
 
-async def test_a_real_question_is_answered(papers: Papers) -> None:
-    """As kube-scheduler 1.36.3 sent it, byte for byte."""
+async def test_a_recorded_scheduler_request_is_answered(papers: Papers) -> None:
+    """The request is byte for byte from kube-scheduler 1.36.3."""
     whole = RECORDED.read_bytes()
     names = orjson.loads(whole)["NodeNames"]
     made = ExtenderPort(listening(HOST, 0), extender(**{names[0]: ground(node("n", cpu="500m"))}), clock=lambda: 0.0)
@@ -129,8 +129,8 @@ async def test_a_real_question_is_answered(papers: Papers) -> None:
     await made.close()
 
 
-def test_replicas_are_alike_whatever_their_tokens_are_called() -> None:
-    """The apiserver gives the volume of each pod's token a name of its own: that makes no other kind of pod."""
+def test_replicas_are_of_one_kind_regardless_of_their_token_volumes() -> None:
+    """The apiserver gives each pod's token volume a different name."""
     recorded = RECORDED.read_bytes()
     first = orjson.loads(recorded)["Pod"]
     second = orjson.loads(recorded.replace(b"kube-api-access-", b"kube-api-access-x"))["Pod"]
@@ -140,8 +140,8 @@ def test_replicas_are_alike_whatever_their_tokens_are_called() -> None:
     assert kind_of(seeking(first)) != kind_of(seeking(second))
 
 
-async def test_a_scheduler_is_told_who_has_to_go(papers: Papers) -> None:
-    """In the form of the kube-scheduler's extender API; by one that has no names of victims nothing is answered."""
+async def test_a_preempt_request_is_answered_with_victims(papers: Papers) -> None:
+    """The response has the form of the extender API; a request without victims by UID is refused."""
     heard: list[str] = []
 
     async def budgets() -> list[Budget]:
@@ -173,28 +173,28 @@ async def test_a_scheduler_is_told_who_has_to_go(papers: Papers) -> None:
     await made.close()
 
 
-async def test_what_was_answered_is_promised(ask: Ask) -> None:
-    """From one connection to the next."""
+async def test_a_reservation_is_kept_between_two_connections(ask: Ask) -> None:
+    """The second request is refused because of the first one's reservation."""
     assert (await ask("/filter", question("3", "a")))[1]["NodeNames"] == ["a"]
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == []
 
 
-async def test_who_shows_nothing_is_not_heard(ask: Ask, papers: Papers) -> None:
-    """Nor who shows a certificate of another authority: the connection ends before there is a question."""
+async def test_a_client_without_a_certificate_of_the_ca_is_disconnected(ask: Ask, papers: Papers) -> None:
+    """The TLS handshake fails before a request is read."""
     for signer in (None, papers.theirs):
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
             await ask("/filter", question("1", "a"), papers.client(signer))
 
 
-async def test_who_is_no_scheduler_is_turned_away(ask: Ask, papers: Papers) -> None:
-    """By name, and nothing is promised to them."""
+async def test_a_client_with_another_user_name_is_forbidden(ask: Ask, papers: Papers) -> None:
+    """No room is reserved for its request."""
     status, words = await ask("/filter", question("3", "a"), papers.client(papers.ours, "mallory"))
     assert (status, words) == (403, "mallory must not call the extender; allowed: system:kube-scheduler\n")
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == ["a"]
 
 
-async def test_what_is_too_large_is_refused(ask: Ask, papers: Papers) -> None:
-    """Of whoever may not ask, none of it is read."""
+async def test_a_request_above_8_mib_is_refused(ask: Ask, papers: Papers) -> None:
+    """A client without permission is forbidden instead."""
     large = b" " * (9 << 20)
     assert (await ask("/filter", large[: 8 << 20]))[0] == 400
     assert (await ask("/filter", large))[0] == 413
@@ -207,24 +207,26 @@ WHOLE = b'{"Pod":{"metadata":{},"spec":{}},"Nodes":{"items":[{"metadata":{"name"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{}", b'{"Pod":null}', b'{"Pod":{"metadata":{}}}', WHOLE])
-async def test_what_is_no_question_is_refused(ask: Ask, body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    """With words, and once in the log; a scheduler to which the extender is ignorable goes on without it."""
+async def test_a_malformed_request_is_refused_and_logged_once(
+    ask: Ask, body: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message helps, because a scheduler silently continues without an ignorable extender."""
     for path in ("/filter", "/prioritize"):
         status, words = await ask(path, body)
         assert (status, "set nodeCacheCapable: true" in str(words)) == (400, True)
     assert "".join(capsys.readouterr()).count("requests of the upper scheduler are rejected") == 1
 
 
-async def test_a_defect_costs_one_answer(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is logged, it is never said that nothing fits, and the next question is answered."""
+async def test_a_defect_fails_one_response_only(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is logged and reported as an internal error instead of a refusal, and the next request is answered."""
     broken = {"Pod": {"metadata": {}, "spec": {}}, "NodeNames": ["a"]}
     assert await ask("/filter", broken) == (500, "internal error (bug in tensile)\n")
     assert "bug, please report" in "".join(capsys.readouterr())
     assert (await ask("/filter", question("1", "a")))[0] == 200
 
 
-async def test_other_paths_and_methods_are_none_of_it(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
-    """There is nothing to bind, and nothing to read."""
+async def test_other_paths_and_methods_are_refused(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+    """The extender does not bind pods, and GET is not allowed."""
     assert (await ask("/bind", question("1", "a")))[0] == 404
     async with aiohttp.ClientSession() as session:
         url = f"https://{HOST}:{port.port}/filter"
@@ -232,8 +234,8 @@ async def test_other_paths_and_methods_are_none_of_it(ask: Ask, port: ExtenderPo
             assert answer.status == 405
 
 
-async def test_whom_it_hears_may_change(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
-    """On the same port: the authority of before counts no more, and what was promised stands."""
+async def test_the_accepted_ca_can_change_on_the_same_port(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+    """The former CA does not count any more, and reservations are kept."""
     assert (await ask("/filter", question("3", "a")))[0] == 200
     await port.show(papers.serving(papers.theirs))
     with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
@@ -242,16 +244,16 @@ async def test_whom_it_hears_may_change(ask: Ask, port: ExtenderPort, papers: Pa
     assert (status, answer["NodeNames"]) == (200, [])
 
 
-async def test_nobody_is_heard_while_no_authority_is_known(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
-    """Neither with a certificate nor without."""
+async def test_no_client_is_accepted_without_a_ca(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+    """That applies to clients with and without a certificate."""
     await port.show(papers.serving(None))
     for signer in (papers.ours, papers.theirs, None):
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
             await ask("/filter", question("1", "a"), papers.client(signer))
 
 
-async def test_another_extender_answers_on_the_same_connection(papers: Papers, port: ExtenderPort) -> None:
-    """As after a reload of the strategy."""
+async def test_a_new_extender_answers_on_the_same_connection(papers: Papers, port: ExtenderPort) -> None:
+    """The extender is replaced when the topology's strategy changes."""
     async with aiohttp.ClientSession() as session:
         scores = []
         for strategy in ("spread", "binpack"):
@@ -262,8 +264,8 @@ async def test_another_extender_answers_on_the_same_connection(papers: Papers, p
     assert scores == [10, 0]
 
 
-async def test_a_port_that_is_taken() -> None:
-    """What to change is said."""
+async def test_a_port_of_another_program_raises_an_error() -> None:
+    """The error names the field to change."""
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -273,8 +275,8 @@ async def test_a_port_that_is_taken() -> None:
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "::1"])
-async def test_a_port_that_was_closed_is_free(papers: Papers, bind: str) -> None:
-    """Of either family, also when nothing was ever shown on it."""
+async def test_a_closed_port_can_be_opened_again(papers: Papers, bind: str) -> None:
+    """That holds for IPv4 and IPv6."""
     made = ExtenderPort(listening(bind, 0), extender(), clock=lambda: 0.0)
     number = made.port
     await made.show(papers.serving(papers.ours))

@@ -1,4 +1,4 @@
-"""A lower's ground follows what the caches are told; what was promised is settled by what becomes of the pods."""
+"""Tests of the cluster tracker: the node cache follows the stores, and reservations are settled by the pods' fate."""
 
 from collections.abc import Callable
 from random import Random
@@ -15,8 +15,8 @@ from tensile.policy.extender.extender import LAPSE
 from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 
 
-def test_what_is_there_already_counts() -> None:
-    """Nodes, namespaces, strangers and our own pods that were known before it began."""
+def test_objects_that_exist_before_the_start_count() -> None:
+    """These are nodes, namespaces, mirrored pods and pods of other owners."""
     before = TrackedLowers()
     pod = before.bind(asking("ours", "1"), A)
     before.land(pod, A, "n1")
@@ -29,8 +29,8 @@ def test_what_is_there_already_counts() -> None:
     assert "default" in made.ground.snapshot.spaces
 
 
-def test_it_follows_what_comes_and_goes() -> None:
-    """Strangers' pods come, end and go; nodes come, change and go; a heartbeat makes no room."""
+def test_the_tracker_follows_pods_and_nodes_of_the_lower() -> None:
+    """Pods of other owners and nodes appear, change and are removed; a heartbeat frees no room."""
     here = TrackedLowers()
     lower, ground = here.world.lowers[A], here.surveys[A].ground
     put(lower.place_pods, stranger("s", "n1", "3"))
@@ -48,8 +48,8 @@ def test_it_follows_what_comes_and_goes() -> None:
     assert here.ask(asking(cpu="8")) == []
 
 
-def test_the_labels_of_namespaces_are_known() -> None:
-    """As they are now; the same told again makes no room."""
+def test_the_tracker_follows_namespace_labels() -> None:
+    """An update without a change frees no room."""
     here = TrackedLowers()
     lower, ground = here.world.lowers[A], here.surveys[A].ground
     put(lower.namespaces, space("other", labels={"team": "x"}))
@@ -61,8 +61,8 @@ def test_the_labels_of_namespaces_are_known() -> None:
     assert "other" not in ground.snapshot.spaces
 
 
-def test_a_pod_that_is_bound_keeps_its_room_and_the_other_lower_gives_it_back() -> None:
-    """For as long as it has no node below: nothing lapses then."""
+def test_a_bound_pods_reservation_is_kept_and_released_in_the_other_lower() -> None:
+    """It does not expire until the pod has its lower node."""
     here = TrackedLowers()
     pod = asking()
     assert here.ask(pod) == [A, B]
@@ -75,16 +75,16 @@ def test_a_pod_that_is_bound_keeps_its_room_and_the_other_lower_gives_it_back() 
     assert not here.surveys[A].ground.promises
 
 
-def test_a_pod_that_nobody_asked_about_has_its_room_kept() -> None:
-    """Bound by another scheduler, or before this program began: the next one does not get it."""
+def test_a_pod_bound_without_a_request_gets_a_reservation() -> None:
+    """Another scheduler bound it, or the process started later; the next pod does not get its room."""
     here = TrackedLowers()
     here.bind(asking("early"), A)
     assert here.ask(asking("next")) == [B]
     assert here.used(A) == 3
 
 
-def test_a_pod_without_room_gets_the_next_that_there_is() -> None:
-    """Before anybody new does; and once it has its node, or is gone, nobody waits for it."""
+def test_a_bound_pod_without_room_gets_the_next_free_room() -> None:
+    """It comes before any new pod, until it has its node or is deleted."""
     here = TrackedLowers(("2",), ("2",))
     waiting = here.bind(asking("waiting"), A)
     assert here.ask(asking("next")) == []
@@ -105,12 +105,12 @@ ENDS = pytest.mark.parametrize(
         lambda here, pod: put(here.world.lowers[A].upper_pods, {**pod, "status": {"phase": "Failed"}}),
         lambda here, pod: put(here.world.lowers[A].upper_pods, being_deleted(pod)),
     ],
-    ids=["gone", "failed", "being deleted"],
+    ids=["removed", "failed", "terminating"],
 )
 
 
-def test_who_waits_for_room_is_worked_out_once() -> None:
-    """However often something changes and somebody asks; those that are alike are looked for once at a time."""
+def test_waiting_pods_are_projected_once() -> None:
+    """The projection is not repeated for changes and requests, and all waiting pods get the new room."""
     here = TrackedLowers(("2",), ("1",))
     names = [f"w{number}" for number in range(20)]
     for name in names:
@@ -126,8 +126,8 @@ def test_who_waits_for_room_is_worked_out_once() -> None:
     assert here.prospects[A].worked_out == names
 
 
-def test_who_waits_for_room_is_worked_out_anew_where_the_place_is_another() -> None:
-    """A key of a selector that means nothing below from now on, for one."""
+def test_waiting_pods_are_projected_again_if_the_placement_context_changes() -> None:
+    """For example, the topology may start to ignore a key of their node selector."""
     here = TrackedLowers(("4",), ("1",))
     here.bind(asking("waiting", spec={"nodeSelector": {"rack": "7"}}), A)
     assert here.ask(asking("one", "1")) == [A, B]
@@ -140,8 +140,8 @@ def test_who_waits_for_room_is_worked_out_anew_where_the_place_is_another() -> N
     assert here.used(A) == 5
 
 
-def test_each_that_waits_for_room_is_looked_for_by_itself() -> None:
-    """One that finds none is in nobody else's way, and of one kind as many are expected as there is room for."""
+def test_a_waiting_pod_without_room_does_not_block_other_waiting_pods() -> None:
+    """Of each kind, as many pods get a reservation as there is room for."""
     here = TrackedLowers(("1",), ("1",))
     for name, cpu in (("a", "9"), ("b", "3"), ("c", "3"), ("d", "3"), ("e", "2")):
         here.bind(asking(name, cpu), A)
@@ -155,8 +155,10 @@ def test_each_that_waits_for_room_is_looked_for_by_itself() -> None:
 
 
 @ENDS
-def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[TrackedLowers, Manifest], object]) -> None:
-    """However it ends."""
+def test_a_bound_pod_that_ends_before_it_has_a_node_releases_its_reservation(
+    end: Callable[[TrackedLowers, Manifest], object],
+) -> None:
+    """The pod may be removed, fail or be terminating."""
     here = TrackedLowers()
     pod = asking()
     here.ask(pod)
@@ -165,10 +167,10 @@ def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[Track
 
 
 @ENDS
-def test_a_pod_ends_also_in_a_namespace_that_is_left_alone_since(
+def test_a_pods_reservation_is_released_if_its_namespace_was_excluded_since(
     end: Callable[[TrackedLowers, Manifest], object],
 ) -> None:
-    """What was promised to it for as long as it waits is given back, and nobody waits for room for it."""
+    """A waiting pod of that namespace does not get the next free room either."""
     here = TrackedLowers()
     pods = [here.bind(asking(name, namespace="shop"), A) for name in ("web", "waiting")]
     assert here.ask(asking("next")) == [B]
@@ -182,8 +184,8 @@ def test_a_pod_ends_also_in_a_namespace_that_is_left_alone_since(
     assert here.ask(asking("last")) == [A]
 
 
-def test_a_pod_that_goes_at_last_takes_nothing_from_the_next_of_its_name() -> None:
-    """A StatefulSet's: the next may have been asked about before the watch tells that the last one is gone."""
+def test_a_removed_pod_does_not_release_the_reservation_of_its_namesake() -> None:
+    """The next pod of a StatefulSet may have a request before the removal of the last one is observed."""
     here = TrackedLowers(("4",), ("1",))
     old = here.bind(asking(uid="old"), A)
     put(here.world.lowers[A].upper_pods, being_deleted(old))
@@ -192,8 +194,8 @@ def test_a_pod_that_goes_at_last_takes_nothing_from_the_next_of_its_name() -> No
     assert here.ask(asking("next")) == []
 
 
-def test_a_pod_below_that_ends_makes_room() -> None:
-    """Also before it is gone."""
+def test_a_terminated_lower_pod_frees_room() -> None:
+    """It does so before its object is removed."""
     here = TrackedLowers()
     pod = here.bind(asking(), A)
     here.land(pod, A, "n1", "Running")
@@ -202,8 +204,8 @@ def test_a_pod_below_that_ends_makes_room() -> None:
     assert here.ask(asking("after")) == [A]
 
 
-def test_another_pod_of_the_same_name_is_another_one() -> None:
-    """The room of the first is not that of the second, which has its own."""
+def test_a_new_pod_of_the_same_name_has_its_own_reservation() -> None:
+    """The reservation of the first pod is replaced."""
     here = TrackedLowers()
     here.bind(asking(cpu="3", uid="first"), A)
     here.ask(asking("x", "1"))
@@ -213,7 +215,7 @@ def test_another_pod_of_the_same_name_is_another_one() -> None:
 
 
 def expected() -> tuple[TrackedLowers, str, str]:
-    """Bind a pod to a lower cluster with two nodes; return also where it is expected, and the other node."""
+    """Bind a pod to a lower with two nodes; return the lowers, the pod's reserved node and the other node."""
     here = TrackedLowers(("4", "4"), ("1",))
     pod = asking()
     here.ask(pod)
@@ -222,8 +224,8 @@ def expected() -> tuple[TrackedLowers, str, str]:
     return here, place, "n2" if place == "n1" else "n1"
 
 
-def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
-    """On a node with room; where there is none it waits for some, as it is bound already."""
+def test_a_reservation_moves_if_a_pod_of_another_owner_uses_its_node() -> None:
+    """Without room on another node the pod waits for room, because it is bound already."""
     here, place, other = expected()
     put(here.world.lowers[A].place_pods, stranger("one", place, "3"))
     assert here.surveys[A].ground.promises["default", "web"].node == other
@@ -234,8 +236,8 @@ def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
     assert here.surveys[A].ground.promises["default", "web"].node == place
 
 
-def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
-    """On a node with room, which then is not given to another; where there is none it waits for some."""
+def test_a_reservation_moves_if_its_node_is_removed() -> None:
+    """The new node's room is not given to another pod; without such a node the pod waits for room."""
     here, place, other = expected()
     went(here.world.lowers[A].place_nodes, lower_node(place, "4"))
     assert here.surveys[A].ground.promises["default", "web"].node == other
@@ -247,8 +249,8 @@ def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
     assert here.surveys[A].ground.promises["default", "web"].node == "n3"
 
 
-def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> None:
-    """It may never come."""
+def test_an_unbound_pod_that_lost_its_reservation_does_not_wait_for_room() -> None:
+    """It may never be bound."""
     here = TrackedLowers(("4",), ("1",))
     here.ask(asking())
     put(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
@@ -257,8 +259,8 @@ def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> Non
     assert here.ask(asking("next")) == [A]
 
 
-def test_room_that_came_for_a_refused_pod_is_told() -> None:
-    """Once all is known; who waits for room and is bound already comes first."""
+def test_new_room_for_a_refused_pod_is_reported_once_all_caches_are_synced() -> None:
+    """Bound pods that wait for room come first."""
     here = TrackedLowers(("2",), ("1",))
     survey = here.surveys[A]
     assert here.ask(asking()) == []
@@ -276,8 +278,8 @@ def test_room_that_came_for_a_refused_pod_is_told() -> None:
     assert not survey.is_relieved(0.0)
 
 
-def test_a_promise_that_lapses_is_room_that_came() -> None:
-    """Though nobody asks meanwhile: the pod that it was made to was never bound."""
+def test_an_expired_reservation_is_reported_as_new_room() -> None:
+    """No request is needed; the pod with the reservation was never bound."""
     here = TrackedLowers(("4",), ("1",))
     assert here.ask(asking("one")) == [A]
     assert here.ask(asking("two")) == []
@@ -286,8 +288,8 @@ def test_a_promise_that_lapses_is_room_that_came() -> None:
     assert here.ask(asking("two"), LAPSE + 1) == [A]
 
 
-def test_pods_that_are_not_mirrored_are_let_through() -> None:
-    """Of excluded namespaces, and of DaemonSets: nothing is kept for them."""
+def test_pods_that_are_not_mirrored_are_accepted_without_a_reservation() -> None:
+    """These are pods of excluded namespaces and of DaemonSets."""
     here = TrackedLowers()
     owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
     for pod in (asking(cpu="99", namespace="kube-system"), asking(cpu="99", ownerReferences=owner)):
@@ -297,8 +299,8 @@ def test_pods_that_are_not_mirrored_are_let_through() -> None:
     assert here.ask(asking("next")) == [A, B]
 
 
-def test_nothing_is_refused_while_something_is_not_known() -> None:
-    """A list that may be lost, of any kind that counts."""
+def test_no_pod_is_refused_while_a_relevant_cache_is_not_synced() -> None:
+    """Each cache that matters for placement is checked."""
     here = TrackedLowers(("1",), ("1",))
     assert here.ask(asking()) == []
     lower = here.world.lowers[A]
@@ -309,8 +311,8 @@ def test_nothing_is_refused_while_something_is_not_known() -> None:
     assert here.ask(asking()) == []
 
 
-def test_the_pod_is_judged_as_it_would_be_below() -> None:
-    """By what the webhook moved out of its spec, and without what is meant for above."""
+def test_a_pod_is_examined_as_its_lower_pod() -> None:
+    """Constraints that the webhook moved to an annotation count, and those for the upper cluster do not."""
     here = TrackedLowers()
     here.nodes(A, {**lower_node("n2", "8"), "metadata": {"name": "n2", "labels": {"gpu": "a100"}}})
     moved = {"clusterSelector": '{"nodeSelector":{"gpu":"a100"}}'}
@@ -320,8 +322,8 @@ def test_the_pod_is_judged_as_it_would_be_below() -> None:
     assert here.ask(asking("three", "1", spec={"nodeSelector": {"gpu": "h100"}})) == []
 
 
-def test_prospects_follow_the_place() -> None:
-    """Another topology, and labels of nodes that came since."""
+def test_the_projection_follows_a_changed_topology() -> None:
+    """A label that the lower cluster ignores from now on is absent."""
     here = TrackedLowers()
     lower = here.world.lowers[A]
     prospects = PodProjector(here.world, lower)
@@ -332,8 +334,8 @@ def test_prospects_follow_the_place() -> None:
     assert "secret" not in labels(prospects.below(pod) or {})
 
 
-def test_a_survey_that_was_closed_hears_nothing() -> None:
-    """And what it had stays as it is."""
+def test_a_closed_tracker_ignores_updates() -> None:
+    """Its content stays the same."""
     here = TrackedLowers()
     here.surveys[A].close()
     here.nodes(A, lower_node("n2", "8"))
@@ -344,10 +346,10 @@ def test_a_survey_that_was_closed_hears_nothing() -> None:
 
 @examples(60)
 @given(st.integers(0, 2**32))
-def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
-    """Pods of two sizes are bound and come down late, each to any node that still has room; none is left over.
+def test_a_burst_never_exceeds_the_room_of_the_lowers(seed: int) -> None:
+    """Equal pods are bound late, each to any lower node with room, until no room is left.
 
-    The scheduler below may choose otherwise than was expected here; pods of one size are interchangeable.
+    The lower scheduler may choose other nodes than the reserved ones; pods of one size are interchangeable.
     """
     chance = Random(seed)
     size = chance.choice("12")
@@ -371,7 +373,7 @@ def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
 
 
 def _come_down(here: TrackedLowers, chance: Random, pod: Manifest, lower: str, free: dict[str, int]) -> None:
-    """Bind a pod to a lower node that has room for it, which there has to be."""
+    """Bind a pod to a lower node with room for it, which has to exist."""
     cpu = int(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
     open_nodes = [name for name, room in free.items() if room >= cpu]
     assert open_nodes, "a pod was sent where no node has room"
@@ -380,8 +382,8 @@ def _come_down(here: TrackedLowers, chance: Random, pod: Manifest, lower: str, f
     here.land(pod, lower, node)
 
 
-def test_bound_pods_without_room_do_not_hold_up_each_question() -> None:
-    """Of many kinds some are looked for each time, those that wait longest first; in the end all of them were."""
+def test_a_request_examines_at_most_64_kinds_of_waiting_pods() -> None:
+    """The pods that have waited longest come first, and after some requests all of them were examined."""
     here = TrackedLowers()
     for number in range(150):
         here.bind(asking(f"p{number}", "5", spec={"nodeSelector": {"kind": str(number)}}), A)
@@ -392,8 +394,8 @@ def test_bound_pods_without_room_do_not_hold_up_each_question() -> None:
     assert seen == [64, 128, 150]
 
 
-def test_a_bound_pod_that_would_take_long_to_judge_has_no_room_kept() -> None:
-    """It is not tried again and again either."""
+def test_a_bound_pod_with_too_many_constraints_has_no_reservation() -> None:
+    """It is not examined again with each request."""
     here = TrackedLowers()
     term = {"matchExpressions": [{"key": "none", "operator": "Exists"}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term] * 20_000}}
@@ -404,8 +406,8 @@ def test_a_bound_pod_that_would_take_long_to_judge_has_no_room_kept() -> None:
     assert ("default", "heavy") not in here.surveys[A].ground.promises
 
 
-def test_a_pod_that_is_adopted_keeps_its_room() -> None:
-    """The watch of others tells that it left them after it came to ours; nothing else of it changes."""
+def test_an_adopted_lower_pod_keeps_its_room() -> None:
+    """The watch of other owners' pods reports its removal after the watch of mirrored pods added it."""
     here = TrackedLowers()
     lower = here.world.lowers[A]
     pod = here.bind(asking("web"), A)
@@ -419,8 +421,8 @@ def test_a_pod_that_is_adopted_keeps_its_room() -> None:
     assert here.used(A) == 0.0
 
 
-def test_a_refused_pod_is_told_of_room_that_another_of_its_kind_was_given_first() -> None:
-    """There may be room for both, and the scheduler retries only after an event."""
+def test_new_room_is_reported_although_another_pod_of_the_kind_used_some() -> None:
+    """There may be room for both, and the scheduler retries the refused pod only after an event."""
     here = TrackedLowers(("2",), ("1",))
     survey = here.surveys[A]
     assert here.ask(asking("first")) == []
@@ -431,8 +433,8 @@ def test_a_refused_pod_is_told_of_room_that_another_of_its_kind_was_given_first(
 
 
 @pytest.mark.parametrize("selector", [{"matchLabels": {"kubernetes.io/metadata.name": "shop"}}, {}])
-def test_the_first_pod_of_a_namespace_may_want_to_be_near_its_like(selector: Manifest) -> None:
-    """Its namespace is created below with it, and has the label that every namespace has."""
+def test_the_first_pod_of_a_namespace_satisfies_its_own_affinity(selector: Manifest) -> None:
+    """Its lower namespace is created with it, and has the label that every namespace has."""
     terms = [
         {
             "topologyKey": "kubernetes.io/hostname",

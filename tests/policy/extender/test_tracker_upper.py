@@ -1,4 +1,4 @@
-"""A lower's survey knows its virtual node as the upper scheduler sees it, and whose pods may go for another one."""
+"""Tests of the tracker's view of its virtual node, and of the pods that may be victims."""
 
 import pytest
 from preemptkit import wants
@@ -10,8 +10,8 @@ from tensile.policy.extender.extender import LAPSE
 NAME = ("default", "web")
 
 
-def test_it_has_the_virtual_node_with_its_pods() -> None:
-    """Those that are bound to it, until they end; with what they ask for together."""
+def test_the_view_has_the_virtual_node_with_its_bound_pods() -> None:
+    """The pods and their total requests count until the pods terminate."""
     here = ShownLowers()
     pod = here.runs("web", "3", "n1", 7)
     assert (here.above.node.allocatable["cpu"], here.above.used["cpu"], here.above.used["pods"]) == (8000, 3000, 1000)
@@ -25,8 +25,8 @@ def test_it_has_the_virtual_node_with_its_pods() -> None:
     assert not here.above.is_ours(NAME)
 
 
-def test_without_a_virtual_node_nobody_goes() -> None:
-    """The upper scheduler sees none either."""
+def test_without_its_virtual_node_there_are_no_victims() -> None:
+    """The upper scheduler does not see that node either."""
     here = ShownLowers()
     pod = here.runs("web", "3", "n1")
     assert here.victims(wants(cpu="2")) == [pod["metadata"]["uid"]]
@@ -35,8 +35,8 @@ def test_without_a_virtual_node_nobody_goes() -> None:
     assert here.victims(wants(cpu="2")) == []
 
 
-def test_what_only_has_the_name_is_no_mirror() -> None:
-    """A stranger's pod at that place below is not what goes with the pod above; nor is a copy of an older one."""
+def test_a_lower_pod_that_only_has_the_name_is_no_mirror() -> None:
+    """It may belong to another owner, or mirror an older pod of that name."""
     here = ShownLowers()
     here.bind(asking("web", "3"), A)
     put(here.world.lowers[A].place_pods, stranger("web", "n1", "3"))
@@ -49,23 +49,23 @@ def test_what_only_has_the_name_is_no_mirror() -> None:
     assert here.above.copy_of(NAME) == ""
 
 
-def test_who_is_not_mirrored_does_not_go() -> None:
-    """Pods of namespaces that are left out stay above, and those of DaemonSets."""
+def test_a_pod_of_an_excluded_namespace_does_not_count_as_mirrored() -> None:
+    """It is no victim, because it runs only in the upper cluster."""
     here = ShownLowers()
     put(here.world.lowers[A].upper_pods, asking("web", "3", A, namespace="kube-system"))
     assert not here.above.is_ours(("kube-system", "web"))
 
 
-def test_namespaces_above_are_known_by_their_labels() -> None:
-    """Terms of anti-affinity may go by them."""
+def test_the_view_has_the_labels_of_upper_namespaces() -> None:
+    """Anti-affinity terms may select namespaces by labels."""
     here = ShownLowers()
     put(here.world.upper.namespaces, space("team", labels={"kind": "team"}))
     assert (here.above.space("team") or {}).get("kind") == "team"
     assert here.above.space("unknown") is None
 
 
-def test_who_goes_is_of_lower_priority_and_ours() -> None:
-    """From the node where that is enough, as both sides have it."""
+def test_victims_have_a_lower_priority_and_are_mirrored_pods() -> None:
+    """A victim is on the node where its removal suffices in both clusters."""
     here = ShownLowers(("4", "4"), ("4",))
     put(here.world.lowers[A].place_pods, stranger("theirs", "n2", "3"))
     pod = here.runs("web", "3", "n1", 7)
@@ -74,8 +74,8 @@ def test_who_goes_is_of_lower_priority_and_ours() -> None:
 
 
 @pytest.mark.parametrize("later", [0.0, 1.0])
-def test_room_that_came_for_a_nominee_is_told_once(later: float) -> None:
-    """Though the pod above that made it is gone since long, and the scheduler asked before it was there."""
+def test_free_room_of_a_nominee_is_reported_once(later: float) -> None:
+    """The scheduler's request came before the lower pod of the victim was removed."""
     here = ShownLowers()
     pod = here.runs("web", "3", "n1")
     here.victims(wants(cpu="2"))
@@ -91,8 +91,8 @@ def test_room_that_came_for_a_nominee_is_told_once(later: float) -> None:
     assert survey.ground.promises == {}
 
 
-def test_a_nominee_whose_room_another_one_took_has_that_ones() -> None:
-    """The scheduler below goes by its own mind: of pods that are alike it puts one where another was to come."""
+def test_a_nominee_swaps_reservations_with_an_equal_pod_on_its_node() -> None:
+    """The lower scheduler may choose another node than the reserved one."""
     here = ShownLowers(("4", "4"), ("4",))
     put(here.world.lowers[A].place_pods, stranger("theirs", "n2", "3"))
     here.runs("web", "3", "n1")
@@ -111,8 +111,8 @@ def test_a_nominee_whose_room_another_one_took_has_that_ones() -> None:
     assert here.used(A, "n2") == here.used(A, "n1") + 2 == 4
 
 
-def test_a_nominee_whose_room_a_stranger_took_has_other_room_or_waits() -> None:
-    """It stays expected there, as long as there is none."""
+def test_a_nominees_reservation_moves_if_a_pod_of_another_owner_uses_its_room() -> None:
+    """It stays on its node as long as no other node has room."""
     here = ShownLowers(("4", "4"), ("4",))
     lower, ground = here.world.lowers[A], here.surveys[A].ground
     put(lower.place_pods, stranger("theirs", "n2", "3"))

@@ -1,4 +1,4 @@
-"""Who has to go for a pod of higher priority: as the kube-scheduler chooses, and nobody in vain."""
+"""Tests of the choice of victims: it is the kube-scheduler's, and no pod is preempted without need."""
 
 from random import Random
 
@@ -13,17 +13,17 @@ OLD, NEW = "2030-01-01T00:00:00Z", "2030-01-01T00:00:09Z"
 @pytest.mark.parametrize(
     ("pods", "chosen"),
     [
-        pytest.param([There("a", "n", "4")], ("n", ["a"]), id="one-goes"),
-        pytest.param([There("a", "n", "2"), There("b", "n", "2", 50)], ("n", ["a"]), id="lower-priority-goes"),
+        pytest.param([There("a", "n", "4")], ("n", ["a"]), id="one-victim"),
+        pytest.param([There("a", "n", "2"), There("b", "n", "2", 50)], ("n", ["a"]), id="lowest-priority"),
         pytest.param([There("a", "n", "1"), There("b", "n", "2"), There("c", "n", "1")], ("n", ["b"]), id="reprieve"),
         pytest.param([There("a", "n", "2", started=OLD), There("b", "n", "2", started=NEW)], ("n", ["b"]), id="newer"),
         pytest.param([There("a", "n", "4", 100)], ("", []), id="none-of-the-same-priority"),
-        pytest.param([There("a", "n", "3", 100), There("b", "n", "1")], ("", []), id="none-in-vain"),
-        pytest.param([There("a", "n", "4", ours=False)], ("", []), id="never-a-stranger"),
+        pytest.param([There("a", "n", "3", 100), There("b", "n", "1")], ("", []), id="no-useless-victim"),
+        pytest.param([There("a", "n", "4", ours=False)], ("", []), id="no-pod-of-another-owner"),
     ],
 )
-def test_who_goes_from_a_node(pods: list[There], chosen: tuple[str, list[str]]) -> None:
-    """Of those of lower priority as few and as unimportant ones as do."""
+def test_the_victims_of_a_node_are_few_and_of_low_priority(pods: list[There], chosen: tuple[str, list[str]]) -> None:
+    """They have a lower priority than the preemptor, and only as many as necessary are chosen."""
     assert Behind({"n": "4"}, *pods).chosen(wants(cpu="2")) == chosen
 
 
@@ -41,14 +41,14 @@ def test_who_goes_from_a_node(pods: list[There], chosen: tuple[str, list[str]]) 
         pytest.param([There("a", "n", "4"), There("b", "m", "4", started="")], "m", id="not-started-yet"),
     ],
 )
-def test_which_node_is_best(pods: list[There], node: str) -> None:
-    """Where a set of pods would do on several."""
+def test_the_best_node_has_the_least_costly_victims(pods: list[There], node: str) -> None:
+    """Several nodes have a sufficient set of victims."""
     sizes = dict.fromkeys(("n", "m"), str(max(sum(int(one.cpu) for one in pods if one.node == at) for at in "nm")))
     assert Behind(sizes, *pods).chosen(wants(cpu=sizes["n"] if sizes["n"] == "6" else "3"))[0] == node
 
 
-def test_what_a_disruption_budget_does_not_allow_is_reprieved_first() -> None:
-    """On one node the other pod goes, and of two nodes the one where none is broken is the better one."""
+def test_pods_whose_budget_would_be_violated_are_reprieved_first() -> None:
+    """On one node the other pod is the victim, and of two nodes the one without a violation is better."""
     two = [There("a", "n", "2", app="kept"), There("b", "n", "2", 9)]
     assert Behind({"n": "4"}, *two).chosen(wants(cpu="2")) == ("n", ["a"])
     assert Behind({"n": "4"}, *two).chosen(wants(cpu="2"), budget("kept", 0)) == ("n", ["b"])
@@ -57,38 +57,38 @@ def test_what_a_disruption_budget_does_not_allow_is_reprieved_first() -> None:
     assert Behind({"n": "4", "m": "4"}, *apart).chosen(wants(), budget("kept", 0)) == ("m", ["b"])
 
 
-def test_a_disruption_budget_is_no_bar() -> None:
-    """Where nothing else does it is broken, and that is counted; pods that are on their way already break nothing."""
+def test_a_disruption_budget_is_violated_if_no_other_victim_suffices() -> None:
+    """The violation is counted; pods that are already disrupted violate no budget."""
     here = Behind({"n": "4"}, There("a", "n", "4", app="kept"))
     assert [one.violations for one in here.choices(wants(), budget("kept", 0))] == [1]
     assert [one.violations for one in here.choices(wants(), budget("kept", 0, disruptedPods={"a": OLD}))] == [0]
     assert [one.violations for one in here.choices(wants(), budget("other", 0))] == [0]
 
 
-def test_a_disruption_budget_without_a_selector_covers_nothing() -> None:
-    """As the kube-scheduler has it, whatever the eviction API makes of it."""
+def test_a_disruption_budget_without_a_selector_covers_no_pod() -> None:
+    """That is the kube-scheduler's rule, regardless of the eviction API's."""
     meta = {"name": "all", "namespace": "default"}
     for selector in ({}, None):
         made = budget_of({"metadata": meta, "spec": {"selector": selector}})
         assert not made.covers({"app": "kept"})
 
 
-def test_the_virtual_node_is_one_host() -> None:
-    """A port that is taken on another real node has to be free above too; by one that stays, it never is."""
+def test_a_host_port_must_be_free_on_the_whole_virtual_node() -> None:
+    """Its holder on another lower node has to be the victim; if that pod stays, no node fits."""
     sizes = {"n": "4", "m": "4"}
     holder = There("holder", "m", "1", port=True)
     assert Behind(sizes, There("a", "n", "4"), holder).chosen(wants(cpu="3", **PORT)) == ("m", ["holder"])
     assert Behind(sizes, holder._replace(priority=200)).chosen(wants(cpu="3", **PORT)) == ("", [])
 
 
-def test_who_is_kept_apart_from_goes() -> None:
-    """Wherever behind the virtual node it is, and nobody else."""
+def test_pods_that_the_anti_affinity_matches_are_the_victims() -> None:
+    """They may be on any lower node of the virtual node, and no other pod is preempted."""
     here = Behind({"n": "4", "m": "4"}, There("a", "n", "1"), There("lone", "m", "1", app="lone"))
     assert here.chosen(wants(cpu="3", **APART))[1] == ["lone"]
 
 
-def test_room_has_to_be_above_as_well() -> None:
-    """Where less is offered than there is, as few go as make room there, be it that they wait for a node below."""
+def test_victims_must_free_enough_room_on_the_virtual_node_too() -> None:
+    """If the virtual node offers less than its lower nodes, as few victims as possible suffice, even waiting pods."""
     waiting = [There(f"w{number}", "", "1") for number in range(3)]
     here = Behind({"n": "4"}, There("a", "n", "3"), *waiting, offered="7")
     assert here.chosen(wants(cpu="1")) == ("", [])
@@ -99,15 +99,15 @@ def test_room_has_to_be_above_as_well() -> None:
     assert here.chosen(wants(cpu="5"))[1] == []
 
 
-def test_who_is_going_anyway_is_counted_on() -> None:
-    """A pod that ends already is the first choice, and costs nobody."""
+def test_a_terminating_pod_is_the_preferred_victim() -> None:
+    """It ends anyway, so no further pod is preempted."""
     here = Behind({"n": "4", "m": "4"}, There("a", "n", "4"), There("b", "m", "4", 50, ending=True))
     best = min(here.choices(wants()), key=lambda one: one.cost)
     assert (best.node, [one.pod.name for one in best.victims], best.fresh) == ("m", ["b"], ())
 
 
-def test_room_that_is_made_for_another_is_not_had_twice() -> None:
-    """A nominee of no lower priority counts as if it were there; one of lower priority yields."""
+def test_room_reserved_for_a_nominee_is_not_available_to_another_pod() -> None:
+    """A nominee of lower priority loses its room."""
     here = Behind({"n": "4"}, There("a", "n", "2"), There("b", "n", "2"))
     here.nominate("first", "n", "2", 100, "a")
     assert here.chosen(wants(cpu="2")) == ("n", ["a", "b"])
@@ -117,8 +117,8 @@ def test_room_that_is_made_for_another_is_not_had_twice() -> None:
     assert found.fresh == ()
 
 
-def test_whether_there_are_such_pods_is_known_without_choosing() -> None:
-    """The same answer, for random nodes, pods and wishes."""
+def test_is_possible_agrees_with_the_choice_of_victims() -> None:
+    """Random nodes, pods and requests have the same result, and no victim is unnecessary."""
     random = Random(3)
     seen = set()
     for _ in range(300):
@@ -144,15 +144,15 @@ def test_whether_there_are_such_pods_is_known_without_choosing() -> None:
     assert seen == {True, False}
 
 
-def test_one_that_looks_for_company_too_is_judged_with_the_others_gone() -> None:
-    """Anti-affinity below depends on all nodes: it is worked out anew for each set."""
+def test_anti_affinity_is_evaluated_for_each_set_of_victims() -> None:
+    """It depends on all nodes, so its result is not reused for another set."""
     here = Behind({"n": "4"}, There("lone", "n", "1", app="lone"), There("a", "n", "1"), There("b", "n", "2"))
     assert here.chosen(wants(cpu="1", **APART)) == ("n", ["lone"])
     assert set(here.chosen(wants(cpu="3", **APART))[1]) == {"lone", "b"}
 
 
-def test_what_a_spread_constraint_counts_above() -> None:
-    """Of those that the kube-scheduler would have go."""
+def test_counted_returns_victims_that_a_hard_spread_constraint_matches() -> None:
+    """Only those among the scheduler's victims count."""
     here = Behind({"n": "4"}, There("a", "n", app="web"), There("b", "n", app="web"), There("c", "n", app="db"))
     rule = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": {"matchLabels": {"app": "web"}}}
     hard, soft = ({**rule, "whenUnsatisfiable": kind} for kind in ("DoNotSchedule", "ScheduleAnyway"))

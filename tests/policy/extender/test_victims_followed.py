@@ -1,4 +1,4 @@
-"""The pods of a virtual node: read once, and followed as far as it matters who goes."""
+"""Tests of the pods of a virtual node: they are read once, and followed as far as the choice of victims needs."""
 
 from math import inf
 from typing import Any
@@ -12,13 +12,13 @@ SAID = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionBySch
 
 
 def upper(generation: int = 1, **more: Any) -> dict[str, Any]:
-    """Make an upper pod of priority 7."""
+    """Create an upper pod of priority 7."""
     made = There("web", "n", priority=7, **more).above("v")
     return {**made, "metadata": {**made["metadata"], "generation": generation}}
 
 
-def test_the_lowest_priority_is_known() -> None:
-    """Of all that are there, and none where nobody is."""
+def test_lowest_is_the_lowest_priority_of_all_residents() -> None:
+    """Without residents it is infinite."""
     made = Residents()
     assert made.lowest == inf
     made.put(NAME, upper())
@@ -29,8 +29,8 @@ def test_the_lowest_priority_is_known() -> None:
     assert made.lowest == 7
 
 
-def test_a_pod_is_read_again_only_where_it_has_changed() -> None:
-    """A status costs nothing; a new spec, another pod of the name, and the end do."""
+def test_a_resident_is_read_again_only_if_it_has_changed() -> None:
+    """A status update is no change; a new spec, another pod of that name, and a deletion are."""
     made = Residents()
     made.put(NAME, upper())
     first, changed = made.pods[NAME].pod, made.changed
@@ -47,16 +47,16 @@ def test_a_pod_is_read_again_only_where_it_has_changed() -> None:
     assert made.changed > changed
 
 
-def test_a_pod_without_a_generation_is_read_each_time() -> None:
-    """Nothing says then that it has not changed."""
+def test_a_resident_without_a_generation_is_read_each_time() -> None:
+    """Without it, a change cannot be excluded."""
     made = Residents()
     made.put(NAME, upper(generation=0))
     made.put(NAME, upper(generation=0, cpu="2"))
     assert made.pods[NAME].pod.requests["cpu"] == 2000
 
 
-def test_who_is_awaited() -> None:
-    """A pod of lower priority that ends because it was preempted; not one that ends for another reason."""
+def test_a_preempted_terminating_pod_of_lower_priority_is_awaited() -> None:
+    """A pod that terminates for another reason is not awaited."""
     made = Residents()
     made.put(NAME, upper(ending=True))
     assert not made.is_awaited(8)
@@ -66,20 +66,20 @@ def test_who_is_awaited() -> None:
     assert [made.is_awaited(priority) for priority in (7, 8)] == [False, True]
 
 
-def test_what_a_pod_may() -> None:
-    """It has the priority of its class, or none, and lets others go unless it says otherwise."""
+def test_priority_and_preemption_policy_have_defaults() -> None:
+    """The default priority is zero, and a pod may preempt others unless its policy is Never."""
     assert [priority_of(one) for one in (wants(priority=5), {"spec": {}}, {"spec": {"priority": None}})] == [5, 0, 0]
     assert may_preempt(wants())
     assert may_preempt(wants(preemptionPolicy="PreemptLowerPriority"))
     assert not may_preempt(wants(preemptionPolicy="Never"))
 
 
-def test_a_resized_pod_takes_what_it_has_left() -> None:
-    """Its status follows after its spec, without another generation."""
+def test_a_resized_pod_uses_its_actual_resources() -> None:
+    """The status follows the spec later, and has no new generation."""
     made = Residents()
 
     def sized(spec: str, actual: str, generation: int) -> dict[str, Any]:
-        """Make the pod with what it requests and what it still has."""
+        """Create the pod with its requests and its actual resources."""
         pod = upper(generation)
         (container,) = pod["spec"]["containers"]
         smaller = {**container, "resources": {"requests": {"cpu": spec}}}

@@ -1,4 +1,4 @@
-"""Who has to be near and who keeps whom away: inter-pod affinity and anti-affinity, within the domains of labels."""
+"""Tests of inter-pod affinity and anti-affinity within the topology domains of node labels."""
 
 from typing import Any
 
@@ -12,52 +12,52 @@ NODES = [node("a", labels={ZONE: "1"}), node("b", labels={ZONE: "1"}), node("c",
 
 
 def term(key: str = ZONE, app: str = "db", **fields: Any) -> dict[str, Any]:
-    """Make a rule about pods with a label."""
+    """Create an affinity term for pods with a label."""
     return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}} | fields
 
 
 def near(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Make the spec of a pod that wants others near."""
+    """Return the spec of a pod with required affinity."""
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}}
 
 
 def apart(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Make the spec of a pod that keeps away from others."""
+    """Return the spec of a pod with required anti-affinity."""
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}}
 
 
 def there(name: str, on: str, app: str = "db", spec: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
-    """Make a pod on a node."""
+    """Create a pod on a node."""
     return pod(name, spec, on=on, labels={"app": app}, **meta)
 
 
-def test_near_means_in_the_same_domain() -> None:
-    """All nodes of the zone do, and none that is in no zone."""
+def test_affinity_needs_a_node_in_the_same_domain() -> None:
+    """All nodes of the zone fit, and a node without a zone does not fit."""
     found = place(pod(spec=near(term())), NODES, [there("r", "a")])
     assert found.fitting == ("a", "b")
     assert reasons(found) == {"c": (NOT_NEAR,), "d": (NOT_NEAR,)}
     assert set(checks(found).values()) == {"pod affinity"}
 
 
-def test_nobody_to_be_near_to() -> None:
-    """A pod that wants others has to wait for them."""
+def test_affinity_without_a_matching_pod_fits_no_node() -> None:
+    """The pod has to wait for a matching one."""
     assert place(pod(spec=near(term())), NODES).fitting == ()
 
 
-def test_the_first_of_its_kind() -> None:
-    """A pod that would meet its own rule may go wherever the label is, while nobody else meets it."""
+def test_a_pod_that_matches_its_own_affinity_fits_if_no_other_pod_matches() -> None:
+    """It may run on any node with the topology key, until another pod matches."""
     first = pod(spec=near(term()), labels={"app": "db"})
     assert place(first, NODES).fitting == ("a", "b", "c")
     assert place(first, NODES, [there("r", "c")]).fitting == ("c",)
 
 
-def test_the_first_of_its_kind_has_to_meet_all_terms() -> None:
-    """One of two is not enough."""
+def test_the_first_pod_must_match_all_its_own_affinity_terms() -> None:
+    """A match of one of two terms is not sufficient."""
     assert place(pod(spec=near(term(), term(app="cache")), labels={"app": "db"}), NODES).fitting == ()
 
 
-def test_one_companion_has_to_meet_all_terms() -> None:
-    """As in Kubernetes, where two pods that meet one each are not company enough."""
+def test_one_existing_pod_must_match_all_affinity_terms() -> None:
+    """Two pods that match one term each are not sufficient, as in Kubernetes."""
     terms = (term(), term(labelSelector={"matchLabels": {"tier": "1"}}))
     parts = [there("r", "a"), pod("s", on="a", labels={"tier": "1"})]
     assert place(pod(spec=near(*terms)), NODES, parts).fitting == ()
@@ -65,26 +65,26 @@ def test_one_companion_has_to_meet_all_terms() -> None:
     assert place(pod(spec=near(*terms)), NODES, whole).fitting == ("a", "b")
 
 
-def test_terms_of_different_domains() -> None:
-    """Each has to hold for the node."""
+def test_affinity_terms_with_different_topology_keys_must_all_hold() -> None:
+    """The node has to satisfy both the zone term and the host term."""
     assert place(pod(spec=near(term(), term(HOST))), NODES, [there("r", "a")]).fitting == ("a",)
 
 
-def test_apart_means_in_another_domain() -> None:
-    """Nodes that are in none are apart from all."""
+def test_anti_affinity_needs_a_node_in_another_domain() -> None:
+    """Nodes without the topology key fit too."""
     found = place(pod(spec=apart(term())), NODES, [there("r", "a")])
     assert found.fitting == ("c", "d")
     assert reasons(found) == {"a": (NOT_APART,), "b": (NOT_APART,)}
 
 
-def test_any_term_keeps_away() -> None:
-    """Of anti-affinity each holds for itself."""
+def test_each_anti_affinity_term_excludes_nodes_by_itself() -> None:
+    """A match of one term is sufficient to exclude a node."""
     found = place(pod(spec=apart(term(HOST), term(app="cache"))), NODES, [there("r", "d"), there("s", "c", "cache")])
     assert found.fitting == ("a", "b")
 
 
-def test_who_is_there_keeps_others_away() -> None:
-    """The rule of a pod that runs holds for those that come."""
+def test_anti_affinity_of_an_existing_pod_excludes_new_pods() -> None:
+    """The term of a running pod applies to all nodes of its domain."""
     guard = there("r", "a", "other", apart(term(app="web")))
     found = place(pod(labels={"app": "web"}), NODES, [guard])
     assert found.fitting == ("c", "d")
@@ -92,14 +92,14 @@ def test_who_is_there_keeps_others_away() -> None:
     assert place(pod(labels={"app": "db"}), NODES, [guard]).fitting == ("a", "b", "c", "d")
 
 
-def test_a_guard_on_a_node_without_the_label_keeps_nobody_away() -> None:
-    """It is in no domain."""
+def test_anti_affinity_of_a_pod_on_a_node_without_the_key_excludes_no_pod() -> None:
+    """Such a node is in no topology domain."""
     guard = there("r", "d", "other", apart(term(app="web")))
     assert place(pod(labels={"app": "web"}), NODES, [guard]).fitting == ("a", "b", "c", "d")
 
 
-def test_replicas_that_keep_apart_from_each_other() -> None:
-    """One to a host."""
+def test_replicas_with_anti_affinity_to_each_other_use_different_hosts() -> None:
+    """Each host has at most one of them."""
     own = apart(term(HOST, app="web"))
     found = place(pod("w2", own, labels={"app": "web"}), NODES, [there("w1", "b", "web", own)])
     assert found.fitting == ("a", "c", "d")
@@ -118,8 +118,10 @@ def test_replicas_that_keep_apart_from_each_other() -> None:
         ({"namespaceSelector": {"matchLabels": {"kind": "side"}}, "namespaces": ["default"]}, "default", True),
     ],
 )
-def test_whose_pods_count(fields: dict[str, Any], namespace: str, *, counts: bool) -> None:
-    """Those of the pod's own namespace, unless the rule names or selects others; it holds both ways."""
+def test_affinity_terms_count_pods_of_the_right_namespaces(
+    fields: dict[str, Any], namespace: str, *, counts: bool
+) -> None:
+    """The pod's own namespace counts, unless the term names or selects others; that holds for existing pods too."""
     spaces = [space("default"), space("side", kind="side")]
     other = there("r", "a", namespace=namespace)
     comes = place(pod(spec=apart(term(HOST, **fields))), [node("a")], [other], spaces)
@@ -129,15 +131,15 @@ def test_whose_pods_count(fields: dict[str, Any], namespace: str, *, counts: boo
     assert kept.fits != counts
 
 
-def test_a_namespace_that_is_not_known_is_selected_by_none() -> None:
-    """But by an empty selector, which selects all."""
+def test_an_unknown_namespace_matches_no_namespace_selector_with_expressions() -> None:
+    """The labels of such a namespace are unknown, so even DoesNotExist does not match."""
     other = there("r", "a", namespace="new")
     chosen = {"namespaceSelector": {"matchExpressions": [{"key": "kind", "operator": "DoesNotExist"}]}}
     assert place(pod(spec=apart(term(HOST, **chosen))), [node("a")], [other]).fits
 
 
-def test_keys_of_the_pod_itself() -> None:
-    """With matchLabelKeys only pods of its own version count, with mismatchLabelKeys only the others."""
+def test_match_label_keys_and_mismatch_label_keys_use_the_pods_own_labels() -> None:
+    """With matchLabelKeys only pods of the same version count, with mismatchLabelKeys only the others."""
     other = pod("r", on="a", labels={"app": "db", "version": "1"})
     same = apart(term(HOST, matchLabelKeys=["version"]))
     unlike = apart(term(HOST, mismatchLabelKeys=["version"]))
@@ -147,13 +149,13 @@ def test_keys_of_the_pod_itself() -> None:
     assert not place(pod(spec=unlike, labels={"version": "2"}), [node("a")], [other]).fits
 
 
-def test_near_is_judged_before_apart() -> None:
-    """In the scheduler's order."""
+def test_affinity_is_checked_before_anti_affinity() -> None:
+    """That is the scheduler's order."""
     spec = {"affinity": near(term(app="cache"))["affinity"] | apart(term())["affinity"]}
     assert reasons(place(pod(spec=spec), [NODES[0]], [there("r", "a")])) == {"a": (NOT_NEAR,)}
 
 
-def test_a_preference_keeps_nobody_away() -> None:
-    """It is for scores."""
+def test_preferred_anti_affinity_excludes_no_node() -> None:
+    """It only affects scores."""
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term()}]}
     assert place(pod(spec={"affinity": {"podAntiAffinity": preferred}}), [NODES[0]], [there("r", "a")]).fits

@@ -1,4 +1,4 @@
-"""What a node is: cordoned, tainted, selected or not."""
+"""Tests of the checks of a node itself: cordon, taints, node selector and node affinity."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ CORDON = "node.kubernetes.io/unschedulable"
 
 
 def tainted(*taints: dict[str, str]) -> dict[str, Any]:
-    """Make a node's spec."""
+    """Return a node's spec with taints."""
     return {"taints": list(taints)}
 
 
 RED = {"key": "team", "value": "red", "effect": "NoSchedule"}
 
 
-def test_a_cordoned_node_does_not_do() -> None:
-    """The others do."""
+def test_a_cordoned_node_does_not_fit() -> None:
+    """Other nodes fit."""
     found = place(pod(), [node("a", spec={"unschedulable": True}), node("b")])
     assert found.fitting == ("b",)
     assert reasons(found) == {"a": (UNSCHEDULABLE,)}
@@ -36,8 +36,8 @@ def test_a_cordoned_node_does_not_do() -> None:
         ({"key": "team", "operator": "Exists"}, False),
     ],
 )
-def test_who_tolerates_a_cordon(toleration: dict[str, str], *, fits: bool) -> None:
-    """Pods of a DaemonSet do, for one."""
+def test_a_cordon_can_be_tolerated(toleration: dict[str, str], *, fits: bool) -> None:
+    """Pods of a DaemonSet tolerate it, for example."""
     assert place(pod(spec={"tolerations": [toleration]}), [node("a", spec={"unschedulable": True})]).fits == fits
 
 
@@ -54,16 +54,16 @@ def test_who_tolerates_a_cordon(toleration: dict[str, str], *, fits: bool) -> No
         ({"key": "team", "operator": "Gt", "value": "1"}, False),
     ],
 )
-def test_a_taint_has_to_be_tolerated(toleration: dict[str, str] | None, *, fits: bool) -> None:
-    """By key, value and effect, as far as the toleration gives them."""
+def test_a_taint_must_be_tolerated(toleration: dict[str, str] | None, *, fits: bool) -> None:
+    """A toleration matches by key, value and effect, as far as it has them."""
     spec = {"tolerations": [toleration]} if toleration else {}
     found = place(pod(spec=spec), [node("a", spec=tainted(RED))])
     assert found.fits == fits
     assert reasons(found) == ({} if fits else {"a": (UNTOLERATED,)})
 
 
-def test_every_taint_has_to_be_tolerated() -> None:
-    """The first that is not is named, for whoever asks."""
+def test_every_taint_must_be_tolerated() -> None:
+    """The refusal names the first taint that is not tolerated."""
     gpu = {"key": "gpu", "effect": "NoExecute"}
     found = place(
         pod(spec={"tolerations": [{"key": "team", "operator": "Exists"}]}), [node("a", spec=tainted(RED, gpu))]
@@ -72,15 +72,15 @@ def test_every_taint_has_to_be_tolerated() -> None:
     assert place(pod(), [node("a", spec=tainted(RED, gpu))]).refused["a"].detail == "taint team=red:NoSchedule"
 
 
-def test_nodes_with_other_taints_are_told_apart() -> None:
-    """One toleration does for one of them only."""
+def test_a_toleration_with_a_value_matches_only_that_taint() -> None:
+    """The node with another value of the taint does not fit."""
     nodes = [node("a", spec=tainted(RED)), node("b", spec=tainted(RED | {"value": "blue"})), node("c")]
     found = place(pod(spec={"tolerations": [{"key": "team", "value": "red"}]}), nodes)
     assert found.fitting == ("a", "c")
 
 
-def test_a_node_selector() -> None:
-    """What a node lacks is named."""
+def test_a_node_selector_needs_matching_labels() -> None:
+    """The refusal names the missing label."""
     found = place(pod(spec={"nodeSelector": {"disk": "ssd"}}), [node("a", labels={"disk": "ssd"}), node("b")])
     assert found.fitting == ("a",)
     assert found.refused["b"].reasons == (UNSELECTED,)
@@ -89,28 +89,28 @@ def test_a_node_selector() -> None:
 
 
 def affine(*terms: dict[str, Any]) -> dict[str, Any]:
-    """Make the spec of a pod with a required node affinity."""
+    """Return the spec of a pod with a required node affinity."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
     return {"affinity": {"nodeAffinity": required}}
 
 
-def test_node_affinity() -> None:
-    """Expressions on labels."""
+def test_node_affinity_needs_matching_labels() -> None:
+    """A node fits if an expression on its labels holds."""
     term = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]}]}
     found = place(pod(spec=affine(term)), [node("a", labels={"disk": "nvme"}), node("b", labels={"disk": "hdd"})])
     assert found.fitting == ("a",)
     assert reasons(found) == {"b": (UNSELECTED,)}
 
 
-def test_preferences_keep_nobody_away() -> None:
-    """A preferred affinity, and a taint PreferNoSchedule, are for scores."""
+def test_preferences_exclude_no_node() -> None:
+    """A preferred affinity and a PreferNoSchedule taint only affect scores."""
     preferred = [{"weight": 1, "preference": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}]
     spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
     assert place(pod(spec=spec), [node("a", spec=tainted(RED | {"effect": "PreferNoSchedule"}))]).fits
 
 
-def test_a_pod_that_names_its_node() -> None:
-    """The scheduler looks at no other, and says so before anything else that is wrong with them."""
+def test_a_pod_whose_affinity_names_its_node_fits_only_there() -> None:
+    """The scheduler examines no other node, so this reason comes before all others."""
     named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
     found = place(pod(spec=affine(named)), [node("a"), node("b", spec={"unschedulable": True})])
     assert found.fitting == ("a",)
@@ -118,8 +118,8 @@ def test_a_pod_that_names_its_node() -> None:
     assert checks(found) == {"b": "affinity"}
 
 
-def test_names_in_one_of_two_terms() -> None:
-    """The other term lets further nodes in."""
+def test_a_second_term_without_a_node_name_allows_other_nodes() -> None:
+    """Node selector terms are alternatives."""
     named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
     labelled = {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}
     found = place(pod(spec=affine(named, labelled)), [node("a"), node("b", labels={"disk": ""}), node("c")])
@@ -127,8 +127,8 @@ def test_names_in_one_of_two_terms() -> None:
     assert reasons(found) == {"c": (UNSELECTED,)}
 
 
-def test_the_first_check_that_fails_is_told() -> None:
-    """In the scheduler's order, so that its counts come out the same."""
+def test_the_first_failed_check_is_reported() -> None:
+    """The checks have the scheduler's order, so that the counts in messages are equal."""
     wrong = node("a", spec={"unschedulable": True, **tainted(RED)}, cpu="0")
     found = place(
         pod(spec={"nodeSelector": {"x": "y"}, "containers": [{"name": "m", "resources": {"requests": ROOM}}]}), [wrong]

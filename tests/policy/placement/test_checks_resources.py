@@ -1,4 +1,4 @@
-"""What a node has left: resources as the scheduler counts them, places for pods, and its own ports."""
+"""Tests of the checks of a node's capacity: resources as the scheduler counts them, pod slots and host ports."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from tensile.policy.placement.checks import PORTS_TAKEN, TOO_MANY
 GPU = "example.com/gpu"
 
 
-def test_a_pod_fits_to_the_last_thousandth() -> None:
-    """What is asked may be all that is left, and no more."""
+def test_a_pod_may_request_exactly_the_free_resources() -> None:
+    """One thousandth of a cpu or one KiB more does not fit."""
     there = [pod("r", asking(cpu="1500m", memory="1Gi"), on="a")]
     assert place(pod(spec=asking(cpu="2500m", memory="7Gi")), [node("a")], there).fits
     assert reasons(place(pod(spec=asking(cpu="2501m")), [node("a")], there)) == {"a": ("Insufficient cpu",)}
     assert reasons(place(pod(spec=asking(memory="7340033Ki")), [node("a")], there)) == {"a": ("Insufficient memory",)}
 
 
-def test_everything_that_is_short_is_said() -> None:
-    """Not only the first of it, as in the scheduler's message."""
+def test_every_insufficient_resource_is_reported() -> None:
+    """The scheduler's message lists all of them too."""
     found = place(pod(spec=asking(cpu="5", memory="9Gi", **{GPU: "1"})), [node("a")])
     assert reasons(found) == {"a": ("Insufficient cpu", "Insufficient memory", f"Insufficient {GPU}")}
     assert checks(found) == {"a": "resources"}
@@ -35,22 +35,24 @@ def test_everything_that_is_short_is_said() -> None:
         ),
         ({"cpu": "8"}, {"cpu": "1"}, "cpu: requested 1, free 0 of 4"),
     ],
-    ids=["some is left", "the node shrank under its pods"],
+    ids=["some is free", "more is used than allocatable"],
 )
-def test_how_much_is_left_is_told(used: dict[str, str], wanted: dict[str, str], detail: str) -> None:
-    """In the units of the resource; more used than offered is nothing left."""
+def test_the_refusal_has_the_requested_and_free_amounts(
+    used: dict[str, str], wanted: dict[str, str], detail: str
+) -> None:
+    """They are in the unit of the resource; if more is used than allocatable, nothing is free."""
     found = place(pod(spec=asking(**wanted)), [node("a")], [pod("r", asking(**used), on="a")])
     assert found.refused["a"].detail == detail
 
 
-def test_a_full_node_takes_a_pod_that_asks_for_nothing_more() -> None:
-    """What it does not ask for does not matter."""
+def test_an_overused_resource_does_not_matter_if_it_is_not_requested() -> None:
+    """The pod requests only memory, and the node has too little cpu."""
     there = [pod("r", asking(cpu="8"), on="a")]
     assert place(pod(spec=asking(memory="1Gi")), [node("a")], there).fits
 
 
-def test_places_for_pods() -> None:
-    """Their number is limited too, whatever they ask for."""
+def test_the_number_of_pods_is_limited() -> None:
+    """The limit applies regardless of their requests, and is reported next to insufficient resources."""
     there = [pod(f"r{number}", on="a") for number in range(2)]
     found = place(pod(), [node("a", pods="2")], there)
     assert reasons(found) == {"a": (TOO_MANY,)}
@@ -61,20 +63,20 @@ def test_places_for_pods() -> None:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_pods_that_ended_take_nothing(phase: str) -> None:
-    """Neither resources nor a place."""
+def test_terminated_pods_use_nothing(phase: str) -> None:
+    """They use neither resources nor a pod slot."""
     ended = pod("r", asking(cpu="4"), on="a") | {"status": {"phase": phase}}
     assert place(pod(spec=asking(cpu="4")), [node("a", pods="1")], [ended]).fits
 
 
-def test_pods_that_are_being_deleted_still_take_theirs() -> None:
-    """Until they are gone."""
+def test_terminating_pods_still_use_their_resources() -> None:
+    """They do so until they are removed."""
     ending = pod("r", asking(cpu="4"), on="a", deletionTimestamp="2026-01-01T00:00:00Z")
     assert not place(pod(spec=asking(cpu="1")), [node("a")], [ending]).fits
 
 
-def test_extended_resources() -> None:
-    """A node that does not know one has none of it; asking for nothing of it is no request."""
+def test_extended_resources_are_needed_only_if_requested() -> None:
+    """A node without the resource has none of it; a request of zero is no request."""
     nodes = [node("a", **{GPU: "2"}), node("b")]
     there = [pod("r", asking(**{GPU: "1"}), on="a")]
     assert place(pod(spec=asking(**{GPU: "1"})), nodes, there).fitting == ("a",)
@@ -82,8 +84,8 @@ def test_extended_resources() -> None:
     assert place(pod(spec=asking(**{GPU: "0"})), nodes, there).fitting == ("a", "b")
 
 
-def test_sidecars_init_containers_overhead_and_pod_level() -> None:
-    """Counted at the worst moment, and pod level in place of the sum."""
+def test_requests_include_init_containers_sidecars_overhead_and_pod_level() -> None:
+    """The highest sum at any time counts, and pod-level requests replace the sum."""
     init = [{"name": "i", "resources": {"requests": {"cpu": "3"}}}]
     sidecar = [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}}]
     spec = asking(cpu="1")
@@ -94,15 +96,15 @@ def test_sidecars_init_containers_overhead_and_pod_level() -> None:
     assert not place(pod(spec=spec | {"resources": {"requests": {"cpu": "3"}}}), [node("a", cpu="2")]).fits
 
 
-def test_parts_of_a_byte_are_whole_ones() -> None:
-    """The scheduler rounds each pod up."""
+def test_fractions_of_a_byte_are_rounded_up() -> None:
+    """The scheduler rounds up for each pod."""
     there = [pod("r", asking(memory="500m"), on="a")]
     assert place(pod(spec=asking(memory="1")), [node("a", memory="2")], there).fits
     assert not place(pod(spec=asking(memory="1500m")), [node("a", memory="2")], there).fits
 
 
 def taking(port: int, address: str = "", protocol: str = "TCP") -> dict[str, Any]:
-    """Make the spec of a pod that takes a port of its node."""
+    """Return the spec of a pod that uses a host port."""
     entry = {"containerPort": 80, "hostPort": port, "protocol": protocol} | ({"hostIP": address} if address else {})
     return {"containers": [{"name": "main", "ports": [entry]}]}
 
@@ -121,29 +123,29 @@ def taking(port: int, address: str = "", protocol: str = "TCP") -> dict[str, Any
         (taking(80), {}, True),
     ],
 )
-def test_a_port_of_the_node_is_for_one(there: dict[str, Any], wanted: dict[str, Any], *, fits: bool) -> None:
-    """On one address or on all, for each protocol."""
+def test_a_host_port_is_available_to_one_pod(there: dict[str, Any], wanted: dict[str, Any], *, fits: bool) -> None:
+    """A conflict needs the same protocol and the same address, or all addresses."""
     found = place(pod(spec=wanted), [node("a")], [pod("r", there, on="a")])
     assert found.fits == fits
     assert reasons(found) == ({} if fits else {"a": (PORTS_TAKEN,)})
 
 
-def test_who_has_the_port_is_told() -> None:
-    """By namespace and name."""
+def test_the_refusal_names_the_pod_that_uses_the_port() -> None:
+    """The detail has its namespace and name."""
     found = place(pod(spec=taking(80)), [node("a")], [pod("other", on="a"), pod("r", taking(80), on="a")])
     assert found.refused["a"].detail == "used by default/r"
     assert checks(found) == {"a": "ports"}
 
 
-def test_ports_of_sidecars_count_and_those_of_init_containers_do_not() -> None:
-    """Those are gone when the others run."""
+def test_host_ports_of_sidecars_count_and_those_of_init_containers_do_not() -> None:
+    """Init containers have ended when the other containers run."""
     sidecar = {"initContainers": [taking(80)["containers"][0] | {"name": "s", "restartPolicy": "Always"}]}
     init = {"initContainers": [taking(80)["containers"][0] | {"name": "i"}]}
     assert not place(pod(spec=taking(80)), [node("a")], [pod("r", sidecar, on="a")]).fits
     assert place(pod(spec=taking(80)), [node("a")], [pod("r", init, on="a")]).fits
 
 
-def test_pods_elsewhere_take_nothing_here() -> None:
-    """Of a node that is not known, of none, or of another."""
+def test_pods_on_other_nodes_use_nothing() -> None:
+    """They may be on an unknown node, on no node or on another node."""
     there = [pod("r", asking(cpu="4"), on="b"), pod("s", asking(cpu="4"), on="gone"), pod("t", asking(cpu="4"))]
     assert place(pod(spec=asking(cpu="4")), [node("a"), node("b")], there).fitting == ("a",)

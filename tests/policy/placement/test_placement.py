@@ -1,4 +1,4 @@
-"""The chain of checks: what it finds, how it says it, and that the quick way to a node finds the same."""
+"""Tests of the chain of placement checks: its result, its messages, and that the fast search finds the same nodes."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ from tensile.policy.placement.snapshot import Snapshot, pod_of, snapshot_of, sto
 
 
 def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:
-    """Make a random cluster as a snapshot, and pods that look for a node in it."""
+    """Return pods that need a node, and the snapshot of a random cluster."""
     chance = Random(seed)
     there = ground(chance, "w")
     shelf = there.shelf
@@ -36,8 +36,8 @@ def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:
 
 @examples(60)
 @given(st.integers(0, 2**32))
-def test_the_quick_way_finds_the_same(seed: int) -> None:
-    """Whoever needs the first node only gets the first of those that the whole judgement has."""
+def test_fitting_yields_the_same_nodes_as_examine(seed: int) -> None:
+    """A caller that needs one node uses the first of these; every other node has a refusal with reasons."""
     wanted, snapshot = drawn(seed)
     for one in wanted:
         found = examine(pod_of(one), snapshot)
@@ -49,8 +49,8 @@ def test_the_quick_way_finds_the_same(seed: int) -> None:
 
 @examples(60)
 @given(st.integers(0, 2**32))
-def test_a_snapshot_is_not_changed_by_looking(seed: int) -> None:
-    """Asked twice, it answers the same; and pods added to a copy are not in the other."""
+def test_examine_does_not_change_the_snapshot(seed: int) -> None:
+    """A second examination has the same result, and pods that are added to a copy are not in the original."""
     wanted, snapshot = drawn(seed)
     before = [examine(pod_of(one), snapshot) for one in wanted]
     copy = snapshot.copy()
@@ -62,8 +62,8 @@ def test_a_snapshot_is_not_changed_by_looking(seed: int) -> None:
 
 @examples(60)
 @given(st.integers(0, 2**32))
-def test_pods_added_are_pods_that_were_there(seed: int) -> None:
-    """Adding a pod says the same as reading a cluster that has it."""
+def test_adding_pods_equals_a_snapshot_that_has_them(seed: int) -> None:
+    """The result of an examination is the same in both cases."""
     chance = Random(seed)
     there = ground(chance, "w")
     whole = snapshot_of(there.nodes, there.pods)
@@ -77,8 +77,8 @@ def test_pods_added_are_pods_that_were_there(seed: int) -> None:
         assert examine(wanted, grown) == examine(wanted, whole)
 
 
-def test_a_pod_takes_room_where_it_is_put() -> None:
-    """The next one finds less."""
+def test_an_added_pod_uses_room_on_its_node() -> None:
+    """The next pod of that size does not fit."""
     snapshot = seen([node("a", cpu="3")])
     wanted = pod_of(pod(spec=asking(cpu="2")))
     assert examine(wanted, snapshot).fits
@@ -86,15 +86,15 @@ def test_a_pod_takes_room_where_it_is_put() -> None:
     assert not examine(pod_of(pod("other", spec=asking(cpu="2"))), snapshot).fits
 
 
-def test_a_pod_on_a_node_that_is_not_known() -> None:
-    """It takes nothing anywhere."""
+def test_a_pod_added_to_an_unknown_node_uses_no_room() -> None:
+    """Other pods fit as before."""
     snapshot = seen([node("a")])
     snapshot.add(pod_of(pod(spec=asking(cpu="4"))), "b")
     assert examine(pod_of(pod("other", spec=asking(cpu="4"))), snapshot).fits
 
 
 def test_the_message_counts_reasons_as_the_scheduler_does() -> None:
-    """Sorted as text, a node with two reasons in both."""
+    """The reasons are sorted as text, and a node with two reasons counts for both."""
     nodes = [
         node("a", cpu="1", memory="1Gi"),
         node("b", cpu="1"),
@@ -108,22 +108,22 @@ def test_the_message_counts_reasons_as_the_scheduler_does() -> None:
     )
 
 
-def test_the_message_where_some_do() -> None:
-    """It says how many."""
+def test_the_message_has_the_number_of_fitting_nodes() -> None:
+    """The other nodes are counted by their reasons."""
     found = place(pod(spec=asking(cpu="2")), [node("a"), node("b", cpu="1")])
     assert found.message == "1/2 nodes are available: 1 Insufficient cpu."
     assert place(pod(), [node("a")]).message == "1/1 nodes are available."
 
 
-def test_a_cluster_without_nodes() -> None:
-    """Nothing fits in nothing."""
+def test_a_cluster_without_nodes_fits_no_pod() -> None:
+    """The message has zero of zero nodes."""
     found = place(pod(), [])
     assert not found.fits
     assert found.message == "0/0 nodes are available."
 
 
-def test_a_reason_that_is_no_nodes() -> None:
-    """It is told for every node, and once in the message."""
+def test_a_reason_of_no_single_node_applies_to_every_node() -> None:
+    """The message has it once; a missing claim is such a reason."""
     found = place(pod(spec=using("gone")), [node("a"), node("b")])
     assert found.nowhere == NodeRefusal("volumes", ('persistentvolumeclaim "gone" not found',))
     assert found.refused == {"a": found.nowhere, "b": found.nowhere}
@@ -131,16 +131,16 @@ def test_a_reason_that_is_no_nodes() -> None:
     assert list(fitting(pod_of(pod(spec=using("gone"))), seen([node("a")]))) == []
 
 
-def test_a_pod_that_asks_for_nothing_is_judged_by_few() -> None:
-    """Thousands of nodes cost only what the pod constrains."""
+def test_a_pod_without_constraints_needs_only_the_resource_check() -> None:
+    """With thousands of nodes, only checks that the pod needs are run."""
     snapshot = seen([node("a")])
     prepared = [check.name for check in CHECKS if check.prepare(pod_of(pod()), snapshot)]
     assert prepared == ["resources"]
 
 
 @pytest.mark.parametrize("name", sorted({check.name for check in CHECKS}))
-def test_each_check_can_fail(name: str) -> None:
-    """There is no check that random pods never meet."""
+def test_each_check_fails_for_some_random_pod(name: str) -> None:
+    """Otherwise the random tests would not cover it."""
     for seed in range(400):
         wanted, snapshot = drawn(seed)
         found = [examine(pod_of(one), snapshot) for one in wanted]
@@ -149,19 +149,19 @@ def test_each_check_can_fail(name: str) -> None:
     raise AssertionError(name)
 
 
-def test_the_words_of_a_refusal() -> None:
-    """Reasons, and in brackets what a person would ask next."""
+def test_a_refusal_as_text_has_its_reasons_and_its_detail() -> None:
+    """The detail is in parentheses."""
     assert str(NodeRefusal("resources", ("Insufficient cpu",), "cpu: 2 asked")) == "Insufficient cpu (cpu: 2 asked)"
     assert str(NodeRefusal("ports", ("one", "two"))) == "one, two"
 
 
-def test_nothing_fits_nowhere() -> None:
-    """The value of it."""
+def test_a_placement_without_nodes_does_not_fit() -> None:
+    """That holds for the empty value."""
     assert not Placement((), {}).fits
 
 
-def test_claims_and_nodes_are_judged_together() -> None:
-    """The node with room is not the one with the volume."""
+def test_claims_and_resources_are_checked_together() -> None:
+    """The volume could be created for both nodes, but only one has room."""
     storage = stock(claims=[claim(storageClassName="later")], classes=[kind()])
     found = place(pod(spec=using("data") | asking(cpu="2")), [node("a", cpu="1"), node("b")], storage=storage)
     assert found.fitting == ("b",)

@@ -1,4 +1,4 @@
-"""How many pods of a kind a cluster takes: worked out at once, or found pod by pod, it is the same."""
+"""Tests of the number of equal pods that fit in a cluster: computed at once, it equals a placement one by one."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ HOST = "kubernetes.io/hostname"
 
 
 def by_hand(wanted: dict, snapshot: Snapshot, limit: int) -> int:
-    """Place pods one after another, each on the first node that does."""
+    """Place pods one after another, each on the first node that fits, and return their number."""
     for number in range(limit):
         one = replica(pod_of(wanted), number)
         found = examine(one, snapshot)
@@ -26,7 +26,7 @@ def by_hand(wanted: dict, snapshot: Snapshot, limit: int) -> int:
 
 
 def drawn(chance: Random) -> tuple[dict, Snapshot]:
-    """Make a pod that asks for something, and nodes with pods on them."""
+    """Return a random pod, and the snapshot of nodes with pods."""
     asked = {"cpu": chance.choice(("100m", "1", "1500m")), "memory": chance.choice(("64Mi", "1Gi"))}
     nodes = [
         node(
@@ -47,8 +47,8 @@ def drawn(chance: Random) -> tuple[dict, Snapshot]:
 
 @examples(200)
 @given(st.integers(0, 2**32))
-def test_at_once_is_as_many_as_one_by_one(seed: int) -> None:
-    """Nodes that do not depend on each other are filled to the last pod."""
+def test_fill_equals_a_placement_one_by_one(seed: int) -> None:
+    """Nodes that do not depend on each other are filled until no further pod fits."""
     wanted, snapshot = drawn(Random(seed))
     expected = by_hand(wanted, snapshot.copy(), 200)
     filled = snapshot.copy()
@@ -60,41 +60,41 @@ def test_at_once_is_as_many_as_one_by_one(seed: int) -> None:
         assert len(filled.nodes[name].pods) == len(snapshot.nodes[name].pods) + count
 
 
-def test_a_number_that_is_not_exceeded() -> None:
-    """There may be room for more then."""
+def test_fill_stops_at_the_given_limit() -> None:
+    """The result reports that more may fit."""
     found = fill(pod_of(pod(spec=asking(cpu="1"))), seen([node("a"), node("b")]), 5)
     assert (found.total, found.more) == (5, True)
 
 
-def test_pods_that_ask_for_nothing_take_places() -> None:
-    """As many as the nodes have."""
+def test_pods_without_requests_use_pod_slots() -> None:
+    """As many fit as the nodes have slots."""
     found = fill(pod_of(pod()), seen([node("a", pods="3"), node("b", pods="2")]))
     assert found.counts == {"a": 3, "b": 2}
     assert found.rest.message == "0/2 nodes are available: 2 Too many pods."
 
 
-def test_a_port_of_the_node_is_for_one() -> None:
-    """Each node takes one."""
+def test_one_pod_with_a_host_port_fits_on_each_node() -> None:
+    """A second one would have a port conflict."""
     spec = {"containers": [{"name": "m", "ports": [{"hostPort": 80}]}]}
     assert fill(pod_of(pod(spec=spec)), seen([node("a"), node("b")])).counts == {"a": 1, "b": 1}
 
 
 def apart(app: str) -> dict:
-    """Make the spec of a pod that shares no host with its own kind."""
+    """Return the spec of a pod that shares no host with its own kind."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": app}}}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-def test_replicas_that_keep_apart() -> None:
-    """One to a host."""
+def test_one_replica_with_anti_affinity_fits_on_each_host() -> None:
+    """There are no more than that."""
     wanted = pod_of(pod(spec=apart("web"), labels={"app": "web"}))
     found = fill(wanted, seen([node("a"), node("b"), node("c")]))
     assert found.counts == {"a": 1, "b": 1, "c": 1}
     assert not found.more
 
 
-def test_replicas_that_spread() -> None:
-    """The zone with less room holds the other one back."""
+def test_spread_replicas_are_limited_by_the_smaller_zone() -> None:
+    """The larger zone has at most one more pod."""
     constraint = {
         "topologyKey": ZONE,
         "maxSkew": 1,
@@ -106,23 +106,23 @@ def test_replicas_that_spread() -> None:
     assert found.counts == {"a": 3, "b": 2}
 
 
-def test_a_claim_for_one_pod() -> None:
-    """There is no second one."""
+def test_one_pod_fits_with_a_read_write_once_pod_claim() -> None:
+    """A second pod cannot use the claim."""
     alone = claim(storageClassName="later", accessModes=["ReadWriteOncePod"])
     storage = stock(claims=[alone], classes=[kind()])
     assert fill(pod_of(pod(spec=using("data"))), seen([node("a")], storage=storage)).total == 1
 
 
-def test_one_by_one_stops_somewhere() -> None:
-    """And says that there may be more."""
+def test_a_placement_one_by_one_stops_at_the_step_limit() -> None:
+    """The result reports that more may fit."""
     wanted = pod_of(pod(spec=apart("other"), labels={"app": "web"}))
     found = fill(wanted, seen([node("a", pods="5000")]), steps=20)
     assert (found.total, found.more) == (20, True)
     assert MOST == 1000
 
 
-def test_a_pod_goes_where_most_is_left() -> None:
-    """Of what is scarcest, and where that is equal, to fewer pods."""
+def test_put_chooses_the_node_with_most_room() -> None:
+    """The scarcest resource counts, and then the number of pods."""
     snapshot = seen([node("a"), node("b")], [pod("r", asking(cpu="1"), on="a")])
     assert put(pod_of(pod(spec=asking(cpu="1"))), snapshot) == "b"
     empty = seen([node("a"), node("b")], [pod("r", on="a")])
@@ -130,16 +130,16 @@ def test_a_pod_goes_where_most_is_left() -> None:
 
 
 @pytest.mark.parametrize("cpu", ["5", "100"])
-def test_a_pod_that_fits_nowhere(cpu: str) -> None:
-    """It is put nowhere, and nothing changes."""
+def test_a_pod_that_fits_on_no_node_changes_nothing(cpu: str) -> None:
+    """Neither put nor fill adds a pod."""
     snapshot = seen([node("a")])
     assert put(pod_of(pod(spec=asking(cpu=cpu))), snapshot) == ""
     assert fill(pod_of(pod(spec=asking(cpu=cpu))), snapshot).total == 0
     assert snapshot.nodes["a"].pods == {}
 
 
-def test_the_room_of_a_node() -> None:
-    """By resources and by places, whichever is less."""
+def test_room_is_the_smaller_of_resources_and_pod_slots() -> None:
+    """A pod without requests is limited by the slots alone."""
     (one,) = seen([node("a", pods="3")]).nodes.values()
     assert room(one, pod_of(pod(spec=asking(cpu="1")))) == 3
     assert room(one, pod_of(pod(spec=asking(cpu="3")))) == 1

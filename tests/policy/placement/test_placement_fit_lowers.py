@@ -1,4 +1,4 @@
-"""How many pods several lowers take together: a pod has to fit above and below, and company counts on both sides."""
+"""Tests of the number of pods that fit in several lowers: each pod has to satisfy all constraints in both clusters."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ STEPS = 100
 
 
 def lower(name: str, *cpu: str) -> tuple[str, Snapshot]:
-    """Make a lower whose nodes have so much."""
+    """Return a lower whose nodes have these amounts of cpu."""
     return name, seen([node(f"{name}-{number}", cpu=each) for number, each in enumerate(cpu)])
 
 
 def shared(
     spec: dict[str, Any], upper: Snapshot, *lowers: tuple[str, Snapshot], steps: int = STEPS
 ) -> dict[str, ClusterShare]:
-    """Share pods out among lowers whose virtual nodes are called v-NAME."""
+    """Distribute pods over lowers whose virtual nodes are named v-NAME."""
     wanted = pod_of(pod(spec=spec, labels=OWN))
     return spread_out(
         wanted, upper, {name: ClusterSpace(f"v-{name}", wanted, ground) for name, ground in lowers}, steps
@@ -28,43 +28,43 @@ def shared(
 
 
 def totals(found: dict[str, ClusterShare]) -> dict[str, int]:
-    """Return how many each lower takes."""
+    """Return the number of pods of each lower."""
     return {name: sum(share.counts.values()) for name, share in found.items()}
 
 
 def above(*names: str, cpu: str = "100") -> Snapshot:
-    """Make an upper cluster of virtual nodes."""
+    """Return an upper cluster with virtual nodes."""
     return seen([node(f"v-{name}", cpu=cpu, pods="500", memory="999Gi") for name in names])
 
 
 def apart() -> dict[str, Any]:
-    """Make the spec of a pod that shares no host with its own kind."""
+    """Return the spec of a pod that shares no host with its own kind."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": OWN}}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
 def even(skew: int = 1) -> dict[str, Any]:
-    """Make the spec of a pod that is spread over hosts."""
+    """Return the spec of a pod that is spread over hosts."""
     selector = {"matchLabels": OWN}
     constraint = {"topologyKey": HOST, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
     return {"topologySpreadConstraints": [constraint]}
 
 
-def test_lowers_that_do_not_depend_on_each_other() -> None:
-    """Each is filled."""
+def test_independent_lowers_are_filled_completely() -> None:
+    """The share of a full lower cluster has the reason of the next refusal."""
     found = shared(asking(cpu="2"), above("a", "b"), lower("a", "4", "3"), lower("b", "2"))
     assert found["a"].counts == {"a-0": 2, "a-1": 1}
     assert found["b"] == ClusterShare({"b-0": 1}, more=False, why="0/1 nodes are available: 1 Insufficient cpu.")
 
 
-def test_what_is_offered_above_is_a_bound() -> None:
-    """Also where there is more below."""
+def test_the_capacity_of_the_virtual_node_limits_the_pods() -> None:
+    """The lower cluster has room for more."""
     found = shared(asking(cpu="2"), above("a", cpu="5"), lower("a", "8"))
     assert found["a"] == ClusterShare({"a-0": 2}, more=False, why="its virtual node has no free capacity")
 
 
-def test_pods_that_share_no_host() -> None:
-    """A virtual node is a host above: there is one to each, whatever is behind it."""
+def test_pods_with_host_anti_affinity_have_one_per_virtual_node() -> None:
+    """A virtual node is one host for the upper scheduler, regardless of its lower nodes."""
     found = shared(apart(), above("a", "b"), lower("a", "4", "4", "4"), lower("b", "4"))
     assert totals(found) == {"a": 1, "b": 1}
     assert found["a"].why.startswith(
@@ -73,8 +73,8 @@ def test_pods_that_share_no_host() -> None:
     assert found["b"].why == "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
 
 
-def test_pods_spread_over_hosts() -> None:
-    """The lower that is full holds the other back, above."""
+def test_pods_spread_over_hosts_are_limited_by_the_full_lower() -> None:
+    """The upper scheduler would exceed the skew with another pod."""
     found = shared(even() | asking(cpu="2"), above("a", "b"), lower("a", "8", "8"), lower("b", "2"))
     assert totals(found) == {"a": 2, "b": 1}
     assert found["a"].why.startswith(
@@ -82,23 +82,23 @@ def test_pods_spread_over_hosts() -> None:
     )
 
 
-def test_the_next_lower_is_tried_where_one_is_full_below() -> None:
-    """Though the upper cluster sees room in both."""
+def test_the_next_lower_is_used_if_no_lower_node_fits() -> None:
+    """The upper cluster has room on both virtual nodes."""
     found = shared(even(skew=9) | asking(cpu="3"), above("a", "b"), lower("a", "2", "2"), lower("b", "8", "8"))
     assert totals(found) == {"a": 0, "b": 4}
     assert found["a"].why == "0/2 nodes are available: 2 Insufficient cpu."
 
 
-def test_no_more_than_can_be_placed_one_by_one() -> None:
-    """There may be room for more, and no reason is given then."""
+def test_the_placement_stops_at_the_step_limit() -> None:
+    """More pods may fit, so no reason is given."""
     found = shared(even(skew=9), above("a", "b"), lower("a", "8"), lower("b", "8"), steps=4)
     assert sum(totals(found).values()) == 4
     assert {share.more for share in found.values()} == {True}
     assert {share.why for share in found.values()} == {""}
 
 
-def test_a_lower_whose_virtual_node_is_missing() -> None:
-    """Nothing is sent there, alone or together."""
+def test_a_lower_without_its_virtual_node_gets_no_pod() -> None:
+    """That holds for pods that are placed independently and one by one."""
     for spec in (asking(cpu="1"), even()):
         found = shared(spec, above("b"), lower("a", "8"), lower("b", "1"))
         assert totals(found)["a"] == 0
@@ -108,8 +108,8 @@ def test_a_lower_whose_virtual_node_is_missing() -> None:
         )
 
 
-def test_nodes_above_that_are_no_lower() -> None:
-    """What would run there is not counted."""
+def test_pods_on_upper_nodes_that_are_not_virtual_are_not_counted() -> None:
+    """Only the share of the lower cluster is counted."""
     found = shared(even(skew=50), above("a", "other"), lower("a", "8", "8"), steps=30)
     assert totals(found) == {"a": 20}
     assert not found["a"].more

@@ -1,4 +1,4 @@
-"""Placement against a real kube-scheduler, on random clusters; and that a difference, were there one, is told."""
+"""Tests of placement against a real kube-scheduler on random clusters, and of the report of differences."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ WORLDS, PODS = 4, 12
 
 
 @pytest.mark.real
-async def test_the_nodes_and_reasons_of_a_real_scheduler(tmp_path: Path) -> None:
-    """It finds the same nodes and the same reasons for the others: `python -m bench.conformance.placement` in short."""
+async def test_placement_equals_a_real_scheduler_in_nodes_and_reasons(tmp_path: Path) -> None:
+    """It is a short run of `python -m bench.conformance.placement`."""
     with Sandbox.start(tmp_path / "s", Options(nodes=1, lowers=0)) as sandbox:
         _, found = await outcomes(sandbox, range(101, 101 + WORLDS), PODS)
     told = result(found)
@@ -27,7 +27,7 @@ async def test_the_nodes_and_reasons_of_a_real_scheduler(tmp_path: Path) -> None
 
 
 def answered(found: set[str], message: str) -> dict:
-    """Hold an answer of the scheduler, about a pod that fits on "a" and not on "b", against ours."""
+    """Return the bench's result for a scheduler's answer about a pod that fits on "a" and not on "b"."""
     snapshot = seen([node("a"), node("b", cpu="1")])
     wanted = pod(spec=asking(cpu="2"), uid="u")
     return result([compared(7, [Answer(wanted, frozenset(found), message)], snapshot)])
@@ -36,24 +36,24 @@ def answered(found: set[str], message: str) -> dict:
 SAID = "0/2 nodes are available: 1 Insufficient cpu, 1 recorded. preemption: whatever follows"
 
 
-def test_the_same_answer_counts() -> None:
-    """Nodes and words; what the scheduler adds about preemption is its own."""
+def test_an_equal_answer_is_counted_as_the_same() -> None:
+    """Nodes and messages are equal; the scheduler's text about preemption is ignored."""
     told = answered({"a"}, SAID)
     assert (told["cases"], told["same"], told["placed"], told["same_words"]) == (1, 1, 1, 1)
     assert told["broken"] == told["differences"] == told["rewordings"] == []
 
 
 @pytest.mark.parametrize("found", [set(), {"b"}, {"a", "b"}])
-def test_other_nodes_are_told(found: set[str]) -> None:
-    """With the seed that makes the world again, and under the bar the bench fails."""
+def test_different_nodes_are_reported_as_a_difference(found: set[str]) -> None:
+    """The report has the seed that reproduces the cluster, and the bench fails."""
     told = answered(found, SAID)
     assert told["same"] == 0
     assert told["differences"][0].startswith("seed 7, pod web: scheduler only ")
     assert told["broken"] == told["differences"]
 
 
-def test_other_words_are_told() -> None:
-    """They do not make the answer another one."""
+def test_a_different_message_is_reported_as_a_rewording() -> None:
+    """The answer still counts as the same, because its nodes are equal."""
     told = answered({"a"}, "0/2 nodes are available: 1 Too many pods, 1 recorded.")
     assert told["same"] == 1
     assert told["same_words"] == 0

@@ -1,4 +1,4 @@
-"""Which refusals other pods are the reason for, as the kube-scheduler's plugins tell them from those that stay."""
+"""Tests of which refusals other pods cause, as the kube-scheduler's plugins distinguish them from permanent ones."""
 
 from typing import Any
 
@@ -21,17 +21,17 @@ BOUND = claimed("data", volumeName="pv")
 
 
 def company(kind: str) -> Manifest:
-    """Make the spec of a pod that has to be near others, or apart from them."""
+    """Return the spec of a pod with affinity or anti-affinity to other pods."""
     return {"affinity": {kind: {REQUIRED: [OTHERS]}}}
 
 
 def spread(key: str) -> Manifest:
-    """Make the spec of a pod that is spread over domains."""
+    """Return the spec of a pod that is spread over domains."""
     return {"topologySpreadConstraints": [{**SPREAD, "topologyKey": key}]}
 
 
 def is_cured(wanted: Manifest, place: Manifest, **storage: list[Manifest]) -> bool:
-    """Report whether it is other pods that keep one from a node, on which there is one, beside an empty node."""
+    """Report whether only other pods exclude a pod from a node that has one, beside an empty node."""
     there = pod("there", PORTS | {"containers": [PORTS["containers"][0] | asking(cpu="3")["containers"][0]]}, on="n")
     there["metadata"]["labels"] = {"app": "there"}
     nodes = [place, node("empty", labels={ZONE: "z"})]
@@ -55,13 +55,13 @@ def is_cured(wanted: Manifest, place: Manifest, **storage: list[Manifest]) -> bo
     ],
     ids=lambda one: str(one["metadata"]["name"]),
 )
-def test_what_other_pods_are_the_reason_for(wanted: Manifest) -> None:
-    """Room, host ports, those that are kept apart from, and those that are too many in a domain."""
+def test_refusals_because_of_other_pods_are_curable(wanted: Manifest) -> None:
+    """These are lack of room, used host ports, anti-affinity and too many pods in a domain."""
     assert is_cured(wanted, node("n"))
 
 
-def test_room_for_one_more_pod() -> None:
-    """A node that has as many as it may have takes another one once one has gone."""
+def test_a_full_number_of_pods_is_curable() -> None:
+    """The node accepts another pod once one is removed."""
     assert is_cured(pod("one"), node("n", pods="1"))
 
 
@@ -80,12 +80,12 @@ def test_room_for_one_more_pod() -> None:
     ],
     ids=lambda one: str(one["metadata"]["name"]),
 )
-def test_what_stays_whoever_goes(wanted: Manifest, place: Manifest) -> None:
-    """A node that is too small, even for one of the resources, or the wrong one."""
+def test_refusals_because_of_the_node_are_not_curable(wanted: Manifest, place: Manifest) -> None:
+    """The node is too small, even for one resource only, or it is the wrong one."""
     assert not is_cured(wanted, place)
 
 
-def test_a_volume_stays_where_it_is() -> None:
-    """A node from which it cannot be reached is none, whoever goes."""
+def test_an_unreachable_volume_is_not_curable() -> None:
+    """The volume cannot be reached from the node, regardless of other pods."""
     volume = stored("pv", phase="Bound", nodeAffinity=on_hosts("empty"))
     assert not is_cured(pod("stored", using("data")), node("n"), claims=[BOUND], volumes=[volume])

@@ -1,4 +1,4 @@
-"""Selectors pick what Kubernetes' own pick; the cases are those of its label, field and node selector packages."""
+"""Tests that selectors match as in Kubernetes; the cases are those of its label, field and node selector packages."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ NAME = "metadata.name"
 
 
 def need(key: str, operator: str, *values: str) -> dict[str, Any]:
-    """Make a requirement."""
+    """Return a requirement."""
     return {"key": key, "operator": operator} | ({"values": list(values)} if values else {})
 
 
 def term(*expressions: dict[str, Any], fields: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    """Make a node selector term."""
+    """Return a node selector term."""
     return {"matchExpressions": list(expressions), "matchFields": list(fields)}
 
 
@@ -53,8 +53,10 @@ def term(*expressions: dict[str, Any], fields: tuple[dict[str, Any], ...] = ()) 
         (need("a", "Near", "1"), {"a": "1"}, False),
     ],
 )
-def test_a_requirement(requirement: dict[str, Any], labels: dict[str, str], *, holds: bool) -> None:
-    """Each operator, also of a label that is missing or no number, and an operator that there is not."""
+def test_requirement_test_implements_every_operator(
+    requirement: dict[str, Any], labels: dict[str, str], *, holds: bool
+) -> None:
+    """The label may be missing or no number, and an unknown operator never matches."""
     assert requirement_test(requirement)(labels) == holds
 
 
@@ -69,21 +71,23 @@ def test_a_requirement(requirement: dict[str, Any], labels: dict[str, str], *, h
         ({"matchLabels": {"a": "1"}, "matchExpressions": [need("b", "Exists")]}, {"a": "1", "b": ""}, True),
     ],
 )
-def test_a_label_selector(selector: dict[str, Any] | None, labels: dict[str, str], *, holds: bool) -> None:
-    """None selects nothing, an empty one everything, and all that one says has to hold."""
+def test_label_test_needs_all_parts_of_a_selector(
+    selector: dict[str, Any] | None, labels: dict[str, str], *, holds: bool
+) -> None:
+    """No selector matches nothing, and an empty one matches everything."""
     assert label_test(selector)(labels) == holds
 
 
-def test_an_empty_selector_is_told_from_none() -> None:
-    """The scheduler counts nothing for one that is there and empty."""
+def test_is_empty_distinguishes_an_empty_selector_from_none() -> None:
+    """The scheduler counts no pods for an empty selector."""
     assert is_empty({})
     assert is_empty({"matchLabels": {}, "matchExpressions": []})
     assert not is_empty(None)
     assert not is_empty({"matchLabels": {"a": "1"}})
 
 
-def test_keys_of_the_pod_become_expressions() -> None:
-    """Of matchLabelKeys the own value is asked for, of mismatchLabelKeys another; a key that it lacks says nothing."""
+def test_with_keys_adds_expressions_for_the_pods_own_labels() -> None:
+    """MatchLabelKeys need the same value and mismatchLabelKeys another one; a key that the pod lacks is ignored."""
     own = {"version": "2", "team": "red"}
     test = label_test(with_keys({"matchLabels": {"app": "web"}}, own, ("version", "absent"), ("team",)))
     assert test({"app": "web", "version": "2"})
@@ -92,21 +96,21 @@ def test_keys_of_the_pod_become_expressions() -> None:
     assert not test({"version": "2"})
 
 
-def test_keys_do_not_make_a_selector_of_none() -> None:
-    """What selects nothing goes on to."""
+def test_with_keys_of_no_selector_is_no_selector() -> None:
+    """It still matches nothing."""
     assert with_keys(None, {"version": "2"}, ("version",)) is None
 
 
-def test_one_term_is_enough() -> None:
-    """Terms are alternatives, and what stands in one has to hold together."""
+def test_one_matching_node_selector_term_is_sufficient() -> None:
+    """Terms are alternatives, and all expressions of one term must hold."""
     test = node_test([term(need("a", "Exists"), need("b", "Exists")), term(need("c", "Exists"))])
     assert test("n", {"a": "", "b": ""})
     assert test("n", {"c": ""})
     assert not test("n", {"a": ""})
 
 
-def test_an_empty_term_selects_nothing() -> None:
-    """As in Kubernetes, where an empty list of terms selects nothing either."""
+def test_an_empty_term_matches_nothing() -> None:
+    """An empty list of terms matches nothing either, as in Kubernetes."""
     assert not node_test([{}, term()])("n", {"a": ""})
     assert not node_test([])("n", {})
 
@@ -124,13 +128,13 @@ def test_an_empty_term_selects_nothing() -> None:
         (need(NAME, "In", "n1"), "", True),
     ],
 )
-def test_a_field(field: dict[str, Any], name: str, *, holds: bool) -> None:
-    """Nodes by name, one name in a requirement; where a volume asks, a node has no name and fields say nothing."""
+def test_match_fields_select_a_node_by_one_name(field: dict[str, Any], name: str, *, holds: bool) -> None:
+    """Each requirement has one name; for volumes a node has no name, and fields are ignored."""
     assert node_test([term(fields=(field,))])(name, {}) == holds
 
 
-def test_fields_and_labels_of_a_term_hold_together() -> None:
-    """The named node has to have the label too."""
+def test_fields_and_labels_of_a_term_must_both_hold() -> None:
+    """The named node needs the label too."""
     test = node_test([term(need("a", "Exists"), fields=(need(NAME, "In", "n1"),))])
     assert test("n1", {"a": ""})
     assert not test("n1", {})
@@ -138,13 +142,13 @@ def test_fields_and_labels_of_a_term_hold_together() -> None:
 
 
 def affine(*terms: dict[str, Any], **selector: str) -> dict[str, Any]:
-    """Make a spec with a required node affinity and a nodeSelector."""
+    """Return a spec with a required node affinity and a nodeSelector."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
     return {"nodeSelector": selector, "affinity": {"nodeAffinity": required}}
 
 
-def test_selector_and_affinity_hold_together() -> None:
-    """A pod with both needs a node that meets both."""
+def test_node_selector_and_node_affinity_must_both_hold() -> None:
+    """A node that satisfies only one of them does not match."""
     test = required_test(affine(term(need("a", "Exists")), disk="ssd"))
     assert test is not None
     assert test("n", {"a": "", "disk": "ssd"})
@@ -153,21 +157,21 @@ def test_selector_and_affinity_hold_together() -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"nodeSelector": {}}, {"affinity": {"nodeAffinity": {}}}, {"affinity": None}])
-def test_a_pod_that_selects_no_nodes(spec: dict[str, Any]) -> None:
-    """There is nothing to judge by."""
+def test_required_test_of_a_pod_without_constraints_is_none(spec: dict[str, Any]) -> None:
+    """Such a pod matches every node without a test."""
     assert required_test(spec) is None
 
 
-def test_a_selector_alone() -> None:
-    """Labels and no affinity."""
+def test_a_node_selector_without_affinity_is_a_test_of_labels() -> None:
+    """A node with another value does not match."""
     test = required_test({"nodeSelector": {"disk": "ssd"}})
     assert test is not None
     assert test("n", {"disk": "ssd"})
     assert not test("n", {"disk": "hdd"})
 
 
-def test_only_named_nodes() -> None:
-    """Where each term names nodes, no others come into question; one that names none lets all in."""
+def test_only_nodes_returns_names_if_every_term_names_nodes() -> None:
+    """A term without names allows all nodes."""
     one, other = term(fields=(need(NAME, "In", "n1"),)), term(fields=(need(NAME, "In", "n2"),))
     assert only_nodes([one, other]) == {"n1", "n2"}
     assert only_nodes([one, term(need("a", "Exists"))]) is None
@@ -176,7 +180,7 @@ def test_only_named_nodes() -> None:
     assert only_nodes(None) is None
 
 
-def test_names_that_exclude_each_other() -> None:
-    """Two names asked for at once are those of no node."""
+def test_a_term_with_two_different_names_matches_no_node() -> None:
+    """No node can have both names."""
     both = term(fields=(need(NAME, "In", "n1"), need(NAME, "In", "n2")))
     assert only_nodes([both]) == frozenset()

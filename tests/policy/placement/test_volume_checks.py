@@ -1,4 +1,4 @@
-"""Volumes: reachable from the node, free to be bound there, or makeable there."""
+"""Tests of the volume checks: from a node, a volume must be reachable, available to bind, or possible to create."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from tensile.policy.placement.volume_checks import CONFLICT, ELSEWHERE, MISSING,
 NODES = [node("a", labels={ZONE: "1"}), node("b", labels={ZONE: "2"})]
 
 
-def test_a_pod_without_claims_is_not_held_up() -> None:
-    """Other volumes need nothing of a node."""
+def test_a_pod_without_claims_fits_on_every_node() -> None:
+    """Volumes without a claim need nothing of a node."""
     assert place(pod(spec={"volumes": [{"name": "e", "emptyDir": {}}]}), NODES).fits
 
 
-def test_a_bound_volume_is_where_it_is() -> None:
-    """A local one on its node."""
+def test_a_bound_volume_needs_a_node_that_matches_its_affinity() -> None:
+    """A local volume is reachable from its node only."""
     storage = stock(claims=[claim(volumeName="pv")], volumes=[volume(nodeAffinity=on_hosts("b"))])
     found = place(pod(spec=using("data")), NODES, storage=storage)
     assert found.fitting == ("b",)
@@ -24,8 +24,8 @@ def test_a_bound_volume_is_where_it_is() -> None:
     assert checks(found) == {"a": "volumes"}
 
 
-def test_a_volume_with_a_name_in_its_affinity() -> None:
-    """Fields say nothing where volumes are concerned, as in the scheduler."""
+def test_match_fields_in_a_volumes_affinity_are_ignored() -> None:
+    """The scheduler ignores them too."""
     field = {"key": "metadata.name", "operator": "In", "values": ["b"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
     storage = stock(claims=[claim(volumeName="pv")], volumes=[volume(nodeAffinity=affinity)])
@@ -46,8 +46,8 @@ def test_a_volume_with_a_name_in_its_affinity() -> None:
         (claim(volumeName="gone"), 'persistentvolume "gone" not found'),
     ],
 )
-def test_a_claim_that_keeps_the_pod_waiting(made: dict[str, Any] | None, why: str) -> None:
-    """Wherever it goes: the reason is no node's."""
+def test_a_claim_that_is_missing_or_not_usable_excludes_all_nodes(made: dict[str, Any] | None, why: str) -> None:
+    """The reason belongs to the claim and not to a node."""
     storage = stock(claims=[made] if made else [], classes=[kind("now", volumeBindingMode="Immediate")])
     found = place(pod(spec=using("data")), NODES, storage=storage)
     assert found.nowhere is not None
@@ -55,24 +55,24 @@ def test_a_claim_that_keeps_the_pod_waiting(made: dict[str, Any] | None, why: st
     assert found.message == f"0/2 nodes are available: {why}."
 
 
-def test_a_claim_that_is_being_deleted() -> None:
-    """Nobody gets it any more."""
+def test_a_terminating_claim_excludes_all_nodes() -> None:
+    """The message says that the claim is being deleted."""
     ending = claim(volumeName="pv")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     found = place(pod(spec=using("data")), NODES, storage=stock(claims=[ending], volumes=[volume()]))
     assert found.message == '0/2 nodes are available: persistentvolumeclaim "data" is being deleted.'
 
 
-def test_a_claim_that_is_bound_in_part() -> None:
-    """It names its volume, and the binding is not finished."""
+def test_a_claim_with_an_unfinished_binding_excludes_all_nodes() -> None:
+    """It names its volume, but lacks the annotation of a finished binding."""
     half = claim(volumeName="pv", storageClassName="later")
     half["metadata"]["annotations"] = {}
     storage = stock(claims=[half], volumes=[volume()], classes=[kind()])
     assert place(pod(spec=using("data")), NODES, storage=storage).nowhere is not None
 
 
-def test_a_volume_is_made_where_the_class_can() -> None:
-    """Anywhere, unless the class says where."""
+def test_a_volume_can_be_created_for_nodes_that_the_class_allows() -> None:
+    """Without allowedTopologies every node fits."""
     storage = stock(claims=[claim(storageClassName="later")], classes=[kind()])
     assert place(pod(spec=using("data")), NODES, storage=storage).fitting == ("a", "b")
     zoned = kind(allowedTopologies=[{"matchLabelExpressions": [{"key": ZONE, "values": ["2"]}]}])
@@ -82,16 +82,16 @@ def test_a_volume_is_made_where_the_class_can() -> None:
     assert reasons(found) == {"a": (UNBINDABLE,)}
 
 
-def test_the_older_way_to_name_a_class() -> None:
-    """By annotation, which comes first."""
+def test_the_beta_annotation_for_the_class_overrides_the_field() -> None:
+    """The annotation is the older notation."""
     made = claim(storageClassName="now")
     made["metadata"]["annotations"] = {"volume.beta.kubernetes.io/storage-class": "later"}
     storage = stock(claims=[made], classes=[kind(), kind("now", volumeBindingMode="Immediate")])
     assert place(pod(spec=using("data")), NODES, storage=storage).fits
 
 
-def test_a_claim_whose_node_was_chosen() -> None:
-    """No other does, until its volume is made."""
+def test_a_claim_with_a_selected_node_fits_only_there() -> None:
+    """That holds until its volume is created."""
     chosen = claim(storageClassName="later")
     chosen["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "b"}
     found = place(pod(spec=using("data")), NODES, storage=stock(claims=[chosen], classes=[kind()]))
@@ -103,7 +103,7 @@ BARE = kind("local", provisioner="kubernetes.io/no-provisioner")
 
 
 def waiting(**spec: Any) -> dict[str, Any]:
-    """Make a claim of the class whose volumes nobody makes."""
+    """Create a claim of the class without a provisioner."""
     return claim(storageClassName="local", **spec)
 
 
@@ -124,16 +124,16 @@ def waiting(**spec: Any) -> dict[str, Any]:
         (None, False),
     ],
 )
-def test_a_volume_that_is_there(free: dict[str, Any] | None, *, fits: bool) -> None:
-    """It has to be large enough, of the class, of the kind, free, and reachable."""
+def test_an_existing_volume_must_match_the_claim(free: dict[str, Any] | None, *, fits: bool) -> None:
+    """It must be large enough, available and reachable, with the same class, access modes and volume mode."""
     storage = stock(claims=[waiting()], volumes=[free] if free else [], classes=[BARE])
     found = place(pod(spec=using("data")), [NODES[0]], storage=storage)
     assert found.fits == fits
     assert reasons(found) == ({} if fits else {"a": (UNBINDABLE,)})
 
 
-def test_a_volume_that_is_going() -> None:
-    """It is not given away any more."""
+def test_a_terminating_volume_does_not_fit() -> None:
+    """It cannot be bound any more."""
     going = volume(storageClassName="local")
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert not place(
@@ -141,8 +141,8 @@ def test_a_volume_that_is_going() -> None:
     ).fits
 
 
-def test_a_claim_may_select_volumes() -> None:
-    """By labels."""
+def test_a_claim_may_select_volumes_by_labels() -> None:
+    """A volume with another label does not fit."""
     wanted = waiting(selector={"matchLabels": {"speed": "high"}})
     for speed, fits in (("high", True), ("low", False)):
         offered = volume(storageClassName="local", labels={"speed": speed})
@@ -150,8 +150,8 @@ def test_a_claim_may_select_volumes() -> None:
         assert place(pod(spec=using("data")), NODES, storage=storage).fits == fits
 
 
-def test_a_volume_kept_for_the_claim_elsewhere() -> None:
-    """It decides, also where another one is free."""
+def test_a_volume_reserved_for_the_claim_decides_the_node() -> None:
+    """It does so even if another volume is free."""
     kept = volume(
         "kept", storageClassName="local", claimRef={"namespace": "default", "name": "data"}, nodeAffinity=on_hosts("b")
     )
@@ -160,7 +160,7 @@ def test_a_volume_kept_for_the_claim_elsewhere() -> None:
 
 
 def test_two_claims_need_two_volumes() -> None:
-    """The smaller claim gets the smaller volume, so that both find theirs."""
+    """The smaller claim gets the smaller volume, so that both claims can be bound."""
     big = waiting(resources={"requests": {"storage": "5Gi"}})
     small = claim("small", storageClassName="local")
     offered = [
@@ -173,15 +173,15 @@ def test_two_claims_need_two_volumes() -> None:
     assert place(pod(spec=using("data", "small")), NODES, storage=both).fits
 
 
-def test_what_is_not_there_is_made() -> None:
-    """Where the class has somebody who makes volumes, a volume that is elsewhere keeps nobody away."""
+def test_a_volume_is_created_if_the_existing_one_is_unreachable() -> None:
+    """The class has a provisioner, so every node fits."""
     offered = volume(storageClassName="later", nodeAffinity=on_hosts("b"))
     storage = stock(claims=[claim(storageClassName="later")], volumes=[offered], classes=[kind()])
     assert place(pod(spec=using("data")), NODES, storage=storage).fitting == ("a", "b")
 
 
 def capacity(zone: str, free: str, **fields: Any) -> dict[str, Any]:
-    """Make what a driver says is free in a zone."""
+    """Create a CSIStorageCapacity for a zone."""
     where = {"matchLabels": {ZONE: zone}}
     made = {"metadata": {"name": zone, "namespace": "x"}, "storageClassName": "later", "nodeTopology": where}
     return made | {"capacity": free} | fields
@@ -198,8 +198,10 @@ def capacity(zone: str, free: str, **fields: Any) -> dict[str, Any]:
         ([], ()),
     ],
 )
-def test_free_space_of_a_driver(told: list[dict[str, Any]], fitting: tuple[str, ...]) -> None:
-    """Where a driver tells of it, it has to be enough for the claim."""
+def test_a_driver_that_publishes_capacity_needs_enough_for_the_claim(
+    told: list[dict[str, Any]], fitting: tuple[str, ...]
+) -> None:
+    """Without published capacity every node fits."""
     driver = {"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": True}}
     made = claim(storageClassName="later")
     storage = stock(claims=[made], classes=[kind()], drivers=[driver], capacities=told)
@@ -211,21 +213,21 @@ def test_free_space_of_a_driver(told: list[dict[str, Any]], fitting: tuple[str, 
 
 
 def own(**meta: Any) -> dict[str, Any]:
-    """Make a pod with a claim of its own by a template."""
+    """Create a pod with a claim template in an ephemeral volume."""
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "later"}}
     return pod(spec={"volumes": [{"name": "tmp", "ephemeral": {"volumeClaimTemplate": template}}]}, **meta)
 
 
-def test_a_claim_that_comes_with_the_pod() -> None:
-    """Of a pod that does not exist yet, it is as the template says; of one that does, it has to be there."""
+def test_an_ephemeral_claim_of_an_existing_pod_must_exist() -> None:
+    """For a pod that does not exist yet, its template counts."""
     assert place(own(), NODES, storage=stock(classes=[kind()])).fits
     found = place(own(uid="1"), NODES, storage=stock(classes=[kind()]))
     why = 'waiting for ephemeral volume controller to create the persistentvolumeclaim "web-tmp"'
     assert found.message == f"0/2 nodes are available: {why}."
 
 
-def test_a_claim_of_another_pod_by_that_name() -> None:
-    """It is not taken for the pod's own."""
+def test_an_ephemeral_claim_of_another_pod_is_not_used() -> None:
+    """A claim of the right name may belong to another pod."""
     there = claim("web-tmp", storageClassName="later")
     there["metadata"] |= {"uid": "c", "ownerReferences": [{"uid": "1", "controller": True}]}
     storage = stock(claims=[there], classes=[kind()])
@@ -235,15 +237,15 @@ def test_a_claim_of_another_pod_by_that_name() -> None:
 
 
 def zoned(**labels: str) -> Any:
-    """Make the storage of a pod whose bound volume has labels."""
+    """Return the storage of a pod whose bound volume has labels."""
     return stock(claims=[claim(volumeName="pv")], volumes=[volume(labels=labels)])
 
 
 BETA = "failure-domain.beta.kubernetes.io/zone"
 
 
-def test_a_volume_of_a_zone() -> None:
-    """Only nodes of that zone do, and those that are in no zone at all."""
+def test_a_volume_with_a_zone_label_needs_a_node_of_that_zone() -> None:
+    """Nodes without any zone or region label fit too."""
     found = place(pod(spec=using("data")), [*NODES, node("c")], storage=zoned(**{ZONE: "2"}))
     assert found.fitting == ("b", "c")
     assert reasons(found) == {"a": (CONFLICT,)}
@@ -252,19 +254,21 @@ def test_a_volume_of_a_zone() -> None:
 
 
 @pytest.mark.parametrize(("zone", "fitting"), [({ZONE: "1__2"}, ("a", "b")), ({BETA: "1"}, ("a",))])
-def test_a_volume_of_several_zones_or_with_the_older_label(zone: dict[str, str], fitting: tuple[str, ...]) -> None:
-    """Several zones are written in one label; a node may have the newer label where the volume has the older one."""
+def test_a_volumes_zone_label_may_have_several_zones_or_the_beta_key(
+    zone: dict[str, str], fitting: tuple[str, ...]
+) -> None:
+    """Several zones are in one label value; the node may have the newer key and the volume the older one."""
     assert place(pod(spec=using("data")), NODES, storage=zoned(**zone)).fitting == fitting
 
 
-def test_a_node_of_another_kind_of_place() -> None:
-    """In a region, and in no zone, it is not in the volume's zone."""
+def test_a_node_with_only_a_region_is_not_in_the_volumes_zone() -> None:
+    """A node with any topology label must match the zone."""
     region = node("r", labels={"topology.kubernetes.io/region": "x"})
     assert place(pod(spec=using("data")), [region], storage=zoned(**{ZONE: "1"})).fitting == ()
 
 
-def test_a_bound_volume_that_is_gone_from_one_of_two() -> None:
-    """The claim's volume has to exist, whatever the other claim has; a pod's own claim is found out at each node."""
+def test_a_missing_volume_of_an_ephemeral_claim_is_reported_for_each_node() -> None:
+    """The claim is bound to a volume that does not exist; for an ephemeral claim each node has that reason."""
     bound = claim("web-tmp", volumeName="gone")
     bound["metadata"] |= {"uid": "c", "ownerReferences": [{"uid": "1", "controller": True}]}
     found = place(own(uid="1"), NODES, storage=stock(claims=[bound], classes=[kind()]))
@@ -272,8 +276,8 @@ def test_a_bound_volume_that_is_gone_from_one_of_two() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["storageclass", "storageclass.beta"])
-def test_the_claim_of_an_ephemeral_volume_gets_the_default_class(prefix: str) -> None:
-    """As the apiserver sets it in every claim that names none; "" is a name."""
+def test_an_ephemeral_claim_without_a_class_uses_the_default_class(prefix: str) -> None:
+    """The apiserver sets it if no class is given; "" is a class name, and gets no default."""
     template = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
     default = kind("standard")
     default["metadata"]["annotations"] = {f"{prefix}.kubernetes.io/is-default-class": "true"}

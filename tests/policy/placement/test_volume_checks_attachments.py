@@ -1,4 +1,4 @@
-"""How many volumes a driver attaches to a node, and disks and claims that cannot be shared."""
+"""Tests of the number of volumes that a driver attaches to a node, and of disks and claims that cannot be shared."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ DRIVER = "csi.example.com"
 
 
 def csi(name: str) -> dict[str, Any]:
-    """Make a volume that CSI attaches."""
+    """Create a volume that CSI attaches."""
     return volume(name, csi={"driver": DRIVER, "volumeHandle": f"h-{name}"})
 
 
 def shelf(limit: int | None = 2, attached: tuple[str, ...] = (), **more: Any) -> Storage:
-    """Make storage with three bound claims, and a node "a" that takes so many volumes."""
+    """Return storage with three bound claims, and a node "a" with a limit of attached volumes."""
     driver: dict[str, Any] = {"name": DRIVER} | ({"allocatable": {"count": limit}} if limit is not None else {})
     names = ("one", "two", "three")
     lists = {
@@ -32,8 +32,8 @@ def shelf(limit: int | None = 2, attached: tuple[str, ...] = (), **more: Any) ->
     return stock(**lists | more)
 
 
-def test_a_node_that_has_all_it_can_attach() -> None:
-    """Nodes that say nothing of a limit have none."""
+def test_a_node_at_its_attach_limit_does_not_fit() -> None:
+    """Nodes without a published limit have none."""
     there = [pod("r", using("one", "two"), on="a")]
     found = place(pod(spec=using("three")), [node("a"), node("b")], there, storage=shelf())
     assert found.fitting == ("b",)
@@ -43,49 +43,49 @@ def test_a_node_that_has_all_it_can_attach() -> None:
     assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(None)).fits
 
 
-def test_all_of_the_pods_volumes_have_to_fit() -> None:
-    """Together."""
+def test_all_volumes_of_a_pod_count_towards_the_attach_limit() -> None:
+    """Three volumes do not fit with a limit of two."""
     assert place(pod(spec=using("one", "two")), [node("a")], storage=shelf()).fits
     assert not place(pod(spec=using("one", "two", "three")), [node("a")], storage=shelf()).fits
 
 
-def test_a_volume_that_is_there_already_counts_once() -> None:
-    """Two pods on a node share its attachment."""
+def test_a_volume_of_two_pods_on_a_node_counts_once() -> None:
+    """The pods share its attachment."""
     there = [pod("r", using("one", "two"), on="a"), pod("s", using("one"), on="a")]
     assert place(pod(spec=using("two")), [node("a")], there, storage=shelf()).fits
 
 
 def test_attachments_without_a_pod_count() -> None:
-    """They are not detached yet; with a pod they count once."""
+    """They are not detached yet; an attachment whose volume a pod uses counts once."""
     assert not place(pod(spec=using("three")), [node("a")], storage=shelf(attached=("one", "two"))).fits
     there = [pod("r", using("one"), on="a")]
     assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(attached=("one",))).fits
 
 
-def test_what_no_driver_attaches_does_not_count() -> None:
-    """Local volumes, claims that are gone, attachments of volumes that are gone."""
+def test_volumes_that_are_not_attached_do_not_count() -> None:
+    """These are local volumes, missing claims, and attachments of missing volumes."""
     local = {"volumes": [volume("one"), csi("two"), csi("three")]}
     there = [pod("r", using("one", "gone"), on="a"), pod("s", using("two"), on="a")]
     assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(**local)).fits
     assert place(pod(spec=using("three")), [node("a")], storage=shelf(1, attached=("gone",))).fits
 
 
-def test_volumes_that_are_yet_to_be_made_count() -> None:
-    """By the driver that will make them."""
+def test_volumes_to_be_created_count_for_their_provisioner() -> None:
+    """The driver that creates them will attach them."""
     made = {"claims": [claim("one", storageClassName="later"), claim("two", storageClassName="later")]}
     storage = shelf(1, classes=[kind(provisioner=DRIVER)], **made)
     assert place(pod(spec=using("one")), [node("a")], storage=storage).fits
     assert not place(pod(spec=using("one", "two")), [node("a")], storage=storage).fits
 
 
-def test_another_drivers_limit_is_its_own() -> None:
-    """Nothing is said of drivers without one."""
+def test_the_limit_of_one_driver_does_not_apply_to_another() -> None:
+    """A driver without a published limit has none."""
     storage = shelf(0, classes=[kind(provisioner="other.example.com")], claims=[claim("one", storageClassName="later")])
     assert place(pod(spec=using("one")), [node("a")], storage=storage).fits
 
 
-def test_a_claim_for_one_pod() -> None:
-    """While a pod has it, no other gets it on any node."""
+def test_a_read_write_once_pod_claim_in_use_excludes_all_nodes() -> None:
+    """A claim of the same name in another namespace does not matter."""
     alone = claim("one", volumeName="one", accessModes=["ReadWriteOncePod"])
     storage = stock(claims=[alone], volumes=[csi("one")])
     nodes = [node("a"), node("b")]
@@ -97,7 +97,7 @@ def test_a_claim_for_one_pod() -> None:
 
 
 def disk(kind_of_disk: str, **source: Any) -> dict[str, Any]:
-    """Make the spec of a pod with a disk."""
+    """Return the spec of a pod with a disk."""
     return {"volumes": [{"name": "d", kind_of_disk: source}]}
 
 
@@ -128,14 +128,16 @@ def disk(kind_of_disk: str, **source: Any) -> dict[str, Any]:
         (disk("iscsi", iqn="1"), {}, True),
     ],
 )
-def test_disks_of_one_writer(there: dict[str, Any], wanted: dict[str, Any], *, fits: bool) -> None:
-    """On one node; those that are only read are shared."""
+def test_a_disk_with_a_writer_is_not_shared_on_a_node(
+    there: dict[str, Any], wanted: dict[str, Any], *, fits: bool
+) -> None:
+    """Disk types with read-only sharing allow several read-only pods."""
     found = place(pod(spec=wanted), [node("a")], [pod("r", there, on="a")])
     assert found.fits == fits
     assert reasons(found) == ({} if fits else {"a": (DISK_TAKEN,)})
 
 
-def test_a_disk_on_another_node_is_in_nobodys_way() -> None:
-    """The scheduler looks at the node alone."""
+def test_a_disk_on_another_node_is_no_conflict() -> None:
+    """The scheduler compares only pods of the same node."""
     there = [pod("r", disk("iscsi", iqn="1"), on="a")]
     assert place(pod(spec=disk("iscsi", iqn="1")), [node("a"), node("b")], there).fitting == ("b",)

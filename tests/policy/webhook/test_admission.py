@@ -1,4 +1,4 @@
-"""The webhook's decision: tensile-kube's answers where they were right, and the right ones where they were not."""
+"""Tests of the webhook's mutation: equal to tensile-kube's if that is right, and corrected if it is wrong."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -44,7 +44,7 @@ DEFECTS: dict[str, tuple[Manifest, Manifest]] = {
 
 
 def twice(found: Manifest, *taints: Manifest) -> Manifest:
-    """Prepare a pod; preparing it again must change nothing, and the patch must lead there."""
+    """Prepare a pod, and check that a second mutation changes nothing and that the patch has the same result."""
     once = prepared(found, terms(*taints))
     assert prepared(once, terms(*taints)) is once
     assert jsonpatch.apply_patch(found, operations(found, once)) == once
@@ -52,14 +52,14 @@ def twice(found: Manifest, *taints: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=lambda case: case["case"])
-def test_what_tensile_kube_answers_is_answered(case: Manifest) -> None:
-    """The pods that its webhook was seen to answer rightly come out equal, annotations to the byte."""
+def test_correct_answers_of_tensile_kube_are_reproduced(case: Manifest) -> None:
+    """The annotations are equal to the byte."""
     assert twice(case["pod"]) == case["tensile_kube"]
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=lambda case: case["case"])
-def test_beyond_that_only_the_taints_of_virtual_nodes_are_tolerated(case: Manifest) -> None:
-    """A pod that asked for virtual nodes tolerates them; nothing else differs from tensile-kube's answer."""
+def test_only_tolerations_of_virtual_node_taints_are_added_to_tensile_kubes_answer(case: Manifest) -> None:
+    """They are added to pods that opted in; nothing else differs."""
     found, known = twice(case["pod"], PROVIDER), deepcopy(case["tensile_kube"])
     expected = known["spec"].pop("tolerations", [])
     if case["case"] in {"no-labels", "other-label", "label-false", "kube-system", "descheduled"}:
@@ -69,15 +69,15 @@ def test_beyond_that_only_the_taints_of_virtual_nodes_are_tolerated(case: Manife
         assert found == {**known, "spec": {**known["spec"], "tolerations": [*expected, *added]}}
 
 
-def test_the_defects_are_those_that_are_known() -> None:
-    """Every recorded defect has its right answer in this file."""
+def test_every_recorded_defect_has_a_corrected_answer() -> None:
+    """The corrected answers are in this file."""
     assert {case["case"] for case in GOLDEN if "defect" in case} == set(DEFECTS)
     assert (len(GOLDEN), len(RIGHT)) == (30, 25)
 
 
 @pytest.mark.parametrize("case", [case for case in GOLDEN if "defect" in case], ids=lambda case: case["case"])
-def test_what_tensile_kube_gets_wrong_is_right(case: Manifest) -> None:
-    """Alternatives stay alternatives, fields and expressions go together, and what is empty is left out."""
+def test_defects_of_tensile_kube_are_corrected(case: Manifest) -> None:
+    """Alternative terms stay alternatives, fields and expressions stay together, and empty fields are omitted."""
     stays, moved = DEFECTS[case["case"]]
     found = twice(case["pod"])
     assert scheduling(found) == {**stays, "tolerations": UNLIMITED}
@@ -85,20 +85,20 @@ def test_what_tensile_kube_gets_wrong_is_right(case: Manifest) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_further_pods(case: Case) -> None:
-    """What stays for the upper scheduler, and what goes into the annotation, to the byte."""
+def test_further_pods_have_the_expected_spec_and_annotation(case: Case) -> None:
+    """The spec keeps what the upper scheduler needs; the annotation is equal to the byte."""
     found = twice(pod(case.spec))
     assert selector_of(found) == case.annotation
     assert scheduling(found) == {**case.stays, "tolerations": case.tolerations}
 
 
-def test_there_are_enough_pods() -> None:
-    """Sixty pods at least are held against what they have to become."""
+def test_at_least_sixty_pods_are_compared() -> None:
+    """Recorded and further cases count."""
     assert len(GOLDEN) + len(CASES) >= 60
 
 
-def test_a_pod_that_asks_for_nothing_tolerates_virtual_nodes_and_no_more() -> None:
-    """Its node lapses are seen to when it is bound; no annotation says that nothing was asked."""
+def test_a_pod_without_requirements_only_gets_tolerations_of_virtual_nodes() -> None:
+    """It gets no annotation; tolerations for node lapses are handled when it is bound."""
     found = twice(pod(), PROVIDER)
     assert (selector_of(found), scheduling(found)) == (None, {"tolerations": [TOLERATED]})
 
@@ -111,13 +111,13 @@ def test_a_pod_that_asks_for_nothing_tolerates_virtual_nodes_and_no_more() -> No
         [{"key": PROVIDER["key"], "value": "k8s"}],
     ],
 )
-def test_a_taint_that_is_tolerated_needs_nothing_more(own: list[Manifest]) -> None:
-    """What the author wrote is enough, in whatever form."""
+def test_no_toleration_is_added_for_a_taint_that_is_already_tolerated(own: list[Manifest]) -> None:
+    """The author's toleration suffices in any form."""
     assert twice(pod({"tolerations": own}), PROVIDER)["spec"]["tolerations"] == [*own, *UNLIMITED]
 
 
-def test_a_taint_without_value_is_tolerated_by_its_key() -> None:
-    """Each taint of any virtual node once."""
+def test_a_taint_without_a_value_is_tolerated_by_its_key() -> None:
+    """Each taint of all virtual nodes has one toleration."""
     dedicated = {"key": "dedicated", "value": "", "effect": "NoExecute"}
     expected = {"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}
     assert twice(pod(), PROVIDER, dedicated)["spec"]["tolerations"] == [TOLERATED, expected]
@@ -133,15 +133,15 @@ def test_a_taint_without_value_is_tolerated_by_its_key() -> None:
         {"namespace": "hooks"},
     ],
 )
-def test_what_is_nobodys_business_here_stays_the_very_same(meta: Manifest) -> None:
-    """Pods that did not ask, and those of the system's and the webhook's own namespace."""
+def test_pods_that_did_not_opt_in_or_are_excluded_stay_the_same_object(meta: Manifest) -> None:
+    """Excluded are the namespaces of the system and of the webhook itself."""
     given = pod({"nodeSelector": {"disk": "ssd"}}, **meta)
     assert prepared(given, terms(PROVIDER)) is given
     assert operations(given, given) == []
 
 
-def test_the_namespace_of_the_request_decides() -> None:
-    """A pod need not say where it is created; where it is said from outside, that counts."""
+def test_the_namespace_of_the_request_overrides_the_pods() -> None:
+    """A pod may omit its namespace."""
     given = pod({"nodeSelector": {"disk": "ssd"}})
     assert prepared(given, terms(), namespace="kube-system") is given
     del given["metadata"]["namespace"]
@@ -149,20 +149,20 @@ def test_the_namespace_of_the_request_decides() -> None:
 
 
 def chosen(namespace: str, name: str) -> str:
-    """Return which node was chosen for claims: those of default named pinned have vk-b, outer a real node above."""
+    """Return the selected node of a claim: vk-b for "pinned" in default, a real upper node for "outer"."""
     return {("default", "pinned"): VK_B, ("default", "outer"): "real-node"}.get((namespace, name), "")
 
 
 def claiming(*names: str, **spec: object) -> Manifest:
-    """Make a pod that uses claims."""
+    """Create a pod that uses claims."""
     return pod({"volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in names], **spec})
 
 
 PIN = requirement("kubernetes.io/hostname", VK_B)
 
 
-def test_a_claim_for_which_a_virtual_node_was_chosen_pins_the_pod() -> None:
-    """By required affinity, not by nodeName, which would skip resources and taints."""
+def test_a_claim_with_a_selected_virtual_node_pins_the_pod() -> None:
+    """It uses required affinity, because nodeName would bypass resources and taints."""
     found = prepared(claiming("pinned"), terms(PROVIDER), node_of=chosen)
     assert found["spec"]["affinity"] == required(term(PIN))
     assert "nodeName" not in found["spec"]
@@ -170,8 +170,8 @@ def test_a_claim_for_which_a_virtual_node_was_chosen_pins_the_pod() -> None:
     assert prepared(found, terms(PROVIDER), node_of=chosen) is found
 
 
-def test_the_pin_is_added_to_every_alternative() -> None:
-    """Each term that stays has to hold with it, and what goes below does not have it."""
+def test_the_pin_is_added_to_every_affinity_term() -> None:
+    """The annotation for the lower cluster does not contain it."""
     affinity = required(term(CLUSTER, DISK), term(requirement("clusterID", "y"), DISK))
     found = prepared(claiming("pinned", affinity=affinity), terms(), node_of=chosen)
     stays = required(term(CLUSTER, PIN), term(requirement("clusterID", "y"), PIN))
@@ -181,14 +181,14 @@ def test_the_pin_is_added_to_every_alternative() -> None:
 
 
 @pytest.mark.parametrize("claim", ["free", "outer"])
-def test_other_claims_pin_nothing(claim: str) -> None:
-    """No node was chosen, or a real one of the upper cluster, for which its scheduler knows the volume."""
+def test_claims_without_a_selected_virtual_node_pin_nothing(claim: str) -> None:
+    """For a real upper node the upper scheduler knows the volume."""
     given = claiming(claim)
     assert prepared(given, terms(), node_of=chosen) is given
 
 
-def test_what_others_add_after_the_webhook_is_moved_beside_the_rest() -> None:
-    """Another webhook changed the pod, and the apiserver asks again: nothing of the first time is lost."""
+def test_requirements_added_after_the_first_mutation_are_merged() -> None:
+    """If another webhook changes the pod, the apiserver sends it again, and earlier requirements are kept."""
     first = prepared(pod({"nodeSelector": {"disk": "ssd"}, "tolerations": DEFAULTS}), terms(PROVIDER))
     late = {"key": "late", "operator": "Exists"}
     spec = {
@@ -205,8 +205,8 @@ def test_what_others_add_after_the_webhook_is_moved_beside_the_rest() -> None:
     assert prepared(again, terms(PROVIDER)) is again
 
 
-def test_alternatives_that_are_added_have_to_hold_with_those_before() -> None:
-    """What was asked first and what was asked later have to hold both, each with its alternatives."""
+def test_added_affinity_terms_are_combined_with_the_earlier_ones() -> None:
+    """Both the earlier and the later affinity must hold, each with its alternatives."""
     first = prepared(pod({"affinity": required(term(DISK), term(GPU))}), terms())
     zones = required(term(requirement("zone", "a")), term(requirement("zone", "b")))
     again = prepared({**first, "spec": {**first["spec"], "affinity": zones}}, terms())
@@ -214,15 +214,15 @@ def test_alternatives_that_are_added_have_to_hold_with_those_before() -> None:
     assert selector_of(again) == encoded({"affinity": required(*both)})
 
 
-def test_an_annotation_alone_is_no_proof_that_a_webhook_saw_the_pod() -> None:
-    """It came with somebody's manifest; what the pod asks for now counts, whether it can be read or not."""
+def test_an_annotation_from_a_manifest_is_replaced() -> None:
+    """Without the webhook's unlimited tolerations only the spec counts, whether or not the annotation is valid."""
     for text in ('{"nodeSelector":{"old":"1"}}', "{", '{"nodeSelector":[]}'):
         given = pod({"nodeSelector": {"disk": "ssd"}}, annotations={"clusterSelector": text})
         assert selector_of(twice(given)) == '{"nodeSelector":{"disk":"ssd"}}'
 
 
-def test_terms_come_from_the_topology() -> None:
-    """Ignored keys, every virtual node's name and taint, excluded namespaces, and where the webhook itself is."""
+def test_terms_of_returns_the_topologys_keys_nodes_taints_and_namespaces() -> None:
+    """The namespaces of the webhook's Service and of the engine are excluded too."""
     topology = parse(
         "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nexcludeNamespaces: [quiet]\n"
         "lowers:\n- {name: a, kubeconfig: k, node: {name: vk-a}}\n"
@@ -242,7 +242,7 @@ OFF_B = requirement("kubernetes.io/hostname", VK_B, operator="NotIn")
 
 
 def off_b(owner: str) -> tuple[str, ...]:
-    """Know of a virtual node that was tried for one controller, and of one that is none of ours."""
+    """Return the nodes that were tried for one controller: a virtual node and a node that is not virtual."""
     return (VK_B, "elsewhere") if owner == "rs" else ()
 
 
@@ -251,7 +251,7 @@ def off_b(owner: str) -> tuple[str, ...]:
     [
         pytest.param({}, required(term(OFF_B)), id="asked for nothing"),
         pytest.param({"affinity": required(term(X))}, required(term(X, OFF_B)), id="asked for a cluster"),
-        pytest.param({"affinity": required(term(HAS))}, required(term(OFF_B)), id="asked for nodes below"),
+        pytest.param({"affinity": required(term(HAS))}, required(term(OFF_B)), id="asked for lower nodes"),
         pytest.param(
             {"affinity": required(term(X, HAS), term(X, GPU))},
             required(term(X, OFF_B), term(X, OFF_B)),
@@ -259,8 +259,8 @@ def off_b(owner: str) -> tuple[str, ...]:
         ),
     ],
 )
-def test_a_pod_is_kept_off_the_virtual_nodes_that_were_tried(spec: Manifest, affinity: Manifest) -> None:
-    """Whatever else it asks for, in every term; what asks for nodes below goes there as before."""
+def test_a_pod_avoids_virtual_nodes_that_its_controllers_pods_left(spec: Manifest, affinity: Manifest) -> None:
+    """The requirement is added to every term; requirements on lower nodes are moved as before."""
     given = pod(spec, ownerReferences=MADE)
     found = prepared(given, terms(), tried=off_b)
     assert found["spec"]["affinity"] == affinity
@@ -278,7 +278,7 @@ def test_a_pod_is_kept_off_the_virtual_nodes_that_were_tried(spec: Manifest, aff
         {"ownerReferences": MADE, "labels": {}},
     ],
 )
-def test_who_was_not_tried_is_kept_off_nothing(meta: Manifest) -> None:
-    """It counts by controller, and only for pods that asked for virtual nodes."""
+def test_a_pod_without_tried_nodes_avoids_none(meta: Manifest) -> None:
+    """Nodes are tried for one controller, and count only for pods that opted in."""
     given = pod(**meta)
     assert prepared(given, terms(), tried=off_b) == prepared(given, terms())

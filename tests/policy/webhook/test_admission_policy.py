@@ -1,4 +1,4 @@
-"""When the MutatingAdmissionPolicy is registered, changed, left alone and taken back, on a cluster in memory."""
+"""Tests of the registration of the MutatingAdmissionPolicy on an in-memory cluster."""
 
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ OWNER = owner_of("11111111-upper", "demo")
 
 
 def topology(lowers: str = "[{name: a, kubeconfig: a}]") -> Topology:
-    """Return a topology of these lower clusters."""
+    """Return a topology with these lower clusters."""
     return parse(f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: {lowers}\n")
 
 
@@ -34,14 +34,14 @@ EMPTY = topology("[]")
 
 
 class Upper(DryRunCluster):
-    """An upper cluster in memory, whose next creates fail with these `errors`."""
+    """An in-memory upper cluster whose next creates fail with these `errors`."""
 
     def __init__(self) -> None:
         super().__init__(UPPER, now=lambda: datetime.now(UTC))
         self.errors: list[Exception] = []
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
-        """Create, or raise the next error."""
+        """Create an object, or raise the next error."""
         if self.errors:
             raise self.errors.pop(0)
         return await super().create(ref, body)
@@ -49,12 +49,12 @@ class Upper(DryRunCluster):
 
 @pytest.fixture
 def upper() -> Upper:
-    """An upper cluster in memory."""
+    """An in-memory upper cluster."""
     return Upper()
 
 
 async def looked(upper: Upper, *topologies: Topology) -> float:
-    """Look once at each of these topologies, by one engine; return the seconds until its next look."""
+    """Reconcile each of these topologies with one registration, and return the seconds until the next check."""
     registration = PolicyRegistration(upper, OWNER, "engine")
     rest = 0.0
     for one in topologies:
@@ -64,19 +64,19 @@ async def looked(upper: Upper, *topologies: Topology) -> float:
 
 
 def found(upper: Upper) -> list[Manifest | None]:
-    """Return policy and binding as they are stored."""
+    """Return the stored policy and binding."""
     return [upper.find(ref.kind, "", ref.name) for ref in (policy_ref(EMPTY.name), binding_ref(EMPTY.name))]
 
 
 def is_for_every_pod(upper: Upper) -> bool:
-    """Report whether the stored policy applies to every pod that has no node yet."""
+    """Report whether the stored policy applies to every pod without a node."""
     stored = found(upper)[0]
     assert stored is not None
     return "== '' && (true))" in str(stored["spec"]["matchConditions"][0]["expression"])
 
 
-async def test_an_edit_of_the_taints_changes_the_policy_that_is_there(upper: Upper) -> None:
-    """The object stays the same one, and the binding as it is."""
+async def test_an_edit_of_the_taints_updates_the_existing_policy(upper: Upper) -> None:
+    """Policy and binding keep their UIDs."""
     await looked(upper, topology())
     first = found(upper)
     assert await looked(upper, UNTAINTED) == LOOK
@@ -84,8 +84,8 @@ async def test_an_edit_of_the_taints_changes_the_policy_that_is_there(upper: Upp
     assert [one and one["metadata"]["uid"] for one in found(upper)] == [one and one["metadata"]["uid"] for one in first]
 
 
-async def test_what_somebody_added_to_ours_is_taken_off(upper: Upper) -> None:
-    """Inside of its fields too: a selector that is not ours leaves pods out."""
+async def test_fields_that_another_client_added_to_the_policy_are_removed(upper: Upper) -> None:
+    """A foreign selector in a nested field would exclude pods."""
     await looked(upper, topology())
     ours = found(upper)[0]
     assert ours is not None
@@ -98,8 +98,8 @@ async def test_what_somebody_added_to_ours_is_taken_off(upper: Upper) -> None:
     assert again["spec"] == ours["spec"]
 
 
-async def test_it_does_not_apply_to_every_pod_beside_real_nodes(upper: Upper) -> None:
-    """A virtual node is known by its label; any other node is a real one."""
+async def test_the_policy_does_not_apply_to_every_pod_if_real_nodes_exist(upper: Upper) -> None:
+    """A virtual node is recognized by its label, and every other node is real."""
     upper.place(NODE, {"metadata": {"name": "other", "labels": {"type": "virtual-kubelet"}}})
     await looked(upper, UNTAINTED)
     assert is_for_every_pod(upper)
@@ -108,16 +108,16 @@ async def test_it_does_not_apply_to_every_pod_beside_real_nodes(upper: Upper) ->
     assert not is_for_every_pod(upper)
 
 
-async def test_it_is_taken_back_with_the_last_lower_cluster(upper: Upper) -> None:
-    """Both objects, where they are ours."""
+async def test_the_policy_is_deleted_with_the_last_lower_cluster(upper: Upper) -> None:
+    """Both the policy and its binding are deleted."""
     await looked(upper, topology(), EMPTY)
     assert found(upper) == [None, None]
 
 
-async def test_what_somebody_else_registered_is_never_changed_or_deleted(
+async def test_a_policy_of_another_owner_is_never_changed_or_deleted(
     upper: Upper, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where it does something else, the log says what to do."""
+    """If it differs from the required one, the log has the remedy."""
     other = {**policy(topology(), None, all_virtual=False), "spec": {"failurePolicy": "Fail"}}
     upper.place(policy_ref(EMPTY.name).kind, other)
     assert await looked(upper, topology(), EMPTY) == LOOK
@@ -128,10 +128,10 @@ async def test_what_somebody_else_registered_is_never_changed_or_deleted(
 
 
 @pytest.mark.parametrize("all_virtual", [False, True])
-async def test_what_was_applied_by_hand_does_as_well(
+async def test_a_manually_applied_policy_is_accepted(
     upper: Upper, *, all_virtual: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In both forms: who renders it does not know the nodes of the cluster."""
+    """Both forms are accepted, because the rendering command does not know the nodes of the cluster."""
     applied = (policy(UNTAINTED, None, all_virtual=all_virtual, own_namespace="engine"), binding(UNTAINTED, None))
     for ref, one in zip((policy_ref(EMPTY.name), binding_ref(EMPTY.name)), applied, strict=True):
         upper.place(ref.kind, one)
@@ -148,10 +148,10 @@ async def test_what_was_applied_by_hand_does_as_well(
         (Unreachable("away"), REST, "away"),
     ],
 )
-async def test_what_keeps_it_from_being_registered_is_logged_once(
+async def test_a_failed_registration_is_logged_once_and_retried(
     upper: Upper, error: TensileError, rest: float, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An apiserver that does not serve the kind, a missing right, a cluster that is away: the engine tries again."""
+    """The apiserver may not serve the kind, a right may be missing, or the cluster may be unreachable."""
     upper.errors = [error, error]
     assert await looked(upper, topology(), topology()) == rest
     assert found(upper)[0] is None
@@ -160,7 +160,7 @@ async def test_what_keeps_it_from_being_registered_is_logged_once(
     assert None not in found(upper)
 
 
-async def test_another_engine_that_writes_at_the_same_time_costs_a_second(upper: Upper) -> None:
-    """What it made is read then."""
+async def test_a_conflict_with_another_engine_is_retried_soon(upper: Upper) -> None:
+    """The retry reads the object that the other engine created."""
     upper.errors = [AlreadyExists("there", status=409)]
     assert await looked(upper, topology()) == AGAIN

@@ -1,4 +1,4 @@
-"""The webhook's CA and certificate: when they are renewed, what a Secret may hold, and when trust in others changes."""
+"""Tests of the webhook's CA and certificate: their renewal, the Secret's content, and changes of the trusted CA."""
 
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
@@ -31,12 +31,12 @@ REF = Ref(UPPER, SECRET, "tensile", "tensile-webhook-demo")
 
 
 def names(pair: KeyPair) -> list[str]:
-    """Return what a certificate is for."""
+    """Return the names in a certificate."""
     return names_of(certificates_in(pair.certificate)[0])
 
 
-def test_a_certificate_is_signed_by_a_ca_of_its_own_and_holds_for_clocks_that_are_behind() -> None:
-    """The CA holds for years, and signs no other CA."""
+def test_a_certificate_has_its_own_ca_and_is_backdated_by_an_hour() -> None:
+    """Apiservers whose clock is behind accept it too; the CA is valid for years."""
     authority, serving = (certificates_in(pair.certificate)[0] for pair in FIRST)
     serving.verify_directly_issued_by(authority)
     assert sorted(names(FIRST.serving)) == sorted(NAMES)
@@ -54,18 +54,18 @@ def test_a_certificate_is_signed_by_a_ca_of_its_own_and_holds_for_clocks_that_ar
         (timedelta(hours=-2), "none"),
         (0.8 * AUTHORITY_LIFE, "none"),
     ],
-    ids=["not due", "due", "ended", "a clock that is set back", "the CA is due"],
+    ids=["not due", "due", "expired", "a clock that is set back", "the CA is due"],
 )
-def test_what_is_due_is_renewed(after: timedelta, same: str) -> None:
-    """The serving certificate at seven tenths of its life, under the same CA; so every apiserver trusts it already."""
+def test_a_certificate_is_renewed_at_seven_tenths_of_its_life(after: timedelta, same: str) -> None:
+    """The CA stays the same until it is due itself, so every apiserver already trusts the new certificate."""
     found = renewed(FIRST, NAMES, NOW + after)
     assert (found is FIRST) == (same == "both")
     assert (found.authority == FIRST.authority) == (same != "none")
     assert (found.serving == FIRST.serving) == (same == "both")
 
 
-def test_another_name_is_added_to_the_former_ones() -> None:
-    """They stay registered until the webhook has answered at the new address; the next renewal drops them."""
+def test_a_new_name_is_added_to_the_former_names() -> None:
+    """They stay until the next renewal, because the webhook stays registered there until the new address responds."""
     found = renewed(FIRST, ["other.svc"], NOW)
     assert found.authority == FIRST.authority
     assert sorted(names(found.serving)) == sorted([*NAMES, "other.svc"])
@@ -76,16 +76,16 @@ def test_another_name_is_added_to_the_former_ones() -> None:
     assert len(names(found.serving)) == 8
 
 
-def test_a_secret_gives_back_what_was_put_into_it() -> None:
-    """It is marked as ours, and of the type that other tools know."""
+def test_certificates_are_read_from_the_secret_as_they_were_written() -> None:
+    """The Secret has the owner label and the standard TLS type."""
     found = secret(REF, OWNER, FIRST)
     assert certificates_of(found) == FIRST
     assert (found["type"], set(found["data"])) == ("kubernetes.io/tls", {"ca.crt", "ca.key", "tls.crt", "tls.key"})
     assert found["metadata"]["labels"] == OWNER.label
 
 
-def test_keys_are_not_printed() -> None:
-    """Neither in a message nor in a traceback."""
+def test_private_keys_are_not_in_any_repr() -> None:
+    """They must appear neither in a message nor in a traceback."""
     assert "PRIVATE" not in f"{FIRST} {FIRST!r} {given((), FIRST.serving, b'', 0.0)}"
 
 
@@ -109,19 +109,19 @@ DATA = secret(REF, OWNER, FIRST)["data"]
     ],
     ids=["null", "empty", "no map", "a part", "no base64", "no PEM", "no key", "another key", "another CA", "of two"],
 )
-def test_what_does_not_belong_together_is_nothing(data: Any) -> None:
-    """Whoever edited it: it is written anew, if the Secret is ours."""
+def test_a_secret_with_invalid_or_mismatched_content_has_no_certificates(data: Any) -> None:
+    """Regardless of its editor, it is written again if it is the engine's own Secret."""
     assert certificates_of({"data": data}) is None
 
 
 def under(authority: KeyPair, served: Served, now: float) -> Served:
-    """Return what is served once another certificate under a CA was given."""
+    """Return the served state after another certificate under a CA was added."""
     pair = issued("x", "x", ["x"], NOW, timedelta(days=1), authority=authority)
     return given(served, pair, authority.certificate, now)
 
 
 def test_a_certificate_under_the_same_ca_is_served_at_once() -> None:
-    """Apiservers trust it already."""
+    """Apiservers already trust its CA."""
     one = given((), FIRST.serving, FIRST.authority.certificate, 0.0)
     two = under(FIRST.authority, one, 1.0)
     assert shown(one, 0.0) == FIRST.serving
@@ -129,8 +129,8 @@ def test_a_certificate_under_the_same_ca_is_served_at_once() -> None:
     assert trusted(one) == trusted(two) == FIRST.authority.certificate
 
 
-def test_a_certificate_that_needs_other_trust_is_trusted_before_it_is_served_and_the_last_one_after() -> None:
-    """Replicas are given it at different moments; each serves one of the two, and both are trusted meanwhile."""
+def test_a_certificate_with_another_ca_is_trusted_before_it_is_served() -> None:
+    """Replicas switch at different times, so both CAs are trusted until all have switched."""
     assert shown((), 0.0) is None
     served = given((), FIRST.serving, FIRST.authority.certificate, 0.0)
     seen = []
@@ -141,8 +141,8 @@ def test_a_certificate_that_needs_other_trust_is_trusted_before_it_is_served_and
     assert seen == [(False, True), (False, True), (True, True), (True, True), (True, False)]
 
 
-def test_of_several_changes_the_one_that_is_served_and_the_last_count() -> None:
-    """What comes in between is served by nobody; what comes back is served on."""
+def test_of_several_changes_only_the_served_and_the_last_certificate_count() -> None:
+    """One in between is never served; if the served one is set again, it is served on."""
     third = renewed(None, NAMES, NOW)
     served = given((), FIRST.serving, FIRST.authority.certificate, 0.0)
     served = given(served, OTHER.serving, OTHER.authority.certificate, 1.0)
@@ -154,8 +154,8 @@ def test_of_several_changes_the_one_that_is_served_and_the_last_count() -> None:
     assert shown(back, 3.0 + OVERLAP) == FIRST.serving
 
 
-def test_of_a_file_nothing_but_certificates_is_published() -> None:
-    """Certificate and key may be in one file, with words about them."""
+def test_only_certificates_of_a_file_are_published_as_trusted() -> None:
+    """A file may contain the certificate, the key and comments."""
     pair = self_signed("x", "x", ["x"], NOW, timedelta(days=1))
     both = KeyPair(b"# ours\n" + pair.key + pair.certificate, pair.key)
     assert trusted(given((), both, both.certificate, 0.0)) == pair.certificate

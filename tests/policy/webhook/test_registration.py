@@ -1,4 +1,4 @@
-"""What the apiserver is told of the webhook, and where its certificate is kept."""
+"""Tests of the webhook's configuration for the apiserver, and of the location of its certificate."""
 
 from base64 import b64decode
 from copy import deepcopy
@@ -27,18 +27,18 @@ SERVICE, URL = "service: {namespace: hooks, name: webhook}", "url: 'https://10.0
 
 
 def topology(webhook: str = URL, more: str = "") -> Topology:
-    """Read a topology whose webhook is reached that way."""
+    """Parse a topology with this webhook section."""
     text = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\nwebhook: {{{webhook}}}\n"
     return parse(text + more)
 
 
 def stored(wanted: Manifest) -> Manifest:
-    """Return a configuration as the apiserver would have stored it."""
+    """Return a configuration as the apiserver stores it."""
     return {**wanted, "metadata": {**wanted["metadata"], "uid": "u-1", "resourceVersion": "7", "generation": 1}}
 
 
-def test_creations_never_fail_or_wait_for_long_because_of_it() -> None:
-    """It is asked about pods that opted in only, outside of namespaces that are left alone, and may stay away."""
+def test_the_configuration_never_fails_or_delays_creations_for_long() -> None:
+    """It covers only pods that opted in, outside excluded namespaces, and the failure policy is Ignore."""
     more = "excludeNamespaces: [kube-system, quiet]\n"
     (hook,) = configuration(topology(SERVICE, more), OWNER, b"trusted", "engine")["webhooks"]
     assert (hook["failurePolicy"], hook["sideEffects"]) == ("Ignore", "None")
@@ -51,16 +51,16 @@ def test_creations_never_fail_or_wait_for_long_because_of_it() -> None:
     assert hook["admissionReviewVersions"] == ["v1", "v1beta1"]
 
 
-def test_it_is_marked_as_ours_and_has_the_topologys_name() -> None:
-    """Two topologies in one upper cluster have one each."""
+def test_the_configuration_has_the_owner_mark_and_the_topologys_name() -> None:
+    """Two topologies of one upper cluster have different configurations."""
     found = configuration(topology(), OWNER, b"")
     assert found["metadata"]["name"] == ref_of(topology()).name == "tensile-demo"
     assert found["metadata"]["labels"] == {"tensile-kube.io/owner": OWNER.mark}
     assert found["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == "11111111-upper"
 
 
-def test_the_service_or_the_url_says_where_it_is() -> None:
-    """As the apiserver calls it, which is also the name that its certificate is for."""
+def test_the_address_and_certificate_names_come_from_the_service_or_the_url() -> None:
+    """The certificate is for the name that the apiserver calls."""
     by_service, by_url, by_name = topology(SERVICE), topology(URL), topology("url: 'https://hook.example.com/x'")
     (hook,) = configuration(by_service, OWNER, b"trusted")["webhooks"]
     assert hook["clientConfig"]["service"] == {"namespace": "hooks", "name": "webhook", "path": "/mutate", "port": 443}
@@ -76,8 +76,8 @@ def test_the_service_or_the_url_says_where_it_is() -> None:
     assert not topology("enabled: true").webhook.is_reachable
 
 
-def test_what_is_as_it_should_be_is_not_written() -> None:
-    """Also with what a cloud, or a person, added to it."""
+def test_a_matching_configuration_is_not_changed() -> None:
+    """Additions of a cloud provider or a user are accepted."""
     wanted = configuration(topology(), OWNER, b"trusted")
     assert change(stored(wanted), wanted) is None
     seen = stored(deepcopy(wanted))
@@ -91,8 +91,8 @@ def test_what_is_as_it_should_be_is_not_written() -> None:
     "path",
     ["/webhooks/0/failurePolicy", "/webhooks/0/clientConfig/caBundle", "/metadata/labels/tensile-kube.io~1owner"],
 )
-def test_what_differs_is_written_under_its_preconditions(path: str) -> None:
-    """Only while it is the very object that was seen."""
+def test_a_different_configuration_is_patched_with_preconditions(path: str) -> None:
+    """The patch has the observed UID and resourceVersion."""
     wanted = configuration(topology(), OWNER, b"trusted")
     seen = jsonpatch.apply_patch(stored(wanted), [{"op": "replace", "path": path, "value": "else"}])
     found = change(seen, wanted)
@@ -102,8 +102,8 @@ def test_what_differs_is_written_under_its_preconditions(path: str) -> None:
     assert (meta["uid"], meta["resourceVersion"], meta["labels"]) == ("u-1", "7", wanted["metadata"]["labels"])
 
 
-def test_what_others_added_stays_when_something_is_written() -> None:
-    """Namespaces that a cloud excludes, too: it would add them again."""
+def test_additions_of_other_clients_stay_in_a_patch() -> None:
+    """A cloud provider would otherwise add its excluded namespaces again."""
     wanted = configuration(topology(), OWNER, b"trusted")
     seen = stored(deepcopy(wanted))
     added = {"key": "cloud", "operator": "DoesNotExist"}
@@ -115,15 +115,15 @@ def test_what_others_added_stays_when_something_is_written() -> None:
     assert hook["namespaceSelector"]["matchExpressions"][1:] == [added]
 
 
-def test_a_bundle_that_cannot_be_read_is_none() -> None:
-    """Somebody else's writing is no reason to fail."""
+def test_an_unreadable_ca_bundle_is_empty() -> None:
+    """Another client may have written it, so it is no error."""
     for client in ({}, {"caBundle": "?"}, {"caBundle": None}):
         assert bundle_in({"webhooks": [{"clientConfig": client}]}) == b""
     assert bundle_in({}) == b""
 
 
-def test_the_secret_is_where_the_service_leads() -> None:
-    """Else where the engine runs, and nowhere for one outside of a cluster; each topology has one of its own."""
+def test_the_secret_is_in_the_namespace_of_the_service_or_of_the_engine() -> None:
+    """Outside a cluster there is none; its name contains the topology's name."""
     by_service, by_url = topology(SERVICE), topology(URL)
     assert [secret_ref(by_service), secret_ref(by_service, "engine")] == 2 * [
         Ref(UPPER, SECRET, "hooks", "tensile-webhook-demo")

@@ -1,4 +1,4 @@
-"""AdmissionReview: both versions, what is not asked about, and what is no question at all."""
+"""Tests of AdmissionReview: both versions, objects that are not handled, and malformed requests."""
 
 import re
 from base64 import b64decode
@@ -19,7 +19,7 @@ SELECTING = pod({"nodeSelector": {"disk": "ssd"}})
 
 
 def review(obj: Any, version: str = "v1", **request: Any) -> bytes:
-    """Write a question about a new pod."""
+    """Return a review of a new pod."""
     basis = {
         "uid": "asked-1",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -36,29 +36,29 @@ def review(obj: Any, version: str = "v1", **request: Any) -> bytes:
 
 
 def asked(body: bytes) -> Manifest:
-    """Return the response to a question."""
+    """Return the response to a review."""
     found: Manifest = orjson.loads(answer(body, terms(PROVIDER)))
     return found
 
 
 def patched(obj: Manifest, response: Manifest) -> Manifest:
-    """Return what an apiserver makes of an answer."""
+    """Return the object after the patch of a response, as an apiserver applies it."""
     assert response["patchType"] == "JSONPatch"
     found: Manifest = jsonpatch.apply_patch(obj, orjson.loads(b64decode(response["patch"])))
     return found
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_both_versions_are_answered_in_their_own(version: str) -> None:
-    """The answer is of the question's version and about the question's UID, and its patch leads to the prepared pod."""
+def test_both_review_versions_are_answered_in_their_own_version(version: str) -> None:
+    """The response has the UID of the request, and its patch results in the prepared pod."""
     found = asked(review(SELECTING, version))
     assert (found["apiVersion"], found["kind"]) == (f"admission.k8s.io/{version}", "AdmissionReview")
     assert (found["response"]["uid"], found["response"]["allowed"]) == ("asked-1", True)
     assert selector_of(patched(SELECTING, found["response"])) == '{"nodeSelector":{"disk":"ssd"}}'
 
 
-def test_the_answer_does_not_say_the_question_again() -> None:
-    """What is asked about may hold what others must not see; it goes no further."""
+def test_the_response_does_not_repeat_the_request() -> None:
+    """The request may contain secret values."""
     assert set(asked(review(SELECTING))) == {"apiVersion", "kind", "response"}
 
 
@@ -74,21 +74,21 @@ def test_the_answer_does_not_say_the_question_again() -> None:
         review(None, operation="DELETE"),
     ],
 )
-def test_what_is_nobodys_business_here_passes_as_it_is(question: bytes) -> None:
-    """Allowed, without a patch: refusing is for others."""
+def test_objects_that_are_not_handled_are_allowed_without_a_patch(question: bytes) -> None:
+    """The webhook never refuses an object."""
     assert asked(question)["response"] == {"uid": "asked-1", "allowed": True}
 
 
 @pytest.mark.parametrize("odd", [{"nodeSelector": ["disk"]}, {"tolerations": "all"}, {"affinity": {"nodeAffinity": 1}}])
-def test_a_pod_of_another_form_passes_with_a_warning(odd: Manifest) -> None:
-    """The apiserver will say what is wrong with it; a creation must not fail because of us."""
+def test_a_malformed_pod_is_allowed_with_a_warning(odd: Manifest) -> None:
+    """The apiserver will report the fault, and the webhook must not make a creation fail."""
     response = asked(review(pod(odd)))["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
     assert response["warnings"][0].startswith("the pod is not mutated for virtual nodes: ")
 
 
-def test_a_number_that_no_json_can_say_again_passes_with_a_warning() -> None:
-    """In a pod that no apiserver has looked at: it never gets as far as the answer."""
+def test_a_pod_with_an_infinite_number_is_allowed_with_a_warning() -> None:
+    """The number cannot be encoded as JSON, so it must not reach the response."""
     body = review(pod({"tolerations": [{"key": "number"}]})).replace(b'"number"', b'"a","x":1e400')
     response = asked(body)["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
@@ -96,8 +96,8 @@ def test_a_number_that_no_json_can_say_again_passes_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(200, 200), (400, 400), (1, 1_000), (400, 3)])
-def test_alternatives_are_not_multiplied_without_end(first: int, second: int) -> None:
-    """A pod that was prepared with many, and is given many more, passes as it is, and its author is told the bound."""
+def test_too_many_combinations_of_affinity_terms_are_allowed_with_a_warning(first: int, second: int) -> None:
+    """The pod is not mutated, and its author is informed of the limit in a short response."""
     found = answer(crossing(first, second), terms(PROVIDER))
     response = orjson.loads(found)["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
@@ -105,8 +105,8 @@ def test_alternatives_are_not_multiplied_without_end(first: int, second: int) ->
     assert len(found) < 1_000
 
 
-def test_the_count_of_alternatives_and_its_bound_are_said() -> None:
-    """So that it can be mended by who wrote the pod."""
+def test_the_warning_has_the_number_of_terms_and_the_limit() -> None:
+    """The author of the pod can correct it with that information."""
     (warning,) = orjson.loads(answer(crossing(200, 200), terms(PROVIDER)))["response"]["warnings"]
     assert warning == (
         "the pod is not mutated for virtual nodes: 200 node selector terms in annotation clusterSelector times 200 in "
@@ -116,8 +116,8 @@ def test_the_count_of_alternatives_and_its_bound_are_said() -> None:
     assert "in the spec are about 105,471 bytes; the limit is 32,768" in warning
 
 
-def test_alternatives_within_the_bound_are_multiplied() -> None:
-    """Ten times twenty, each with both requirements."""
+def test_combinations_of_affinity_terms_within_the_limit_are_mutated() -> None:
+    """Ten times twenty terms result in 200 terms with both requirements."""
     body = crossing(10, 20)
     response = orjson.loads(answer(body, terms(PROVIDER)))["response"]
     changed = patched(orjson.loads(body)["request"]["object"], response)
@@ -126,30 +126,30 @@ def test_alternatives_within_the_bound_are_multiplied() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_whatever_is_large_is_let_pass_with_a_short_answer(size: int) -> None:
-    """Each part of a pod filled with what costs most: nothing is refused, nothing raises, nothing swells."""
+def test_large_pods_are_allowed_with_a_short_response(size: int) -> None:
+    """Each field is filled with its most expensive content; no pod is refused and no error is raised."""
     for name, body in heavy(size):
         found = answer(body, terms(PROVIDER))
         assert orjson.loads(found)["response"]["allowed"], name
         assert len(found) < 1_000 + 3 * LONGEST, name
 
 
-def test_a_large_pod_of_somebody_else_is_nobodys_business_here() -> None:
-    """Nothing is said of a pod that did not ask for a virtual node, however large it is."""
+def test_a_large_pod_that_did_not_opt_in_is_allowed_without_a_warning() -> None:
+    """Its size does not matter."""
     large = pod({"affinity": required(*[term(requirement("k"))] * 2_000)}, labels={}, annotations={"a": "x" * 300_000})
     assert asked(review(large))["response"] == {"uid": "asked-1", "allowed": True}
 
 
-def test_an_annotation_that_does_not_count_is_told_of() -> None:
-    """What the pod asks for now is moved, in its place; so its author hears of it here alone."""
+def test_an_ignored_cluster_selector_annotation_is_a_warning() -> None:
+    """The requirements in the spec replace it, so this warning is its author's only information."""
     given_pod = pod({"nodeSelector": {"disk": "ssd"}}, annotations={"clusterSelector": '{"x":1e400}'})
     response = asked(review(given_pod))["response"]
     assert selector_of(patched(given_pod, response)) == '{"nodeSelector":{"disk":"ssd"}}'
     assert response["warnings"][0].startswith("annotation clusterSelector is ignored: number is infinity")
 
 
-def test_the_claims_of_a_pod_are_looked_up() -> None:
-    """In the namespace of the request."""
+def test_claims_of_a_pod_are_looked_up_in_the_namespace_of_the_request() -> None:
+    """The pod itself has no namespace here."""
     given_pod = pod({"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}, namespace=None)
     chosen = {("team", "data"): VK_B}
     found = answer(review(given_pod, namespace="team"), terms(), lambda *claim: chosen.get(claim, ""))
@@ -173,8 +173,8 @@ def test_the_claims_of_a_pod_are_looked_up() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_question_is_refused(body: bytes) -> None:
-    """Whatever it is, with a word of what is wrong and nothing else."""
+def test_a_body_that_is_no_review_raises_malformed_review(body: bytes) -> None:
+    """Truncated, foreign and deeply nested bodies are refused."""
     with pytest.raises(MalformedReview):
         answer(body, terms())
 
@@ -182,7 +182,7 @@ def test_what_is_no_question_is_refused(body: bytes) -> None:
 @given(
     st.binary(max_size=200) | st.recursive(st.none() | st.text(max_size=5), st.lists, max_leaves=5).map(orjson.dumps)
 )
-def test_nothing_else_ever_comes_of_a_body(body: bytes) -> None:
-    """Malformed: none of these can be a question."""
+def test_random_bodies_only_raise_malformed_review(body: bytes) -> None:
+    """None of these bodies can be a review."""
     with pytest.raises(MalformedReview):
         answer(body, terms())

@@ -1,4 +1,4 @@
-"""From the upper pod over the annotation to the lower pod: nothing that a pod asks of nodes is lost or added."""
+"""Tests of the path from the upper pod through the annotation to the lower pod: it loses and adds no requirement."""
 
 from itertools import product
 from typing import Any
@@ -59,7 +59,7 @@ ANY = PURE | asked(ABOVE) | BY_NAME
 
 
 def affinities(requirements: st.SearchStrategy[Manifest]) -> st.SearchStrategy[Manifest]:
-    """Draw node affinities of up to three terms."""
+    """Draw node affinities with up to three terms."""
     term = st.fixed_dictionaries({"matchExpressions": st.lists(requirements, min_size=1, max_size=3)})
     return st.lists(term, min_size=1, max_size=3).map(
         lambda found: {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": found}}}
@@ -73,7 +73,7 @@ TOLERATION = st.fixed_dictionaries(
 
 
 def specs(labels: dict[str, Any], requirements: st.SearchStrategy[Manifest]) -> st.SearchStrategy[Manifest]:
-    """Draw what a pod asks of nodes."""
+    """Draw the node requirements of a pod."""
     selectors = st.fixed_dictionaries({}, optional={key: st.sampled_from(list(labels[key])) for key in labels})
     parts = {
         "nodeSelector": selectors.filter(bool),
@@ -84,15 +84,15 @@ def specs(labels: dict[str, Any], requirements: st.SearchStrategy[Manifest]) -> 
 
 
 def below(found: Manifest, node: str) -> Manifest:
-    """Return what the lower pod asks of nodes, behind a virtual node."""
+    """Return the node requirements of the lower pod behind a virtual node."""
     keys = {"ignore_selector_keys": frozenset({"clusterID"}), "virtual_nodes": NODES, "taints": (PROVIDER,)}
     return scheduling_fields(found, place(node_name=node, node_labels=VIRTUAL[node], **keys))
 
 
 @examples(2_000)
 @given(specs(BELOW, PURE))
-def test_what_is_asked_of_lower_nodes_comes_back_as_it_was(spec: Manifest) -> None:
-    """Selector and affinity are restored to the letter, and so are the tolerations that mean something below."""
+def test_requirements_on_lower_nodes_are_restored_unchanged(spec: Manifest) -> None:
+    """That includes node selector, affinity, and tolerations that matter in the lower cluster."""
     prepared_pod = prepared(pod(spec), terms(PROVIDER))
     expected = {**spec, "tolerations": for_lower(spec.get("tolerations") or (), (PROVIDER,))}
     for node in VIRTUAL:
@@ -100,7 +100,7 @@ def test_what_is_asked_of_lower_nodes_comes_back_as_it_was(spec: Manifest) -> No
 
 
 def accepts(spec: Manifest, virtual: str, real: str) -> bool:
-    """Report whether a pod's spec, as its author wrote it, may run on a lower node behind a virtual node."""
+    """Report whether a pod's original spec may run on a lower node behind a virtual node."""
     seen, shown = REAL[real], VIRTUAL[virtual]
     for key, value in (spec.get("nodeSelector") or {}).items():
         if (shown if is_upper_only(key, [value], KEYS, NODES) else seen).get(key) != value:
@@ -110,7 +110,7 @@ def accepts(spec: Manifest, virtual: str, real: str) -> bool:
 
 
 def _holds(term: Manifest, virtual: str, real: str) -> bool:
-    """Report whether all requirements of a term hold, each for its side; a name to avoid is avoided by both."""
+    """Report whether a term holds, each requirement on its side; a name to avoid is avoided on both sides."""
     halves = split_term(term, KEYS, NODES)
     above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.above]}}}} if halves.above else {}
     lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.below]}}}} if halves.below else {}
@@ -119,8 +119,8 @@ def _holds(term: Manifest, virtual: str, real: str) -> bool:
 
 @examples(500)
 @given(specs({**BELOW, **ABOVE}, ANY))
-def test_alternatives_lead_where_the_author_said(spec: Manifest) -> None:
-    """On each virtual and each lower node behind it: both schedulers let the pod pass, or its author did not."""
+def test_both_schedulers_accept_exactly_the_nodes_that_the_author_allowed(spec: Manifest) -> None:
+    """Every virtual node is checked with every lower node behind it."""
     found = prepared(pod(spec), terms(PROVIDER))
     for virtual, real in product(VIRTUAL, REAL):
         passes = meets(found["spec"], virtual, VIRTUAL[virtual]) and meets(below(found, virtual), real, REAL[real])
@@ -129,8 +129,8 @@ def test_alternatives_lead_where_the_author_said(spec: Manifest) -> None:
 
 @examples(300)
 @given(specs({**BELOW, **ABOVE}, ANY))
-def test_a_pod_that_no_webhook_saw_is_placed_alike(spec: Manifest) -> None:
-    """Once it is bound to a node that it may be on, the engine asks of lower nodes what the webhook would have had."""
+def test_a_pod_without_the_webhook_has_the_same_lower_requirements(spec: Manifest) -> None:
+    """The engine derives them once the pod is bound to a virtual node that it may run on."""
     given_pod = pod(spec)
     found = prepared(given_pod, terms(PROVIDER))
     for virtual in VIRTUAL:
@@ -144,8 +144,8 @@ def test_a_pod_that_no_webhook_saw_is_placed_alike(spec: Manifest) -> None:
 
 @examples(300)
 @given(specs({**BELOW, **ABOVE}, ANY))
-def test_twice_is_once(spec: Manifest) -> None:
-    """The apiserver may ask again about a pod that was prepared."""
+def test_a_second_mutation_changes_nothing(spec: Manifest) -> None:
+    """The apiserver may send a prepared pod again."""
     once = prepared(pod(spec), terms(PROVIDER))
     assert prepared(once, terms(PROVIDER)) is once
     assert operations(once, once) == []

@@ -1,4 +1,4 @@
-"""The webhook as it is served and registered: over real TLS on loopback, in a cluster in memory."""
+"""Tests of serving and registering the webhook, over real TLS on loopback with an in-memory cluster."""
 
 import asyncio
 import os
@@ -43,13 +43,13 @@ POD = {
 
 @pytest_asyncio.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Scene]:
-    """A scene with an empty cluster."""
+    """A webhook server with an empty cluster."""
     async with scene(tmp_path) as made:
         yield made
 
 
 async def asked(of: Scene, body: bytes, method: str = "POST", path: str = "/anything") -> tuple[int, bytes]:
-    """Send a request, trusting whatever is registered."""
+    """Send a request that trusts the registered CA, and return the status and the body of the response."""
     trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusted.load_verify_locations(cadata=of.trusted().decode())
     url = f"https://127.0.0.1:{of.port}{path}"
@@ -59,13 +59,13 @@ async def asked(of: Scene, body: bytes, method: str = "POST", path: str = "/anyt
 
 
 def review(pod: dict[str, Any] | None = None) -> bytes:
-    """Write a question about a new pod."""
+    """Return a review of a new pod."""
     request = {"uid": "u", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "default", "object": pod or POD}
     return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
-async def test_it_is_registered_once_it_has_called_itself_and_then_answers(here: Scene) -> None:
-    """With the certificate of its own making in the bundle; a second look writes nothing."""
+async def test_the_webhook_is_registered_after_it_has_called_itself(here: Scene) -> None:
+    """The configuration has its own CA, and a second check writes nothing."""
     await here.server.serve(here.topology())
     assert here.registered() is None
     assert await here.server.look() == LOOK
@@ -80,8 +80,8 @@ async def test_it_is_registered_once_it_has_called_itself_and_then_answers(here:
     assert (here.registered() or {})["metadata"]["resourceVersion"] == version
 
 
-async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
-    """400 with a word of what is wrong, 405, and health."""
+async def test_other_requests_have_their_own_status(here: Scene) -> None:
+    """A malformed review is 400, another method 405, a large body 413, and the health check 200."""
     await here.begin()
     status, said = await asked(here, b"{")
     assert (status, said[:39]) == (400, b"the request is not an AdmissionReview: ")
@@ -91,15 +91,15 @@ async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
 
 
 async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[WebhookListener, bytes]:
-    """Listen with another answer, and return with it what to trust."""
+    """Start a listener with another answer function, and return it with the certificate to trust."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
     made = WebhookListener(pair, answer, **given)
     await made.start("127.0.0.1", 0)
     return made, pair.certificate
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(here: Scene) -> None:
-    """Whoever announces one and sends none holds a connection for some seconds only."""
+async def test_an_announced_body_that_is_not_sent_times_out(here: Scene) -> None:
+    """Such a client holds a connection for a few seconds only."""
     made, trusted = await listening(here, bytes, patience=2.0)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.load_verify_locations(cadata=trusted.decode())
@@ -111,11 +111,11 @@ async def test_a_body_that_does_not_come_is_not_waited_for(here: Scene) -> None:
     await made.close()
 
 
-async def test_a_defect_costs_one_request_and_says_nothing_of_it(here: Scene) -> None:
-    """The apiserver goes on without an answer; what was asked stays out of answer and log."""
+async def test_a_defect_is_answered_with_an_internal_error(here: Scene) -> None:
+    """The apiserver continues without the webhook's answer."""
 
     def broken(_body: bytes) -> bytes:
-        """Fail as nobody foresaw."""
+        """Raise an unexpected error."""
         raise ZeroDivisionError("of the pod")
 
     made, trusted = await listening(here, broken)
@@ -124,11 +124,11 @@ async def test_a_defect_costs_one_request_and_says_nothing_of_it(here: Scene) ->
     await made.close()
 
 
-async def test_an_answer_that_comes_in_pieces_is_read_whole(here: Scene) -> None:
-    """One read gives only what has come."""
+async def test_a_long_response_to_the_test_call_is_read_completely(here: Scene) -> None:
+    """A single read returns only the part that has arrived."""
 
     def long(body: bytes) -> bytes:
-        """Allow it, with many words."""
+        """Return an allowing response with a long warning."""
         answer = {"uid": orjson.loads(body)["request"]["uid"], "allowed": True}
         return orjson.dumps({"warnings": "x" * 1_000_000, "response": answer})
 
@@ -138,14 +138,14 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole(here: Scene) -> None
 
 
 async def test_a_large_review_is_answered(here: Scene) -> None:
-    """As large as an apiserver takes a pod."""
+    """The pod has an annotation of two MiB."""
     await here.begin()
     large = {**POD, "metadata": {**POD["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
     assert (await asked(here, review(large)))[0] == 200
 
 
-async def test_nothing_is_registered_while_it_cannot_be_reached(here: Scene) -> None:
-    """A wrong address would cost every creation its patience; it is said, and tried again."""
+async def test_an_unreachable_webhook_is_not_registered(here: Scene) -> None:
+    """A wrong address would delay every creation by the timeout; the registration is retried."""
     await here.server.serve(here.topology(url=f"https://127.0.0.1:{spare_port()}/"))
     assert await here.server.look() == REST
     assert here.registered() is None
@@ -153,8 +153,8 @@ async def test_nothing_is_registered_while_it_cannot_be_reached(here: Scene) -> 
     assert here.registered() is not None
 
 
-async def test_without_an_address_it_is_served_and_not_registered(here: Scene) -> None:
-    """Whoever registers it by hand may; nothing is guessed."""
+async def test_a_webhook_without_an_address_is_served_but_not_registered(here: Scene) -> None:
+    """A user may register it manually."""
     topology = here.topology()
     nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
     await here.server.serve(nowhere)
@@ -163,8 +163,8 @@ async def test_without_an_address_it_is_served_and_not_registered(here: Scene) -
     assert here.server.port == here.port
 
 
-async def test_what_is_somebody_elses_under_our_name_is_not_touched(here: Scene) -> None:
-    """Neither changed nor deleted, also when the webhook is switched off."""
+async def test_a_configuration_of_another_owner_is_neither_changed_nor_deleted(here: Scene) -> None:
+    """It also stays when the webhook is disabled."""
     there = here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
     assert await here.begin() == REST
     await here.server.serve(here.topology(enabled=False))
@@ -172,8 +172,8 @@ async def test_what_is_somebody_elses_under_our_name_is_not_touched(here: Scene)
     assert here.registered() == there
 
 
-async def test_switched_off_it_is_taken_back_and_not_served(here: Scene) -> None:
-    """What is registered and not there costs every creation its patience; again switched on, it is back."""
+async def test_a_disabled_webhook_is_unregistered_and_not_served(here: Scene) -> None:
+    """Otherwise every creation would wait for the timeout; it is registered again when it is enabled."""
     await here.begin()
     await here.server.serve(here.topology(enabled=False))
     assert await here.server.look() is None
@@ -184,15 +184,15 @@ async def test_switched_off_it_is_taken_back_and_not_served(here: Scene) -> None
     assert here.registered() is not None
 
 
-async def test_a_program_that_ends_leaves_what_is_registered(here: Scene) -> None:
-    """It, or another one, comes back, and the apiserver goes on without an answer until then."""
+async def test_an_engine_that_stops_keeps_the_registration(here: Scene) -> None:
+    """This or another engine will start again, and the apiserver continues without an answer until then."""
     await here.begin()
     await here.server.close()
     assert here.registered() is not None
 
 
-async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
-    """A failure policy by which creations fail, for one."""
+async def test_a_changed_registration_is_corrected(here: Scene) -> None:
+    """For example, failure policy Fail would make creations fail."""
     await here.begin()
     found = here.registered() or {}
     here.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
@@ -201,7 +201,7 @@ async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
 
 
 def files(of: Scene, directory: Path) -> KeyPair:
-    """Write a certificate and its key, as somebody else would have made them."""
+    """Write a certificate and its key, as another issuer would."""
     pair = self_signed("someone", "hook", ["127.0.0.1"], of.now, timedelta(days=5))
     (directory / "hook.crt").write_bytes(pair.certificate)
     (directory / "hook.key").write_bytes(pair.key)
@@ -209,15 +209,15 @@ def files(of: Scene, directory: Path) -> KeyPair:
 
 
 def changed(of: Scene, directory: Path) -> AbstractAsyncContextManager[None]:
-    """Let a change of the files inside be noticed."""
+    """Wait until the file watcher has observed a change of the files made in this context."""
     return heard(of.watcher, directory / "hook.crt", directory / "hook.key")
 
 
 FILES = ", tlsCertFile: hook.crt, tlsKeyFile: hook.key"
 
 
-async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) -> None:
-    """A renewed pair is trusted before it is shown, and the last one after; half of one changes nothing."""
+async def test_certificate_files_are_used_and_watched(here: Scene, tmp_path: Path) -> None:
+    """A renewed pair is trusted before it is served, and the former one a while longer; half a pair has no effect."""
     files(here, tmp_path)
     await here.begin(FILES)
     first = await here.shown()
@@ -238,8 +238,8 @@ async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) ->
     assert here.trusts() == 1
 
 
-async def test_files_for_another_host_are_named_and_not_served(here: Scene, tmp_path: Path) -> None:
-    """The apiserver would refuse them, and let every pod pass by the webhook."""
+async def test_certificate_files_for_another_host_are_reported_and_not_served(here: Scene, tmp_path: Path) -> None:
+    """The apiserver would reject them, and admit every pod without the webhook."""
     files(here, tmp_path)
     await here.begin(FILES)
     first = await here.shown()
@@ -256,8 +256,8 @@ async def test_files_for_another_host_are_named_and_not_served(here: Scene, tmp_
     )
 
 
-async def test_a_service_does_not_lead_to_an_engine_outside_the_cluster(here: Scene) -> None:
-    """Its name is unknown there; what helps is said."""
+async def test_a_service_is_refused_if_the_engine_runs_outside_the_cluster(here: Scene) -> None:
+    """The Service's name cannot be resolved there; the message has the remedy."""
     topology = here.topology()
     service = ServiceRef(namespace=INSIDE, name="webhook")
     inside = topology.webhook.model_copy(update={"url": None, "service": service})
@@ -268,8 +268,10 @@ async def test_a_service_does_not_lead_to_an_engine_outside_the_cluster(here: Sc
 
 
 @pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
-async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, missing: str) -> None:
-    """At the start that is an error; a file that is not there, and one that is no certificate."""
+async def test_unusable_certificate_files_raise_an_error_with_their_name(
+    here: Scene, tmp_path: Path, missing: str
+) -> None:
+    """A file may be no certificate, missing or no regular file."""
     files(here, tmp_path)
     (tmp_path / missing).write_bytes(b"nothing")
     with pytest.raises(TensileError, match=rf"{missing}: it contains no "):
@@ -284,8 +286,8 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
         await here.server.serve(here.topology(FILES))
 
 
-async def test_a_port_that_is_taken_is_named_and_had_once_it_is_free(here: Scene) -> None:
-    """Nobody is sent there meanwhile: a Service has to lead elsewhere. It is pending, and needs no second edit."""
+async def test_a_port_of_another_program_is_pending_until_it_is_free(here: Scene) -> None:
+    """The webhook is not registered until then, and needs no second edit afterwards."""
     with socket.create_server(("127.0.0.1", here.port)):
         with pytest.raises(TensileError, match=f"port {here.port} .*another program uses the port"):
             await here.server.serve(here.topology())
@@ -299,8 +301,8 @@ async def test_a_port_that_is_taken_is_named_and_had_once_it_is_free(here: Scene
     assert (await asked(here, review()))[0] == 200
 
 
-async def test_what_is_pending_is_forgotten_when_it_is_switched_off(here: Scene) -> None:
-    """Nobody waits for its port any more."""
+async def test_a_pending_port_is_cleared_when_the_webhook_is_disabled(here: Scene) -> None:
+    """Nothing waits for the port any more."""
     with socket.create_server(("127.0.0.1", here.port)), pytest.raises(TensileError):
         await here.server.serve(here.topology())
     await here.server.serve(here.topology(enabled=False))
@@ -308,8 +310,8 @@ async def test_what_is_pending_is_forgotten_when_it_is_switched_off(here: Scene)
     assert (here.server.pending, here.server.waits(), here.server.port) == ((), "", 0)
 
 
-async def test_files_of_an_edit_that_cannot_be_used_yet_are_waited_for(here: Scene, tmp_path: Path) -> None:
-    """What was shown before is shown meanwhile."""
+async def test_missing_certificate_files_of_an_edit_are_pending(here: Scene, tmp_path: Path) -> None:
+    """The former certificate is served until the files exist."""
     await here.begin()
     before = await here.shown()
     with pytest.raises(TensileError, match=r"hook\.crt"):
@@ -323,8 +325,8 @@ async def test_files_of_an_edit_that_cannot_be_used_yet_are_waited_for(here: Sce
     assert here.server.pending == ()
 
 
-async def test_another_address_turns_nobody_away(here: Scene) -> None:
-    """The certificate is for both, under the same CA, and the former one stays registered until the other answers."""
+async def test_a_new_address_is_registered_only_after_it_responds(here: Scene) -> None:
+    """The certificate has both names under the same CA, and the former address stays registered until then."""
     await here.begin()
     former, trusted = await here.heard(), here.trusted()
     assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == REST
@@ -337,8 +339,8 @@ async def test_another_address_turns_nobody_away(here: Scene) -> None:
     assert (await here.heard(), here.trusted()) == (other, trusted)
 
 
-async def test_outside_a_cluster_its_certificate_is_renewed_under_the_same_ca(here: Scene) -> None:
-    """So nothing is registered anew."""
+async def test_outside_a_cluster_the_certificate_is_renewed_under_the_same_ca(here: Scene) -> None:
+    """The registration does not change."""
     here.add_after(days=-22)
     await here.begin()
     first, registered = await here.shown(), here.registered()
@@ -349,8 +351,8 @@ async def test_outside_a_cluster_its_certificate_is_renewed_under_the_same_ca(he
     await here.heard()
 
 
-async def test_a_program_that_comes_back_registers_its_new_ca(here: Scene, tmp_path: Path) -> None:
-    """The last one's key was in its memory only."""
+async def test_an_engine_outside_a_cluster_registers_a_new_ca_after_a_restart(here: Scene, tmp_path: Path) -> None:
+    """The key of the former CA was only in memory."""
     await here.begin()
     before = here.trusted()
     async with scene(tmp_path, here.upper) as other:
@@ -360,8 +362,8 @@ async def test_a_program_that_comes_back_registers_its_new_ca(here: Scene, tmp_p
         await other.heard()
 
 
-async def test_other_keys_count_from_the_next_review_on(here: Scene) -> None:
-    """A reload that moves nothing keeps the port, the certificate and open connections."""
+async def test_changed_selector_keys_apply_from_the_next_review(here: Scene) -> None:
+    """A reload without other changes keeps the certificate."""
     await here.begin()
     before = await here.shown()
     await here.server.serve(here.topology(", ignoreSelectorKeys: [disk]"))
@@ -371,8 +373,8 @@ async def test_other_keys_count_from_the_next_review_on(here: Scene) -> None:
     assert orjson.loads(said)["response"]["allowed"]
 
 
-async def test_the_node_that_was_chosen_for_a_claim_is_known(here: Scene) -> None:
-    """From the claims as they are now."""
+async def test_the_selected_node_of_a_claim_is_read_from_the_store(here: Scene) -> None:
+    """A claim that is not in the store has none."""
     await here.server.serve(here.topology())
     claim = {"metadata": {"name": "data", "namespace": "default", "uid": "c", "resourceVersion": "2"}}
     noted = {**claim["metadata"], "annotations": {"volume.kubernetes.io/selected-node": VK_B}}
@@ -381,8 +383,8 @@ async def test_the_node_that_was_chosen_for_a_claim_is_known(here: Scene) -> Non
     assert here.server._node_of("default", "other") == ""
 
 
-async def test_a_pod_is_kept_off_the_nodes_that_its_controllers_pods_left(here: Scene) -> None:
-    """While the descheduler is on, as the notes on these Nodes say; a pod of another controller may go there."""
+async def test_a_pod_avoids_nodes_that_its_controllers_pods_left(here: Scene) -> None:
+    """The eviction records of enabled descheduling count, and only for the same controller."""
     node = {"metadata": {"name": VK_B, "uid": "n", "resourceVersion": "1"}}
     notes = written([EvictionRecord("rs", "old", here.now, (VK_B,))])
     here.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
@@ -398,8 +400,8 @@ async def test_a_pod_is_kept_off_the_nodes_that_its_controllers_pods_left(here: 
         assert ("NotIn" in patch and VK_B in patch) == is_kept_off
 
 
-async def test_run_looks_again_at_once_when_the_topology_changes(here: Scene) -> None:
-    """Not after the rest that was due."""
+async def test_run_reconciles_at_once_when_the_topology_changes(here: Scene) -> None:
+    """It does not wait for the remaining delay."""
     heard: asyncio.Queue[bool] = asyncio.Queue()
     cache = Cache()
     cache.subscribe(lambda delta: heard.put_nowait(delta.after is not None))
@@ -417,10 +419,10 @@ async def test_run_looks_again_at_once_when_the_topology_changes(here: Scene) ->
 
 
 @pytest.mark.parametrize("error", [Denied("no right to that", status=403), Unreachable("away")])
-async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(
+async def test_a_failed_registration_does_not_stop_serving(
     tmp_path: Path, error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Served all the same, and tried again; somebody else may have registered it. That a registration stays is said."""
+    """It is retried, because another client may have registered the webhook; a remaining registration is logged."""
     upper = Answering("")
     async with scene(tmp_path, upper) as here:
         upper.answer("read", error, error)
@@ -432,8 +434,8 @@ async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(
     assert "the webhook registration may still exist" in capsys.readouterr().out
 
 
-async def test_a_call_knows_who_answers(here: Scene) -> None:
-    """Another certificate, and something else that speaks TLS there, are no webhook of ours."""
+async def test_a_test_call_fails_with_another_certificate(here: Scene) -> None:
+    """The webhook must have the certificate that is trusted."""
     await here.server.serve(here.topology())
     stranger = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
     with pytest.raises(TensileError, match="certificate verify failed"):

@@ -1,4 +1,4 @@
-"""Several engines that serve one webhook: they share a certificate, one of them keeps it, and they leave in order."""
+"""Tests of several engines that serve one webhook: one maintains their common certificate, and they stop in order."""
 
 import asyncio
 import ssl
@@ -33,27 +33,27 @@ NONE_YET = "the webhook has no certificate yet: waiting for the Secrets of the u
 
 @pytest_asyncio.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Scene]:
-    """The engine that leads, in an empty cluster."""
+    """The leader, in an empty cluster."""
     async with scene(tmp_path, inside=INSIDE) as made:
         yield made
 
 
 @pytest_asyncio.fixture
 async def other(here: Scene, tmp_path: Path) -> AsyncIterator[Scene]:
-    """Another engine in that cluster, which stands by, on a port of its own."""
+    """A standby engine in the same cluster, on its own port."""
     async with scene(tmp_path, here.upper, INSIDE) as made:
         made.leads = False
         yield made
 
 
 async def heard(*engines: Scene) -> None:
-    """Call each engine, trusting what is registered."""
+    """Call each engine with the registered CA."""
     for engine in engines:
         await call(f"https://127.0.0.1:{engine.port}/mutate", engine.trusted())
 
 
 async def pass_on(seconds: float, *engines: Scene) -> None:
-    """Let time pass for engines, and have each look."""
+    """Advance the time of engines, and reconcile each."""
     for engine in engines:
         engine.add_after(seconds=seconds)
         await engine.server.look()
@@ -66,8 +66,8 @@ def authority(of: Scene) -> bytes:
     return found.authority.certificate
 
 
-async def test_the_one_that_leads_makes_the_certificate_and_all_serve_it(here: Scene, other: Scene) -> None:
-    """What is trusted is its CA."""
+async def test_the_leader_creates_the_certificate_and_all_engines_serve_it(here: Scene, other: Scene) -> None:
+    """Its CA is registered as trusted."""
     assert await here.begin() == LOOK
     assert await other.begin() == LOOK
     assert here.server.waits() == other.server.waits() == ""
@@ -76,8 +76,8 @@ async def test_the_one_that_leads_makes_the_certificate_and_all_serve_it(here: S
     await heard(here, other)
 
 
-async def test_one_that_stands_by_makes_it_where_nobody_has(here: Scene, other: Scene) -> None:
-    """It cannot be ready without, and a leader of another version makes none; who leads goes on with it."""
+async def test_a_standby_engine_creates_a_missing_secret(here: Scene, other: Scene) -> None:
+    """It is not ready without one, and a leader of another version creates none; the leader uses it too."""
     other.secrets.mark_stale()
     assert await other.begin() == LOOK
     assert (other.server.waits(), here.secret()) == (NONE_YET, None)
@@ -90,8 +90,8 @@ async def test_one_that_stands_by_makes_it_where_nobody_has(here: Scene, other: 
     await heard(here, other)
 
 
-async def test_one_that_stands_by_writes_nothing(here: Scene, other: Scene) -> None:
-    """Set up elsewhere it would write it to and fro with the one that leads; when it leads itself it does write."""
+async def test_a_standby_engine_with_a_certificate_writes_nothing(here: Scene, other: Scene) -> None:
+    """With other settings it would alternate with the leader; it writes when it becomes the leader."""
     for one in (here, other):
         one.add_after(days=-22)
         await one.begin()
@@ -110,10 +110,10 @@ async def test_one_that_stands_by_writes_nothing(here: Scene, other: Scene) -> N
     assert str(other.port) in await here.heard()
 
 
-async def test_who_takes_over_goes_on_with_what_is_there(
+async def test_a_new_leader_uses_the_existing_secret(
     here: Scene, other: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither the Secret nor trust changes hands: no call fails while another engine begins to lead, or starts."""
+    """Neither the Secret nor the trusted CA changes, so no call fails during the takeover."""
     await here.begin()
     secret, trusted = here.secret(), here.trusted()
     await other.begin()
@@ -124,8 +124,8 @@ async def test_who_takes_over_goes_on_with_what_is_there(
     await heard(here, other)
 
 
-async def test_the_certificate_is_renewed_and_trust_stays(here: Scene, other: Scene) -> None:
-    """Under the same CA: whoever serves which of the two, apiservers take both."""
+async def test_a_renewed_certificate_keeps_the_trusted_ca(here: Scene, other: Scene) -> None:
+    """Apiservers accept both certificates, whichever engine serves which one."""
     for one in (here, other):
         one.add_after(days=-22)
         await one.begin()
@@ -140,8 +140,8 @@ async def test_the_certificate_is_renewed_and_trust_stays(here: Scene, other: Sc
     await heard(here, other)
 
 
-async def test_a_secret_that_is_deleted_is_made_anew_and_no_call_fails(here: Scene, other: Scene) -> None:
-    """With another CA: both are trusted, until nobody can serve the former one any more; then it is not."""
+async def test_a_deleted_secret_is_created_again_without_failed_calls(here: Scene, other: Scene) -> None:
+    """It has another CA; both CAs are trusted until no engine can serve the former certificate any more."""
     for one in (here, other):
         await one.begin()
     first, former = await here.shown(), authority(here)
@@ -162,7 +162,7 @@ async def test_a_secret_that_is_deleted_is_made_anew_and_no_call_fails(here: Sce
 
 @asynccontextmanager
 async def running(engine: Scene) -> AsyncIterator[asyncio.Queue[bool]]:
-    """Run an engine, which has to be quicker than its next check; give whether the Secret is there as that changes."""
+    """Run an engine for less than its check interval, and yield a queue of whether the Secret exists."""
     news: asyncio.Queue[bool] = asyncio.Queue()
     engine.secrets.subscribe(lambda delta: news.put_nowait(delta.after is not None))
     await engine.server.serve(engine.topology())
@@ -170,16 +170,16 @@ async def running(engine: Scene) -> AsyncIterator[asyncio.Queue[bool]]:
         yield news
 
 
-async def test_a_change_of_the_secret_is_noticed_at_once(here: Scene) -> None:
-    """Not after the rest that was due."""
+async def test_a_change_of_the_secret_is_reconciled_at_once(here: Scene) -> None:
+    """The engine does not wait for the remaining delay."""
     async with running(here) as news:
         assert await news.get()
         await here.delete_secret()
         assert [await news.get(), await news.get()] == [False, True]
 
 
-async def test_who_waits_for_the_secrets_goes_on_once_they_are_known(other: Scene) -> None:
-    """An engine that begins has not listed them yet."""
+async def test_an_engine_that_waits_for_the_secrets_continues_after_their_sync(other: Scene) -> None:
+    """A starting engine has not listed them yet."""
     other.secrets.mark_stale()
     async with running(other) as news:
         await asyncio.sleep(0)
@@ -188,12 +188,12 @@ async def test_who_waits_for_the_secrets_goes_on_once_they_are_known(other: Scen
 
 
 def foreign(data: Any = None) -> Manifest:
-    """Make a Secret of the name that nobody of ours made."""
+    """Return a Secret of that name with another owner."""
     return {"metadata": {"namespace": INSIDE, "name": SECRET_NAME}, "data": data or {}}
 
 
-async def test_a_secret_of_somebody_else_is_left_alone_and_not_served(here: Scene, other: Scene) -> None:
-    """Whatever is in it; that is said, and it is ours once it was deleted."""
+async def test_a_secret_of_another_owner_is_neither_changed_nor_served(here: Scene, other: Scene) -> None:
+    """The problem is reported, and a new Secret is created after that one is deleted."""
     there = here.upper.place(SECRET, foreign())
     here.secrets.put(orjson.dumps(there))
     for one in (here, other):
@@ -211,8 +211,8 @@ async def test_a_secret_of_somebody_else_is_left_alone_and_not_served(here: Scen
     await here.heard()
 
 
-async def test_who_served_before_a_stranger_took_the_name_serves_on(here: Scene) -> None:
-    """Apiservers trust that certificate."""
+async def test_an_engine_keeps_its_certificate_if_another_owner_creates_the_secret(here: Scene) -> None:
+    """Apiservers still trust that certificate."""
     await here.begin()
     await here.delete_secret()
     there = here.upper.place(SECRET, foreign())
@@ -222,8 +222,8 @@ async def test_who_served_before_a_stranger_took_the_name_serves_on(here: Scene)
     await here.heard()
 
 
-async def test_what_somebody_wrote_into_our_secret_is_replaced(here: Scene, other: Scene) -> None:
-    """It is still ours; who stands by serves on what it has, and whoever has nothing waits."""
+async def test_invalid_content_of_the_engines_own_secret_is_replaced(here: Scene, other: Scene) -> None:
+    """A standby engine continues to serve its certificate until then."""
     for one in (here, other):
         await one.begin()
     spoilt = {"data": {"tls.crt": b64encode(b"no certificate").decode()}}
@@ -239,20 +239,20 @@ async def test_what_somebody_wrote_into_our_secret_is_replaced(here: Scene, othe
 
 
 class Hidden(DryRunCluster):
-    """A cluster in which another engine is quicker: the Secret is not there yet when it is first looked for."""
+    """A cluster in which another engine is faster: the first read of the Secret does not find it."""
 
     hides = 1
 
     async def read(self, ref: Ref) -> bytes:
-        """Read, or find nothing."""
+        """Read an object, or raise NotFound."""
         if ref.kind == SECRET and self.hides:
             self.hides -= 1
             raise NotFound("no such Secret", status=404)
         return await super().read(ref)
 
 
-async def test_of_two_that_make_the_secret_one_takes_that_of_the_other(tmp_path: Path) -> None:
-    """Nothing is written over."""
+async def test_of_two_engines_that_create_the_secret_one_uses_the_others(tmp_path: Path) -> None:
+    """No Secret is overwritten."""
     upper = Hidden(UPPER, now=lambda: datetime.now(UTC))
     async with scene(tmp_path, upper, INSIDE) as here, scene(tmp_path, upper, INSIDE) as other:
         await other.begin()
@@ -263,8 +263,8 @@ async def test_of_two_that_make_the_secret_one_takes_that_of_the_other(tmp_path:
         await heard(here, other)
 
 
-async def test_switched_off_both_are_taken_back(here: Scene, other: Scene) -> None:
-    """By the one that leads; nothing of it is left, and again switched on it is there."""
+async def test_a_disabled_webhooks_secret_and_registration_are_deleted_by_the_leader(here: Scene, other: Scene) -> None:
+    """Both are created again when the webhook is enabled."""
     for one in (here, other):
         await one.begin()
         await one.server.serve(one.topology(enabled=False))
@@ -277,16 +277,16 @@ async def test_switched_off_both_are_taken_back(here: Scene, other: Scene) -> No
     await here.heard()
 
 
-async def test_what_a_refusal_quotes_of_the_secret_is_not_told(
+async def test_a_refusal_that_quotes_the_secrets_key_is_redacted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A webhook or a policy of the cluster may answer with all that it was sent."""
+    """Another webhook or policy may repeat everything that it received."""
 
     class Quoting(DryRunCluster):
-        """A cluster that refuses Secrets, and repeats them."""
+        """A cluster that refuses Secrets and quotes them."""
 
         async def create(self, ref: Ref, body: Manifest) -> bytes:
-            """Refuse, with the key."""
+            """Raise Denied with the key in the message."""
             raise Denied(f"{ref}: no {body['data']['tls.key']}", status=403)
 
     async with scene(tmp_path, Quoting(UPPER, now=lambda: datetime.now(UTC)), INSIDE) as here:
@@ -295,8 +295,8 @@ async def test_what_a_refusal_quotes_of_the_secret_is_not_told(
     assert UNTOLD in capsys.readouterr().out
 
 
-async def test_where_another_was_quicker_it_is_looked_at_again_soon(tmp_path: Path) -> None:
-    """What is refused stays so for longer."""
+async def test_a_conflict_is_retried_sooner_than_a_refusal(tmp_path: Path) -> None:
+    """After a conflict another engine has probably written the object already."""
     async with scene(tmp_path) as first:
         await first.begin()
         there = first.registered() or {}
@@ -310,14 +310,14 @@ async def test_where_another_was_quicker_it_is_looked_at_again_soon(tmp_path: Pa
 
 
 class Asker:
-    """Somebody who keeps a connection open and asks on it again and again, as an apiserver does."""
+    """A client that sends requests on one open connection, as an apiserver does."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     async def ask(self) -> bytes:
-        """Ask once; returns the head of the answer, in small letters, b"" where the connection has ended."""
+        """Send a request, and return the response's head in lower case, b"" if the connection has ended."""
         self.writer.write(ASKED)
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")
@@ -330,7 +330,7 @@ class Asker:
 
 @pytest_asyncio.fixture
 async def left(here: Scene) -> AsyncIterator[tuple[WebhookListener, Asker]]:
-    """A webhook that answers anything, and somebody who has asked it once."""
+    """A listener that responds to any request, and a client that has sent one."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
     made = WebhookListener(pair, lambda _body: orjson.dumps({}))
     await made.start("127.0.0.1", 0)
@@ -345,8 +345,10 @@ async def left(here: Scene) -> AsyncIterator[tuple[WebhookListener, Asker]]:
     await made.close()
 
 
-async def test_one_that_leaves_answers_what_is_asked_and_says_so(left: tuple[WebhookListener, Asker]) -> None:
-    """The asker takes the next question elsewhere: none is lost on a connection that is cut."""
+async def test_a_stopping_listener_answers_the_next_request_and_closes_the_connection(
+    left: tuple[WebhookListener, Asker],
+) -> None:
+    """The response has "Connection: close", so that the client sends its next request to another engine."""
     listening, asker = left
     leaving = asyncio.ensure_future(listening.close())
     async with asyncio.timeout(PATIENCE):
@@ -358,8 +360,8 @@ async def test_one_that_leaves_answers_what_is_asked_and_says_so(left: tuple[Web
         await leaving
 
 
-async def test_one_that_leaves_listens_no_more(left: tuple[WebhookListener, Asker]) -> None:
-    """Whoever comes now is to go elsewhere."""
+async def test_a_stopping_listener_refuses_new_connections(left: tuple[WebhookListener, Asker]) -> None:
+    """New clients connect to another engine."""
     listening, _ = left
     port = listening.port
     leaving = asyncio.ensure_future(listening.close())
@@ -369,8 +371,8 @@ async def test_one_that_leaves_listens_no_more(left: tuple[WebhookListener, Aske
     await leaving
 
 
-async def test_one_that_leaves_does_not_wait_for_who_asks_nothing(left: tuple[WebhookListener, Asker]) -> None:
-    """An idle connection is cut at one moment: there is no while in which it is open and nothing is answered."""
+async def test_a_stopping_listener_closes_an_idle_connection(left: tuple[WebhookListener, Asker]) -> None:
+    """It does not wait for a request, so no connection is open without being served."""
     listening, asker = left
     async with asyncio.timeout(PATIENCE):
         await listening.close()

@@ -1,4 +1,4 @@
-"""The ground on which a cluster's answers are tried, twice: in memory, and a real one."""
+"""Fixtures of tests that run twice: on a cluster in memory and on a real cluster."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])
 async def ground(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderTest]:
-    """The same ground twice; in memory, pods take their time to end, as they do without a kubelet."""
+    """Yield the cluster under test: one in memory, where pods terminate slowly as without a kubelet, or a real one."""
     if request.param == "rehearsal":
         async with prepared(DryRunCluster(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
             yield made

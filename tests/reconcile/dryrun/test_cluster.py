@@ -1,4 +1,4 @@
-"""What a rehearsal does that no real cluster does: it tells caches, stands before a real one, and takes orders."""
+"""Tests of what only a dry-run cluster does: it feeds caches, reads a real cluster, and accepts direct changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,40 +26,40 @@ P = Ref("a", POD, "default", "web")
 
 
 def rehearsal(name: str = "a", **more: Any) -> DryRunCluster:
-    """Make a cluster with a namespace `default`."""
+    """Return a dry-run cluster with a namespace `default`."""
     made = DryRunCluster(name, now=lambda: NOW, **more)
     made.place(NAMESPACE, {"metadata": {"name": "default"}})
     return made
 
 
 def raw(name: str = "settings", version: int = 7, **more: Any) -> bytes:
-    """Make a ConfigMap as a real cluster would have sent it."""
+    """Return a ConfigMap as a real cluster would send it."""
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version)}
     return orjson.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, **more})
 
 
 def config_map(name: str = "settings", **more: Any) -> Manifest:
-    """Make the body of a ConfigMap."""
+    """Return the body of a ConfigMap."""
     return {"metadata": {"name": name, "namespace": "default", **more}}
 
 
 def pod(**meta: Any) -> Manifest:
-    """Make the body of a pod that is bound to a node."""
+    """Return the body of a pod that is bound to a node."""
     return {"metadata": {"name": "web", "namespace": "default", **meta}, "spec": {"nodeName": "n", "containers": []}}
 
 
 def is_web(manifest: Manifest) -> bool:
-    """Select by a label."""
+    """Report whether an object has a certain label."""
     return (manifest["metadata"].get("labels") or {}).get("app") == "web"
 
 
 def everything(_manifest: Manifest) -> bool:
-    """Select all."""
+    """Report that any object is selected."""
     return True
 
 
 def add(field: str, value: Any) -> Callable[[Manifest], None]:
-    """Make a change that sets one field of metadata."""
+    """Return a function that sets one field of metadata."""
 
     def change(manifest: Manifest) -> None:
         manifest["metadata"][field] = value
@@ -67,14 +67,14 @@ def add(field: str, value: Any) -> Callable[[Manifest], None]:
     return change
 
 
-def test_it_honours_the_protocol() -> None:
-    """For the type checker, and for a reader."""
+def test_the_dry_run_cluster_implements_the_protocol() -> None:
+    """The assignment checks it for the type checker and for a reader."""
     cluster: Cluster = DryRunCluster("a", now=lambda: NOW)
     assert cluster.name == "a"
 
 
-async def test_a_follower_hears_of_creation_change_and_end_before_the_answer() -> None:
-    """The cache is at the version of each answer, and knows in the end that the object departed."""
+async def test_a_following_cache_is_updated_before_each_response() -> None:
+    """It has the version of each response, and a tombstone after the deletion."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(CONFIG_MAP, cache, everything)
     made = orjson.loads(await cluster.create(A, config_map()))
@@ -91,8 +91,8 @@ async def test_a_follower_hears_of_creation_change_and_end_before_the_answer() -
     assert len(cache) == 0
 
 
-async def test_a_follower_hears_only_of_its_kind_and_what_it_selects() -> None:
-    """What never was selected is not told to have departed either."""
+async def test_a_following_cache_only_receives_selected_objects_of_its_kind() -> None:
+    """An object that was never selected leaves no tombstone."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(CONFIG_MAP, cache, is_web)
     cluster.place(SECRET, config_map(labels={"app": "web"}))
@@ -102,8 +102,8 @@ async def test_a_follower_hears_only_of_its_kind_and_what_it_selects() -> None:
     assert cache.tombstone("default", "settings") is None
 
 
-def test_an_object_enters_and_leaves_a_cache_with_what_is_selected_by() -> None:
-    """A label that comes is a creation to the cache, and one that goes a deletion."""
+def test_an_object_enters_and_leaves_a_cache_with_its_selected_label() -> None:
+    """For the cache, adding the label is a creation, and removing it a deletion."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(CONFIG_MAP, cache, is_web)
     cluster.place(CONFIG_MAP, config_map())
@@ -115,8 +115,8 @@ def test_an_object_enters_and_leaves_a_cache_with_what_is_selected_by() -> None:
     assert cache.tombstone("default", "settings") is not None
 
 
-def test_two_caches_of_one_kind_hear_each_of_its_own() -> None:
-    """As the pods of ours and those of others are kept apart."""
+def test_two_caches_of_one_kind_receive_their_own_objects() -> None:
+    """Our own pods and those of other owners are separated in this way."""
     cluster, ours, theirs = rehearsal(), Cache(), Cache()
     cluster.follow(CONFIG_MAP, ours, is_web)
     cluster.follow(CONFIG_MAP, theirs, lambda manifest: not is_web(manifest))
@@ -126,8 +126,8 @@ def test_two_caches_of_one_kind_hear_each_of_its_own() -> None:
     assert [entry.name for entry in theirs] == ["other"]
 
 
-async def test_what_is_held_is_there_from_the_start_and_nobody_is_told() -> None:
-    """It keeps its bytes; the first change of it is newer than anything a real cluster said."""
+async def test_a_held_object_exists_from_the_start_without_a_watch_event() -> None:
+    """It keeps its bytes, and its first change is newer than any version of a real cluster."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(CONFIG_MAP, cache, everything)
     cluster.hold(CONFIG_MAP, raw())
@@ -144,8 +144,8 @@ async def test_what_is_held_is_there_from_the_start_and_nobody_is_told() -> None
     assert entry.version > 900
 
 
-def test_what_is_held_and_empty_is_no_difference() -> None:
-    """Kubernetes leaves empty maps out; a change that only does so is none."""
+def test_an_empty_map_of_a_held_object_is_no_difference() -> None:
+    """Kubernetes omits empty maps, so their removal is no change."""
     cluster = rehearsal()
     cluster.hold(CONFIG_MAP, raw(data={}))
     cluster.alter(A, lambda manifest: manifest.pop("data"))
@@ -154,8 +154,8 @@ def test_what_is_held_and_empty_is_no_difference() -> None:
     assert found["metadata"]["resourceVersion"] == "7"
 
 
-async def test_every_uid_is_new_in_every_cluster() -> None:
-    """Two clusters never make the same one, or a test could mistake an upper object for a lower one."""
+async def test_every_uid_is_unique_across_clusters() -> None:
+    """Otherwise a test could confuse an upper object with a lower one."""
     clusters = [rehearsal(UPPER), rehearsal("a"), rehearsal("b")]
     uids = [
         one.place(CONFIG_MAP, config_map(name))["metadata"]["uid"] for one in clusters for name in ("settings", "other")
@@ -163,8 +163,8 @@ async def test_every_uid_is_new_in_every_cluster() -> None:
     assert len(set(uids)) == 6
 
 
-def test_somebody_else_puts_an_object_there() -> None:
-    """It is stored with what the server adds; what is given of that is kept, but for the resourceVersion."""
+def test_a_placed_object_has_the_servers_fields() -> None:
+    """Server fields in the object are kept, except for the resourceVersion."""
     cluster = rehearsal()
     plain = cluster.place(CONFIG_MAP, config_map())
     assert plain["metadata"]["creationTimestamp"] == MOMENT
@@ -177,8 +177,8 @@ def test_somebody_else_puts_an_object_there() -> None:
     assert cluster.place(POD, pod(name="new"))["status"] == {"phase": "Pending"}
 
 
-def test_somebody_else_puts_another_one_in_its_place() -> None:
-    """What was there is replaced whole and keeps its UID, unless another one is given."""
+def test_placing_an_object_replaces_the_previous_one() -> None:
+    """It keeps the UID of the previous one unless another one is given."""
     cluster = rehearsal()
     first = cluster.place(CONFIG_MAP, {**config_map(labels={"l": "1"}), "data": {"k": "v"}})
     second = cluster.place(CONFIG_MAP, config_map())
@@ -187,8 +187,8 @@ def test_somebody_else_puts_another_one_in_its_place() -> None:
     assert "labels" not in second["metadata"]
 
 
-async def test_an_object_of_another_uid_inherits_nothing() -> None:
-    """Neither who wrote its labels nor its generation: it is another one under the name."""
+async def test_an_object_with_another_uid_inherits_nothing() -> None:
+    """It is another object of that name, so neither managedFields nor generation are kept."""
     cluster = rehearsal()
     await cluster.create(P, pod(labels={"l": "1"}))
     cluster.alter(P, lambda found: found["spec"].update(priority=1))
@@ -198,8 +198,8 @@ async def test_an_object_of_another_uid_inherits_nothing() -> None:
     assert our_keys(another, "labels") == set()
 
 
-def test_a_pod_that_somebody_changes_counts_its_generation() -> None:
-    """With its spec, and with nothing else."""
+def test_a_changed_spec_of_a_pod_increases_its_generation() -> None:
+    """No other change does."""
     cluster = rehearsal()
     assert cluster.place(POD, pod())["metadata"]["generation"] == 1
     assert cluster.alter(P, add("labels", {"l": "1"}))["metadata"]["generation"] == 1
@@ -207,8 +207,8 @@ def test_a_pod_that_somebody_changes_counts_its_generation() -> None:
     assert cluster.place(POD, pod())["metadata"]["generation"] == 3
 
 
-async def test_what_somebody_else_writes_is_booked_as_theirs() -> None:
-    """A label of ours that they change is ours no more; one that stays the same stays ours."""
+async def test_a_write_of_another_client_is_recorded_in_managed_fields() -> None:
+    """A label of this engine that it changes belongs to it, and an unchanged one does not."""
     cluster = rehearsal()
     await cluster.create(A, config_map(labels={"l": "1", "m": "1"}))
     changed = cluster.alter(A, add("labels", {"l": "2", "m": "1", "n": "1"}))
@@ -219,8 +219,8 @@ async def test_what_somebody_else_writes_is_booked_as_theirs() -> None:
     assert our_keys(cluster.place(CONFIG_MAP, config_map(managedFields=ours)), "labels") == {"m"}
 
 
-async def test_a_label_of_somebody_elses_that_we_change_is_ours() -> None:
-    """And theirs no more."""
+async def test_a_label_of_another_client_that_this_engine_changes_is_ours() -> None:
+    """ManagedFields of the other client does not have it any more."""
     cluster = rehearsal()
     theirs = cluster.place(CONFIG_MAP, config_map(labels={"l": "1", "m": "1"}))
     body = {"metadata": {"uid": theirs["metadata"]["uid"], "labels": {"l": "2"}}}
@@ -231,8 +231,8 @@ async def test_a_label_of_somebody_elses_that_we_change_is_ours() -> None:
     assert books == {"somebody-else": {"f:m": {}}, "tensile-kube": {"f:l": {}}}
 
 
-def test_keeping_books_leaves_the_object_before_as_it_was() -> None:
-    """The book is found again by its writer, says when it was written last, and is a new one."""
+def test_recording_managed_fields_does_not_change_the_previous_object() -> None:
+    """The entry of the same writer is replaced by a new one with the time of the last write."""
     book = {"manager": "m", "time": "before", "fieldsV1": {"f:metadata": {"f:labels": {"f:l": {}}}}}
     seen = config_map(labels={"l": "1"}, managedFields=[book])
     kept = deepcopy(seen)
@@ -241,8 +241,8 @@ def test_keeping_books_leaves_the_object_before_as_it_was() -> None:
     assert found == {**book, "time": MOMENT, "fieldsV1": {"f:metadata": {"f:labels": {"f:n": {}}}}}
 
 
-async def test_resizing_changes_the_resources_of_the_pod_as_a_whole() -> None:
-    """Beside those of its containers and init containers; one that is not named keeps its own."""
+async def test_resizing_changes_pod_level_resources_and_those_of_init_containers() -> None:
+    """Containers that the patch does not name keep their resources."""
     cluster = rehearsal()
     sizes = [{"name": one, "resources": {"requests": {"cpu": "1"}}} for one in ("main", "side")]
     body = pod()
@@ -255,8 +255,8 @@ async def test_resizing_changes_the_resources_of_the_pod_as_a_whole() -> None:
     assert changed == body["spec"] | {"resources": {"limits": {"cpu": "8"}}, "initContainers": [sizes[0], more]}
 
 
-def test_nobody_changes_what_is_not_there() -> None:
-    """A test that means to hears of its mistake."""
+def test_altering_or_removing_a_missing_object_raises_an_error() -> None:
+    """A test that does so shows its mistake."""
     cluster = rehearsal()
     with pytest.raises(NotFound) as altering:
         cluster.alter(A, lambda _manifest: None)
@@ -266,8 +266,8 @@ def test_nobody_changes_what_is_not_there() -> None:
     assert (vanishing.value.cluster, vanishing.value.doing) == ("a", "vanish ConfigMap default/settings")
 
 
-def test_what_somebody_else_releases_goes() -> None:
-    """An object that was ending and loses its last finalizer."""
+def test_a_terminating_object_without_finalizers_is_deleted() -> None:
+    """Another client removes its last finalizer."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(CONFIG_MAP, cache, everything)
     ending: Manifest = {
@@ -281,8 +281,8 @@ def test_what_somebody_else_releases_goes() -> None:
     assert cache.tombstone("default", "settings") is not None
 
 
-async def test_an_object_can_vanish_whatever_keeps_it() -> None:
-    """Its finalizers do not help it, and the name is free again."""
+async def test_an_object_can_vanish_despite_its_finalizers() -> None:
+    """Its name is free then."""
     cluster = rehearsal()
     cluster.place(CONFIG_MAP, config_map(finalizers=["example.com/hold"]))
     cluster.vanish(A)
@@ -291,8 +291,8 @@ async def test_an_object_can_vanish_whatever_keeps_it() -> None:
     await cluster.create(A, config_map())
 
 
-def test_a_namespace_gets_its_account_once() -> None:
-    """Also one that somebody else makes; an account that was there is left alone."""
+def test_a_namespace_gets_its_default_service_account_once() -> None:
+    """This includes a namespace of another client, and an existing account is not changed."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(SERVICE_ACCOUNT, cache, everything)
     cluster.place(NAMESPACE, {"metadata": {"name": "new"}})
@@ -302,8 +302,8 @@ def test_a_namespace_gets_its_account_once() -> None:
     assert cache.get("new", "default") is first
 
 
-async def test_a_deleted_pod_goes_at_once_where_kubelets_take_no_time() -> None:
-    """Bound and with a grace period all the same; a finalizer still keeps it."""
+async def test_a_deleted_pod_is_gone_at_once_if_pods_end_at_once() -> None:
+    """It is bound and has a grace period, but only a finalizer keeps it."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(POD, cache, everything)
     made = orjson.loads(await cluster.create(P, pod()))
@@ -318,16 +318,16 @@ async def test_a_deleted_pod_goes_at_once_where_kubelets_take_no_time() -> None:
 
 
 @pytest.mark.parametrize("grace", [{"deletionGracePeriodSeconds": 30}, {}], ids=["graceful", "unmarked"])
-async def test_a_pod_whose_grace_ran_already_goes_at_once_too(grace: Manifest) -> None:
-    """One that was ending in the real cluster when the rehearsal began ends with the next request."""
+async def test_a_terminating_pod_is_deleted_by_the_next_request_if_pods_end_at_once(grace: Manifest) -> None:
+    """It was terminating in the real cluster before the dry run began."""
     cluster = rehearsal()
     cluster.place(POD, pod(uid="u", deletionTimestamp=MOMENT, **grace))
     await cluster.delete(P, uid="u")
     assert cluster.find(POD, "default", "web") is None
 
 
-async def test_the_cluster_behind_is_read_and_not_written() -> None:
-    """What is not held is read there; what is changed of it is changed here alone."""
+async def test_the_cluster_behind_is_read_but_not_written() -> None:
+    """Objects that are not held are read there, and changes are only made in the dry run."""
     real = rehearsal()
     stored = real.place(CONFIG_MAP, {**config_map(), "data": {"k": "1"}})
     cluster = rehearsal(behind=real)
@@ -339,8 +339,11 @@ async def test_the_cluster_behind_is_read_and_not_written() -> None:
     assert orjson.loads(await real.read(A)) == stored
 
 
-async def test_a_name_that_is_taken_behind_is_taken() -> None:
-    """By an object that no cache holds, as one without our label; its namespace is known there as well."""
+async def test_a_name_of_the_cluster_behind_is_in_use() -> None:
+    """No cache may have the object, for example without our label.
+
+    Namespaces are read there as well.
+    """
     real = rehearsal()
     real.place(NAMESPACE, {"metadata": {"name": "far"}})
     real.place(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": "far"}})
@@ -353,8 +356,8 @@ async def test_a_name_that_is_taken_behind_is_taken() -> None:
     await cluster.create(Ref("a", POD, "far", "web"), {"metadata": {"name": "web"}, "spec": {}})
 
 
-async def test_what_is_gone_here_does_not_come_back_from_behind() -> None:
-    """A deleted name is free, although the real cluster still has it."""
+async def test_an_object_deleted_in_the_dry_run_is_not_read_from_the_cluster_behind() -> None:
+    """Its name is free, although the real cluster still has it."""
     real = rehearsal()
     uid = real.place(CONFIG_MAP, config_map())["metadata"]["uid"]
     cluster = rehearsal(behind=real)
@@ -366,15 +369,15 @@ async def test_what_is_gone_here_does_not_come_back_from_behind() -> None:
 
 
 class Silent(DryRunCluster):
-    """A cluster that answers no read."""
+    """A cluster that responds to no read."""
 
     async def read(self, ref: Ref) -> bytes:
-        """Do not answer."""
+        """Raise an error."""
         raise Unreachable("no answer", cluster=self.name, doing=f"read {ref.name}")
 
 
-async def test_a_cluster_behind_that_does_not_answer_is_not_guessed_about() -> None:
-    """Its error comes through, and nothing is stored."""
+async def test_an_error_of_the_cluster_behind_is_raised() -> None:
+    """Nothing is created."""
     cluster = rehearsal(behind=Silent("a", now=lambda: NOW))
     with pytest.raises(Unreachable) as error:
         await cluster.create(A, config_map())
@@ -383,7 +386,7 @@ async def test_a_cluster_behind_that_does_not_answer_is_not_guessed_about() -> N
 
 
 class Slow(DryRunCluster):
-    """A cluster whose reads answer when they are let go."""
+    """A cluster whose reads respond when they are released."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, now=lambda: NOW)
@@ -391,14 +394,14 @@ class Slow(DryRunCluster):
         self.go = asyncio.Event()
 
     async def read(self, ref: Ref) -> bytes:
-        """Wait, and answer."""
+        """Wait, and respond."""
         self.began.set()
         await self.go.wait()
         return await super().read(ref)
 
 
-async def test_of_two_creations_at_a_time_one_comes_through() -> None:
-    """Also while the cluster behind takes its time to say that the name is free."""
+async def test_of_two_concurrent_creations_one_succeeds() -> None:
+    """This also holds while the cluster behind reads whether the name is free."""
     real = Slow("a")
     cluster = rehearsal(behind=real)
     tries = [asyncio.create_task(cluster.create(A, config_map(labels={"l": which}))) for which in ("1", "2")]
@@ -410,8 +413,8 @@ async def test_of_two_creations_at_a_time_one_comes_through() -> None:
 
 
 @pytest.mark.parametrize("stays", [True, False])
-async def test_what_happens_here_while_the_cluster_behind_answers_counts(*, stays: bool) -> None:
-    """An object that came meanwhile is the one that is read, and one that came and went is gone."""
+async def test_a_change_in_the_dry_run_during_a_read_of_the_cluster_behind_counts(*, stays: bool) -> None:
+    """An object that is created meanwhile is returned, and one that is created and removed is not found."""
     real = Slow("a")
     real.place(CONFIG_MAP, config_map())
     cluster = rehearsal(behind=real)
@@ -429,8 +432,8 @@ async def test_what_happens_here_while_the_cluster_behind_answers_counts(*, stay
         assert isinstance(found, NotFound)
 
 
-async def test_the_cluster_behind_is_asked_once() -> None:
-    """Not again about what is held since, nor about what is gone here."""
+async def test_the_cluster_behind_is_read_once() -> None:
+    """It is not read again for held objects, or for those that were deleted in the dry run."""
     real = Slow("a")
     real.go.set()
     uid = real.place(CONFIG_MAP, config_map())["metadata"]["uid"]
@@ -443,8 +446,8 @@ async def test_the_cluster_behind_is_asked_once() -> None:
     assert not real.began.is_set()
 
 
-async def test_the_loops_writes_leave_a_followed_cache_as_the_cluster_is() -> None:
-    """The answer to a write and the word of the follower say the same, in whichever order they come."""
+async def test_the_engines_writes_keep_a_following_cache_in_sync() -> None:
+    """The response to a write and the watch event have the same content, in any order."""
     cluster, cache = rehearsal(), Cache()
     cluster.follow(CONFIG_MAP, cache, everything)
     cache.replace([], version=100)
@@ -464,8 +467,8 @@ async def test_the_loops_writes_leave_a_followed_cache_as_the_cluster_is() -> No
     assert cache.tombstone("default", "settings") is not None
 
 
-async def test_a_list_is_of_what_is_held() -> None:
-    """All namespaces or one, with the version that a cache would go on from."""
+async def test_a_list_has_the_held_objects() -> None:
+    """It is for one or all namespaces, and has the version from which a cache continues."""
     cluster = rehearsal()
     cluster.place(NAMESPACE, {"metadata": {"name": "other"}})
     cluster.place(CONFIG_MAP, config_map())
@@ -476,8 +479,8 @@ async def test_a_list_is_of_what_is_held() -> None:
     assert len((await cluster.list(CONFIG_MAP, Selection("other"))).items) == 1
 
 
-async def test_a_list_reaches_to_the_cluster_behind() -> None:
-    """As it would be with what was done here: changed objects as they are now, deleted ones no more."""
+async def test_a_list_includes_the_cluster_behind() -> None:
+    """Objects that the dry run changed are listed as changed, and deleted ones are not listed."""
     real = rehearsal()
     changed, gone = (real.place(CONFIG_MAP, config_map(name))["metadata"]["uid"] for name in ("a", "b"))
     real.place(CONFIG_MAP, config_map("c"))
@@ -492,8 +495,8 @@ async def test_a_list_reaches_to_the_cluster_behind() -> None:
     ]
 
 
-async def test_kinds_are_those_that_are_held_here_and_behind() -> None:
-    """Each once, the namespace's account too; what is in no namespace is none of them."""
+async def test_the_kinds_are_those_of_the_dry_run_and_of_the_cluster_behind() -> None:
+    """Each is listed once, with ServiceAccount and without cluster-scoped kinds."""
     real = rehearsal()
     real.place(CONFIG_MAP, config_map())
     cluster = rehearsal(behind=real)
@@ -503,8 +506,8 @@ async def test_kinds_are_those_that_are_held_here_and_behind() -> None:
 
 
 @pytest.mark.parametrize("labels", ["app in (web)", "n>1"])
-async def test_a_selector_that_is_not_understood_is_refused(labels: str) -> None:
-    """And not taken for one that selects nothing."""
+async def test_an_unsupported_selector_is_denied(labels: str) -> None:
+    """Otherwise it would seem to select nothing."""
     cluster = rehearsal()
     cluster.place(CONFIG_MAP, config_map())
     with pytest.raises(Denied, match="not supported") as error:
@@ -512,8 +515,8 @@ async def test_a_selector_that_is_not_understood_is_refused(labels: str) -> None
     assert error.value.doing == "list ConfigMap default"
 
 
-def test_it_cannot_be_watched_nor_connected_to() -> None:
-    """Both are refused with what to do, or why."""
+def test_watches_and_streams_are_denied() -> None:
+    """The messages have the alternative or the reason."""
     cluster = rehearsal()
     with pytest.raises(Denied, match="let a cache follow it"):
         cluster.watch(POD, Selection(), "0", 1)
@@ -521,8 +524,8 @@ def test_it_cannot_be_watched_nor_connected_to() -> None:
         cluster.endpoint()
 
 
-async def test_applying_is_not_rehearsed() -> None:
-    """It is refused, and not taken for a merge."""
+async def test_server_side_apply_is_denied() -> None:
+    """Otherwise it would be treated as a merge patch."""
     cluster = rehearsal()
     cluster.place(CONFIG_MAP, config_map())
     with pytest.raises(Denied) as error:
@@ -530,14 +533,14 @@ async def test_applying_is_not_rehearsed() -> None:
     assert (error.value.status, error.value.reason) == (415, "UnsupportedMediaType")
 
 
-async def test_it_has_the_version_that_it_was_given() -> None:
-    """For nodes that say the version of the cluster behind them."""
+async def test_the_dry_run_cluster_has_the_given_version() -> None:
+    """Virtual nodes show the version of their lower cluster."""
     assert await rehearsal(version="v1.36.3").version() == "v1.36.3"
 
 
 @pytest.mark.parametrize(("kind", "name"), [(NODE, "n"), (NAMESPACE, "default")], ids=["Node", "Namespace"])
-async def test_what_has_no_namespace_is_found_without_one(kind: Kind, name: str) -> None:
-    """Its UID fences it as anything else."""
+async def test_a_cluster_scoped_object_is_found_without_a_namespace(kind: Kind, name: str) -> None:
+    """Its UID is a precondition as for any other object."""
     cluster = rehearsal()
     cluster.place(NODE, {"metadata": {"name": "n"}})
     with pytest.raises(Conflict) as error:
@@ -545,8 +548,8 @@ async def test_what_has_no_namespace_is_found_without_one(kind: Kind, name: str)
     assert error.value.doing == f"delete {kind.name} {name}"
 
 
-async def test_an_error_says_where_and_at_what() -> None:
-    """As the client's errors do, since people read both."""
+async def test_an_error_names_cluster_and_action() -> None:
+    """Errors of the real client have the same form, because people read both."""
     with pytest.raises(ClusterError) as error:
         await rehearsal("lower-b").read(Ref("lower-b", POD, "default", "web"))
     assert str(error.value) == 'lower-b: read Pod default/web: not found: pods "web" not found'

@@ -1,4 +1,4 @@
-"""What a cluster answers to a change of a running pod, in memory and before a real apiserver alike."""
+"""Tests of changes of a running pod, with the same results in memory and on a real apiserver."""
 
 import pytest
 from rehearsal_ground import ClusterUnderTest, version_of
@@ -8,8 +8,8 @@ from tensile.objects import POD
 from tensile.reconcile.ownership import our_keys
 
 
-async def test_resizing_changes_resources_alone(ground: ClusterUnderTest) -> None:
-    """An image and a label sent along are passed over."""
+async def test_resizing_changes_resources_only(ground: ClusterUnderTest) -> None:
+    """An image and a label in the same patch are ignored."""
     amounts = {"resources": {"requests": {"cpu": "1"}}}
     containers = [{"name": one, "image": f"{one}:1", **amounts} for one in ("main", "side")]
     pod = await ground.pod("p", containers=containers)
@@ -22,7 +22,7 @@ async def test_resizing_changes_resources_alone(ground: ClusterUnderTest) -> Non
 
 
 async def test_tolerations_are_replaced_as_a_whole(ground: ClusterUnderTest) -> None:
-    """By whoever has seen them as they are, and the generation counts it."""
+    """The patch requires the resourceVersion that was read, and the generation increases."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     more = [*pod["spec"]["tolerations"], {"key": "gpu", "operator": "Exists"}]
@@ -35,8 +35,8 @@ async def test_tolerations_are_replaced_as_a_whole(ground: ClusterUnderTest) -> 
         await ground.laid_over(pod, ref, metadata=fence, spec={"tolerations": more})
 
 
-async def test_an_image_and_its_note_are_one_write(ground: ClusterUnderTest) -> None:
-    """The container is found by its name, annotations merge, and the note is booked as its writer's."""
+async def test_an_image_and_an_annotation_are_one_patch(ground: ClusterUnderTest) -> None:
+    """The container is found by its name, annotations merge, and managedFields names the writer of the annotation."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p", meta={"annotations": {"a": "1"}})
     image = [{"name": "side", "image": "side:2"}]
@@ -48,7 +48,7 @@ async def test_an_image_and_its_note_are_one_write(ground: ClusterUnderTest) -> 
 
 @pytest.mark.parametrize("added", ["e2", "e1"])
 async def test_ephemeral_containers_merge_by_name(ground: ClusterUnderTest, added: str) -> None:
-    """One is added after those that are named, and the same one again changes nothing."""
+    """A new one is added after the named ones, and an existing one changes nothing."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     first = {"ephemeralContainers": [{"name": "e1", "image": "e:1"}]}
@@ -60,8 +60,8 @@ async def test_ephemeral_containers_merge_by_name(ground: ClusterUnderTest, adde
     assert (changed == seen) is (added == "e1")
 
 
-async def test_ephemeral_containers_are_added_by_a_way_of_their_own(ground: ClusterUnderTest) -> None:
-    """And by no other; what is sent along is passed over."""
+async def test_ephemeral_containers_are_added_by_their_own_subresource(ground: ClusterUnderTest) -> None:
+    """Other fields in the same patch are ignored."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     spec = {"containers": [{"name": "main", "image": "other"}], "ephemeralContainers": [{"name": "e", "image": "e:1"}]}

@@ -1,4 +1,4 @@
-"""What a cluster answers: each sentence holds in memory and before a real apiserver alike."""
+"""Tests of the responses of a cluster, which are the same in memory and on a real apiserver."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -17,12 +17,12 @@ INVALID_UID = (422, "Invalid", ("FieldValueInvalid", "FieldValueInvalid"))
 
 
 def conditions(*types: str, status: str = "True") -> list[dict[str, Any]]:
-    """Make conditions of a status."""
+    """Return conditions of a status."""
     return [{"type": one, "status": status} for one in types]
 
 
-async def test_a_created_object_is_stored_with_what_the_server_adds(ground: ClusterUnderTest) -> None:
-    """Kind, place, a UID of its own and the time come from the server; a UID that was sent does not count."""
+async def test_a_created_object_has_the_servers_fields(ground: ClusterUnderTest) -> None:
+    """Kind, namespace, UID and creation time are set by the server, and a UID in the request is ignored."""
     first = await ground.made(ground.at("a"), {"uid": STRANGER, "deletionTimestamp": "2020-01-01T00:00:00Z"})
     second = await ground.made(ground.at("b"), data={"k": "v"})
     assert (first["apiVersion"], first["kind"], first["metadata"]["namespace"]) == ("v1", "ConfigMap", ground.namespace)
@@ -33,8 +33,8 @@ async def test_a_created_object_is_stored_with_what_the_server_adds(ground: Clus
     assert await ground.read(ground.at("b")) == second
 
 
-async def test_a_created_pod_is_pending_whatever_it_says(ground: ClusterUnderTest) -> None:
-    """Its status is the kubelet's to write, and its generation counts from one."""
+async def test_a_created_pod_is_pending_whatever_its_request_contains(ground: ClusterUnderTest) -> None:
+    """Only the kubelet writes its status, and its generation starts at 1."""
     pod = await ground.made(
         ground.at("p", POD),
         spec={"containers": [{"name": "c", "image": "i"}], "nodeName": ground.node},
@@ -46,15 +46,15 @@ async def test_a_created_pod_is_pending_whatever_it_says(ground: ClusterUnderTes
 
 
 async def test_a_created_node_keeps_its_status(ground: ClusterUnderTest) -> None:
-    """So that a virtual node offers something from its first moment on."""
+    """A virtual node has capacity from the start in this way."""
     ref = ground.at(f"{ground.node}-2", NODE)
     node = await ground.made(ref, status={"capacity": {"cpu": "3"}})
     await ground.deleted(node, ref)
     assert node["status"]["capacity"] == {"cpu": "3"}
 
 
-async def test_a_created_namespace_gets_its_label_and_its_account(ground: ClusterUnderTest) -> None:
-    """The label is booked as its creator's, though nobody sent it."""
+async def test_a_created_namespace_gets_its_label_and_its_default_service_account(ground: ClusterUnderTest) -> None:
+    """ManagedFields names the creator as the writer of the label, although the request did not contain it."""
     space = await ground.read(ground.at(ground.namespace, NAMESPACE))
     label = {"kubernetes.io/metadata.name": ground.namespace}
     assert space["metadata"]["labels"] == label
@@ -64,16 +64,16 @@ async def test_a_created_namespace_gets_its_label_and_its_account(ground: Cluste
     assert account["metadata"]["name"] == "default"
 
 
-async def test_the_label_of_a_namespaces_name_cannot_be_taken_away(ground: ClusterUnderTest) -> None:
-    """The server puts it back at once, so that nothing is written."""
+async def test_the_name_label_of_a_namespace_cannot_be_removed(ground: ClusterUnderTest) -> None:
+    """The server restores it at once, so nothing is written."""
     ref = ground.at(ground.namespace, NAMESPACE)
     space = await ground.read(ref)
     again = await ground.operated(space, ref, {"op": "remove", "path": "/metadata/labels"})
     assert again == space
 
 
-async def test_a_name_can_be_taken_once(ground: ClusterUnderTest) -> None:
-    """The second creation is refused, and the first object stays as it is."""
+async def test_a_second_create_of_a_name_is_refused(ground: ClusterUnderTest) -> None:
+    """The error is AlreadyExists, and the first object is not changed."""
     first = await ground.made(ground.at("a"), data={"k": "1"})
     with pytest.raises(AlreadyExists) as error:
         await ground.made(ground.at("a"), data={"k": "2"})
@@ -91,50 +91,50 @@ async def test_a_name_can_be_taken_once(ground: ClusterUnderTest) -> None:
         ({"metadata": {"name": "a", "resourceVersion": "5"}}, Unreachable, (500, "", ())),
     ],
 )
-async def test_a_body_that_is_no_new_object_of_that_place_is_refused(
+async def test_a_create_with_an_invalid_body_is_refused(
     ground: ClusterUnderTest, body: dict[str, Any], sort: type[ClusterError], expected: tuple[int, str, tuple[str, ...]]
 ) -> None:
-    """Without a name, of another namespace, or with a resourceVersion of its own."""
+    """The body has no name, another namespace, or a resourceVersion."""
     with pytest.raises(sort) as error:
         await ground.cluster.create(ground.at("a"), body)
     assert told(error.value) == expected
     assert await ground.is_deleted(ground.at("a"))
 
 
-async def test_what_is_wrong_with_the_place_is_told_before_what_is_wrong_with_the_object(
+async def test_an_invalid_namespace_is_reported_before_an_invalid_object(
     ground: ClusterUnderTest,
 ) -> None:
-    """A body without a name in a namespace that there is not."""
+    """The body has no name, and its namespace does not exist."""
     with pytest.raises(NotFound) as error:
         await ground.cluster.create(ground.at("a", namespace="rehearsal-of-nothing"), {"metadata": {}})
     assert told(error.value) == (404, "NotFound", ())
 
 
-async def test_a_node_is_in_no_namespace_whatever_it_says(ground: ClusterUnderTest) -> None:
-    """What a body says of one is passed over where the kind has none."""
+async def test_the_namespace_of_a_cluster_scoped_object_is_ignored(ground: ClusterUnderTest) -> None:
+    """The stored Node has no namespace."""
     ref = ground.at(f"{ground.node}-3", NODE)
     node = await ground.made(ref, {"namespace": "another"})
     await ground.deleted(node, ref)
     assert "namespace" not in node["metadata"]
 
 
-async def test_a_missing_namespace_takes_no_objects(ground: ClusterUnderTest) -> None:
-    """It is the namespace that is not found."""
+async def test_a_create_in_a_missing_namespace_is_not_found(ground: ClusterUnderTest) -> None:
+    """The message names the namespace."""
     with pytest.raises(NotFound) as error:
         await ground.made(ground.at("a", namespace="rehearsal-of-nothing"))
     assert told(error.value) == (404, "NotFound", ())
     assert error.value.message == 'namespaces "rehearsal-of-nothing" not found'
 
 
-async def test_a_pod_whose_account_is_missing_is_refused(ground: ClusterUnderTest) -> None:
-    """Also the account `default` of a namespace that was made this moment."""
+async def test_a_pod_with_a_missing_service_account_is_denied(ground: ClusterUnderTest) -> None:
+    """This includes the account `default` of a new namespace."""
     with pytest.raises(Denied) as error:
         await ground.pod("p", serviceAccountName="nobody")
     assert told(error.value) == (403, "Forbidden", ())
 
 
-async def test_a_token_is_issued_for_the_time_asked_for(ground: ClusterUnderTest) -> None:
-    """The answer is the request with what came of it; nothing of it is stored."""
+async def test_a_token_is_issued_for_the_requested_time(ground: ClusterUnderTest) -> None:
+    """The response is the request with its result, and nothing is stored."""
     ref = ground.at("default", SERVICE_ACCOUNT)
     before = await ground.read(ref)
     asked = decoded(await ground.cluster.issue(ref, {"spec": {"expirationSeconds": 700}}))
@@ -145,8 +145,8 @@ async def test_a_token_is_issued_for_the_time_asked_for(ground: ClusterUnderTest
     assert await ground.read(ref) == before
 
 
-async def test_a_token_of_an_account_that_is_not_there_is_not_issued(ground: ClusterUnderTest) -> None:
-    """It is the account that is not found."""
+async def test_a_token_of_a_missing_service_account_is_not_found(ground: ClusterUnderTest) -> None:
+    """The error names the ServiceAccount."""
     ref = ground.at("nobody", SERVICE_ACCOUNT)
     with pytest.raises(NotFound) as error:
         await ground.cluster.issue(ref, {"spec": {}})
@@ -154,8 +154,8 @@ async def test_a_token_of_an_account_that_is_not_there_is_not_issued(ground: Clu
     assert error.value.doing == f"create ServiceAccount {ground.namespace}/nobody token"
 
 
-async def test_a_terminating_namespace_takes_no_new_objects(ground: ClusterUnderTest) -> None:
-    """Not even one whose name is taken; what is there can still be changed."""
+async def test_a_terminating_namespace_accepts_no_new_objects(ground: ClusterUnderTest) -> None:
+    """An existing name makes no difference, and existing objects can still be changed."""
     ref = ground.at(f"{ground.namespace}-2", NAMESPACE)
     space = await ground.made(ref)
     held = ground.at("held", namespace=ref.name)
@@ -172,8 +172,8 @@ async def test_a_terminating_namespace_takes_no_new_objects(ground: ClusterUnder
     await ground.laid_over(kept, held, metadata={"finalizers": None})
 
 
-async def test_what_does_not_exist_cannot_be_read_changed_or_deleted(ground: ClusterUnderTest) -> None:
-    """Each is told as not found, in a namespace that exists and in one that does not."""
+async def test_a_missing_object_cannot_be_read_patched_or_deleted(ground: ClusterUnderTest) -> None:
+    """Each request returns NotFound, whether the namespace exists or not."""
     for ref in (ground.at("a"), ground.at("a", namespace="rehearsal-of-nothing")):
         for ask in (
             partial(ground.cluster.read, ref),
@@ -187,7 +187,7 @@ async def test_what_does_not_exist_cannot_be_read_changed_or_deleted(ground: Clu
 
 
 def fences(field: str, value: str) -> list[Patch]:
-    """Make a patch of each kind that carries a precondition."""
+    """Return a patch of each type with a precondition."""
     body = {"metadata": {field: value}, "data": {"k": "2"}}
     change = {"op": "replace", "path": "/data/k", "value": "2"}
     operations = [{"op": "replace", "path": f"/metadata/{field}", "value": value}, change]
@@ -195,8 +195,8 @@ def fences(field: str, value: str) -> list[Patch]:
 
 
 @pytest.mark.parametrize("media", [0, 1, 2], ids=["merge", "strategic", "json"])
-async def test_a_patch_of_another_object_under_the_name_is_a_conflict(ground: ClusterUnderTest, media: int) -> None:
-    """The UID in the body fences the write; with the right one it comes through."""
+async def test_a_patch_with_another_uid_is_a_conflict(ground: ClusterUnderTest, media: int) -> None:
+    """The UID in the body is a precondition, and a patch with the right one succeeds."""
     stored = await ground.made(ground.at("a"), data={"k": "1"})
     with pytest.raises(Conflict) as error:
         await ground.cluster.patch(ground.at("a"), fences("uid", STRANGER)[media])
@@ -208,8 +208,8 @@ async def test_a_patch_of_another_object_under_the_name_is_a_conflict(ground: Cl
 
 
 @pytest.mark.parametrize("media", [0, 1, 2], ids=["merge", "strategic", "json"])
-async def test_a_patch_of_an_older_object_is_a_conflict(ground: ClusterUnderTest, media: int) -> None:
-    """The resourceVersion in the body fences the write; with the right one it comes through."""
+async def test_a_patch_with_an_outdated_resource_version_is_a_conflict(ground: ClusterUnderTest, media: int) -> None:
+    """The resourceVersion in the body is a precondition, and a patch with the current one succeeds."""
     stored = await ground.made(ground.at("a"), data={"k": "1"})
     changed = await ground.operated(stored, ground.at("a"), {"op": "add", "path": "/data/more", "value": "1"})
     with pytest.raises(Conflict) as error:
@@ -220,8 +220,8 @@ async def test_a_patch_of_an_older_object_is_a_conflict(ground: ClusterUnderTest
     assert (await ground.read(ground.at("a")))["data"] == {"k": "2", "more": "1"}
 
 
-async def test_a_patch_that_changes_nothing_writes_nothing(ground: ClusterUnderTest) -> None:
-    """The resourceVersion stays, so that no watch tells of it."""
+async def test_a_patch_without_a_change_writes_nothing(ground: ClusterUnderTest) -> None:
+    """The resourceVersion stays, so no watch reports an event."""
     ref = ground.at("a")
     stored = await ground.made(ref, {"labels": {"l": "1"}}, data={"k": "1"})
     assert await ground.laid_over(stored, ref, data={"k": "1", "absent": None}) == stored
@@ -230,8 +230,8 @@ async def test_a_patch_that_changes_nothing_writes_nothing(ground: ClusterUnderT
     assert await ground.operated(stored, ref, empty) == stored
 
 
-async def test_a_json_patch_may_replace_what_is_not_there(ground: ClusterUnderTest) -> None:
-    """As Kubernetes carries it out: a key that is missing is added."""
+async def test_a_json_patch_can_replace_a_missing_key(ground: ClusterUnderTest) -> None:
+    """Kubernetes adds the key."""
     ref = ground.at("a")
     stored = await ground.made(ref, data={"k": "1"})
     changed = await ground.operated(stored, ref, {"op": "replace", "path": "/data/new", "value": "2"})
@@ -249,18 +249,18 @@ async def test_a_json_patch_may_replace_what_is_not_there(ground: ClusterUnderTe
         ({"op": "add"}, (400, "BadRequest", ())),
     ],
 )
-async def test_a_json_patch_that_cannot_be_carried_out_is_denied(
+async def test_a_json_patch_that_cannot_be_applied_is_denied(
     ground: ClusterUnderTest, operations: Any, expected: tuple[int, str, tuple[str, ...]]
 ) -> None:
-    """A test that fails, a place that is missing, what was removed already, and what is no list of operations."""
+    """A test fails, a path is missing, a field is removed already, or the body is no list of operations."""
     await ground.made(ground.at("a"), data={"k": "1"})
     with pytest.raises(Denied) as error:
         await ground.cluster.patch(ground.at("a"), Patch("json-patch", operations))
     assert told(error.value) == expected
 
 
-async def test_labels_and_annotations_are_booked_for_who_wrote_them(ground: ClusterUnderTest) -> None:
-    """Those of the creation, and after a JSON patch those that it added but not those that it removed."""
+async def test_labels_and_annotations_are_recorded_in_managed_fields(ground: ClusterUnderTest) -> None:
+    """They are those of the creation, and after a JSON patch those that it added, without the removed ones."""
     ref = ground.at("a")
     stored = await ground.made(ref, {"labels": {"l": "1", "m": "1"}, "annotations": {"x/y": "1"}})
     assert our_keys(stored, "labels") == {"l", "m"}
@@ -276,8 +276,11 @@ async def test_labels_and_annotations_are_booked_for_who_wrote_them(ground: Clus
     assert our_keys(changed, "annotations") == set()
 
 
-async def test_a_label_written_with_a_status_is_not_booked_as_the_objects(ground: ClusterUnderTest) -> None:
-    """The writer by way of the subresource has a book apart, takes the label over, and makes nobody an owner."""
+async def test_a_label_that_a_status_patch_writes_belongs_to_the_status_entry(ground: ClusterUnderTest) -> None:
+    """ManagedFields has a separate entry for the subresource.
+
+    It takes the label over, and owner references are ignored.
+    """
     ref = ground.at("p", POD)
     pod = await ground.pod("p", meta={"labels": {"l": "1", "m": "1"}})
     owner = {"apiVersion": "v1", "kind": "Node", "name": ground.node, "uid": STRANGER}
@@ -289,7 +292,7 @@ async def test_a_label_written_with_a_status_is_not_booked_as_the_objects(ground
 
 
 async def test_conditions_merge_by_type(ground: ClusterUnderTest) -> None:
-    """Those that are not named stay, one is changed, one goes, and a new one comes first."""
+    """Conditions that are not named stay, named ones are changed or deleted, and a new one comes first."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     first = await ground.laid_over(pod, ref, "status", status={"conditions": conditions("Ready", "Gate", "Old")})
@@ -300,8 +303,8 @@ async def test_conditions_merge_by_type(ground: ClusterUnderTest) -> None:
     assert second["status"]["phase"] == "Running"
 
 
-async def test_addresses_of_a_pod_are_replaced_where_that_is_asked_for(ground: ClusterUnderTest) -> None:
-    """The old one goes, null takes all away, and container statuses are always replaced whole."""
+async def test_addresses_of_a_pod_are_replaced_by_a_directive(ground: ClusterUnderTest) -> None:
+    """Null removes them all, and container statuses are always replaced as a whole."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     named = [
@@ -318,8 +321,8 @@ async def test_addresses_of_a_pod_are_replaced_where_that_is_asked_for(ground: C
     assert third["status"].keys().isdisjoint({"podIP", "podIPs"})
 
 
-async def test_maps_merge_or_are_replaced(ground: ClusterUnderTest) -> None:
-    """Amounts that are not named stay, unless the map says that it replaces."""
+async def test_maps_are_merged_or_replaced(ground: ClusterUnderTest) -> None:
+    """Amounts that are not named stay unless the map has a directive to replace it."""
     ref = ground.at(ground.node, NODE)
     node = await ground.read(ref)
     addresses = [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "h"}]
@@ -333,8 +336,8 @@ async def test_maps_merge_or_are_replaced(ground: ClusterUnderTest) -> None:
     assert third["status"]["capacity"] == {"cpu": "1"}
 
 
-async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: ClusterUnderTest) -> None:
-    """Each way leaves what is the other's, and where nothing is left writes nothing."""
+async def test_status_and_spec_are_written_by_separate_requests(ground: ClusterUnderTest) -> None:
+    """Each request ignores the fields of the other one, and writes nothing if no field is left."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     assert await ground.laid_over(pod, ref, status={"phase": "Running"}) == pod
@@ -348,10 +351,10 @@ async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: Cl
 
 
 @pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
-async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(
+async def test_a_patch_of_a_subresource_with_another_uid_is_a_conflict(
     ground: ClusterUnderTest, subresource: str
 ) -> None:
-    """The UID fences every way of writing."""
+    """The UID is a precondition for every subresource."""
     await ground.pod("p")
     body = {"metadata": {"uid": STRANGER}, "status": {"phase": "Failed"}}
     with pytest.raises(Conflict) as error:
@@ -360,16 +363,19 @@ async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(
     assert error.value.doing == f"patch Pod {ground.namespace}/p {subresource}"
 
 
-async def test_a_patch_of_another_event_under_the_name_is_a_conflict(ground: ClusterUnderTest) -> None:
-    """Events are checked by fewer rules, so that one cause is told where other kinds have two."""
+async def test_a_patch_of_an_event_with_another_uid_is_a_conflict(ground: ClusterUnderTest) -> None:
+    """Events have fewer validation rules, so there is one cause where other kinds have two."""
     await ground.made(ground.at("e", EVENT), involvedObject={"namespace": ground.namespace})
     with pytest.raises(Conflict) as error:
         await ground.cluster.patch(ground.at("e", EVENT), fences("uid", STRANGER)[0])
     assert told(error.value) == (422, "Invalid", ("FieldValueInvalid",))
 
 
-async def test_a_kind_has_the_subresources_that_it_has(ground: ClusterUnderTest) -> None:
-    """A ConfigMap has no status, and a pod nothing unheard of; that is told before anything else."""
+async def test_a_patch_of_an_unknown_subresource_is_not_found(ground: ClusterUnderTest) -> None:
+    """A ConfigMap has no status, for example.
+
+    This is reported before any other error.
+    """
     await ground.made(ground.at("a"))
     await ground.pod("p")
     for ref, subresource in ((ground.at("a"), "status"), (ground.at("p", POD), "unheard")):
@@ -379,8 +385,8 @@ async def test_a_kind_has_the_subresources_that_it_has(ground: ClusterUnderTest)
         assert told(error.value) == (404, "NotFound", ())
 
 
-async def test_lists_are_of_what_is_selected(ground: ClusterUnderTest) -> None:
-    """By label, by its absence, by field, and in the order of their names."""
+async def test_a_list_has_the_selected_objects_sorted_by_name(ground: ClusterUnderTest) -> None:
+    """Selectors are by label, by an absent label and by field."""
     await ground.made(ground.at("b"), {"labels": {"app": "web", "tier": "x"}})
     await ground.made(ground.at("a"), {"labels": {"app": "web"}})
     await ground.made(ground.at("c"), {"labels": {"app": "db"}})
@@ -403,13 +409,13 @@ async def test_lists_are_of_what_is_selected(ground: ClusterUnderTest) -> None:
 
 
 async def names_of(ground: ClusterUnderTest, kind: Kind, selection: Selection) -> list[str]:
-    """Return the names of a listing."""
+    """Return the names of the listed objects."""
     listing = await ground.cluster.list(kind, selection)
     return [decoded(raw)["metadata"]["name"] for raw in listing.items]
 
 
-async def test_an_unknown_field_cannot_be_selected_by(ground: ClusterUnderTest) -> None:
-    """It is refused, and not taken for one that nothing has."""
+async def test_selecting_by_an_unknown_field_is_denied(ground: ClusterUnderTest) -> None:
+    """Otherwise it would seem that no object matches."""
     await ground.pod("p")
     with pytest.raises(Denied) as error:
         await ground.cluster.list(POD, Selection(ground.namespace, fields="spec.unheard=1"))
@@ -424,7 +430,10 @@ CLAIM_SPEC = {
 
 
 async def test_a_created_claim_is_pending_and_protected(ground: ClusterUnderTest) -> None:
-    """Whatever it says of itself; its status is written by a way of its own, under its UID."""
+    """The status in the request is ignored.
+
+    The status is patched by its subresource, with the UID as precondition.
+    """
     ref = ground.at("c", CLAIM)
     claim = await ground.made(ref, spec=CLAIM_SPEC, status={"phase": "Bound", "capacity": {"storage": "1Gi"}})
     assert claim["status"] == {"phase": "Pending"}
@@ -439,8 +448,8 @@ async def test_a_created_claim_is_pending_and_protected(ground: ClusterUnderTest
     assert told(error.value) == INVALID_UID
 
 
-async def test_annotations_of_a_claim_can_be_taken_away_while_nobody_wrote(ground: ClusterUnderTest) -> None:
-    """As is done to give a claim back to the scheduler: a newer version refuses it."""
+async def test_an_annotation_of_a_claim_can_be_removed_at_its_current_version_only(ground: ClusterUnderTest) -> None:
+    """A claim is returned to the scheduler in this way."""
     ref = ground.at("c", CLAIM)
     claim = await ground.made(ref, {"annotations": {"chosen": "node", "kept": "yes"}}, spec=CLAIM_SPEC)
     fence = {field: claim["metadata"][field] for field in ("uid", "resourceVersion")}
@@ -452,8 +461,8 @@ async def test_annotations_of_a_claim_can_be_taken_away_while_nobody_wrote(groun
     assert told(error.value) == (409, "Conflict", ())
 
 
-async def test_a_deleted_claim_is_protected_at_first(ground: ClusterUnderTest) -> None:
-    """The answer is the claim, which is ending and not gone: a controller has to find that nothing uses it."""
+async def test_a_deleted_claim_is_protected_first(ground: ClusterUnderTest) -> None:
+    """The response is the terminating claim, because a controller has to check that no pod uses it."""
     ref = ground.at("c", CLAIM)
     answer = await ground.deleted(await ground.made(ref, spec=CLAIM_SPEC), ref)
     assert answer["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
@@ -461,8 +470,8 @@ async def test_a_deleted_claim_is_protected_at_first(ground: ClusterUnderTest) -
     assert not _is_gone(answer, None)
 
 
-async def test_a_volume_can_be_told_of_another_size_and_is_protected(ground: ClusterUnderTest) -> None:
-    """Capacity is one of the few fields of a volume that change."""
+async def test_the_capacity_of_a_volume_can_be_changed_and_a_volume_is_protected(ground: ClusterUnderTest) -> None:
+    """Capacity is one of the few mutable fields of a volume."""
     name = f"{ground.namespace}-v"
     ref = ground.at(name, VOLUME)
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/rehearsal"}}

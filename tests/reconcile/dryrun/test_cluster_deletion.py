@@ -1,4 +1,4 @@
-"""How objects end: each sentence holds in memory and before a real apiserver alike."""
+"""Tests of deletions of objects, with the same results in memory and on a real apiserver."""
 
 from datetime import datetime, timedelta
 
@@ -11,8 +11,8 @@ from tensile.reconcile.apply import _is_gone
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, POD, NODE, NAMESPACE], ids=lambda kind: kind.name)
-async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: ClusterUnderTest, kind: Kind) -> None:
-    """The precondition holds for every kind, and the object stays as it is."""
+async def test_a_delete_with_another_uid_is_a_conflict(ground: ClusterUnderTest, kind: Kind) -> None:
+    """Every kind has the precondition, and the object is not changed."""
     ref = ground.at({NODE: ground.node, NAMESPACE: ground.namespace}.get(kind, "a"), kind)
     if kind == POD:
         await ground.pod("a")
@@ -24,8 +24,8 @@ async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: C
     assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
 
 
-async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground: ClusterUnderTest) -> None:
-    """Where the request says as of which resourceVersion; as it is now, it goes."""
+async def test_a_delete_with_an_outdated_resource_version_is_a_conflict(ground: ClusterUnderTest) -> None:
+    """With the current resourceVersion, the object is deleted."""
     ref = ground.at("a")
     first = await ground.made(ref)
     second = await ground.operated(first, ref, {"op": "add", "path": "/data", "value": {"k": "v"}})
@@ -38,8 +38,8 @@ async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE], ids=lambda kind: kind.name)
-async def test_an_object_that_nothing_holds_goes_at_once(ground: ClusterUnderTest, kind: Kind) -> None:
-    """The answer is a Status or the object, and says in either case that it is gone."""
+async def test_an_object_without_finalizers_is_deleted_at_once(ground: ClusterUnderTest, kind: Kind) -> None:
+    """The response is a Status or the object, and both show that it is gone."""
     ref = ground.at("a", kind)
     answer = await ground.deleted(await ground.made(ref), ref)
     assert answer["kind"] == ("ServiceAccount" if kind == SERVICE_ACCOUNT else "Status")
@@ -48,8 +48,8 @@ async def test_an_object_that_nothing_holds_goes_at_once(ground: ClusterUnderTes
     assert await ground.is_deleted(ref)
 
 
-async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: ClusterUnderTest) -> None:
-    """It is marked, a second request changes nothing, and the last write's answer is the object."""
+async def test_an_object_with_a_finalizer_is_deleted_when_the_finalizer_is_removed(ground: ClusterUnderTest) -> None:
+    """It is terminating before, further deletes change nothing, and the last patch returns the object."""
     ref = ground.at("a")
     stored = await ground.made(ref, {"finalizers": [FINALIZER]})
     answer = await ground.deleted(stored, ref)
@@ -63,8 +63,11 @@ async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: C
     assert await ground.is_deleted(ref)
 
 
-async def test_a_bound_pod_ends_gracefully(ground: ClusterUnderTest) -> None:
-    """It stays with its end marked; a longer grace is passed over, a shorter one counts, and none ends it."""
+async def test_a_bound_pod_terminates_gracefully(ground: ClusterUnderTest) -> None:
+    """It is marked as terminating.
+
+    A longer grace period is ignored, a shorter one applies, and one of 0 deletes it.
+    """
     ref = ground.at("p", POD)
     pod = await ground.pod("p", terminationGracePeriodSeconds=20)
     answer = await ground.deleted(pod, ref)
@@ -85,16 +88,16 @@ async def test_a_bound_pod_ends_gracefully(ground: ClusterUnderTest) -> None:
     assert await ground.is_deleted(ref)
 
 
-async def test_a_bound_pod_has_half_a_minute_where_nobody_says_otherwise(ground: ClusterUnderTest) -> None:
-    """The grace of the request comes before the pod's, and a negative one means a second."""
+async def test_the_default_grace_period_of_a_bound_pod_is_30_seconds(ground: ClusterUnderTest) -> None:
+    """That of the request has precedence over that of the pod, and a negative one means one second."""
     for name, grace, expected in (("p", None, 30), ("q", 7, 7), ("r", -1, 1)):
         answer = await ground.deleted(await ground.pod(name), ground.at(name, POD), grace)
         assert answer["metadata"]["deletionGracePeriodSeconds"] == expected
 
 
 @pytest.mark.parametrize("case", ["unbound", "Succeeded", "Failed", "without grace", "at once"])
-async def test_a_pod_that_needs_no_time_goes_at_once(ground: ClusterUnderTest, case: str) -> None:
-    """One that runs nowhere, has ended, or is given no time; the answer is the pod."""
+async def test_a_pod_that_needs_no_grace_period_is_deleted_at_once(ground: ClusterUnderTest, case: str) -> None:
+    """It is unbound, has ended, or has a grace period of 0, and the response is the pod."""
     ref = ground.at("p", POD)
     more = {"terminationGracePeriodSeconds": 0} if case == "without grace" else {}
     pod = await ground.pod("p", bound=case != "unbound", **more)
@@ -106,8 +109,8 @@ async def test_a_pod_that_needs_no_time_goes_at_once(ground: ClusterUnderTest, c
     assert await ground.is_deleted(ref)
 
 
-async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_told(ground: ClusterUnderTest) -> None:
-    """A terminal phase takes nothing away by itself, nor does a second request with the grace left."""
+async def test_a_terminating_pod_that_ends_stays_until_a_delete_with_grace_period_0(ground: ClusterUnderTest) -> None:
+    """Neither a terminal phase nor another delete without a grace period removes it."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p")
     await ground.deleted(pod, ref)
@@ -118,8 +121,8 @@ async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_
 
 
 @pytest.mark.parametrize("grace", [0, 9])
-async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: ClusterUnderTest, grace: int) -> None:
-    """With the grace over, taking the finalizer away ends it; before that, it does not."""
+async def test_a_pod_waits_for_its_finalizer_and_its_grace_period(ground: ClusterUnderTest, grace: int) -> None:
+    """If the grace period is 0, removing the finalizer deletes the pod, but not before the end of a longer one."""
     ref = ground.at("p", POD)
     pod = await ground.pod("p", meta={"finalizers": [FINALIZER]})
     answer = await ground.deleted(pod, ref, grace)
@@ -128,8 +131,11 @@ async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: ClusterUnd
     assert await ground.is_deleted(ref) == (grace == 0)
 
 
-async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: ClusterUnderTest) -> None:
-    """Nothing stands in its way here; it has its own time, and says why it ends."""
+async def test_an_evicted_pod_terminates_like_a_deleted_one(ground: ClusterUnderTest) -> None:
+    """No disruption budget applies here.
+
+    It has its own grace period, and a condition with the reason.
+    """
     await ground.pod("a", terminationGracePeriodSeconds=17)
     ref = ground.at("a", POD)
     await ground.cluster.evict(ref, uid=(await ground.read(ref))["metadata"]["uid"])
@@ -142,8 +148,11 @@ async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Cluster
 @pytest.mark.parametrize(
     "ground", ["rehearsal", pytest.param("real", marks=[pytest.mark.real, pytest.mark.slow])], indirect=True
 )
-async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: ClusterUnderTest) -> None:
-    """The pod stays as it is. An apiserver tries it again for ten seconds before it says so."""
+async def test_an_eviction_with_another_uid_is_a_conflict(ground: ClusterUnderTest) -> None:
+    """The pod is not changed.
+
+    An apiserver retries for ten seconds before it returns the conflict.
+    """
     await ground.pod("a")
     ref = ground.at("a", POD)
     with pytest.raises(Conflict):
@@ -151,7 +160,7 @@ async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: C
     assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
 
 
-async def test_a_pod_that_is_not_there_cannot_be_evicted(ground: ClusterUnderTest) -> None:
-    """It is not found."""
+async def test_an_eviction_of_a_missing_pod_is_not_found(ground: ClusterUnderTest) -> None:
+    """The error is NotFound."""
     with pytest.raises(NotFound):
         await ground.cluster.evict(ground.at("a", POD), uid=STRANGER)

@@ -1,4 +1,4 @@
-"""Services and slices in memory and before a real apiserver alike: what the engine's writes of them come to."""
+"""Tests of the engine's writes of Services and slices, with the same results in memory and on a real apiserver."""
 
 import orjson
 import pytest
@@ -16,13 +16,13 @@ from tensile.reconcile.rules.services import sections
 
 
 async def put(ground: ClusterUnderTest, upper: Manifest) -> Manifest:
-    """Make the Service below for one above, as the engine does."""
+    """Create the lower Service for an upper one, as the engine does."""
     body = service_below(upper, OWNER_HERE, ground.namespace, ())
     return decoded(await ground.cluster.create(ground.at("web", SERVICE), body))
 
 
 async def put_slice(ground: ClusterUnderTest, upper: Manifest, held: Manifest) -> Manifest:
-    """Make the slice below for one above, as the engine does."""
+    """Create the lower slice for an upper one, as the engine does."""
     holder = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": held["metadata"]["uid"]}
     body = marked_slice(shared(upper), "above", OWNER_HERE, ground.namespace, holder)
     return decoded(await ground.cluster.create(ground.at("web-1", ENDPOINT_SLICE), body))
@@ -41,8 +41,8 @@ async def put_slice(ground: ClusterUnderTest, upper: Manifest, held: Manifest) -
     ],
     ids=["plain", "headless", "headless without ports", "by name", "load balancer", "affinity", "both families"],
 )
-async def test_a_service_that_was_made_is_in_step(ground: ClusterUnderTest, upper: Manifest) -> None:
-    """What the server fills in is nothing that the engine would change again; the marks are ours."""
+async def test_a_created_service_needs_no_change(ground: ClusterUnderTest, upper: Manifest) -> None:
+    """The engine would not patch the server's defaults, and the marks are ours."""
     stored = await put(ground, upper)
     wanted = service_below(upper, OWNER_HERE, ground.namespace, ())
     assert changes(wanted, stored, sections(wanted)) == []
@@ -50,8 +50,8 @@ async def test_a_service_that_was_made_is_in_step(ground: ClusterUnderTest, uppe
     assert (facts.owner, facts.upper_uid) == (OWNER_HERE.mark, "Service-web")
 
 
-async def test_a_change_of_a_service_comes_through_and_is_in_step(ground: ClusterUnderTest) -> None:
-    """With its UID as the fence."""
+async def test_a_patched_service_needs_no_further_change(ground: ClusterUnderTest) -> None:
+    """The patch has the UID as precondition."""
     stored = await put(ground, service())
     ports = [{"name": "other", "port": 81, "protocol": "TCP", "targetPort": "named", "appProtocol": "http"}]
     wanted = service_below(service(ports=ports, sessionAffinity="None"), OWNER_HERE, ground.namespace, ())
@@ -61,16 +61,16 @@ async def test_a_change_of_a_service_comes_through_and_is_in_step(ground: Cluste
     assert changes(wanted, after, sections(wanted)) == []
 
 
-async def test_a_service_that_is_deleted_is_gone(ground: ClusterUnderTest) -> None:
-    """At once, whatever the answer looks like."""
+async def test_a_deleted_service_is_gone_at_once(ground: ClusterUnderTest) -> None:
+    """The form of the response does not matter."""
     stored = await put(ground, service())
     ref = ground.at("web", SERVICE)
     assert _is_gone(await ground.deleted(stored, ref), None)
     assert await ground.is_deleted(ref)
 
 
-async def test_a_slice_that_was_made_has_the_print_of_the_one_above(ground: ClusterUnderTest) -> None:
-    """After each change too, so that nothing is compared again; an empty one likewise."""
+async def test_a_created_or_patched_slice_has_the_digest_of_the_upper_one(ground: ClusterUnderTest) -> None:
+    """So no slice is compared again, not even an empty one."""
     held, ref = await put(ground, service()), ground.at("web-1", ENDPOINT_SLICE)
     stored = await put_slice(ground, sliced(), held)
     assert upper_slice(await ground.cluster.read(ref)).facts.print == upper_slice(orjson.dumps(sliced())).facts.print

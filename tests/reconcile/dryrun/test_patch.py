@@ -1,4 +1,4 @@
-"""What patches make of an object: by example, and by laws that hold for any."""
+"""Tests of the results of patches, by examples and by properties that hold for any object."""
 
 from copy import deepcopy
 from typing import Any
@@ -19,18 +19,18 @@ TYPES = st.lists(st.sampled_from("ABCDE"), unique=True)
 
 
 def strategic(seen: Any, body: Any) -> Any:
-    """Lay a strategic merge patch over an object."""
+    """Apply a strategic merge patch to an object."""
     return patched(seen, Patch("strategic-merge-patch", body))
 
 
 def typed(types: list[str], **more: Any) -> list[dict[str, Any]]:
-    """Make conditions."""
+    """Return conditions of these types."""
     return [{"type": one, **more} for one in types]
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_merge_of_what_is_wanted_makes_it_so(seen: dict[str, Any], body: dict[str, Any]) -> None:
-    """Every plain value of the body is in the result, what it does not name is as before, and twice is as once."""
+def test_a_merge_patch_sets_its_values_and_keeps_the_rest(seen: dict[str, Any], body: dict[str, Any]) -> None:
+    """Applying it twice has the same result as applying it once, and the object before is not changed."""
     for media in ("merge-patch", "strategic-merge-patch"):
         before = deepcopy(seen)
         once = patched(seen, Patch(media, body))
@@ -43,8 +43,8 @@ def test_a_merge_of_what_is_wanted_makes_it_so(seen: dict[str, Any], body: dict[
 
 
 @given(OBJECTS, OBJECTS)
-def test_null_takes_away_what_is_named(seen: dict[str, Any], other: dict[str, Any]) -> None:
-    """And nothing else, whether it was there or not."""
+def test_null_removes_only_the_named_field(seen: dict[str, Any], other: dict[str, Any]) -> None:
+    """The field need not exist."""
     for media in ("merge-patch", "strategic-merge-patch"):
         left = patched(seen, Patch(media, dict.fromkeys(other)))
         assert left == {name: value for name, value in seen.items() if name not in other}
@@ -54,15 +54,15 @@ def test_null_takes_away_what_is_named(seen: dict[str, Any], other: dict[str, An
 def test_the_operations_between_two_objects_turn_one_into_the_other(
     seen: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    """Those that are worked out for a plan come to what was wanted, and leave what they were worked out from."""
+    """They result in the desired object, and do not change the observed one."""
     before = deepcopy(seen)
     assert patched(seen, Patch("json-patch", jsonpatch.make_patch(seen, wanted).patch)) == wanted
     assert seen == before
 
 
 @given(TYPES, TYPES)
-def test_lists_with_a_key_merge(seen: list[str], changed: list[str]) -> None:
-    """Everything is there once, what was changed is changed, and each list's order among its own is kept."""
+def test_lists_with_a_merge_key_are_merged(seen: list[str], changed: list[str]) -> None:
+    """Each element exists once, named elements are patched, and both lists keep the order of their own elements."""
     body = {"conditions": typed(changed, status="False")}
     found = strategic({"conditions": typed(seen, status="True", reason="r")}, body)["conditions"]
     types = [one["type"] for one in found]
@@ -84,55 +84,58 @@ def test_lists_with_a_key_merge(seen: list[str], changed: list[str]) -> None:
         ("", "AB", "AB"),
     ],
 )
-def test_what_stood_before_a_changed_element_still_does(seen: str, changed: str, expected: str) -> None:
-    """A new element comes before those that the patch does not name, as Kubernetes orders them."""
+def test_an_element_before_a_patched_one_stays_before_it(seen: str, changed: str, expected: str) -> None:
+    """A new element comes before those that the patch does not name, as in Kubernetes."""
     body = {"conditions": typed(list(changed))}
     found = strategic({"conditions": typed(list(seen))}, body)["conditions"]
     assert "".join(one["type"] for one in found) == expected
 
 
 @pytest.mark.parametrize("absent", [{}, {"podIPs": None}, {"podIPs": []}])
-def test_a_list_that_is_not_there_is_what_the_patch_says(absent: dict[str, Any]) -> None:
-    """Without the directives in it."""
+def test_an_absent_list_becomes_that_of_the_patch(absent: dict[str, Any]) -> None:
+    """Directives in the patch are removed."""
     assert strategic(absent, {"podIPs": [{"$patch": "replace"}, {"ip": "1"}]}) == {"podIPs": [{"ip": "1"}]}
     assert strategic(absent, {"podIPs": [{"ip": "1"}, {"ip": "2", "$patch": "delete"}]}) == {"podIPs": [{"ip": "1"}]}
 
 
-def test_an_element_loses_what_is_null_in_its_patch() -> None:
-    """As a condition loses its reason."""
+def test_a_null_in_a_list_element_removes_the_field() -> None:
+    """A condition can lose its reason in this way."""
     seen = {"conditions": typed(["A"], reason="r", status="True")}
     assert strategic(seen, {"conditions": typed(["A"], reason=None)}) == {"conditions": typed(["A"], status="True")}
 
 
-def test_lists_without_a_key_are_replaced() -> None:
-    """Taints, tolerations, container statuses: what is not in the patch is gone."""
+def test_lists_without_a_merge_key_are_replaced() -> None:
+    """An element of taints, tolerations or container statuses that the patch lacks is removed."""
     for field in ("taints", "tolerations", "containerStatuses"):
         assert strategic({field: [{"name": "a"}, {"name": "b"}]}, {field: [{"name": "b"}]}) == {field: [{"name": "b"}]}
 
 
-def test_a_map_may_be_replaced() -> None:
-    """Nested ones in it merge with nothing, and the directive is not stored."""
+def test_a_map_can_be_replaced_by_a_directive() -> None:
+    """Maps inside it are not merged, and the directive is not stored."""
     seen = {"status": {"resources": {"requests": {"cpu": "1", "memory": "1"}, "limits": {"cpu": "1"}}}}
     body = {"status": {"resources": {"requests": {"cpu": "2"}, "$patch": "replace"}}}
     assert strategic(seen, body) == {"status": {"resources": {"requests": {"cpu": "2"}}}}
 
 
-def test_a_map_in_the_place_of_something_else_replaces_it() -> None:
-    """Types need not agree."""
+def test_a_map_and_a_value_of_another_type_replace_each_other() -> None:
+    """The types of the old and the new value may differ."""
     for media in ("merge-patch", "strategic-merge-patch"):
         assert patched({"a": [1]}, Patch(media, {"a": {"b": 1, "c": None}})) == {"a": {"b": 1}}
         assert patched({"a": {"b": 1}}, Patch(media, {"a": "x"})) == {"a": "x"}
 
 
-def test_what_is_not_in_a_list_cannot_be_replaced() -> None:
-    """Unlike a key of a map; what else is denied is tried on a real cluster, too (test_cluster_contract.py)."""
+def test_replacing_a_missing_list_element_is_denied() -> None:
+    """A missing key of a map can be replaced.
+
+    Other denials are also tested on a real cluster (test_cluster_contract.py).
+    """
     with pytest.raises(Denied) as error:
         patched({"l": [1]}, Patch("json-patch", [{"op": "replace", "path": "/l/3", "value": 1}]))
     assert error.value.status == 422
 
 
-def test_operations_see_what_came_before_them() -> None:
-    """A key that was just added can be changed and removed, and escapes are read."""
+def test_operations_see_the_results_of_earlier_ones() -> None:
+    """A key that was just added can be changed and removed, and escaped paths are decoded."""
     operations = [
         {"op": "add", "path": "/labels", "value": {}},
         {"op": "add", "path": "/labels/x~1y", "value": "1"},

@@ -1,4 +1,4 @@
-"""What a pod requests, counted as the kube-scheduler does; the numbers were worked out by hand from its rules."""
+"""Tests that requests of pods are counted as the kube-scheduler does, with numbers computed by hand from its rules."""
 
 from typing import Any
 
@@ -16,44 +16,44 @@ GI = 1024**3 * 1000
 
 
 def asks(name: str = "c", restart: str = "", **requests: str) -> dict:
-    """Make a container that requests these."""
+    """Return a container with these requests."""
     policy = {"restartPolicy": restart} if restart else {}
     return {"name": name, "resources": {"requests": requests}, **policy}
 
 
 def total(spec: dict, status: dict | None = None) -> dict[str, int]:
-    """Count a pod without the "pods" that each one has."""
+    """Return the requests of a pod without the one of "pods"."""
     found = pod_requests(pod(spec, status))
     assert found.pop("pods") == 1000
     return found
 
 
 def resized(*, infeasible: bool = False, **status: Any) -> dict:
-    """Make the status of a pod whose container "c" is being resized."""
+    """Return the status of a pod whose container "c" has a pending resize."""
     pending = [{"type": "PodResizePending", "status": "True", "reason": "Infeasible" if infeasible else "Deferred"}]
     return {"containerStatuses": [{"name": "c", **status}], "conditions": pending}
 
 
-def test_containers_add_up() -> None:
-    """Everything that runs at once is summed, extended resources too."""
+def test_requests_of_containers_are_summed() -> None:
+    """This includes extended resources, because all containers run at the same time."""
     spec = {
         "containers": [asks(cpu="100m", memory="1Gi"), asks("d", cpu="1", **{"nvidia.com/gpu": "2"}), {"name": "e"}]
     }
     assert total(spec) == {"cpu": 1100, "memory": GI, "nvidia.com/gpu": 2000}
 
 
-def test_a_pod_that_requests_nothing_is_one_pod() -> None:
-    """Its place counts against the node's number of pods."""
+def test_a_pod_without_requests_requests_one_pod() -> None:
+    """It counts against the node's number of pods."""
     assert pod_requests(pod()) == {"pods": 1000}
 
 
 def test_limits_do_not_count() -> None:
-    """The apiserver has already made requests of limits where it does."""
+    """The apiserver has already defaulted requests from limits."""
     assert total({"containers": [{"name": "c", "resources": {"limits": {"cpu": "4"}}}]}) == {}
 
 
-def test_the_largest_init_container_counts_where_it_needs_more() -> None:
-    """They run one after another, before the others: by resource, the larger of the two."""
+def test_the_largest_init_container_counts_if_it_requests_more() -> None:
+    """Init containers run one after another before the others, so each resource has the larger of the two values."""
     spec = {
         "containers": [asks(cpu="1", memory="1Gi")],
         "initContainers": [asks("i", cpu="3"), asks("j", cpu="2", memory="512Mi")],
@@ -61,8 +61,8 @@ def test_the_largest_init_container_counts_where_it_needs_more() -> None:
     assert total(spec) == {"cpu": 3000, "memory": GI}
 
 
-def test_sidecars_run_beside_everything_after_them() -> None:
-    """A restartable init container adds to the init containers that follow it and to the containers."""
+def test_a_sidecar_is_added_to_all_containers_that_start_after_it() -> None:
+    """Restartable init containers keep running beside later init containers and the main containers."""
     spec = {
         "containers": [asks(cpu="1")],
         "initContainers": [asks("i", cpu="5"), asks("s", "Always", cpu="2"), asks("j", cpu="4")],
@@ -72,7 +72,7 @@ def test_sidecars_run_beside_everything_after_them() -> None:
 
 
 def test_overhead_is_added() -> None:
-    """What the runtime itself takes, on top of the worst moment."""
+    """The runtime's own overhead is added to the peak of the containers."""
     spec = {
         "containers": [asks(cpu="1")],
         "initContainers": [asks("i", cpu="2")],
@@ -81,8 +81,8 @@ def test_overhead_is_added() -> None:
     assert total(spec) == {"cpu": 2250, "memory": GI}
 
 
-def test_pod_level_requests_stand_in_for_the_sum() -> None:
-    """For cpu, memory and huge pages; what cannot be given for a pod is summed as ever."""
+def test_pod_level_requests_replace_the_sum_of_the_containers() -> None:
+    """They exist for cpu, memory and huge pages, and other resources are summed."""
     spec = {
         "containers": [asks(cpu="1", memory="1Gi", **{"example.com/x": "1"})],
         "resources": {"requests": {"cpu": "4", "hugepages-2Mi": "4Mi", "example.com/x": "9"}},
@@ -91,7 +91,7 @@ def test_pod_level_requests_stand_in_for_the_sum() -> None:
     assert total(spec) == {"cpu": 5000, "memory": GI, "hugepages-2Mi": 4 * 1024**2 * 1000, "example.com/x": 1000}
 
 
-def test_pod_level_limits_alone_change_nothing() -> None:
+def test_pod_level_limits_without_requests_change_nothing() -> None:
     """Only requests count."""
     assert total({"containers": [asks(cpu="1")], "resources": {"limits": {"cpu": "4"}}}) == {"cpu": 1000}
 
@@ -101,40 +101,40 @@ def test_pod_level_limits_alone_change_nothing() -> None:
     [("1", "2", "2", 2000), ("3", "2", "2", 3000), ("1", "2", "4", 4000), ("1", "1", None, 1000)],
     ids=["shrinks", "grows", "granted", "older kubelet"],
 )
-def test_a_resize_counts_the_larger(spec: str, actual: str, allocated: str | None, counted: int) -> None:
-    """Until it is done, the larger of what is asked for, what is granted and what is used."""
+def test_the_larger_amount_counts_during_a_resize(spec: str, actual: str, allocated: str | None, counted: int) -> None:
+    """Until the resize is complete, the largest of desired, allocated and used amounts counts."""
     status = resized(resources={"requests": {"cpu": actual}}, allocatedResources=allocated and {"cpu": allocated})
     assert total({"containers": [asks(cpu=spec)]}, status) == {"cpu": counted}
 
 
-def test_a_resize_that_cannot_be_is_not_counted() -> None:
-    """The node refused it for good, so the pod stays as it is."""
+def test_an_infeasible_resize_is_not_counted() -> None:
+    """The node has refused it, so the pod keeps its resources."""
     status = resized(infeasible=True, resources={"requests": {"cpu": "1"}}, allocatedResources={"cpu": "1"})
     assert total({"containers": [asks(cpu="9")]}, status) == {"cpu": 1000}
 
 
-def test_a_reason_of_another_condition_refuses_no_resize() -> None:
-    """Only the condition about the resize says that it is infeasible."""
+def test_an_infeasible_reason_of_another_condition_does_not_matter() -> None:
+    """Only the condition PodResizePending shows that a resize is infeasible."""
     status = resized(resources={"requests": {"cpu": "1"}})
     status["conditions"] = [{"type": "Other", "reason": "Infeasible"}]
     assert total({"containers": [asks(cpu="9")]}, status) == {"cpu": 9000}
 
 
 def test_a_status_without_resources_is_no_resize() -> None:
-    """Allocated resources alone say nothing, as in the scheduler."""
+    """As in the scheduler, allocated resources alone do not count."""
     status = {"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "5"}}]}
     assert total({"containers": [asks(cpu="1")]}, status) == {"cpu": 1000}
 
 
-def test_sidecars_are_resized_and_init_containers_are_not() -> None:
-    """An init container that has run has nothing to resize."""
+def test_a_resize_of_a_sidecar_counts_but_not_of_an_init_container() -> None:
+    """An init container that has run cannot be resized."""
     spec = {"containers": [{"name": "c"}], "initContainers": [asks("s", "Always", cpu="1"), asks("i", cpu="1")]}
     status = {"initContainerStatuses": [{"name": name, "resources": {"requests": {"cpu": "3"}}} for name in "si"]}
     assert total(spec, status) == {"cpu": 4000}
 
 
-def test_a_pod_level_resize_counts_the_larger() -> None:
-    """The pod's own allocation, where its status has one."""
+def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
+    """The pod's own allocated resources count if its status has them."""
     spec = {"containers": [{"name": "c"}], "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
     status = {"resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "3"}}
     assert total(spec, status) == {"cpu": 3000, "memory": GI}
@@ -145,33 +145,33 @@ def test_a_pod_level_resize_counts_the_larger() -> None:
     }
 
 
-def test_a_digest_is_the_facts_without_the_bytes() -> None:
-    """Ten thousand foreign pods are kept as four small values each."""
+def test_a_digest_of_a_foreign_pod_has_the_demand_without_the_bytes() -> None:
+    """Ten thousand such pods are cached as a few small values each."""
     upper = pod({"nodeName": "n1", "containers": [asks(cpu="1")]}, {"phase": "Running"}, labels={"app": "x"})
     assert pod_demand(orjson.dumps(upper)) == Transformed(b"", PodDemand("n1", False, {"cpu": 1000, "pods": 1000}))
 
 
-def test_a_digest_carries_the_owners_mark() -> None:
-    """So that pods of another topology can be told from pods of nobody."""
+def test_a_digest_has_the_mark_of_the_owner() -> None:
+    """It distinguishes pods of another topology from pods without an owner."""
     upper = pod(labels={"tensile-kube.io/owner": "abc"})
     assert pod_demand(orjson.dumps(upper)).facts.mark == "abc"
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_ended_takes_nothing(phase: str) -> None:
-    """The scheduler gives its room away."""
+def test_a_terminal_pod_has_no_requests(phase: str) -> None:
+    """The scheduler reuses its capacity."""
     facts = pod_demand(orjson.dumps(pod({"containers": [asks(cpu="1")]}, {"phase": phase}))).facts
     assert (facts.ended, facts.requests) == (True, {})
 
 
-def test_a_pod_that_was_not_scheduled_has_no_node() -> None:
-    """Absent and null fields are read alike."""
+def test_an_unscheduled_pod_has_no_node() -> None:
+    """Absent and null fields are decoded in the same way."""
     raw = b'{"metadata":{"name":"a","labels":null},"spec":{"containers":[],"initContainers":null},"status":{}}'
     assert pod_demand(raw).facts == PodDemand("", False, {"pods": 1000})
 
 
-def test_a_pod_without_a_spec_is_no_pod() -> None:
-    """A digest of something else is an error, and not a pod that asks for nothing."""
+def test_a_pod_without_a_spec_raises_an_error() -> None:
+    """An object of another form must not count as a pod without requests."""
     with pytest.raises(msgspec.ValidationError):
         pod_demand(b'{"metadata":{}}')
 
@@ -181,8 +181,8 @@ INIT = st.tuples(CPU, st.booleans())
 
 
 @given(st.lists(CPU, max_size=3), st.lists(INIT, max_size=4), CPU)
-def test_the_count_is_the_worst_moment(mains: list[int], inits: list[tuple[int, bool]], overhead: int) -> None:
-    """Played through step by step: each init container with the sidecars before it, then everything together."""
+def test_requests_are_the_peak_of_a_simulation(mains: list[int], inits: list[tuple[int, bool]], overhead: int) -> None:
+    """The simulation has each init container beside the earlier sidecars, and then all containers together."""
     moments = [0]
     beside = 0
     for cpu, sidecar in inits:

@@ -1,4 +1,4 @@
-"""What is taken out of a pod once, when it comes, and by what it is found."""
+"""Tests of the facts that are extracted from a pod when it is cached, and of its indexes."""
 
 import json
 import tracemalloc
@@ -16,7 +16,7 @@ from tensile.reconcile.pods.references import Reference
 
 
 def disrupted(reason: str, status: str = "True") -> Manifest:
-    """Make the status of a pod that Kubernetes ended, for a reason."""
+    """Return the status of a pod that Kubernetes disrupted for a reason."""
     return {"conditions": [{"type": "Ready", "status": "False"}, _target(reason, status)]}
 
 
@@ -24,8 +24,8 @@ def _target(reason: str, status: str) -> Manifest:
     return {"type": "DisruptionTarget", "status": status, "reason": reason}
 
 
-def test_a_digest_keeps_the_bytes_and_the_facts() -> None:
-    """The bytes are decoded again only by who needs more."""
+def test_a_digest_has_the_pods_bytes_and_its_facts() -> None:
+    """The bytes are only decoded again by code that needs more than the facts."""
     raw = orjson.dumps(upper_pod())
     for digest in (digest_above, digest_below):
         kept = digest(raw)
@@ -33,8 +33,8 @@ def test_a_digest_keeps_the_bytes_and_the_facts() -> None:
         assert kept.facts == facts_of(upper_pod())
 
 
-def test_what_is_kept_takes_no_more_room_than_it_has_bytes() -> None:
-    """Ten thousand pods are kept: no work buffer hangs on to each."""
+def test_a_cached_pod_uses_little_more_memory_than_its_bytes() -> None:
+    """Ten thousand pods are cached, so none may keep a work buffer alive."""
     kept = digest_below(orjson.dumps(upper_pod(annotations={"note": "x" * 3000})))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -44,8 +44,12 @@ def test_what_is_kept_takes_no_more_room_than_it_has_bytes() -> None:
     assert len(kept.raw) < taken < 2 * len(kept.raw)
 
 
-def test_of_the_book_keeping_only_what_is_asked_is_kept() -> None:
-    """Above nothing; below which metadata we wrote, and which metadata and parts of the spec other clients did."""
+def test_only_the_needed_managed_fields_are_cached() -> None:
+    """None are needed of an upper pod.
+
+    Of a lower pod, the metadata that this engine wrote is needed, and the metadata and spec fields that other clients
+    wrote.
+    """
     both = {"f:metadata": {"f:labels": {}}, "f:spec": {"f:containers": {}}}
     books = [
         {"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": both},
@@ -62,14 +66,14 @@ def test_of_the_book_keeping_only_what_is_asked_is_kept() -> None:
 
 
 def test_an_upper_pod_has_no_marks() -> None:
-    """And a young one nothing else either."""
+    """A new pod has no other facts either."""
     facts = facts_of(upper_pod())
     assert (facts.owner, facts.upper_uid) == ("", "")
     assert (facts.terminal, facts.terminating, facts.unasked, facts.ran) == (False, False, False, False)
 
 
-def test_a_lower_pod_tells_whose_it_is_and_for_which_upper_pod() -> None:
-    """By its label and its annotation."""
+def test_the_facts_of_a_lower_pod_have_its_owner_and_its_upper_uid() -> None:
+    """They are in its label and its annotation."""
     facts = facts_of(twin(upper_pod(uid="one")))
     assert (facts.owner, facts.upper_uid) == (OWNER_HERE.mark, "one")
 
@@ -84,26 +88,26 @@ def test_a_lower_pod_tells_whose_it_is_and_for_which_upper_pod() -> None:
         ("Failed", True, True),
     ],
 )
-def test_a_phase_tells_whether_it_ended_and_whether_it_ran(phase: str, terminal: bool, ran: bool) -> None:  # noqa: FBT001 - parameters
-    """Only the two last phases are never left again."""
+def test_the_phase_determines_whether_a_pod_is_terminal_and_has_run(phase: str, terminal: bool, ran: bool) -> None:  # noqa: FBT001 - parameters
+    """Only Succeeded and Failed are terminal."""
     facts = facts_of(upper_pod(status={"phase": phase}))
     assert (facts.terminal, facts.ran) == (terminal, ran)
 
 
-def test_a_pending_pod_with_a_container_ran() -> None:
-    """Its image may be being pulled below: it must not be made a second time."""
+def test_a_pending_pod_with_a_container_status_counts_as_run() -> None:
+    """The lower cluster may be pulling its image, so it must not be created a second time."""
     assert facts_of(upper_pod(status={"containerStatuses": [{"name": "main"}]})).ran
 
 
-def test_a_pod_without_a_status_is_pending() -> None:
-    """As it is before anybody wrote one."""
+def test_a_pod_without_a_status_has_not_run() -> None:
+    """No client has written a status yet, so the pod counts as pending."""
     pod = upper_pod()
     del pod["status"]
     assert not facts_of(pod).ran
 
 
-def test_a_deleted_pod_is_terminating() -> None:
-    """Whatever its phase says."""
+def test_a_pod_with_a_deletion_timestamp_is_terminating() -> None:
+    """Its phase does not matter."""
     assert facts_of(upper_pod(deletionTimestamp="2026-03-01T12:00:00Z")).terminating
 
 
@@ -118,13 +122,13 @@ def test_a_deleted_pod_is_terminating() -> None:
         ({}, False),
     ],
 )
-def test_what_kubernetes_ended_for_its_nodes_sake_was_not_asked_for(status: Manifest, unasked: bool) -> None:  # noqa: FBT001 - a parameter
-    """Taint manager and pod garbage collection act on a node; an eviction is somebody's decision."""
+def test_a_deletion_by_kubernetes_because_of_the_node_was_not_requested(status: Manifest, unasked: bool) -> None:  # noqa: FBT001 - a parameter
+    """Taint manager and pod garbage collector react to a node, but a client decides about an eviction."""
     assert facts_of(upper_pod(status=status)).unasked is unasked
 
 
-def test_pods_are_found_by_what_they_refer_to() -> None:
-    """By kind, namespace and name; a pod that goes is not found any more."""
+def test_pods_are_indexed_by_their_references() -> None:
+    """The index has kind, namespace and name, and a deleted pod is removed from it."""
     cache = world().lowers[A].upper_pods
     spec = referring(config_maps=["settings"], secrets=["password"])
     put(cache, upper_pod("one", spec), upper_pod("two", spec, namespace="other"), upper_pod("three"))
@@ -138,15 +142,15 @@ def _gone(pod: Manifest) -> Manifest:
     return {**pod, "metadata": {**pod["metadata"], "resourceVersion": "99"}}
 
 
-def test_pods_are_found_by_namespace() -> None:
-    """Whatever they refer to."""
+def test_pods_are_indexed_by_namespace() -> None:
+    """Their references do not matter."""
     cache = world().lowers[A].upper_pods
     put(cache, upper_pod("one"), upper_pod("two", namespace="other"), upper_pod("three"))
     assert sorted(one.name for one in cache.select("namespace", "default")) == ["one", "three"]
 
 
 def test_living_pods_are_counted_by_namespace() -> None:
-    """Those that ended, or are not mirrored, need nothing where they run."""
+    """Pods that ended or are not mirrored need no objects in the lower cluster."""
     cache = world().lowers[A].upper_pods
     ended = upper_pod("ended", status={"phase": "Failed"})
     put(cache, upper_pod("one"), ended, of_a("DaemonSet"), upper_pod("two", namespace="other"))
@@ -154,7 +158,7 @@ def test_living_pods_are_counted_by_namespace() -> None:
 
 
 def of_a(kind: str, label: str = "", *, controller: bool = True) -> Manifest:
-    """Make a pod owned by something, with a value of the label virtual-pod."""
+    """Return a pod with an owner of a kind and a value of the label virtual-pod."""
     owner = {"apiVersion": "apps/v1", "kind": kind, "name": "agent", "uid": "d", "controller": controller}
     return upper_pod(ownerReferences=[owner], labels={"virtual-pod": label})
 
@@ -162,8 +166,8 @@ def of_a(kind: str, label: str = "", *, controller: bool = True) -> Manifest:
 @pytest.mark.parametrize(
     ("owners", "bare"), [([], True), ([{"kind": "Job", "controller": True}], False), ([{"kind": "ConfigMap"}], True)]
 )
-def test_a_pod_without_a_controller_is_told_apart(owners: list[Manifest], *, bare: bool) -> None:
-    """An owner that does not control it would not make it again."""
+def test_a_pod_without_a_controller_is_bare(owners: list[Manifest], *, bare: bool) -> None:
+    """An owner that is no controller would not create the pod again."""
     assert facts_of(upper_pod(ownerReferences=owners)).bare is bare
 
 
@@ -178,8 +182,8 @@ def test_a_pod_without_a_controller_is_told_apart(owners: list[Manifest], *, bar
         (upper_pod(), False),
     ],
 )
-def test_a_pod_of_a_daemon_set_is_one_unless_its_author_asked(pod: Manifest, daemon: bool) -> None:  # noqa: FBT001 - a parameter
-    """A DaemonSet that tolerates everything lands on every node; the label says that it was meant."""
+def test_a_daemon_sets_pod_is_a_daemon_pod_unless_its_label_requests_mirroring(pod: Manifest, daemon: bool) -> None:  # noqa: FBT001 - a parameter
+    """A DaemonSet that tolerates everything is scheduled to every node, so a pod needs the label to be mirrored."""
     assert facts_of(pod).daemon is daemon
 
 
@@ -194,14 +198,14 @@ def test_a_pod_of_a_daemon_set_is_one_unless_its_author_asked(pod: Manifest, dae
     ],
     ids=["any", "being deleted", "ended", "excluded", "of a DaemonSet"],
 )
-def test_what_lives_below_needs_something_there(pod: Manifest, lives: bool) -> None:  # noqa: FBT001 - a parameter
-    """Until it ended; what is not mirrored never does."""
+def test_a_mirrored_pod_lives_in_the_lower_cluster_until_it_ends(pod: Manifest, lives: bool) -> None:  # noqa: FBT001 - a parameter
+    """A pod of an excluded namespace or of a DaemonSet is not mirrored."""
     entry = put(world().lowers[A].upper_pods, pod)
     assert lives_below(entry, ["kube-system"]) is lives
 
 
 @pytest.mark.parametrize("optional", [False, True])
-def test_facts_hold_the_references(optional: Any) -> None:
-    """With whether the pod starts without the object."""
+def test_the_facts_have_the_pods_references(optional: Any) -> None:
+    """Each reference has whether the pod starts without the object."""
     facts = facts_of(upper_pod(spec=referring(secrets=["password"], optional=optional)))
     assert facts.references == {Reference("Secret", "password", optional)}

@@ -1,4 +1,4 @@
-"""References of pods: every place of the API's schema is looked at, and what is copied carries the owner's marks."""
+"""Tests that references are found in every field of the pod schema, and that copies have the owner's marks."""
 
 import json
 from collections.abc import Iterator
@@ -30,13 +30,13 @@ NAMING = {
     "AzureFileVolumeSource": ("Secret", "secretName"),
     "PersistentVolumeClaimVolumeSource": ("PersistentVolumeClaim", "claimName"),
 }
-"""The types of the API whose values name an object in the pod's namespace; a LocalObjectReference is of a Secret."""
+"""The API types that name an object in the pod's namespace. A LocalObjectReference is that of a Secret."""
 
 Place = tuple[str, ...]
 
 
 def places(kind: str, path: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Walk the schema from a type, and give every place where a value names an object, with the value's type."""
+    """Yield every path of a type at which a value names an object, with the type of the value."""
     for field, written in FIELDS.get(kind, {}).items():
         inner = written.removeprefix("[]")
         here = (*path, field + "[]" * written.startswith("[]"))
@@ -50,19 +50,19 @@ PLACES = list(places("PodSpec"))
 
 
 def planted(path: Place, value: Any) -> dict[str, Any]:
-    """Make nested maps and lists with the value at the place."""
+    """Return nested maps and lists with the value at the path."""
     for step in reversed(path):
         value = {step.removesuffix("[]"): [value] if step.endswith("[]") else value}
     return value
 
 
 def found(spec: dict[str, Any]) -> set[Reference]:
-    """Return the references of a pod with this spec, but for its account."""
+    """Return the references of a pod with this spec, except for its ServiceAccount."""
     return set(references({"spec": {"serviceAccountName": "robot", **spec}})) - {ACCOUNT}
 
 
-def test_the_schema_names_the_places_that_people_use() -> None:
-    """The walk reaches environment and volumes of every kind of container: it is not empty by mistake."""
+def test_the_schema_has_the_common_fields_with_references() -> None:
+    """Fields of the environment of every kind of container and of volumes are found, so the list is not empty."""
     dotted = {".".join(path) for path, _ in PLACES}
     assert len(PLACES) >= 25
     assert dotted >= {
@@ -75,8 +75,8 @@ def test_the_schema_names_the_places_that_people_use() -> None:
     }
 
 
-def test_every_field_that_is_named_like_a_reference_was_looked_at() -> None:
-    """A new field such as secretName in some volume shows here, whatever its type is called."""
+def test_every_schema_field_with_a_name_like_a_reference_is_known() -> None:
+    """A new field such as secretName of some volume fails this test, whatever its type is called."""
     words = ("secret", "claim", "account", "configmap")
     named = {
         f"{kind}.{field}"
@@ -100,8 +100,8 @@ def test_every_field_that_is_named_like_a_reference_was_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("path", "kind"), PLACES, ids=[".".join(path) for path, _ in PLACES])
-def test_every_place_of_the_schema_is_found(path: Place, kind: str) -> None:
-    """Wherever the API lets a pod name a ConfigMap, a Secret or a claim, the walker finds the name."""
+def test_a_reference_in_every_field_of_the_schema_is_found(path: Place, kind: str) -> None:
+    """This covers every field in which a pod may name a ConfigMap, a Secret or a claim."""
     wanted, field = NAMING[kind]
     names = {(one.kind, one.name) for one in found(planted(path, {field: "thing"}))}
     assert names == {(wanted, "thing")}
@@ -111,15 +111,15 @@ OPTIONAL = [(path, kind) for path, kind in PLACES if "optional" in FIELDS[kind]]
 
 
 @pytest.mark.parametrize(("path", "kind"), OPTIONAL, ids=[".".join(path) for path, _ in OPTIONAL])
-def test_every_optional_mention_is_told_as_such(path: Place, kind: str) -> None:
-    """Where the API knows "optional", it is passed on; a pod does not wait for what it can do without."""
+def test_every_optional_reference_is_found_as_optional(path: Place, kind: str) -> None:
+    """A pod does not wait for an object that it can start without."""
     _, field = NAMING[kind]
     for optional in (True, False):
         assert {one.optional for one in found(planted(path, {field: "thing", "optional": optional}))} == {optional}
 
 
-def test_a_missing_pull_secret_keeps_no_pod_from_starting() -> None:
-    """Kubernetes tries to pull without it, so it is optional; a secret of a driver is not."""
+def test_an_image_pull_secret_is_optional() -> None:
+    """Kubernetes tries to pull the image without it, but a Secret of a CSI driver is required."""
     spec = {
         "imagePullSecrets": [{"name": "pull"}],
         "volumes": [{"name": "v", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "driver"}}}],
@@ -127,8 +127,8 @@ def test_a_missing_pull_secret_keeps_no_pod_from_starting() -> None:
     assert found(spec) == {Reference("Secret", "pull", optional=True), Reference("Secret", "driver", optional=False)}
 
 
-def test_what_is_needed_anywhere_is_needed() -> None:
-    """Two mentions are one reference; a needed one outweighs an optional one, in any order."""
+def test_a_reference_is_required_if_any_of_its_fields_requires_it() -> None:
+    """Two fields make one reference, and the order does not matter."""
     needed = {"configMapRef": {"name": "c"}}
     optional = {"configMapRef": {"name": "c", "optional": True}}
     for sources in ([needed, optional], [optional, needed]):
@@ -136,21 +136,21 @@ def test_what_is_needed_anywhere_is_needed() -> None:
     assert found({"containers": [{"envFrom": [optional, optional]}]}) == {Reference("ConfigMap", "c", optional=True)}
 
 
-def test_a_config_map_and_a_secret_of_one_name_are_two() -> None:
-    """Kinds are told apart."""
+def test_a_config_map_and_a_secret_of_the_same_name_are_two_references() -> None:
+    """The kind is part of a reference."""
     sources = [{"configMapRef": {"name": "x"}}, {"secretRef": {"name": "x"}}]
     assert len(found({"containers": [{"envFrom": sources}]})) == 2
 
 
 @pytest.mark.parametrize("name", ["kube-root-ca.crt", "openshift-service-ca.crt"])
-def test_what_every_cluster_publishes_itself_is_not_referred_to(name: str) -> None:
-    """The lower's own is used; a Secret that happens to have the name is the user's."""
+def test_a_config_map_that_every_cluster_publishes_is_no_reference(name: str) -> None:
+    """The lower cluster's own one is used, but a Secret of that name belongs to the user."""
     assert found({"volumes": [{"name": "v", "configMap": {"name": name}}]}) == set()
     assert found({"volumes": [{"name": "v", "secret": {"secretName": name}}]}) != set()
 
 
-def test_the_token_volume_refers_to_nothing() -> None:
-    """Admission added it above; below, admission or the engine brings another."""
+def test_the_token_volume_has_no_references() -> None:
+    """Admission added it in the upper cluster, and the lower cluster's admission or the engine adds another one."""
     assert is_token_volume(token_volume())
     assert found({"volumes": [token_volume()]}) == set()
 
@@ -171,21 +171,21 @@ BESIDE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("source", BESIDE)
-def test_a_volume_that_brings_anything_beside_admissions_sources_is_a_users(source: dict[str, Any]) -> None:
-    """A name is its author's choice, and so it hides nothing: whatever the volume mentions counts."""
+def test_a_volume_with_more_sources_than_admission_adds_is_a_users_volume(source: dict[str, Any]) -> None:
+    """Its name is the choice of its author, so all its references count."""
     volume = {"name": "kube-api-access-x", "projected": {"sources": [TOKEN, AUTHORITY, NAMESPACE, source]}}
     assert not is_token_volume(volume)
     assert found({"volumes": [volume]}) == found({"volumes": [{**volume, "name": "mine"}]})
 
 
 @pytest.mark.parametrize("sources", [[], [TOKEN], [TOKEN, AUTHORITY], [AUTHORITY, NAMESPACE], [TOKEN, NAMESPACE]])
-def test_a_volume_that_lacks_one_of_admissions_sources_is_a_users(sources: list[dict[str, Any]]) -> None:
-    """Admission writes all three."""
+def test_a_volume_without_all_sources_of_admission_is_a_users_volume(sources: list[dict[str, Any]]) -> None:
+    """Admission always adds all three."""
     assert not is_token_volume({"name": "kube-api-access-x", "projected": {"sources": sources}})
 
 
-def test_what_a_distribution_publishes_may_be_beside_the_token() -> None:
-    """OpenShift's admission adds the authority of its services."""
+def test_a_token_volume_may_have_the_authority_of_a_distribution() -> None:
+    """The admission of OpenShift adds the certificate authority of its services."""
     service = {"configMap": {"name": "openshift-service-ca.crt", "items": [{"key": "service-ca.crt", "path": "s"}]}}
     assert is_token_volume(
         {"name": "kube-api-access-x", "projected": {"sources": [TOKEN, AUTHORITY, NAMESPACE, service]}}
@@ -211,18 +211,18 @@ OLD = {"name": "default-token-x", "secret": {"secretName": "default-token-x", "d
         ({"name": "default-token-x", "secret": None}, False),
     ],
 )
-def test_the_token_volume_is_known_by_name_and_form(volume: dict[str, Any], is_token: bool) -> None:  # noqa: FBT001
-    """Today's and that of older clusters; a user's volume of such a name is of another form."""
+def test_the_token_volume_is_recognized_by_its_name_and_form(volume: dict[str, Any], is_token: bool) -> None:  # noqa: FBT001
+    """The current form and that of older clusters count, and a user's volume of such a name has another form."""
     assert is_token_volume(volume) is is_token
 
 
-def test_claims_are_where_the_api_has_them() -> None:
-    """The kind's path is the one of persistent volume claims."""
+def test_the_api_path_of_a_claim_is_persistentvolumeclaims() -> None:
+    """The path has the namespace and the name of the claim."""
     assert CLAIM.path("ns", "data") == "/api/v1/namespaces/ns/persistentvolumeclaims/data"
 
 
-def test_claims_of_ephemeral_volumes_are_native_below() -> None:
-    """The template is the lower cluster's to fill; a claim that it is cloned from has to be there."""
+def test_the_source_of_an_ephemeral_volumes_claim_is_a_reference() -> None:
+    """The lower cluster creates the claim from the template, but a claim that it clones must exist there."""
     source = {"kind": "PersistentVolumeClaim", "name": "origin"}
     for field in ("dataSource", "dataSourceRef"):
         volume = {"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {field: source}}}}
@@ -235,13 +235,13 @@ def test_claims_of_ephemeral_volumes_are_native_below() -> None:
 @pytest.mark.parametrize(
     ("spec", "name"), [({"serviceAccountName": "a", "serviceAccount": "b"}, "a"), ({"serviceAccount": "b"}, "b")]
 )
-def test_the_account_is_a_reference(spec: dict[str, Any], name: str) -> None:
-    """The newer field comes first."""
+def test_the_service_account_is_a_reference(spec: dict[str, Any], name: str) -> None:
+    """The field serviceAccountName has precedence over serviceAccount."""
     assert references({"spec": spec}) == {Reference("ServiceAccount", name, optional=False)}
 
 
-def test_empty_names_and_nulls_refer_to_nothing() -> None:
-    """A name may be empty by the API's history; lists and sources may be null."""
+def test_empty_names_and_nulls_are_no_references() -> None:
+    """The API allows an empty name for historical reasons, and lists and sources may be null."""
     spec = {
         "imagePullSecrets": [{}, {"name": ""}],
         "containers": [{"env": None, "envFrom": None}, {"env": [{"name": "A", "valueFrom": None}]}],
@@ -268,14 +268,14 @@ def test_empty_names_and_nulls_refer_to_nothing() -> None:
     ],
 )
 def test_credentials_of_the_upper_cluster_are_not_copied(kind: str | None, copied: bool) -> None:  # noqa: FBT001
-    """A token of the upper apiserver has no business below."""
+    """A token of the upper apiserver is useless in the lower cluster, and the reason names the Secret's type."""
     reason = never_copied({"type": kind} if kind else {})
     assert (reason == "") is copied
     assert copied or str(kind) in reason
 
 
 def source(**meta: Any) -> dict[str, Any]:
-    """Make an upper Secret with this metadata."""
+    """Return an upper Secret with this metadata."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -286,8 +286,8 @@ def source(**meta: Any) -> dict[str, Any]:
     }
 
 
-def test_a_copy_has_the_content_and_the_marks() -> None:
-    """Content as it is, our marks, the lower namespace, and nothing of the upper's bookkeeping."""
+def test_a_copy_has_the_content_and_the_owners_marks() -> None:
+    """It is in the lower namespace, and without the upper object's UID and resourceVersion."""
     assert copy_of(source(), OWNER, "demo-default") == {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -303,16 +303,16 @@ def test_a_copy_has_the_content_and_the_marks() -> None:
     }
 
 
-def test_a_copy_of_a_config_map_keeps_binary_data() -> None:
-    """Both kinds of content, and only what is there."""
+def test_a_copy_of_a_config_map_has_its_binary_data() -> None:
+    """It has both fields of content, and no field that the upper object lacks."""
     upper = {"metadata": {"name": "c", "uid": "u"}, "data": {"a": "b"}, "binaryData": {"x": "AA=="}}
     made = copy_of(upper, OWNER, "n")
     assert made.keys() == {"metadata", "data", "binaryData"}
     assert (made["data"], made["binaryData"]) == ({"a": "b"}, {"x": "AA=="})
 
 
-def test_a_copy_keeps_labels_and_annotations_but_the_last_applied() -> None:
-    """The whole Secret, kept in an annotation by kubectl, stays above, and forged marks are overwritten."""
+def test_a_copy_has_labels_and_annotations_except_last_applied() -> None:
+    """The annotation of kubectl would contain the whole Secret, and forged marks are overwritten."""
     upper = source(
         labels={"app": "x", "tensile-kube.io/owner": "forged"},
         annotations={"note": "n", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
@@ -325,8 +325,8 @@ def test_a_copy_keeps_labels_and_annotations_but_the_last_applied() -> None:
     assert meta.keys() == {"name", "namespace", "labels", "annotations"}
 
 
-def test_copying_changes_nothing_above() -> None:
-    """The upper object is the cache's; its content is shared, not copied."""
+def test_copying_does_not_change_the_upper_object() -> None:
+    """It is shared with the cache, and the copy uses the same content."""
     upper = source(labels={"a": "b"}, annotations={"c": "d"})
     before = json.dumps(upper)
     made = copy_of(upper, OWNER, "n")

@@ -1,4 +1,4 @@
-"""Requirements on nodes: read as the scheduler reads them, and taken apart where two clusters are meant."""
+"""Tests of node requirements: evaluated as the scheduler does, and split between upper and lower cluster."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ NODES = frozenset({"vk-a", "vk-b"})
 
 
 def asked(key: str, operator: str, *values: str) -> Manifest:
-    """Make a requirement."""
+    """Return a requirement."""
     return {"key": key, "operator": operator, "values": list(values)}
 
 
@@ -48,13 +48,13 @@ def asked(key: str, operator: str, *values: str) -> Manifest:
         (asked("disk", "Resembles", "ssd"), False),
     ],
 )
-def test_operators_are_the_schedulers(requirement: Manifest, *, holds: bool) -> None:
-    """Each operator on a label that fits, one that does not, and one that is not there."""
+def test_operators_match_as_in_the_scheduler(requirement: Manifest, *, holds: bool) -> None:
+    """Each operator is tested with a label that matches, one that does not, and one that is absent."""
     assert matches({"matchExpressions": [requirement]}, "n1", LABELS) is holds
 
 
-def test_every_requirement_of_a_term_has_to_hold_and_a_field_is_the_nodes_name() -> None:
-    """Expressions and fields together; a term without either matches nothing."""
+def test_all_requirements_of_a_term_must_match_and_the_field_is_the_node_name() -> None:
+    """A term without expressions and fields matches no node."""
     disk, name = asked("disk", "Exists"), asked("metadata.name", "In", "n1")
     both = {"matchExpressions": [disk], "matchFields": [name]}
     assert matches(both, "n1", LABELS)
@@ -63,8 +63,8 @@ def test_every_requirement_of_a_term_has_to_hold_and_a_field_is_the_nodes_name()
     assert not matches({}, "n1", LABELS)
 
 
-def test_a_spec_asks_by_its_selector_and_by_one_of_its_terms() -> None:
-    """No requirement is met by every node; of several terms one will do."""
+def test_a_spec_requires_its_node_selector_and_one_of_its_terms() -> None:
+    """A spec without requirements matches every node, and an empty list of terms matches none."""
     terms = [{"matchExpressions": [asked("gpu", "Exists")]}, {"matchExpressions": [asked("zone", "In", "a")]}]
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
     assert meets({}, "n1", {})
@@ -84,32 +84,32 @@ def test_a_spec_asks_by_its_selector_and_by_one_of_its_terms() -> None:
         asked("kubernetes.io/hostname", "NotIn", "vk-a", "vk-b"),
     ],
 )
-def test_what_is_about_the_upper_cluster_stays_there(requirement: Manifest) -> None:
-    """Keys that only virtual nodes have, and their names."""
+def test_requirements_on_virtual_nodes_are_for_the_upper_cluster_only(requirement: Manifest) -> None:
+    """Their keys are only labels of virtual nodes, or their values are names of virtual nodes."""
     keys = UPPER_ONLY_KEYS | {"clusterID"}
     assert split_requirement(requirement, keys, NODES) == Split(requirement, None)
 
 
 @pytest.mark.parametrize("requirement", [asked("disk", "In", "vk-a"), asked("kubernetes.io/hostname", "In", "n1")])
-def test_the_rest_is_about_lower_nodes(requirement: Manifest) -> None:
-    """A label's value that happens to be a virtual node's name means nothing."""
+def test_other_requirements_are_for_the_lower_cluster(requirement: Manifest) -> None:
+    """A label value that equals the name of a virtual node has no meaning."""
     assert split_requirement(requirement, UPPER_ONLY_KEYS, NODES) == Split(None, requirement)
 
 
-def test_nodes_to_avoid_are_avoided_in_their_own_cluster() -> None:
-    """The one requirement that is about both."""
+def test_a_not_in_list_of_node_names_is_split_between_both_clusters() -> None:
+    """No other requirement has parts for both clusters."""
     found = split_requirement(asked("metadata.name", "NotIn", "n1", "vk-a"), UPPER_ONLY_KEYS, NODES)
     assert found == Split(asked("metadata.name", "NotIn", "vk-a"), asked("metadata.name", "NotIn", "n1"))
 
 
-def test_a_term_is_taken_apart_with_what_is_not_known_of_it() -> None:
-    """Fields of later versions go with both halves; a list that is left empty goes."""
+def test_a_term_is_split_and_unknown_fields_are_in_both_parts() -> None:
+    """Fields of later versions are kept, and an empty list is removed."""
     disk, above = asked("disk", "Exists"), asked("metadata.name", "In", "vk-a")
     found = split_term({"matchExpressions": [disk], "matchFields": [above], "newer": 1}, UPPER_ONLY_KEYS, NODES)
     assert found == Split({"matchFields": [above], "newer": 1}, {"matchExpressions": [disk], "newer": 1})
 
 
 @pytest.mark.parametrize("term", [{}, {"matchExpressions": []}])
-def test_a_term_that_matches_nothing_goes_on_doing_so(term: Manifest) -> None:
-    """Left out, it would mean that every node will do."""
+def test_a_term_that_matches_no_node_is_kept_for_the_lower_cluster(term: Manifest) -> None:
+    """Without it, every node would match."""
     assert split_term(term, UPPER_ONLY_KEYS, NODES) == Split(None, term)

@@ -1,4 +1,4 @@
-"""The webhook's annotation: its form is checked, since anybody can write it."""
+"""Tests of the webhook's annotation clusterSelector, whose form is checked because any client can write it."""
 
 import json
 from typing import Any
@@ -24,13 +24,13 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def annotated(text: str) -> dict:
-    """Make a pod with that text in the annotation."""
+    """Return a pod with that text in the annotation."""
     return pod(annotations={"clusterSelector": text})
 
 
 @pytest.mark.parametrize("annotations", [None, {}, {"other": "x"}, {"clusterSelector": ""}])
-def test_no_annotation_is_no_selector(annotations: dict | None) -> None:
-    """A pod that the webhook never saw has none, and nothing is wrong with that."""
+def test_a_pod_without_the_annotation_has_no_selector(annotations: dict | None) -> None:
+    """A pod may not have passed the webhook, so this is no error."""
     upper = pod(annotations=annotations)
     assert cluster_selector(upper) is None
     assert cluster_selector_flaw(upper) == ""
@@ -47,8 +47,8 @@ def test_no_annotation_is_no_selector(annotations: dict | None) -> None:
         {"somethingNewer": {"is": "kept"}},
     ],
 )
-def test_what_the_webhook_writes_is_read_whole(selector: dict) -> None:
-    """Every form that tensile-kube's webhook writes is taken as it is, fields of later versions included."""
+def test_every_selector_that_the_webhook_writes_is_decoded_completely(selector: dict) -> None:
+    """The forms are those of tensile-kube's webhook, and fields of later versions are kept."""
     assert cluster_selector(annotated(json.dumps(selector))) == selector
 
 
@@ -81,19 +81,19 @@ def test_what_the_webhook_writes_is_read_whole(selector: dict) -> None:
         '{"x":' + "[" * 40 + "]" * 40 + "}",
     ],
 )
-def test_a_text_of_another_form_counts_as_none_and_is_said(text: str) -> None:
-    """It never raises, and says what is wrong."""
+def test_an_annotation_of_another_form_counts_as_missing_and_is_reported(text: str) -> None:
+    """The check raises no error, and returns what is wrong."""
     assert cluster_selector(annotated(text)) is None
     assert cluster_selector_flaw(annotated(text)) != ""
 
 
 def items(count: int) -> str:
-    """Write an annotation with so many tolerations."""
+    """Return an annotation with so many tolerations."""
     return '{"tolerations":[' + ",".join(['{"key":"a"}'] * count) + "]}"
 
 
-def test_more_than_is_looked_at_counts_as_none_and_is_said() -> None:
-    """By its length, whatever it says, and by how much is in one list; at the bounds it is read."""
+def test_an_annotation_beyond_the_limits_counts_as_missing_and_is_reported() -> None:
+    """Its length and the items of each list are limited, and an annotation at the limits is decoded."""
     assert cluster_selector(annotated(items(MOST))) is not None
     assert f"<= {MOST}" in cluster_selector_flaw(annotated(items(MOST + 1)))
     whole = '{"nodeSelector":{"a":"' + "x" * (LONGEST - 25) + '"}}'
@@ -128,8 +128,8 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_annotation_breaks_the_projection(selector: Any) -> None:
-    """Whatever JSON somebody writes into the annotation, the scheduling fields can be worked out."""
+def test_scheduling_fields_are_computed_for_any_json_in_the_annotation(selector: Any) -> None:
+    """No JSON that a client writes raises an error."""
     assert isinstance(scheduling_fields(annotated(json.dumps(selector)), place()), dict)
 
 
@@ -148,8 +148,8 @@ TEXTS = st.recursive(
 
 @examples(500)
 @given(TEXTS, TEXTS, st.sampled_from(["affinity", "tolerations", "nodeSelector", "x"]), st.integers(0, 300))
-def test_every_reader_sees_what_is_wrong(text: str, inner: str, field: str, depth: int) -> None:
-    """Numbers that one decoder takes and another does not, and what nests deep: none raises, and JSON comes out."""
+def test_all_readers_of_the_annotation_agree_on_invalid_text(text: str, inner: str, field: str, depth: int) -> None:
+    """Decoders differ on large numbers and deep nesting, but none raises an error, and all results are valid JSON."""
     for written in (text, f'{{"{field}":{text}}}', f'{{"x":{"[" * depth}{inner}{"]" * depth},"{field}":{text}}}'):
         upper = pod(annotations={"clusterSelector": written}, labels={"virtual-pod": "true"})
         upper["spec"]["tolerations"] = UNLIMITED
@@ -162,6 +162,6 @@ def test_every_reader_sees_what_is_wrong(text: str, inner: str, field: str, dept
 
 
 @given(st.text())
-def test_no_text_breaks_the_projection(text: str) -> None:
-    """Nor does any text that is not JSON at all."""
+def test_scheduling_fields_are_computed_for_any_text_in_the_annotation(text: str) -> None:
+    """The text need not be JSON."""
     assert isinstance(scheduling_fields(annotated(text), place()), dict)

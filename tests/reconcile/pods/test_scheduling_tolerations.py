@@ -1,4 +1,4 @@
-"""Tolerations above (an engine that is down costs no pods) and below (real nodes fail)."""
+"""Tests of tolerations in the upper cluster, where a stopped engine must cost no pods, and in the lower cluster."""
 
 import pytest
 from hypothesis import given
@@ -14,23 +14,23 @@ PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoS
 
 
 def bound(tolerations: list | None) -> dict:
-    """Make a bound pod with these tolerations."""
+    """Return a bound pod with these tolerations."""
     return pod({"tolerations": tolerations})
 
 
 @pytest.mark.parametrize("present", [None, []])
 def test_a_pod_without_tolerations_gets_the_unlimited_ones(present: list | None) -> None:
-    """Both taints of a lapsed node are tolerated for ever."""
+    """Both taints of a node with an expired lease are tolerated indefinitely."""
     assert tolerations_for_upper(bound(present)) == UNLIMITED
 
 
-def test_the_limits_that_admission_set_are_taken_off() -> None:
-    """300 s of admission become unlimited, in place: nothing is added beside them."""
+def test_the_limits_that_admission_set_are_removed() -> None:
+    """The 300 seconds of admission become unlimited in the same toleration, and no other toleration is added."""
     assert tolerations_for_upper(bound(DEFAULTS)) == UNLIMITED
 
 
-def test_other_tolerations_stay_as_and_where_they_are() -> None:
-    """The API refuses a bound pod's toleration to go or to change in anything but seconds."""
+def test_other_tolerations_keep_their_place_and_value() -> None:
+    """For a bound pod the API allows no removal of a toleration, and only changes of tolerationSeconds."""
     own = [
         {"key": "gpu", "operator": "Exists"},
         {"key": "k", "value": "v", "effect": "NoExecute", "tolerationSeconds": 9},
@@ -48,19 +48,19 @@ def test_other_tolerations_stay_as_and_where_they_are() -> None:
         [{"operator": "Exists"}, *UNLIMITED],
     ],
 )
-def test_a_pod_that_tolerates_a_lapsed_node_needs_nothing(present: list) -> None:
-    """No write where an unlimited toleration matches first already."""
+def test_a_pod_with_unlimited_tolerations_needs_no_change(present: list) -> None:
+    """No patch is sent if the first toleration that matches each taint is unlimited."""
     assert tolerations_for_upper(bound(present)) is None
 
 
-def test_a_limit_for_every_taint_is_not_lifted_but_overtaken() -> None:
-    """A keyless toleration with seconds is about other taints too, so it keeps them; unlimited ones come before it."""
+def test_a_limited_toleration_for_every_taint_is_preceded_by_unlimited_ones() -> None:
+    """It also covers other taints, so it keeps its seconds."""
     everything = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
     assert tolerations_for_upper(bound([everything])) == [*UNLIMITED, everything]
 
 
 def test_a_toleration_of_another_effect_does_not_count() -> None:
-    """not-ready:NoSchedule says nothing about eviction."""
+    """One for not-ready:NoSchedule does not affect eviction."""
     scheduling = {"key": NOT_READY, "operator": "Exists", "effect": "NoSchedule"}
     assert tolerations_for_upper(bound([scheduling, UNLIMITED[1]])) == [scheduling, *reversed(UNLIMITED)]
 
@@ -80,8 +80,8 @@ TOLERATIONS = st.lists(
 
 
 @given(TOLERATIONS)
-def test_the_result_holds_what_it_promises(present: list) -> None:
-    """Asked again it needs nothing; the first match of each taint is unlimited; nothing that was there is lost."""
+def test_the_resulting_tolerations_are_complete(present: list) -> None:
+    """They need no further change, the first match of each taint is unlimited, and no toleration is lost."""
     wanted = tolerations_for_upper(bound(present))
     after = present if wanted is None else wanted
     assert tolerations_for_upper(bound(after)) is None
@@ -106,34 +106,37 @@ def test_the_result_holds_what_it_promises(present: list) -> None:
         ({"key": "gpu", "operator": "Exists"}, False),
     ],
 )
-def test_matching_follows_kubernetes(toleration: dict, holds: bool) -> None:  # noqa: FBT001 - a table's column
+def test_matching_of_tolerations_follows_kubernetes(toleration: dict, holds: bool) -> None:  # noqa: FBT001 - a table's column
     """Key, operator, value and effect decide as in the scheduler."""
     assert tolerates(toleration, PROVIDER) is holds
 
 
-def test_a_taint_without_value_is_matched_by_a_toleration_without_value() -> None:
-    """Absent and empty values are the same."""
+def test_a_taint_without_a_value_is_matched_by_a_toleration_without_a_value() -> None:
+    """An absent value and an empty one are equal."""
     assert tolerates({"key": "a"}, {"key": "a", "effect": "NoSchedule"})
     assert tolerates({"key": "a", "value": None}, {"key": "a", "value": "", "effect": "NoSchedule"})
 
 
-def test_below_the_virtual_nodes_taints_are_not_tolerated() -> None:
-    """Only tolerations by key go; one that tolerates everything is the user's word about lower nodes too."""
+def test_lower_pods_do_not_tolerate_the_virtual_nodes_taints() -> None:
+    """Only tolerations by key are removed, because one for every taint also covers lower nodes."""
     everything = {"operator": "Exists"}
     own = {"key": PROVIDER["key"], "operator": "Exists"}
     assert for_lower([own, everything], (PROVIDER,)) == [everything]
 
 
-def test_below_a_lapsed_node_is_not_tolerated_for_ever() -> None:
-    """The unlimited ones stay above, so that admission below sets its limits; a limit of the user's goes down."""
+def test_lower_pods_do_not_tolerate_an_unreachable_node_indefinitely() -> None:
+    """The unlimited tolerations are removed, so that the lower cluster's admission sets its limits.
+
+    A limit of the user is kept.
+    """
     short = {**UNLIMITED[0], "tolerationSeconds": 30}
     scheduling = {"key": NOT_READY, "operator": "Exists", "effect": "NoSchedule"}
     assert for_lower([*UNLIMITED, short, scheduling], ()) == [short, scheduling]
 
 
 @pytest.mark.parametrize("field", ["key", "operator", "value", "effect"])
-def test_tolerations_differ_by_everything_but_seconds(field: str) -> None:
-    """Two of one subject are the same toleration, for another time."""
+def test_all_fields_except_the_seconds_identify_a_toleration(field: str) -> None:
+    """Two tolerations with the same subject are the same one with another limit."""
     one = {"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 1}
     assert subject(one) == subject({**one, "tolerationSeconds": 2})
     assert subject(one) != subject({**one, field: "other"})

@@ -1,4 +1,4 @@
-"""Which line of the topology file causes a change, and which changes have none."""
+"""Tests of which line of the topology file causes a change, and which changes have no line."""
 
 from collections.abc import Callable
 
@@ -33,14 +33,14 @@ DRAINED = "lower cluster lower-a is being drained"
 
 
 def line(step: Step, seen: Manifest = SEEN) -> int:
-    """Return the line of the one change."""
+    """Return the line of the only change."""
     found = lines_of("topology.yaml", TEXT, parse(TEXT))(previewed(step, seen={step.ref: seen}))
     (change,) = found.changes
     return change.line
 
 
 def add(path: str, value: object, name: str = A) -> Step:
-    """Set a field of a Node."""
+    """Return a step that sets a field of a Node."""
     return operate(node(name), {"op": "add", "path": path, "value": value})
 
 
@@ -57,8 +57,8 @@ def add(path: str, value: object, name: str = A) -> Step:
     ],
     ids=["lower", "lower whose name is not first", "label", "inherited annotation", "taints", "maintenance", "drain"],
 )
-def test_a_change_that_follows_from_the_text_has_its_line(step: Callable[[], Step], number: int) -> None:
-    """That of the key, or of the entry of a new lower cluster."""
+def test_a_change_that_follows_from_the_topology_file_has_its_line(step: Callable[[], Step], number: int) -> None:
+    """It is the line of the key, or of the entry of a new lower cluster."""
     assert line(step()) == number
 
 
@@ -76,13 +76,13 @@ def test_a_change_that_follows_from_the_text_has_its_line(step: Callable[[], Ste
         lambda: delete(Ref(UPPER, POD, "shop", "web"), "another reason"),
     ],
 )
-def test_a_change_that_does_not_follow_from_the_text_has_none(step: Callable[[], Step]) -> None:
-    """Pods, capacity, and what is not in the file."""
+def test_a_change_that_does_not_follow_from_the_topology_file_has_no_line(step: Callable[[], Step]) -> None:
+    """This applies to pods, capacity, and values that are not in the file."""
     assert line(step()) == 0
 
 
-def test_every_output_has_the_line() -> None:
-    """The text with the name of the file, JSON as a number."""
+def test_every_output_format_has_the_line() -> None:
+    """Text and Markdown have it with the name of the file, and JSON has it as a number."""
     found = lines_of("topology.yaml", TEXT, parse(TEXT))(previewed(create(node(A)), create(pod())))
     text = as_text(found, colour=False)
     assert "\n+ Node lower-a: because (topology.yaml:8)\n" in text

@@ -1,4 +1,4 @@
-"""What a recorder keeps of all that a loop tells it."""
+"""Tests of which observations of a loop a recorder keeps."""
 
 from msgspec.structs import replace
 from previewkit import KEY, A, config, create, delete, pod
@@ -8,8 +8,8 @@ from tensile.reconcile.report import RecordedStep, Recorder, defects
 from tensile.reconcile.world import Key, Problem
 
 
-def test_steps_that_came_through_are_kept_in_their_order() -> None:
-    """Each with the key that it was for."""
+def test_successful_steps_are_recorded_in_order() -> None:
+    """Each is recorded with its key."""
     recorder = Recorder()
     steps = [create(config()), delete(pod())]
     for step in steps:
@@ -17,8 +17,8 @@ def test_steps_that_came_through_are_kept_in_their_order() -> None:
     assert recorder.recorded == [RecordedStep(KEY, step) for step in steps]
 
 
-def test_a_refused_step_is_not_kept() -> None:
-    """It did not happen; what stands in its way is a problem."""
+def test_a_refused_step_is_not_recorded() -> None:
+    """It had no effect, and its cause is a problem of the key."""
     recorder = Recorder()
     recorder.on_step(KEY, create(config()), Denied("no"))
     recorder.on_blocked(KEY, Problem("Denied", "no"))
@@ -26,15 +26,15 @@ def test_a_refused_step_is_not_kept() -> None:
     assert recorder.broken == []
 
 
-def test_a_step_that_nobody_decides_about_is_not_kept() -> None:
-    """Status and events are no part of a plan."""
+def test_a_step_that_is_not_part_of_the_plan_is_not_recorded() -> None:
+    """Status patches and Events are no part of a plan."""
     recorder = Recorder()
     recorder.on_step(KEY, replace(create(config()), in_plan=False), None)
     assert recorder.recorded == []
 
 
-def test_a_defect_is_told_with_what_it_was_about() -> None:
-    """One line for each key, the last word of each, so that a report of it helps."""
+def test_a_rule_error_is_reported_with_its_key() -> None:
+    """Each key has one line with its last error, so that a bug report is useful."""
     recorder = Recorder()
     recorder.on_rule_error(Key("pod", A, "shop", "web"), KeyError("earlier"))
     recorder.on_rule_error(Key("pod", A, "shop", "web"), KeyError("uid"))
@@ -46,6 +46,6 @@ def test_a_defect_is_told_with_what_it_was_about() -> None:
     ]
 
 
-def test_without_defects_there_is_nothing_to_tell() -> None:
-    """The words can be asked for without asking first."""
+def test_without_rule_errors_the_report_is_empty() -> None:
+    """A caller need not check first whether there are any."""
     assert defects([]) == ""

@@ -1,4 +1,4 @@
-"""What a program reads of a plan."""
+"""Tests of the JSON output of a plan, which programs read."""
 
 import pytest
 from msgspec.structs import replace
@@ -105,8 +105,8 @@ RECORDED = """\
 }"""
 
 
-def test_a_plan_is_written_as_recorded() -> None:
-    """Every field in its place: programs read them for years."""
+def test_the_json_of_a_plan_has_the_recorded_form() -> None:
+    """Every field keeps its place, because programs depend on the format for years."""
     old = seen_as({"data": {"level": "info"}})
     found = previewed(
         change(config(), old, {"data": {"level": "debug"}}),
@@ -118,8 +118,8 @@ def test_a_plan_is_written_as_recorded() -> None:
     assert as_json(found).decode() == RECORDED
 
 
-def test_nothing_to_do_is_an_empty_list() -> None:
-    """The fields are there all the same."""
+def test_a_plan_without_changes_has_empty_lists() -> None:
+    """All fields are present."""
     found = decoded(as_json(previewed()))
     nothing = {"add": 0, "change": 0, "delete": 0}
     assert found["changes"] == found["problems"] == []
@@ -134,14 +134,17 @@ def test_nothing_to_do_is_an_empty_list() -> None:
         ([delete(pod()), create(pod(), {"a": 1})], "replace", {"op": "replace", "path": "", "value": {"a": 1}}),
     ],
 )
-def test_whole_objects_are_operations_on_the_root(steps: list, action: str, operation: dict) -> None:
-    """RFC 6902 says all of a document with the empty path."""
+def test_creating_deleting_and_replacing_are_operations_on_the_root(steps: list, action: str, operation: dict) -> None:
+    """In RFC 6902, the empty path is that of the whole document."""
     (found,) = decoded(as_json(previewed(*steps)))["changes"]
     assert (found["action"], found["operations"]) == (action, [operation])
 
 
-def test_a_pod_that_moves_says_where_to() -> None:
-    """The node that has room first, and the real one behind it; others have no such field."""
+def test_a_pod_that_moves_has_its_old_node_and_the_possible_new_ones() -> None:
+    """The virtual nodes with capacity are in order, with the real node of the first one.
+
+    Other changes have no such field.
+    """
     steps = replace(delete(pod()), moving=PodMove("vk-a", ("vk-b", "vk-c"), "b-1")), delete(pod("other"))
     other, moved = decoded(as_json(previewed(*steps)))["changes"]
     assert moved["move"] == {"from": "vk-a", "to": ["vk-b", "vk-c"], "node": "b-1"}
@@ -150,8 +153,8 @@ def test_a_pod_that_moves_says_where_to() -> None:
     assert (replaced["action"], replaced["move"]) == ("replace", moved["move"])
 
 
-def test_each_change_is_told_however_many_are_alike() -> None:
-    """Only the text tells equal changes as one, in the same order."""
+def test_each_change_is_listed_even_if_many_are_equal() -> None:
+    """Only the text output combines equal changes, in the same order."""
     found = previewed(*(create(pod(f"web-{place}")) for place in range(30)))
     names = [change["name"] for change in decoded(as_json(found))["changes"]]
     assert names == [f"web-{place}" for place in range(30)]

@@ -1,4 +1,4 @@
-"""What a person reads of a plan."""
+"""Tests of the text output of a plan, which people read."""
 
 import re
 
@@ -69,28 +69,31 @@ OLD = seen_as({"data": {"old": "0"}})
 
 
 def marked(uid: str) -> Manifest:
-    """Return a pod that was made for the upper one of that UID."""
+    """Return a pod that was made for the upper pod of that UID."""
     return {"metadata": {"annotations": {"tensile-kube.io/upper-uid": uid}}}
 
 
 def containers(*images: str) -> Manifest:
-    """Return a pod with a container for each image, the first as a sidecar."""
+    """Return a pod with a container for each image, of which the first is an init container."""
     first, *others = [{"name": f"c{place}", "image": image} for place, image in enumerate(images)]
     return {"spec": {"initContainers": [first], "containers": others}}
 
 
 def numbered(count: int, **more: str) -> list[Step]:
-    """Make so many pods of one image."""
+    """Return steps that create so many pods with the same image."""
     return [create(pod(f"web-{place}"), containers("a", more.get("image", "a"))) for place in range(count)]
 
 
 def last(text: str) -> str:
-    """Return the line that scripts look at."""
+    """Return the last line, which scripts read."""
     return text.rsplit("\n", 1)[-1]
 
 
-def test_a_whole_plan_reads_as_recorded() -> None:
-    """Cluster by cluster, what, where and why, the fields below, then what stands in the way, then the counts."""
+def test_the_text_of_a_plan_has_the_recorded_form() -> None:
+    """Each cluster has its changes with reason and fields, and problems and counts follow.
+
+    The order of the steps does not matter.
+    """
     settings = [
         change(config(), OLD, {"data": {"new": "1"}}),
         operate(config(), {"op": "add", "path": "/immutable", "value": True}),
@@ -119,15 +122,15 @@ def test_a_whole_plan_reads_as_recorded() -> None:
     assert as_text(previewed(*shuffled, seen=seen, problems=problems), colour=False) == WHOLE
 
 
-def test_nothing_to_do_is_said_in_a_sentence() -> None:
+def test_a_plan_without_changes_has_a_sentence_for_it() -> None:
     """The last line keeps its form."""
     assert as_text(previewed(), colour=True) == (
         "No changes. Every cluster matches the topology.\n\nPlan: 0 to add, 0 to change, 0 to delete (no changes)"
     )
 
 
-def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
-    """A plan that is held back must not read as if all were done."""
+def test_a_plan_without_changes_but_with_problems_mentions_them() -> None:
+    """A blocked plan must not look as if everything matched the topology."""
     key = Key("orphans", A, "", "")
     found = as_text(previewed(problems={key: Problem("DeletionLimitExceeded", "60 deletions")}), colour=False)
     assert found.split("\n") == [
@@ -140,8 +143,8 @@ def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
     ]
 
 
-def test_lowers_that_are_out_of_reach_are_named_and_nothing_is_said_of_them() -> None:
-    """Neither that they are as they should be nor what is to change."""
+def test_unreachable_lowers_are_listed_as_not_planned() -> None:
+    """The text states neither that they match the topology nor what will change."""
     away = {A: "out of reach: no response within 10 s"}
     assert as_text(previewed(unreached=away), colour=False).split("\n") == [
         "No changes. Every cluster that was reached matches the topology.",
@@ -153,8 +156,8 @@ def test_lowers_that_are_out_of_reach_are_named_and_nothing_is_said_of_them() ->
     ]
 
 
-def test_a_filtered_plan_shows_one_lower_and_says_so() -> None:
-    """What its keys change in the upper cluster stays, such as its Node; other lowers are left out."""
+def test_a_plan_for_one_lower_shows_only_its_changes_and_names_the_limit() -> None:
+    """Changes of its keys in the upper cluster stay, such as its Node, and other lowers are left out."""
     steps = create(node()), create(pod()), create(config("other", cluster=B))
     problems = {Key("pod", lower, "shop", "web"): Problem("QuotaExceeded", "pods=10") for lower in (A, B)}
     text = as_text(previewed(*steps, problems=problems, unreached={B: "away"}, only=PlanScope((A,))), colour=False)
@@ -180,15 +183,15 @@ def test_a_filtered_plan_shows_one_lower_and_says_so() -> None:
     ids=lambda value: value.words if isinstance(value, PlanScope) else "",
 )
 def test_a_plan_can_be_limited_to_namespaces_and_kinds(only: PlanScope, shown: list[str], words: str) -> None:
-    """All limits hold together, and the last line names them."""
+    """All limits apply together, and the last line names them."""
     found = previewed(create(node()), create(pod()), create(config("other", cluster=B)), only=only)
     text = as_text(found, colour=False)
     assert sorted(re.findall(r"^\+ (\S+ [^:]+)", text, re.MULTILINE)) == shown
     assert last(text).endswith(f"; partial: only {words} shown)")
 
 
-def test_problems_follow_the_limits_of_a_plan() -> None:
-    """One of a whole lower stays, because it concerns every namespace."""
+def test_the_limits_of_a_plan_apply_to_its_problems() -> None:
+    """A problem of a whole lower stays, because it affects every namespace."""
     problems = {
         Key("pod", A, "shop", "web"): Problem("Denied", "here"),
         Key("pod", A, "other", "web"): Problem("Denied", "elsewhere"),
@@ -199,15 +202,15 @@ def test_problems_follow_the_limits_of_a_plan() -> None:
     assert {why.message for _, why in previewed(problems=problems, only=only).problems} == {"here", "held back"}
 
 
-def test_further_sections_come_before_the_last_line() -> None:
-    """Which keeps its place for scripts."""
+def test_additional_sections_come_before_the_last_line() -> None:
+    """The last line keeps its place for scripts."""
     text = as_text(previewed(), colour=False, more=["One\nsection", "Two"])
     assert text.split("\n\n")[1:] == ["One\nsection", "Two", "Plan: 0 to add, 0 to change, 0 to delete (no changes)"]
     assert as_markdown(previewed(), ["Two"]).split("\n")[-5:-2] == ["", "Two", "```"]
 
 
-def test_the_last_line_counts_by_cluster_and_leaves_zeros_out() -> None:
-    """One that is replaced counts as one to add and one to delete."""
+def test_the_last_line_has_the_counts_by_cluster_without_zeros() -> None:
+    """An object that is replaced counts as one to add and one to delete."""
     steps = [
         create(node()),
         create(config()),
@@ -223,8 +226,8 @@ def test_the_last_line_counts_by_cluster_and_leaves_zeros_out() -> None:
     )
 
 
-def test_colours_are_only_added() -> None:
-    """Without its escapes, a coloured plan is the plain one, and the plain one has none."""
+def test_colors_only_add_escape_sequences() -> None:
+    """Without them, a colored plan is equal to the plain one."""
     problems = {Key("pod", A, "shop", "x"): Problem("Denied", "no")}
     steps = [create(pod()), delete(config()), delete(pod("y")), create(pod("y")), change(secret(), {}, OLD)]
     found = previewed(*steps, problems=problems)
@@ -235,8 +238,8 @@ def test_colours_are_only_added() -> None:
     assert "\x1b[1;31m!\x1b[0m pod shop/x" in coloured
 
 
-def test_what_matters_of_a_new_object_is_told() -> None:
-    """Its images, keys, or what a node offers: not its body, and not our own marks."""
+def test_a_new_object_is_shown_with_its_most_important_fields() -> None:
+    """These are images, keys, or the properties of a node, but not the body or the engine's own marks."""
     ours = {"labels": {"tensile-kube.io/owner": "1", "kubernetes.io/metadata.name": "shop", "zone": "b"}}
     body = {
         "metadata": ours,
@@ -263,8 +266,8 @@ def test_what_matters_of_a_new_object_is_told() -> None:
     assert lines(create(of_kind(LEASE), {"spec": {}})) == ["+ Lease shop/one: because"]
 
 
-def test_many_names_are_cut_with_their_number() -> None:
-    """A ConfigMap of a hundred keys takes one line."""
+def test_a_long_list_of_names_is_truncated_with_their_number() -> None:
+    """A ConfigMap with a hundred keys needs one line."""
     body = {"data": {f"key-{place:03}": "" for place in range(100)}}
     (_, keys) = lines(create(config(), body))
     assert keys.endswith("key-010, key-011 and 88 more")
@@ -285,21 +288,24 @@ def test_many_names_are_cut_with_their_number() -> None:
         ("a", "a\n\x1b", ["data.k: +1 -0 lines", "  @@ -1 +1,2 @@", "   a", "  +\\u001b"]),
     ],
 )
-def test_a_changed_value_is_told_so_that_it_can_be_compared(old: str | None, new: str | None, told: list[str]) -> None:
-    """Small ones whole, texts line by line; nothing in them can write on a terminal."""
+def test_a_changed_value_is_shown_for_comparison(old: str | None, new: str | None, told: list[str]) -> None:
+    """Small values are shown completely, and texts as a diff by line.
+
+    Control characters are escaped, so no value can control the terminal.
+    """
     before, after = (seen_as({"data": {} if value is None else {"k": value}}) for value in (old, new))
     assert lines(change(config(), before, after), seen={config(): before})[1:] == [f"    {line}" for line in told]
 
 
-def test_long_values_are_cut_where_they_part() -> None:
-    """Two digests of one image must not look the same."""
+def test_long_values_are_truncated_around_their_difference() -> None:
+    """Two digests of an image must not look equal."""
     before, after = (seen_as({"data": {"k": f"{'x' * 150}{end}{'y' * 150}"}}) for end in "ab")
     (_, line) = lines(change(config(), before, after), seen={config(): before})
     assert line == f"    data.k: ...{'x' * 20}a{'y' * 79}... -> ...{'x' * 20}b{'y' * 79}..."
 
 
-def test_a_large_change_of_a_text_is_counted() -> None:
-    """A rewritten file does not fill the screen, and a huge one is not even compared."""
+def test_a_large_change_of_a_text_is_shown_by_its_number_of_lines() -> None:
+    """A rewritten file does not fill the screen, and a huge one is not compared."""
 
     def told(old: list[str], new: list[str]) -> list[str]:
         before, after = (seen_as({"data": {"k": "\n".join(text)}}) for text in (old, new))
@@ -309,21 +315,21 @@ def test_a_large_change_of_a_text_is_counted() -> None:
     assert told(["a"] * 900, ["b"] * 901) == ["    data.k: 900 lines -> 901 lines"]
 
 
-def test_many_fields_of_one_object_are_cut_with_their_number() -> None:
-    """The first twenty are told."""
+def test_many_changed_fields_are_truncated_with_their_number() -> None:
+    """The first twenty are shown."""
     before, after = (seen_as({"data": {f"k{n:02}": end for n in range(30)}}) for end in "ab")
     found = lines(change(config(), before, after), seen={config(): before})
     assert len(found) == 22
     assert found[-1] == "    and 10 more fields"
 
 
-def test_up_to_ten_equal_changes_are_told_one_by_one() -> None:
-    """Names matter as long as one can read them."""
+def test_up_to_ten_equal_changes_are_shown_separately() -> None:
+    """So many names can still be read."""
     assert lines(*numbered(10))[::2] == [f"+ Pod shop/web-{place}: because" for place in range(10)]
 
 
-def test_more_than_ten_equal_changes_are_told_once() -> None:
-    """With their number and the first three names; the one that is different stands out."""
+def test_more_than_ten_equal_changes_are_combined() -> None:
+    """They are shown with their number and the first three names, and a different change is shown separately."""
     odd = create(pod("web-5"), containers("other", "image"))
     steps = [step for step in numbered(13) if step.ref.name != "web-5"]
     assert lines(*steps, odd) == [
@@ -336,8 +342,8 @@ def test_more_than_ten_equal_changes_are_told_once() -> None:
     assert last(as_text(previewed(*steps, odd), colour=False)).startswith("Plan: 13 to add")
 
 
-def test_changes_of_different_values_are_not_told_as_one() -> None:
-    """Not even where the difference lies behind the cut."""
+def test_changes_with_different_values_are_not_combined() -> None:
+    """This also applies if the values differ only in their truncated part."""
     refs = [config(f"c-{place}") for place in range(12)]
     old = seen_as({"data": {"k": ""}})
     alike = [change(ref, old, {"data": {"k": "x" * 300}}) for ref in refs]
@@ -346,14 +352,14 @@ def test_changes_of_different_values_are_not_told_as_one() -> None:
     assert lines(*unlike, seen=dict.fromkeys(refs, old))[0] == "~ ConfigMap shop/c-0: because"
 
 
-def test_equal_changes_in_two_clusters_are_told_in_both() -> None:
-    """Each cluster's section is complete."""
+def test_equal_changes_in_two_clusters_are_shown_in_both() -> None:
+    """The section of each cluster is complete."""
     steps = [create(config(f"c-{place}", cluster)) for cluster in (A, B) for place in range(11)]
     assert as_text(previewed(*steps), colour=False).count("+ 11 x ConfigMap: because") == 2
 
 
-def test_one_problem_of_many_pods_is_told_once() -> None:
-    """Up to ten are named each, in the words of the key."""
+def test_one_problem_of_many_pods_is_shown_once() -> None:
+    """More than ten equal problems are combined with their number and the first three names."""
     why = Problem("ConfigMapNotFound", "ConfigMap shop/settings does not exist")
     few = {Key("dependency", A, "shop", "ConfigMap/settings"): why}
     many = {Key("pod", A, "shop", f"web-{place}"): why for place in range(11)}
@@ -365,23 +371,23 @@ def test_one_problem_of_many_pods_is_told_once() -> None:
     ]
 
 
-def test_up_to_ten_problems_are_told_one_by_one() -> None:
-    """As long as one can read the names."""
+def test_up_to_ten_equal_problems_are_shown_separately() -> None:
+    """So many names can still be read."""
     why = Problem("Denied", "no")
     ten = {Key("pod", A, "shop", f"web-{place}"): why for place in range(10)}
     text = as_text(previewed(problems=ten), colour=False).split("\n")
     assert text[3:13] == [f"! pod shop/web-{place} on lower-a: Denied: no" for place in range(10)]
 
 
-def test_a_problem_stays_on_its_line() -> None:
-    """Whatever a cluster answered, it cannot forge a line of the plan."""
+def test_a_problem_is_shown_on_one_line() -> None:
+    """A message of a cluster cannot forge another line of the plan."""
     forged = Problem("Denied", "no\nPlan: 0 to add\x1b[1A")
     text = as_text(previewed(problems={Key("pod", A, "shop", "x"): forged}), colour=False)
     assert "! pod shop/x on lower-a: Denied: no\\nPlan: 0 to add\\u001b[1A" in text.split("\n")
 
 
-def test_markdown_is_the_text_in_a_block_with_the_counts_below() -> None:
-    """No value can end the block early."""
+def test_markdown_has_the_text_in_a_code_block_and_the_counts_after_it() -> None:
+    """No value can end the code block early."""
     before, after = seen_as({"data": {"k": "a\n"}}), seen_as({"data": {"k": "a\n````\n"}})
     found = as_markdown(previewed(change(config(), before, after), seen={config(): before})).split("\n")
     assert found[0] == "`````diff"
@@ -394,8 +400,8 @@ def test_markdown_is_the_text_in_a_block_with_the_counts_below() -> None:
     ]
 
 
-def test_of_storage_the_size_and_what_becomes_of_it_are_told() -> None:
-    """For claims their class, for volumes whose they are and how they end."""
+def test_a_new_claim_or_volume_is_shown_with_its_storage() -> None:
+    """A claim has its class, and a volume has its claim and reclaim policy."""
     size = {"storage": "1Gi"}
     claim = {"spec": {"storageClassName": "disk", "resources": {"requests": size}}}
     spec = {

@@ -1,4 +1,4 @@
-"""From a topology and what the clusters hold to the text of a plan, by the engine's own rules and loop."""
+"""Tests of a plan's text from a topology and the clusters' objects, with the engine's own rules and loop."""
 
 from previewkit import A, rehearsed
 from worldkit import (
@@ -48,7 +48,7 @@ Lower cluster lower-a: 4 to add
 
 
 def shop(*missing: str) -> World:
-    """Make a world in which one pod waits for a lower cluster that has nothing yet."""
+    """Create a world in which a pod is bound to a lower cluster that has no objects yet."""
     made = world(f"name: {A}")
     put(made.upper.namespaces, space("shop"))
     put(made.upper.config_maps, config_map(namespace="shop"))
@@ -59,23 +59,23 @@ def shop(*missing: str) -> World:
     return made
 
 
-def test_a_first_plan_holds_all_that_a_pod_needs() -> None:
-    """Node, namespace, configuration and pod, though each waits for the one before."""
+def test_a_first_plan_has_all_objects_that_a_pod_needs() -> None:
+    """It contains Node, namespace, configuration and pod, although each depends on the previous one."""
     found = rehearsed(shop())
     assert found.recorder.broken == []
     assert found.preview.problems == ()
     assert as_text(found.preview, colour=False).rpartition("\n")[0] == FIRST
 
 
-def test_once_it_is_so_there_is_nothing_to_plan() -> None:
-    """The rehearsed world, planned again, is as the topology says."""
+def test_a_plan_after_the_dry_run_of_a_plan_has_no_changes() -> None:
+    """The world after the dry run is as the topology requires."""
     again = rehearsed(rehearsed(shop()).world)
     assert again.preview.changes == ()
     assert again.preview.problems == ()
 
 
-def test_of_a_pod_that_was_deleted_only_below_the_plan_shows_how_it_ends() -> None:
-    """The rest of its status follows from that, and would fill the plan."""
+def test_the_plan_for_a_pod_that_was_deleted_in_the_lower_cluster_shows_its_failure() -> None:
+    """Other status fields follow from that, and are left out."""
     made = rehearsed(world(f"name: {A}")).world
     put(made.upper.namespaces, space("shop"))
     container = {"name": "main", "image": "app:1", "state": {"running": {"startedAt": "2026-03-01T11:00:00Z"}}}
@@ -91,8 +91,8 @@ def test_of_a_pod_that_was_deleted_only_below_the_plan_shows_how_it_ends() -> No
     assert "podIP" not in text
 
 
-def test_an_edit_above_is_one_change_below() -> None:
-    """With the value as it was observed and as it will be."""
+def test_an_edit_of_an_upper_object_is_one_change_of_its_copy() -> None:
+    """The change has the observed value and the new one."""
     made = rehearsed(shop()).world
     put(made.upper.config_maps, config_map(data={"key": "other"}, namespace="shop"))
     assert as_text(rehearsed(made).preview, colour=False).split("\n") == [
@@ -104,8 +104,8 @@ def test_an_edit_above_is_one_change_below() -> None:
     ]
 
 
-def test_an_original_that_was_made_anew_replaces_its_copy() -> None:
-    """Content that stays is not told, and what was is the copy before the rehearsal, not after it."""
+def test_an_upper_object_that_was_created_again_replaces_its_copy() -> None:
+    """Unchanged content is left out, and the old value is that of the copy before the dry run."""
     made = rehearsed(shop()).world
     drop(made.upper.config_maps, "settings", "shop")
     put(made.upper.config_maps, config_map(namespace="shop", uid="another"))
@@ -115,8 +115,8 @@ def test_an_original_that_was_made_anew_replaces_its_copy() -> None:
     ]
 
 
-def test_the_end_of_a_pod_is_the_end_of_what_only_it_needed() -> None:
-    """Its lower pod goes, and the copies with the last referrer."""
+def test_a_deleted_pod_deletes_the_copies_that_only_it_needed() -> None:
+    """The lower pod is deleted, and so are the copies to which no other pod refers."""
     made = rehearsed(shop()).world
     drop(made.lowers[A].upper_pods, "web", "shop")
     changes = rehearsed(made).preview.clusters[A]
@@ -124,8 +124,8 @@ def test_the_end_of_a_pod_is_the_end_of_what_only_it_needed() -> None:
     assert told == [("delete", "ConfigMap"), ("delete", "Secret"), ("delete", "Pod")]
 
 
-def test_what_stands_in_the_way_is_told_for_the_object_and_the_pod() -> None:
-    """A pod that waits for a ConfigMap is no change, but a problem."""
+def test_a_problem_is_reported_for_the_missing_object_and_for_the_pod() -> None:
+    """A pod that waits for a ConfigMap causes no change."""
     found = rehearsed(shop("missing")).preview
     assert {(key.rule, problem.reason) for key, problem in found.problems} == {
         ("dependency", "ConfigMapNotFound"),
@@ -134,8 +134,11 @@ def test_what_stands_in_the_way_is_told_for_the_object_and_the_pod() -> None:
     assert all(change.ref.kind != POD for change in found.changes)
 
 
-def test_objects_are_found_in_the_caches_of_their_cluster() -> None:
-    """Pods above are looked for with every lower; what nobody follows, or keeps no bytes of, is not known."""
+def test_objects_are_looked_up_in_the_caches_of_their_cluster() -> None:
+    """Upper pods are looked up in the cache of each lower.
+
+    An object without a cache, or of which no bytes are cached, is unknown.
+    """
     made = shop()
     below = marked(config_map("copy", namespace="shop"), "of")
     put(made.lowers[A].config_maps, below)

@@ -1,4 +1,4 @@
-"""A saved plan: what is in its file, and what counts as moved when it is applied."""
+"""Tests of the file of a saved plan, and of what counts as changed when the plan is applied."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,21 +29,21 @@ def kept(
 
 
 def level(seen: Manifest = OLD, new: Manifest = NEW, uid: str = "u", **meta: Any) -> SavedPlan:
-    """Return a plan that changes a ConfigMap from one content to another."""
+    """Return a saved plan that changes a ConfigMap from one content to another."""
     there = seen_as({**seen, "metadata": meta} if meta else seen, uid)
     return kept(change(config(), there, new), seen={config(): there})
 
 
-def test_a_file_is_read_as_it_was_written() -> None:
-    """With every step and what the plan is limited to."""
+def test_a_saved_plan_is_parsed_as_it_was_written() -> None:
+    """The file has every step and the limits of the plan."""
     plan = kept(create(config()), delete(pod()), only=PlanScope((A,), ("shop",), ("ConfigMap", "Pod")))
     assert parsed(as_file(plan), "plan") == plan
     assert plan.scope == PlanScope((A,), ("shop",), ("ConfigMap", "Pod"))
     assert [(step.action, step.kind) for step in plan.steps] == [("create", "ConfigMap"), ("delete", "Pod")]
 
 
-def test_a_step_has_the_identity_of_the_object_or_its_absence() -> None:
-    """UID and resourceVersion, both empty for an object that does not exist."""
+def test_a_saved_step_has_the_uid_and_resource_version_of_its_object() -> None:
+    """Both are empty for an object that does not exist."""
     (created,) = kept(create(config())).steps
     (updated,) = level().steps
     assert (created.uid, created.resourceVersion, created.before) == ("", "", "")
@@ -51,12 +51,15 @@ def test_a_step_has_the_identity_of_the_object_or_its_absence() -> None:
     assert updated.before != updated.after != ""
 
 
-def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
-    """Neither new nor present; hashes have a salt, so that equal values of two files do not show."""
+def test_a_saved_plan_has_no_values_of_secrets_but_detects_a_changed_one() -> None:
+    """The file has neither new nor present values.
+
+    Hashes have a salt, so that equal values of two files cannot be recognized.
+    """
     there = seen_as({"data": {"key": "b2xk"}})
 
     def plan(value: str, salt: str = "salt") -> SavedPlan:
-        """Return a plan that sets the value."""
+        """Return a saved plan that sets the value."""
         return kept(change(secret(), there, {"data": {"key": value}}), seen={secret(): there}, salt=salt)
 
     text = as_file(plan(CONTENT)).decode()
@@ -93,24 +96,24 @@ def test_no_value_of_a_secret_is_in_the_file_and_a_changed_one_counts() -> None:
     ],
     ids=["gone", "action", "uid", "state", "no longer listed", "content", "cluster"],
 )
-def test_what_has_moved_is_told_with_both_states(now: Callable[[], SavedPlan], words: str) -> None:
-    """One line for each object."""
+def test_a_difference_is_reported_with_both_states(now: Callable[[], SavedPlan], words: str) -> None:
+    """Each object has one line."""
     assert moved(level(), now()) == [words]
 
 
-def test_a_new_step_is_told() -> None:
-    """The plan that was approved did not have it."""
+def test_a_new_step_is_reported_as_a_difference() -> None:
+    """The approved plan did not contain it."""
     assert moved(kept(), kept(create(pod()))) == ["lower-a: Pod shop/web: from nothing to create"]
 
 
-def test_many_differences_are_counted() -> None:
-    """The first twenty are shown."""
+def test_only_the_first_twenty_differences_are_listed() -> None:
+    """The others are counted."""
     lines = moved(kept(), kept(*(create(config(f"c-{number:02}")) for number in range(25))))
     assert (len(lines), lines[-1]) == (21, "and 5 more")
 
 
-def test_what_changes_by_itself_has_not_moved() -> None:
-    """The status of the present object, amounts of a Node, times, UIDs of a dry run."""
+def test_values_that_change_by_themselves_are_no_difference() -> None:
+    """These are the status of the present object, amounts of a Node, times, and UIDs of a dry run."""
     quiet, busy = ({**OLD, "status": {"seen": number}} for number in (1, 2))
     assert moved(level(quiet), level(busy)) == []
     room = [operate(node(), {"op": "replace", "path": "/status/allocatable/cpu", "value": cpu}) for cpu in ("1", "2")]
@@ -130,15 +133,15 @@ def test_what_changes_by_itself_has_not_moved() -> None:
     assert moved(kept(made[0]), kept(made[1])) == []
 
 
-def test_an_identifier_of_version_5_in_an_object_is_no_uid_of_a_dry_run() -> None:
-    """Programs derive such identifiers from names, and another one is another content."""
+def test_a_version_5_uuid_in_an_object_is_not_a_uid_of_a_dry_run() -> None:
+    """Programs derive such UUIDs from names, so another one is other content."""
     ids = ("2ed6657d-e927-568b-95e1-2665a8aea6a2", "886313e1-3b8a-5372-9b90-0c9aee199e5d")
     one, other = (create(config(), {"data": {"id": made}}) for made in ids)
     assert moved(kept(one), kept(other)) != []
 
 
 def taints(*present: Manifest) -> SavedPlan:
-    """Return a plan that sets a taint beside those that a Node has."""
+    """Return a saved plan that adds a taint to those of a Node."""
     there = seen_as({"spec": {"taints": list(present)}} if present else {"spec": {}})
     op = {"op": "replace" if present else "add", "path": "/spec/taints", "value": [*present, OURS]}
     return kept(operate(node(), op), seen={node(): there})
@@ -148,15 +151,15 @@ OURS = {"key": "example.com/gpu", "effect": "NoSchedule"}
 AWAY = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
 
 
-def test_kubernetes_marks_a_node_whose_engine_is_away_without_effect_on_the_plan() -> None:
-    """Forty seconds after its engine has ended; a taint that a user sets has moved."""
+def test_taints_of_kubernetes_for_an_unreachable_node_are_no_difference() -> None:
+    """Kubernetes adds them forty seconds after an engine ends, but a taint that a user sets counts."""
     assert moved(taints(), taints(AWAY)) == []
     assert moved(taints(AWAY), taints({**AWAY, "timeAdded": "2026-01-02T00:00:00Z"})) == []
     assert moved(taints(), taints({"key": "example.com/theirs", "effect": "NoSchedule"})) != []
 
 
-def test_times_and_identities_of_users_have_moved() -> None:
-    """Only what the engine writes is left out of the comparison."""
+def test_times_and_uuids_of_users_count_as_differences() -> None:
+    """Only values that the engine writes are excluded from the comparison."""
     times = [create(config(), {"data": {"built": f"2026-01-0{number}T00:00:00Z"}}) for number in (1, 2)]
     assert moved(kept(times[0]), kept(times[1])) != []
     uids = [create(config(), {"data": {"id": f"0000000{number}-1111-4222-8333-444444444444"}}) for number in (1, 2)]
@@ -166,22 +169,22 @@ def test_times_and_identities_of_users_have_moved() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"apiVersion: v1", b"{}", b"[" * 100_000, b'{"formatVersion": "1.0"}', b"\xff", b"null"]
 )
-def test_another_file_is_refused(data: bytes) -> None:
-    """With what to do."""
+def test_a_file_that_is_no_saved_plan_is_refused(data: bytes) -> None:
+    """The error names the command that saves one."""
     with pytest.raises(TensileError, match=r"^x\.plan: not a saved plan: save one with `tensile plan --out`"):
         parsed(data, "x.plan")
 
 
-def test_a_file_of_another_format_is_refused() -> None:
-    """By its version; a later minor version is accepted."""
+def test_a_saved_plan_of_another_format_version_is_refused() -> None:
+    """A later minor version is accepted."""
     document = orjson.loads(as_file(kept()))
     assert parsed(orjson.dumps({**document, "formatVersion": "1.9", "more": 1}), "x.plan").steps == []
     with pytest.raises(TensileError, match=r"format version '2\.0', expected 1\.0"):
         parsed(orjson.dumps({**document, "formatVersion": "2.0"}), "x.plan")
 
 
-def test_words_of_a_forged_file_cannot_control_the_terminal() -> None:
-    """Names are escaped."""
+def test_names_in_a_forged_file_cannot_control_the_terminal() -> None:
+    """Control characters are escaped."""
     document = orjson.loads(as_file(level()))
     document["steps"][0]["name"] = "\x1b[2J"
     assert all(line.isprintable() for line in moved(parsed(orjson.dumps(document), "x.plan"), kept()))

@@ -1,4 +1,4 @@
-"""Several steps for one object become the one change that they come to."""
+"""Tests that several steps for one object are combined into one change."""
 
 from typing import Any
 
@@ -40,12 +40,12 @@ TEXTS = st.dictionaries(st.text(max_size=4), st.text(max_size=3), max_size=4)
 MADE, GONE = create(config(), OLD, "made"), delete(config(), "gone")
 RELEASED = operate(config(), {"op": "remove", "path": "/metadata/finalizers"}, reason="released")
 BECOMES: dict[str, tuple[list[Step], tuple[str, str, Any] | None]] = {
-    "made, then changed": ([MADE, change(config(), OLD, NEW)], ("create", "made", {**OLD, **NEW})),
-    "made, then deleted": ([MADE, GONE], None),
-    "made and deleted twice": ([MADE, GONE, MADE, GONE], None),
-    "made twice": ([MADE, GONE, create(config(), NEW, "again")], ("create", "again", NEW)),
-    "deleted, then made": ([GONE, create(config(), NEW)], ("replace", "gone", NEW)),
-    "released, then made": ([RELEASED, create(config(), NEW, "wanted")], ("replace", "wanted", NEW)),
+    "created, then changed": ([MADE, change(config(), OLD, NEW)], ("create", "made", {**OLD, **NEW})),
+    "created, then deleted": ([MADE, GONE], None),
+    "created and deleted twice": ([MADE, GONE, MADE, GONE], None),
+    "created twice": ([MADE, GONE, create(config(), NEW, "again")], ("create", "again", NEW)),
+    "deleted, then created": ([GONE, create(config(), NEW)], ("replace", "gone", NEW)),
+    "released, then created": ([RELEASED, create(config(), NEW, "wanted")], ("replace", "wanted", NEW)),
     "changed, then deleted": (
         [change(config(), OLD, NEW), GONE, delete(config(), "shorter")],
         ("delete", "gone", None),
@@ -53,12 +53,12 @@ BECOMES: dict[str, tuple[list[Step], tuple[str, str, Any] | None]] = {
     "replaced, then deleted": ([GONE, create(config()), delete(config(), "again")], ("delete", "gone", None)),
     "changed back": ([change(config(), OLD, NEW), change(config(), {**OLD, **NEW}, OLD)], None),
 }
-"""Steps for one object that exists unless they make it, and the change that they come to: action, reason, content."""
+"""Steps for one object, which exists unless they create it, and the resulting change: action, reason, content."""
 
 
 @pytest.mark.parametrize(("steps", "expected"), BECOMES.values(), ids=BECOMES)
-def test_only_the_first_and_the_last_state_count(steps: list[Step], expected: tuple[str, str, Any] | None) -> None:
-    """The reason is that of the step by which the first one ended, or the last one was made."""
+def test_only_the_first_and_last_state_count(steps: list[Step], expected: tuple[str, str, Any] | None) -> None:
+    """The reason is that of the step that removed the first state or created the last one."""
     is_made = steps[0].verb == "create"
     found = previewed(*steps, seen={} if is_made else {config(): OLD}).changes
     assert [(one.action, one.reason, one.manifest) for one in found] == ([expected] if expected else [])
@@ -69,14 +69,14 @@ def test_only_the_first_and_the_last_state_count(steps: list[Step], expected: tu
         assert operation.get("value") == one.manifest
 
 
-def test_what_is_replaced_without_being_known_before_is_replaced_all_the_same() -> None:
-    """There is only nothing to compare with."""
+def test_an_unknown_object_is_replaced_without_differences() -> None:
+    """There is no earlier state to compare with."""
     found = only(delete(config()), create(config(), NEW))
     assert (found.action, found.differences) == ("replace", ())
 
 
 def test_preconditions_are_no_part_of_a_change() -> None:
-    """UID and resourceVersion say which object is meant: they appear neither as operations nor in what is made."""
+    """UID and resourceVersion only identify the object, so neither the operations nor a created manifest have them."""
     fences = tuple({"op": "replace", "path": f"/metadata/{name}", "value": "7"} for name in ("uid", "resourceVersion"))
     kept = {"op": "add", "path": "/data/a", "value": "1"}
     found = only(operate(config(), *fences, kept), seen={config(): OLD})
@@ -87,8 +87,8 @@ def test_preconditions_are_no_part_of_a_change() -> None:
         assert not made.get("metadata")
 
 
-def test_what_is_taken_away_and_made_anew_is_replaced() -> None:
-    """The reason is why the old one had to go; what differs is told without the API's book-keeping."""
+def test_an_object_that_is_deleted_and_created_again_is_replaced() -> None:
+    """The reason is that of the deletion, and differences leave out the API's own metadata and the status."""
     made = {"metadata": {"annotations": {"for": "two"}}, **NEW}
     old = seen_as({"metadata": {"annotations": {"for": "one"}}, "status": {"phase": "x"}, **OLD})
     found = only(delete(config(), "its original is gone"), create(config(), made), seen={config(): old})
@@ -102,8 +102,8 @@ def test_what_is_taken_away_and_made_anew_is_replaced() -> None:
     }
 
 
-def test_changes_of_one_object_are_joined() -> None:
-    """The operations follow each other; reasons are told once each."""
+def test_changes_of_one_object_are_combined() -> None:
+    """The operations are concatenated, and each reason appears once."""
     further = {"data": {"level": "warn", "fresh": "2"}}
     steps = [
         change(config(), OLD, NEW),
@@ -123,8 +123,8 @@ def test_changes_of_one_object_are_joined() -> None:
 
 @examples(100, derandomize=True)
 @given(TEXTS, TEXTS)
-def test_operations_lead_from_what_was_seen_to_what_is_told(old: dict[str, str], new: dict[str, str]) -> None:
-    """For JSON patches, whatever the keys are called, and the same as the differences say."""
+def test_the_operations_of_a_json_patch_match_its_differences(old: dict[str, str], new: dict[str, str]) -> None:
+    """For any keys, they turn the observed object into the new one."""
     before, after = seen_as({"data": old}), seen_as({"data": new})
     changes = previewed(change(config(), before, after), seen={config(): before}).changes if old != new else ()
     assert bool(changes) == (old != new)
@@ -135,8 +135,8 @@ def test_operations_lead_from_what_was_seen_to_what_is_told(old: dict[str, str],
 
 
 @pytest.mark.parametrize("media", ["merge-patch", "strategic-merge-patch"])
-def test_a_patch_that_merges_is_told_by_what_it_does(media: str) -> None:
-    """Its operations can be carried out as they stand, without the preconditions."""
+def test_a_merge_patch_is_shown_by_its_effect(media: str) -> None:
+    """Its operations can be applied as they are, and have no preconditions."""
     seen = seen_as({"spec": {"a/b": "1", "same": "2", "gone": "3", "kept": "4"}})
     step = merge(node(), media, spec={"a/b": "9", "same": "2", "gone": None, "new": "5"}, status={"phase": "up"})
     found = only(step, seen={node(): seen})
@@ -154,16 +154,16 @@ def test_a_patch_that_merges_is_told_by_what_it_does(media: str) -> None:
     }
 
 
-def test_of_a_list_that_grows_only_what_is_new_is_told() -> None:
-    """A reader of `plan -o json` sees the toleration that is added, not all that were there."""
+def test_only_the_new_element_of_a_growing_list_is_an_operation() -> None:
+    """A user of `plan -o json` sees the added toleration, and not all existing ones."""
     old = {"key": "a", "operator": "Exists"}
     new = {"key": "b", "operator": "Exists"}
     found = only(merge(node(), "merge-patch", spec={"t": [old, new]}), seen={node(): seen_as({"spec": {"t": [old]}})})
     assert found.operations == ({"op": "add", "path": "/spec/t/1", "value": new},)
 
 
-def test_conditions_of_others_are_not_told_as_gone() -> None:
-    """A list that merges keeps what the patch does not name; when a condition was looked at last is no news."""
+def test_conditions_that_a_strategic_merge_patch_does_not_name_are_not_removed() -> None:
+    """A list that merges keeps them, and changed heartbeat and transition times are no difference."""
     old = {"type": "Ready", "status": "False", "lastHeartbeatTime": "1", "lastTransitionTime": "1"}
     seen = seen_as({"status": {"conditions": [{"type": "Other", "status": "True"}, old]}})
     patch = merge(
@@ -178,8 +178,8 @@ def test_conditions_of_others_are_not_told_as_gone() -> None:
     assert found.differences[0].field == "status.conditions[Ready].status"
 
 
-def test_a_change_of_what_was_never_seen_is_told_by_its_operations() -> None:
-    """What it was before is left open rather than guessed."""
+def test_a_change_of_an_unknown_object_is_shown_by_its_operations() -> None:
+    """The earlier value is left out because it is unknown."""
     operations = [
         {"op": "replace", "path": "/metadata/labels/a~1b", "value": "x"},
         {"op": "remove", "path": "/data/gone"},
@@ -192,16 +192,16 @@ def test_a_change_of_what_was_never_seen_is_told_by_its_operations() -> None:
     )
 
 
-def test_a_whole_object_put_in_anothers_place_is_no_field() -> None:
-    """Only the operation can say it, where nobody knows what was there."""
+def test_replacing_a_whole_unknown_object_has_no_differences() -> None:
+    """Only the operation can show it if the earlier state is unknown."""
     whole = {"op": "replace", "path": "", "value": {"data": {}}}
     for ref in (config(), secret()):
         found = only(operate(ref, whole))
         assert (found.operations, found.differences) == ((whole,), ())
 
 
-def test_a_patch_that_cannot_be_followed_is_told_by_its_operations() -> None:
-    """No plan fails on a sort of patch that is not rehearsed, or on one that does not fit."""
+def test_a_patch_that_cannot_be_simulated_is_shown_by_its_operations() -> None:
+    """A plan does not fail because of an unsupported type of patch, or because of one that does not apply."""
     unknown = Step("patch", config(), "because", patch=Patch("apply-patch", {"data": {}}), operations=({"path": "/x"},))
     misfit = operate(config(), {"op": "add", "path": "/no/such/place", "value": "1"})
     for step in (unknown, misfit):
@@ -209,8 +209,8 @@ def test_a_patch_that_cannot_be_followed_is_told_by_its_operations() -> None:
     assert only(create(config(), OLD), misfit).manifest == OLD
 
 
-def test_elements_of_lists_are_told_by_name() -> None:
-    """One put in front of the others is one line; an order that changed is told as one."""
+def test_list_elements_are_shown_by_name() -> None:
+    """An element that is inserted first is one line, and so is a changed order."""
 
     def taint(key: str, **more: str) -> dict[str, str]:
         return {"key": key, "effect": "NoSchedule", **more}
@@ -231,15 +231,18 @@ def test_elements_of_lists_are_told_by_name() -> None:
     assert told([{"port": 1}], [{"port": 2}]) == [("spec.taints", [{"port": 1}], [{"port": 2}])]
 
 
-def test_a_section_that_is_new_is_told_key_by_key() -> None:
-    """Labels on an object that had none are labels that were set, not a map."""
+def test_a_new_section_is_shown_key_by_key() -> None:
+    """Labels of an object that had none are shown as single labels, not as a map."""
     seen = seen_as({})
     step = operate(config(), {"op": "add", "path": "/metadata/labels", "value": {"a": "1"}})
     assert only(step, seen={config(): seen}).differences == (Difference(("metadata", "labels", "a"), None, "1"),)
 
 
-def test_clusters_come_as_the_file_has_them_and_objects_as_a_person_reads() -> None:
-    """The upper first, one that left the file last; namespaces, configuration, pods, nodes; web-2 before web-10."""
+def test_clusters_and_objects_are_sorted_for_readers() -> None:
+    """The upper cluster is first, and one that left the topology last.
+
+    Objects are sorted by kind and then by name, with web-2 before web-10.
+    """
     kinds = [NODE, POD, SERVICE_ACCOUNT, LEASE, SECRET, CONFIG_MAP, NAMESPACE]
     steps = [create(of_kind(kind)) for kind in kinds]
     steps += [create(pod(name)) for name in ("web-10", "web-2", "web")]
@@ -261,8 +264,8 @@ def test_clusters_come_as_the_file_has_them_and_objects_as_a_person_reads() -> N
     assert found.changes[0].ref.cluster == UPPER
 
 
-def test_problems_come_in_the_order_of_the_clusters() -> None:
-    """Then by rule and name, whatever order they came up in."""
+def test_problems_are_sorted_by_cluster() -> None:
+    """Problems of a cluster are sorted by rule and name, whatever their original order."""
     keys = [
         Key("pod", B, "shop", "web"),
         Key("pod", A, "shop", "web-10"),
@@ -274,8 +277,8 @@ def test_problems_come_in_the_order_of_the_clusters() -> None:
     assert [key for key, _ in found.problems] == [keys[3], keys[2], keys[1], keys[0], keys[4]]
 
 
-def test_notes_about_what_was_written_are_no_news() -> None:
-    """They follow from the field that is told."""
+def test_annotations_about_written_keys_and_images_are_no_difference() -> None:
+    """They follow from the fields that are shown."""
     before = {"metadata": {"labels": {"a": "1"}, "annotations": {WRITTEN_KEYS: "old", WRITTEN_IMAGES: "old"}}}
     after = {"metadata": {"labels": {"a": "2"}, "annotations": {WRITTEN_KEYS: "new", WRITTEN_IMAGES: "new"}}}
     assert [one.field for one in differences(before, after)] == ["metadata.labels.a"]

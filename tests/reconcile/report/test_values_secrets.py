@@ -1,4 +1,4 @@
-"""Values of Secrets appear nowhere in a plan, whatever is done to them and however it is said."""
+"""Tests that no output of a plan contains a value of a Secret, whatever the changes and the format."""
 
 from copy import deepcopy
 from typing import Any
@@ -17,9 +17,9 @@ from tensile.reconcile.report.values import REDACTED, concealed, differences
 from tensile.text import HIDDEN
 
 KEPT = ("kubectl.kubernetes.io/last-applied-configuration", "kapp.k14s.io/original")
-"""Annotations in which tools keep the object that they applied, with its values."""
+"""Annotations in which tools store the object that they applied, with its values."""
 MARK = "c2VjcmV0LQ"
-"""What every secret value in these tests begins with, and nothing else."""
+"""The prefix of every secret value in these tests, and of nothing else."""
 VALUES = st.text(max_size=30).map(lambda text: MARK + text)
 KEYS = st.from_regex(r"[-._a-zA-Z0-9]{1,5}", fullmatch=True)
 MAPS = st.dictionaries(KEYS, VALUES, max_size=4)
@@ -29,7 +29,7 @@ MEDIA = st.sampled_from(["merge-patch", "strategic-merge-patch"])
 
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
-    """Make a Secret with values in every place that may hold one."""
+    """Return a Secret with values in every field that may contain one."""
     applied = {draw(st.sampled_from(KEPT)): draw(VALUES)} if draw(st.booleans()) else {}
     meta: Manifest = {"annotations": {OWNER_NAME: "x", **applied}, "labels": {"a": "b"}}
     return {"metadata": meta, "type": "Opaque", **{draw(SECTIONS): draw(MAPS) for _ in range(2)}}
@@ -37,7 +37,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 @st.composite
 def steps(draw: st.DrawFn, seen: Manifest) -> Step:
-    """Do one thing to a Secret: make it, take it away, or change it in one of many ways."""
+    """Return a step that creates, deletes or changes a Secret in one of many ways."""
     new = draw(manifests())
     sections = ("data", "stringData", "metadata.annotations")
     key = draw(KEYS)
@@ -59,8 +59,8 @@ def steps(draw: st.DrawFn, seen: Manifest) -> Step:
 
 @examples(200, derandomize=True)
 @given(st.data())
-def test_no_value_of_a_secret_ever_appears(data: st.DataObject) -> None:
-    """In no form of the plan, and not in the data that they are written from either."""
+def test_no_value_of_a_secret_is_in_any_output(data: st.DataObject) -> None:
+    """Neither an output format nor the data that it is rendered from contains one."""
     seen = data.draw(manifests())
     found = previewed(
         *data.draw(st.lists(steps(seen), min_size=1, max_size=4)),
@@ -72,8 +72,8 @@ def test_no_value_of_a_secret_ever_appears(data: st.DataObject) -> None:
 
 @examples(50, derandomize=True)
 @given(manifests())
-def test_what_is_no_secret_is_shown(manifest: Manifest) -> None:
-    """The same content in a ConfigMap is there, so that the test above could find it."""
+def test_the_same_values_in_a_config_map_are_shown(manifest: Manifest) -> None:
+    """This proves that the previous test would find a value."""
     found = previewed(create(config(), manifest))
     values = [value for section in ("data", "stringData") for value in manifest.get(section, {}).values()]
     assert (MARK in as_json(found).decode()) == bool(values or len(manifest["metadata"]["annotations"]) > 1)
@@ -93,8 +93,11 @@ OLD: Manifest = {
 }
 
 
-def test_what_may_be_secret_is_named_without_values() -> None:
-    """As on the page of a pod: also where a whole element is new, and where nothing else differs."""
+def test_fields_that_may_be_secret_are_named_without_values() -> None:
+    """The dashboard's page of a pod hides the same fields.
+
+    They are hidden in new list elements too, and if they are the only difference.
+    """
     new = deepcopy(OLD)
     new["metadata"] = {"labels": {"app": "other"}, "annotations": {"note": MARK}}
     main, sidecar = new["spec"]["containers"][0], {"name": "side", "image": "app:2", "args": [MARK]}
@@ -125,8 +128,8 @@ def _forms(found: Preview) -> list[str]:
     return [*texts, as_markdown(found), as_json(found).decode(), repr(found)]
 
 
-def test_a_person_sees_which_keys_change() -> None:
-    """Their names, and how, without a hint at what they hold."""
+def test_the_text_shows_which_keys_of_a_secret_change() -> None:
+    """It has their names and the kind of change, but nothing about their values."""
     old = seen_as({"data": {"gone": MARK, "level": f"{MARK}1", "same": MARK}})
     new = {"data": {"fresh": MARK, "level": f"{MARK}2\n", "same": MARK}}
     assert lines(change(secret(), old, new), seen={secret(): old}) == [
@@ -137,8 +140,8 @@ def test_a_person_sees_which_keys_change() -> None:
     ]
 
 
-def test_a_program_sees_which_keys_change() -> None:
-    """One value is redacted, and each of a whole section, of a whole object and of annotations that are not ours."""
+def test_the_json_shows_which_keys_of_a_secret_change() -> None:
+    """Values are redacted in single operations, in whole sections and objects, and in annotations of other tools."""
     meta = {"annotations": {KEPT[0]: MARK, KEPT[1]: MARK, OWNER_NAME: "demo"}}
     shown = {"annotations": {KEPT[0]: REDACTED, KEPT[1]: REDACTED, OWNER_NAME: "demo"}}
     made = create(secret("made"), {"metadata": meta, "type": "Opaque", "data": {"a": MARK, "b": ""}})
@@ -162,8 +165,8 @@ def test_a_program_sees_which_keys_change() -> None:
 
 
 @pytest.mark.parametrize("odd", [MARK, [MARK], {"a": {"deep": MARK}}, {"a": [MARK]}, {"a": [{"name": MARK}]}])
-def test_a_secret_of_a_wrong_form_is_redacted_too(odd: Any) -> None:
-    """Nothing rests on a Secret being well-formed, not even what names an element of a list."""
+def test_a_secret_of_an_invalid_form_is_redacted(odd: Any) -> None:
+    """Redaction does not depend on a valid form, not even for keys that name list elements."""
     old = seen_as({"data": {"a": [{"name": "one"}]}})
     changed = operate(secret(), {"op": "add", "path": "/data", "value": odd})
     for found in (previewed(create(secret(), {"data": odd})), previewed(changed, seen={secret(): old})):
@@ -171,8 +174,8 @@ def test_a_secret_of_a_wrong_form_is_redacted_too(odd: Any) -> None:
             assert MARK not in written
 
 
-def test_equal_changes_of_secrets_are_told_as_one() -> None:
-    """A rotation of all passwords is one change to a reader, who sees no values anyway."""
+def test_equal_changes_of_secrets_are_combined() -> None:
+    """A rotation of all passwords is one change for a reader, because the values are hidden."""
     refs = [secret(f"s-{place}") for place in range(11)]
     old = seen_as({"data": {"password": MARK}})
     rotated = [change(ref, old, {"data": {"password": MARK + ref.name}}) for ref in refs]

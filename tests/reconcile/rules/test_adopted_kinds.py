@@ -1,6 +1,6 @@
-"""`onConflict: adopt` for what controllers make: taken over where it can become what is wanted, else refused in words.
+"""Tests of `onConflict: adopt` for kinds of controllers: adopted if the object can become as desired, else refused.
 
-The table of what may become ours is the same for every kind; here is what is particular to each.
+The table of objects that may be adopted is the same for every kind. This module has the special cases of each kind.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ RULES: dict[str, Any] = {
 
 
 def adopting(here: World) -> World:
-    """Let lower-a adopt what lost its owner."""
+    """Let lower-a adopt objects that lost their owner."""
     here.lowers[A].spec = here.lowers[A].spec.model_copy(update={"on_conflict": "adopt"})
     return here
 
@@ -63,12 +63,12 @@ def legacy(manifest: Manifest, **meta: Any) -> Manifest:
 
 
 def planned(here: World, key: Key) -> Plan:
-    """Plan a key."""
+    """Return the plan of a key."""
     return decided(RULES[key.rule], key, here)[1]
 
 
 def taken(here: World, key: Key) -> Step:
-    """Return the one step of a plan, which takes an object over by its marks alone."""
+    """Return the only step of a plan, which adopts an object by its marks alone."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = (one for one in found.steps if one.ref.kind.name != "Event")
@@ -80,7 +80,7 @@ def taken(here: World, key: Key) -> Step:
 
 
 def refusal(here: World, key: Key) -> str:
-    """Return why an object is not taken over, for which nothing below is written."""
+    """Return the reason why an object is not adopted, and check that nothing is written in the lower cluster."""
     found = planned(here, key)
     assert [step for step in found.steps if step.ref.cluster != UPPER] == []
     assert found.problem is not None
@@ -92,14 +92,17 @@ def refusal(here: World, key: Key) -> str:
 
 
 def served(theirs: Manifest, more: str = ADOPT) -> World:
-    """Make a world where a Service of tensile-kube stands where ours is to be."""
+    """Create a world in which a Service of tensile-kube has the name of the desired one."""
     here = exposed(more=more)
     put(here.lowers[A].more[SERVICE], legacy(theirs))
     return here
 
 
-def test_a_service_without_a_selector_is_taken_over_and_keeps_its_address() -> None:
-    """tensile-kube moved selectors into an annotation; ports and kind follow once it is ours."""
+def test_a_service_without_a_selector_is_adopted_and_keeps_its_address() -> None:
+    """tensile-kube moved selectors into an annotation.
+
+    Ports and type are patched once the Service is ours.
+    """
     here = served(service(selector=None, ports=[{"port": 1}]))
     taken(here, SERVICE_KEY)
     put(here.lowers[A].more[SERVICE], marked(legacy(service(selector=None, ports=[{"port": 1}])), uid(service())))
@@ -116,21 +119,21 @@ def test_a_service_without_a_selector_is_taken_over_and_keeps_its_address() -> N
     ],
     ids=["with a selector", "headless"],
 )
-def test_a_service_that_cannot_become_ours_as_it_is_is_refused(theirs: Manifest, words: str) -> None:
-    """It would have to be made anew, with another address; who calls it is not known."""
+def test_a_service_that_cannot_become_as_desired_is_not_adopted(theirs: Manifest, words: str) -> None:
+    """It would have to be created again with another address, and its clients are unknown."""
     assert f"it is not adopted: {words}" in refusal(served(theirs), SERVICE_KEY)
     assert refusal(served(theirs, more=""), SERVICE_KEY).endswith("rename or delete one of the two")
 
 
-def test_a_service_of_a_stranger_is_refused_for_that() -> None:
-    """Whatever it is like."""
+def test_a_service_without_marks_is_not_adopted() -> None:
+    """The reason is that no owner of it is known, whatever its spec."""
     here = exposed(more=ADOPT)
     put(here.lowers[A].more[SERVICE], service())
     assert "only objects created by tensile-kube" in refusal(here, SERVICE_KEY)
 
 
-def test_a_refusal_is_told_on_the_service_above() -> None:
-    """Where its owner looks."""
+def test_a_refused_adoption_is_reported_by_an_event_of_the_upper_service() -> None:
+    """The owner of the Service sees the Event there."""
     here = served(service())
     here.problems[SERVICE_KEY] = Problem("NameConflict", "because")
     decision, _ = decided(services.RULE, SERVICE_KEY, here)
@@ -139,8 +142,8 @@ def test_a_refusal_is_told_on_the_service_above() -> None:
     ]
 
 
-def test_a_slice_is_taken_over_and_gets_our_endpoints() -> None:
-    """And is held by our Service."""
+def test_an_endpoint_slice_is_adopted_and_gets_our_endpoints() -> None:
+    """Its owner reference is then our Service."""
     here = done(exposed(more=ADOPT), SERVICE_KEY)
     put(here.lowers[A].more[ENDPOINT_SLICE], legacy(sliced()))
     taken(here, SLICE_KEY)
@@ -149,8 +152,11 @@ def test_a_slice_is_taken_over_and_gets_our_endpoints() -> None:
     assert {one["path"] for one in step.operations} >= {"/endpoints", "/metadata/ownerReferences"}
 
 
-def test_a_slice_with_addresses_of_another_kind_is_made_anew() -> None:
-    """That cannot be changed; it is ours by then, and nobody asks a slice for its address."""
+def test_an_adopted_slice_of_another_address_type_is_replaced() -> None:
+    """The type is immutable.
+
+    The slice is ours by then, and no client uses a slice by its own address.
+    """
     here = done(exposed(more=ADOPT), SERVICE_KEY)
     other = {**sliced(), "addressType": "IPv6"}
     put(here.lowers[A].more[ENDPOINT_SLICE], marked(legacy(other), uid(sliced())))
@@ -162,7 +168,7 @@ def test_a_slice_with_addresses_of_another_kind_is_made_anew() -> None:
 
 
 def claimed(theirs: Manifest) -> World:
-    """Make a world where a claim of tensile-kube stands where that of a pod is to be."""
+    """Create a world in which a claim of tensile-kube has the name of the claim that a pod needs."""
     here = adopting(ground())
     above(here, claim())
     bound(here)
@@ -171,14 +177,14 @@ def claimed(theirs: Manifest) -> World:
 
 
 def bare(size: str = "1Gi", **spec: Any) -> Manifest:
-    """Make a lower claim with a volume, as tensile-kube leaves it."""
+    """Return a lower claim with a volume, as tensile-kube leaves it."""
     made = copy(claim(), size)
     meta = {"name": "data", "namespace": "default", "annotations": {LEGACY: "true"}, "uid": "theirs"}
     return {**made, "metadata": meta, "spec": {**made["spec"], **spec}}
 
 
-def test_a_claim_that_is_as_the_one_above_asks_is_taken_over() -> None:
-    """With the data that it has."""
+def test_a_claim_that_equals_the_upper_claims_request_is_adopted() -> None:
+    """It keeps its data."""
     step = taken(claimed(bare()), CLAIM_KEY)
     assert step.ref == Ref(A, CLAIM, "default", "data")
 
@@ -192,23 +198,23 @@ def test_a_claim_that_is_as_the_one_above_asks_is_taken_over() -> None:
     ],
     ids=["class", "modes", "size"],
 )
-def test_a_claim_that_differs_is_refused_and_the_claim_above_says_so(spec: Manifest, words: str) -> None:
-    """Kubernetes lets nobody change that of a claim."""
+def test_a_claim_that_differs_is_not_adopted_and_the_upper_claim_gets_an_event(spec: Manifest, words: str) -> None:
+    """Kubernetes does not allow these fields of a claim to change."""
     here = claimed(bare(**spec))
     assert f"it is not adopted: {words}" in refusal(here, CLAIM_KEY)
     (told,) = (one for one in decided(ClaimRule(), CLAIM_KEY, here)[0].wanted if isinstance(one, EmitEvent))
     assert words in told.message
 
 
-def test_a_claim_of_a_stranger_is_refused_for_that() -> None:
-    """Before it is looked at any further."""
+def test_a_claim_without_marks_is_not_adopted() -> None:
+    """Its owner is checked before its fields."""
     theirs = bare(storageClassName="tape")
     del theirs["metadata"]["annotations"]
     assert "only objects created by tensile-kube" in refusal(claimed(theirs), CLAIM_KEY)
 
 
 def renamed(*found: Manifest) -> World:
-    """Make a world where a claim above is bound to the placeholder of a topology that is gone; `found` are known."""
+    """Create a world with these volumes and an upper claim that is bound to the placeholder of a removed topology."""
     here = adopting(ground())
     above(here, claim(volume="pvc-claim-data", node=A))
     for one in found:
@@ -217,12 +223,12 @@ def renamed(*found: Manifest) -> World:
 
 
 def theirs() -> Manifest:
-    """Make that placeholder."""
+    """Return the placeholder of the removed topology."""
     return marked(volume(claim()), "claim-data", SIBLING, uid="theirs")
 
 
-def test_the_placeholder_of_a_topology_that_is_gone_is_looked_up_and_taken_over() -> None:
-    """By its name, which follows from the claim; what it says of the lower claim stays."""
+def test_the_placeholder_of_a_removed_topology_is_read_and_adopted() -> None:
+    """Its name follows from the claim, and its record of the lower claim stays."""
     (step,) = planned(renamed(), VOLUME_KEY).steps
     ref = Ref(UPPER, VOLUME, "", "pvc-claim-data")
     assert (step.verb, step.ref, step.uid) == ("confirm", ref, "")
@@ -232,8 +238,8 @@ def test_the_placeholder_of_a_topology_that_is_gone_is_looked_up_and_taken_over(
     assert not any(LOWER in path.replace("~1", "/") for path in changed)
 
 
-def test_a_volume_that_is_somebody_elses_is_not_taken_over() -> None:
-    """Where its topology runs, where it stands for another lower's, where nobody asked, or where none was found."""
+def test_a_volume_of_another_owner_is_not_adopted() -> None:
+    """Its topology runs, it represents the claim of another lower, it is absent, or the lower does not adopt."""
     here = renamed(theirs())
     put(here.upper.nodes, kept_node(SIBLING.mark))
     assert "topology second of this upper cluster owns it and is running" in refusal(here, VOLUME_KEY)
@@ -248,8 +254,8 @@ def test_a_volume_that_is_somebody_elses_is_not_taken_over() -> None:
     assert planned(here, VOLUME_KEY) == Plan(())
 
 
-def test_a_taken_name_of_a_placeholder_is_told_on_the_claim() -> None:
-    """Its owner would wait for a volume, and nobody would say why."""
+def test_a_name_conflict_of_a_placeholder_is_reported_by_an_event_of_the_claim() -> None:
+    """The owner of the claim would otherwise wait for a volume without a reason."""
     here = ground()
     above(here, claim(node=A))
     below(here, copy(claim()))
@@ -271,15 +277,15 @@ def test_a_taken_name_of_a_placeholder_is_told_on_the_claim() -> None:
     ],
     ids=["Role", "ServiceAccount"],
 )
-def test_roles_and_accounts_are_taken_over(kind: Kind, key: Key, made: Manifest) -> None:
-    """What they say follows, once they are ours."""
+def test_roles_and_service_accounts_are_adopted(kind: Kind, key: Key, made: Manifest) -> None:
+    """Their content is patched once they are ours."""
     here = adopting(granted())
     put(here.lowers[A].more[kind], legacy(made))
     taken(here, key)
 
 
-def test_a_binding_to_another_role_is_made_anew_once_it_is_ours() -> None:
-    """It would lend our accounts what it was never to give them, and cannot be changed."""
+def test_an_adopted_role_binding_to_another_role_is_replaced() -> None:
+    """It would grant other permissions to our ServiceAccounts, and its role reference is immutable."""
     other = binding(kind="ClusterRole", name="cluster-admin", subjects=[])
     here = adopting(with_role(granted()))
     put(here.lowers[A].more[ROLE_BINDING], legacy(other))
@@ -289,8 +295,8 @@ def test_a_binding_to_another_role_is_made_anew_once_it_is_ours() -> None:
     assert (step.verb, step.uid) == ("delete", "below-binding")
 
 
-def test_a_binding_whose_role_is_somebody_elses_by_now_ends() -> None:
-    """Its name stands for other rights then."""
+def test_a_role_binding_is_deleted_if_another_owner_has_its_role_now() -> None:
+    """The role name stands for other permissions then."""
     here = with_binding(granted(), subjects=[ROBOT])
     put(here.lowers[A].more[ROLE], thing("Role", "reader"))
     (step,) = planned(here, BINDING_KEY).steps
@@ -300,9 +306,9 @@ def test_a_binding_whose_role_is_somebody_elses_by_now_ends() -> None:
 # Secrets with tokens.
 
 
-@pytest.mark.parametrize("owner", [SIBLING, None], ids=["of a topology that is gone", "of a stranger"])
-def test_a_secret_for_tokens_is_marked_before_a_token_is_asked_for(owner: Any) -> None:
-    """No token is put into what is not ours."""
+@pytest.mark.parametrize("owner", [SIBLING, None], ids=["of a removed topology", "without marks"])
+def test_a_token_secret_is_adopted_before_tokens_are_requested(owner: Any) -> None:
+    """No token is written to a Secret of another owner."""
     ref, key = Ref(A, SECRET, "default", "tokens"), Key("token", A, "default", "web")
     meta = {"name": "tokens", "namespace": "default"}
     wanted = marked({"kind": "Secret", "metadata": meta, "data": {"token": ""}}, "Pod-web")

@@ -1,4 +1,4 @@
-"""Claims below: made once, kept in step, never made again, and taken away only when nothing can be in them."""
+"""Tests of lower claims: created once, updated, never created again, and deleted only if they cannot hold data."""
 
 from typing import Any
 
@@ -62,11 +62,11 @@ DATA = [
     },
 ]
 DATA_IDS = ["bound", "lost its volume", "about to be bound"]
-"""Lower claims that have a volume, had one, or will in a moment."""
+"""Lower claims that have, had or will soon have a volume."""
 
 
-def test_a_claim_for_which_the_node_is_chosen_is_made_there() -> None:
-    """With the lower's class, our marks, and nothing of what the upper cluster made of it."""
+def test_a_claim_is_created_in_the_lower_of_its_selected_node() -> None:
+    """It has the lower's class and our marks, but no metadata that the upper cluster's controllers added."""
     here = ground()
     notes = {"note": "kept", "pv.kubernetes.io/bind-completed": "yes", "kubectl.kubernetes.io/last-applied": "{}"}
     above(here, claim(node=A, labels={"app": "db"}, annotations=notes, finalizers=["x"]))
@@ -90,8 +90,11 @@ def test_a_claim_for_which_the_node_is_chosen_is_made_there() -> None:
 @pytest.mark.parametrize(
     "field", ["selector", "volumeMode", "dataSource", "dataSourceRef", "volumeAttributesClassName"]
 )
-def test_all_that_a_claim_asks_for_goes_down(field: str) -> None:
-    """But the volume, which is another one there; a claim without a class gets the lower's default."""
+def test_all_requests_of_a_claim_are_copied(field: str) -> None:
+    """The volume name is not copied, because the lower volume is another one.
+
+    A claim without a class gets the lower's default.
+    """
     asked = claim(volume="pvc-1")
     asked["spec"] |= {field: "asked"}
     made = lower_claim(asked, OWNER_HERE, "default", None)
@@ -99,8 +102,11 @@ def test_all_that_a_claim_asks_for_goes_down(field: str) -> None:
     assert made["spec"].keys().isdisjoint({"volumeName", "storageClassName"})
 
 
-def test_a_claim_goes_down_with_a_pod_that_was_bound_regardless() -> None:
-    """Where the upper scheduler takes no notice of volumes. Where it goes is noted first, for an engine after us."""
+def test_a_claim_without_a_selected_node_is_created_with_its_bound_pod() -> None:
+    """An upper scheduler that ignores volumes binds the pod first.
+
+    An annotation records the lower first, for later engines.
+    """
     here = ground()
     above(here, claim())
     assert planned(here) == Plan(())
@@ -116,15 +122,15 @@ def test_a_claim_goes_down_with_a_pod_that_was_bound_regardless() -> None:
     assert LOWER not in metadata(the_step(here).body or {})["annotations"]
 
 
-def test_the_claim_of_an_ephemeral_volume_never_goes_down() -> None:
-    """The lower cluster makes its own for the lower pod."""
+def test_the_claim_of_an_ephemeral_volume_is_not_mirrored() -> None:
+    """The lower cluster creates its own claim for the lower pod."""
     here = ground()
     above(here, claim(node=A, ownerReferences=[{"kind": "Pod", "name": "web", "controller": True}]))
     assert planned(here) == Plan(())
 
 
-def test_nothing_is_made_for_a_node_that_is_not_ours() -> None:
-    """Or for a claim that is going."""
+def test_no_claim_is_created_for_a_node_of_another_owner_or_if_it_is_terminating() -> None:
+    """Pods of such a node are not ours."""
     here = ground()
     above(here, claim(node=A, deletionTimestamp="2026-03-01T12:00:00Z"))
     assert planned(here) == Plan(())
@@ -134,16 +140,19 @@ def test_nothing_is_made_for_a_node_that_is_not_ours() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_claim_of_others_is_a_conflict() -> None:
-    """Untouched, and said."""
+def test_a_lower_claim_of_another_owner_is_a_conflict() -> None:
+    """It is not changed, and the problem is reported."""
     here = ground()
     above(here, claim(node=A))
     below(here, {**copy(claim()), "metadata": {**thing("", "data")["metadata"], "labels": {OWNER: OWNER_HERE.mark}}})
     assert reason(here) == "NameConflict"
 
 
-def test_a_refused_claim_is_given_back_to_the_scheduler() -> None:
-    """With an event; only while no pod is bound, and only what the lower said to the last try."""
+def test_a_denied_claim_is_returned_to_the_scheduler() -> None:
+    """An Event has the reason.
+
+    This only happens while no pod is bound, and only because of the response to the last try.
+    """
     here = ground()
     above(here, claim(node=A))
     here.problems[KEY] = DENIED
@@ -156,8 +165,8 @@ def test_a_refused_claim_is_given_back_to_the_scheduler() -> None:
     assert the_step(here).verb == "create"
 
 
-def test_a_bound_claim_names_the_node_of_its_volume() -> None:
-    """For schedulers that mind no volumes; one that names a node is left as it is."""
+def test_the_selected_node_of_a_bound_claim_is_that_of_its_volume() -> None:
+    """Schedulers that ignore volumes need it, and a claim that names a node is not changed."""
     here = ground()
     settled_claim(here, annotations={"pv.kubernetes.io/bind-completed": "yes"})
     step = the_step(here)
@@ -168,11 +177,11 @@ def test_a_bound_claim_names_the_node_of_its_volume() -> None:
     assert planned(here) == Plan(())
 
 
-# Claims that live elsewhere.
+# Claims with another home.
 
 
-def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
-    """It depends on no other lower; a lower without pods of the claim reports no problem."""
+def test_a_pod_reports_that_its_claim_has_its_volume_in_another_lower() -> None:
+    """It depends on no other lower, and a lower without pods of the claim reports no problem."""
     here = ground()
     made = settled_claim(here, B)
     assert planned(here) == Plan(())
@@ -189,8 +198,8 @@ def test_a_pod_whose_claim_lives_elsewhere_is_told() -> None:
     assert reason(here) == "ClaimInOtherCluster"
 
 
-def test_a_pod_whose_claim_waits_for_anothers_volume_is_told() -> None:
-    """Also where a copy of it is below already."""
+def test_a_pod_reports_that_its_claim_waits_for_another_claims_volume() -> None:
+    """It also does if a copy already exists in the lower cluster."""
     here = ground()
     above(here, claim(volume="pvc-other"))
     volumes(here, volume(claim("other"), name="pvc-other"))
@@ -200,8 +209,8 @@ def test_a_pod_whose_claim_waits_for_anothers_volume_is_told() -> None:
     assert reason(here) == "ClaimNotBound"
 
 
-def test_a_claim_that_is_chosen_for_a_real_node_is_told() -> None:
-    """Pods on virtual nodes cannot have it."""
+def test_a_claim_that_is_selected_for_a_real_node_is_a_problem() -> None:
+    """Pods on virtual nodes cannot use its volume."""
     here = ground()
     above(here, claim(node="real-node"))
     bound(here)
@@ -211,8 +220,8 @@ def test_a_claim_that_is_chosen_for_a_real_node_is_told() -> None:
     )
 
 
-def test_the_copy_of_a_claim_that_is_now_to_live_elsewhere_goes() -> None:
-    """Without a volume nobody can have written to it; one that a pod mounts may get its volume at any moment."""
+def test_the_copy_of_a_claim_with_a_new_home_is_deleted_if_it_has_no_volume() -> None:
+    """No pod can have written to it, but one that a pod mounts may get its volume at any moment."""
     here = ground()
     above(here, claim(node=B))
     below(here, copy(claim()))
@@ -224,8 +233,8 @@ def test_the_copy_of_a_claim_that_is_now_to_live_elsewhere_goes() -> None:
 
 
 @pytest.mark.parametrize("one", DATA, ids=DATA_IDS)
-def test_a_copy_that_may_hold_data_outlives_every_choice_of_the_scheduler(one: Manifest) -> None:
-    """A pod may have written before its volume was told above, so no other node can have the claim."""
+def test_a_copy_that_may_hold_data_is_kept_whatever_node_the_scheduler_selects(one: Manifest) -> None:
+    """A pod may have written data before the upper cluster shows its volume, so no other node can have the claim."""
     here = ground()
     above(here, claim(node=B))
     below(here, one)
@@ -233,8 +242,8 @@ def test_a_copy_that_may_hold_data_outlives_every_choice_of_the_scheduler(one: M
     assert planned(here, KEY._replace(lower=B)) == Plan(())
 
 
-def test_a_claim_of_an_excluded_namespace_is_told_and_not_made() -> None:
-    """No pod of it runs below; a lower that it does not concern says nothing."""
+def test_a_claim_of_an_excluded_namespace_is_reported_and_not_created() -> None:
+    """No pod of the namespace is mirrored, and a lower that is not selected reports no problem."""
     here = ground()
     here.topology = here.topology.model_copy(update={"exclude_namespaces": ("default",)})
     above(here, claim(node=A))
@@ -249,8 +258,8 @@ def test_a_claim_of_an_excluded_namespace_is_told_and_not_made() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_copy_with_a_volume_stays_where_a_claim_has_one_elsewhere() -> None:
-    """Nobody knows what is in it."""
+def test_a_copy_with_a_volume_is_kept_if_its_claim_has_another_home() -> None:
+    """It may hold data, but a copy without a volume is deleted."""
     here = ground()
     made = settled_claim(here, B)
     below(here, copy(made, "1Gi"))
@@ -259,8 +268,8 @@ def test_a_copy_with_a_volume_stays_where_a_claim_has_one_elsewhere() -> None:
     assert the_step(here).verb == "delete"
 
 
-def test_a_copy_that_came_to_nothing_goes_with_its_last_pod() -> None:
-    """It never had a volume; the next pod has it made again."""
+def test_a_copy_without_a_volume_is_deleted_with_its_last_pod() -> None:
+    """The next pod causes its creation again."""
     here = ground()
     above(here, claim())
     below(here, copy(claim()))
@@ -270,11 +279,11 @@ def test_a_copy_that_came_to_nothing_goes_with_its_last_pod() -> None:
     assert the_step(here).verb == "delete"
 
 
-# Copies whose claim is gone.
+# Copies without an upper claim.
 
 
-def test_a_copy_without_a_volume_goes_with_its_claim() -> None:
-    """When it was seen deleted, or replaced; not when it is merely missing, in a list or to a read."""
+def test_a_copy_without_a_volume_is_deleted_with_its_upper_claim() -> None:
+    """The deletion or replacement must be observed: a claim that a list or a read lacks does not suffice."""
     here = ground()
     above(here, claim())
     below(here, copy(claim()))
@@ -289,8 +298,8 @@ def test_a_copy_without_a_volume_goes_with_its_claim() -> None:
     assert the_step(here).reason == "the upper claim was deleted before it had a volume"
 
 
-def test_a_copy_outlives_what_was_not_its_claim() -> None:
-    """Another claim of that name was deleted, or a retained volume still says that the data are there."""
+def test_a_copy_is_kept_if_another_claim_was_deleted_or_a_volume_is_retained() -> None:
+    """The other claim had the same name, and a retained volume shows that the data exist."""
     here = ground()
     below(here, copy(claim(uid="first")))
     above(here, claim())
@@ -304,8 +313,8 @@ def test_a_copy_outlives_what_was_not_its_claim() -> None:
 
 @pytest.mark.parametrize("one", DATA, ids=DATA_IDS)
 @pytest.mark.parametrize("named", [True, False], ids=["with its placeholder", "without"])
-def test_a_copy_with_a_volume_is_never_ended_here(*, named: bool, one: Manifest) -> None:
-    """Whatever is missing above: only the reclaim policy of a placeholder ends it."""
+def test_the_claim_rule_never_deletes_a_copy_with_a_volume(*, named: bool, one: Manifest) -> None:
+    """Only the reclaim policy of a placeholder can cause its deletion, whatever upper objects are missing."""
     here = ground()
     made = claim(volume="pvc-claim-data")
     above(here, made)
@@ -316,8 +325,8 @@ def test_a_copy_with_a_volume_is_never_ended_here(*, named: bool, one: Manifest)
     assert planned(here) == Plan(())
 
 
-def test_a_new_claim_waits_while_the_old_one_goes() -> None:
-    """With the policy Delete its place is free in a moment."""
+def test_a_new_claim_waits_while_the_old_copy_is_deleted() -> None:
+    """With the policy Delete, its name is free soon."""
     here = ground()
     old = claim(volume="pvc-claim-data")
     below(here, copy(old, "1Gi"))
@@ -326,8 +335,8 @@ def test_a_new_claim_waits_while_the_old_one_goes() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_retained_volume_that_is_bound_again_serves_its_new_claim() -> None:
-    """Somebody pointed it there; the lower claim is marked anew and keeps its data."""
+def test_a_retained_volume_that_is_bound_again_is_used_by_its_new_claim() -> None:
+    """A user bound it to the new claim, so the lower claim is marked again and keeps its data."""
     here = ground()
     old, new = claim(volume="pvc-claim-data"), claim(volume="pvc-claim-data", uid="second")
     below(here, copy(old, "1Gi"))
@@ -340,8 +349,8 @@ def test_a_retained_volume_that_is_bound_again_serves_its_new_claim() -> None:
     ]
 
 
-def test_a_claim_made_by_hand_below_does_not_serve_a_retained_volume() -> None:
-    """The data were in the claim whose UID the volume names."""
+def test_a_lower_claim_of_another_uid_is_not_used_for_a_retained_volume() -> None:
+    """A user created it by hand, but the data are in the claim whose UID the volume names."""
     here = ground()
     new = claim(volume="pvc-claim-data", uid="second")
     below(here, copy(claim(), "1Gi", uid="by-hand"))
@@ -350,8 +359,8 @@ def test_a_claim_made_by_hand_below_does_not_serve_a_retained_volume() -> None:
     assert reason(here) == "ClaimRetained"
 
 
-def test_a_copy_of_an_earlier_storage_class_stays_the_copy() -> None:
-    """`storageClasses` may be edited while a claim waits for its volume; the class of a claim never changes."""
+def test_a_copy_with_an_earlier_storage_class_stays_the_copy() -> None:
+    """`storageClasses` may change while a claim waits for its volume, but the class of a claim is immutable."""
     here = ground()
     made = claim(node=A)
     above(here, made)
@@ -360,17 +369,17 @@ def test_a_copy_of_an_earlier_storage_class_stays_the_copy() -> None:
     assert planned(here) == Plan(())
 
 
-# What a pod waits for.
+# Dependencies of pods.
 
 
 def awaited(here: World, lower: str = A) -> list[str]:
-    """Return what a pod that uses claim `data` waits for."""
+    """Return the keys on which a pod with claim `data` depends."""
     needs = [Reference(CLAIM.name, "data", optional=False), Reference("Secret", "other", optional=False)]
     return list(names(missing(here, here.lowers[lower], "default", needs)))
 
 
-def test_a_pod_waits_for_its_claim() -> None:
-    """Which need not be bound: a lower cluster makes volumes for pods that are there."""
+def test_a_pod_waits_for_the_copy_of_its_claim() -> None:
+    """The copy need not be bound, because a lower cluster creates some volumes only for existing pods."""
     here = ground()
     assert awaited(here) == ["default/data"]
     above(here, claim())
@@ -382,8 +391,8 @@ def test_a_pod_waits_for_its_claim() -> None:
     assert awaited(here) == ["default/data"]
 
 
-def test_a_pod_does_not_start_on_a_copy_of_a_claim_that_lives_elsewhere() -> None:
-    """It would be an empty volume."""
+def test_a_pod_waits_if_its_claim_has_its_home_in_another_lower() -> None:
+    """The copy in its own lower would be an empty volume."""
     here = ground()
     made = settled_claim(here, B)
     below(here, copy(made, "1Gi"))
@@ -391,8 +400,8 @@ def test_a_pod_does_not_start_on_a_copy_of_a_claim_that_lives_elsewhere() -> Non
     assert awaited(here, B) == []
 
 
-def test_without_the_controller_no_claim_below_is_used() -> None:
-    """One of that name there is another's; a pod waits, and is told what to do. Nothing else is decided."""
+def test_without_the_controller_a_pod_with_a_claim_waits_and_has_a_problem() -> None:
+    """A lower claim of that name belongs to another owner, and the message has the remedy."""
     here = ground()
     lower = here.lowers[A]
     lower.spec = lower.spec.model_copy(update={"controllers": ()})
@@ -405,8 +414,8 @@ def test_without_the_controller_no_claim_below_is_used() -> None:
     assert planned(here) == Plan((), Problem("ClaimNotMirrored", words))
 
 
-def test_a_claim_that_does_not_exist_is_said_where_a_pod_needs_it() -> None:
-    """As Kubernetes would."""
+def test_a_missing_claim_is_a_problem_if_a_pod_needs_it() -> None:
+    """Kubernetes reports it in the same way."""
     here = ground()
     assert planned(here) == Plan(())
     bound(here)
@@ -420,8 +429,8 @@ CACHES: list[Any] = [("upper", CLAIM), ("upper", VOLUME), ("lower", CLAIM), ("lo
 
 
 @pytest.mark.parametrize(("side", "kind"), CACHES)
-def test_nothing_is_decided_from_an_incomplete_cache(side: str, kind: Any) -> None:
-    """Absence means nothing then."""
+def test_nothing_is_decided_from_a_cache_that_is_not_synced(side: str, kind: Any) -> None:
+    """An object that it lacks may exist."""
     here = ground()
     above(here, claim(node=A))
     assert the_step(here).verb == "create"
@@ -430,20 +439,20 @@ def test_nothing_is_decided_from_an_incomplete_cache(side: str, kind: Any) -> No
     assert planned(here) == Plan(())
 
 
-def test_a_copy_of_another_owner_is_not_ours_to_end() -> None:
-    """Also where its upper claim is nobody's we know."""
+def test_a_copy_of_another_owner_is_not_deleted() -> None:
+    """Its upper claim is missing, but that does not matter."""
     here = ground()
     below(here, marked(copy(claim()), "claim-data", STRANGER))
     assert planned(here) == Plan(())
 
 
-# Which changes concern which keys.
+# Keys that changes enqueue.
 
 heard = Asked(RULE, KEY).heard
 
 
-def test_every_claim_that_is_used_chosen_or_copied_has_a_key() -> None:
-    """Once; so has one that is only noted for the lower, whose note has to go."""
+def test_every_used_selected_or_copied_claim_has_one_key() -> None:
+    """A claim with only an annotation for the lower has a key too, because the annotation must be removed."""
     here = ground()
     above(here, claim("chosen", node=A), claim("idle"), claim(), claim("noted", annotations={LOWER: A}))
     bound(here)
@@ -452,8 +461,8 @@ def test_every_claim_that_is_used_chosen_or_copied_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_a_claim_above_concerns_the_lower_that_has_to_do_with_it() -> None:
-    """Also the one whose node was chosen before."""
+def test_a_change_of_an_upper_claim_enqueues_the_key_of_each_lower_involved() -> None:
+    """This includes the lower whose node was selected before."""
     here = ground()
     before, after = above(here, claim(node=A)), above(here, claim(node=B))
     assert heard(here, "upper.PersistentVolumeClaim", before, after) == ["default/data"]
@@ -463,8 +472,8 @@ def test_a_claim_above_concerns_the_lower_that_has_to_do_with_it() -> None:
     assert heard(here, "upper.PersistentVolumeClaim", after, after) == ["default/data"]
 
 
-def test_a_node_that_is_ours_again_concerns_every_claim() -> None:
-    """Nothing was created without it."""
+def test_a_node_that_becomes_ours_enqueues_the_keys_of_all_its_claims() -> None:
+    """No claim was created without it."""
     here = ground()
     above(here, claim(node=A))
     node = here.upper.nodes.get("", A)
@@ -472,8 +481,8 @@ def test_a_node_that_is_ours_again_concerns_every_claim() -> None:
     assert heard(here, "upper.nodes", node, node) == []
 
 
-def test_a_volume_above_concerns_its_claim_where_that_is_known() -> None:
-    """It says where the claim lives."""
+def test_a_change_of_an_upper_volume_enqueues_the_key_of_its_claim() -> None:
+    """The volume determines the home of the claim."""
     here = ground()
     made = settled_claim(here)
     entry = here.upper.more[VOLUME].get("", "pvc-claim-data")
@@ -484,8 +493,8 @@ def test_a_volume_above_concerns_its_claim_where_that_is_known() -> None:
     assert made["metadata"]["name"] == "data"
 
 
-def test_pods_concern_the_claims_that_they_begin_or_cease_to_use() -> None:
-    """A pod that goes on using one concerns nothing, until it has ended."""
+def test_a_pod_that_begins_or_stops_using_a_claim_enqueues_its_key() -> None:
+    """Other changes of a pod do not, except for its end."""
     here = ground()
     pod = bound(here)
     ended = changed(here.lowers[A].upper_pods, "web", _end)
@@ -500,8 +509,8 @@ def _end(pod: Manifest) -> None:
     pod["status"]["phase"] = "Succeeded"
 
 
-def test_a_claim_below_concerns_itself() -> None:
-    """Whether it comes or goes."""
+def test_a_change_of_a_lower_claim_enqueues_its_key() -> None:
+    """Its creation and its deletion are watched."""
     here = ground()
     entry = below(here, copy(claim()))
     assert heard(here, "PersistentVolumeClaim", entry, None) == ["default/data"]

@@ -1,4 +1,4 @@
-"""A claim that is to live in another lower than before: the copy that it had goes first."""
+"""Tests of a claim whose home changes to another lower: its former copy is deleted first."""
 
 import pytest
 from storagekit import KEY, above, below, bound, claim, copy, ground, planned, reason, the_step, volume, volumes
@@ -14,7 +14,7 @@ THERE = key_of(B, "default", "data")
 
 
 def moved(made: Manifest) -> World:
-    """Let a claim have a copy in lower-b, and be needed in lower-a alone."""
+    """Create a world in which a claim has a copy in lower-b, but is only needed in lower-a."""
     here = ground()
     above(here, made)
     below(here, copy(made), lower=B)
@@ -23,8 +23,11 @@ def moved(made: Manifest) -> World:
 
 
 @pytest.mark.parametrize("made", [claim(), claim(node=A)], ids=["by its pod", "by the scheduler"])
-def test_a_claim_waits_for_the_copy_that_it_had_elsewhere(made: Manifest) -> None:
-    """That one may be getting its volume at this moment; it goes as it was seen, without one."""
+def test_a_claim_waits_for_the_deletion_of_its_copy_in_another_lower(made: Manifest) -> None:
+    """That copy may be getting its volume.
+
+    Its delete requires the resourceVersion that was read without a volume.
+    """
     here = moved(made)
     found = decided(ClaimRule(), KEY, here)[0]
     assert (found.wanted, found.depends_on, found.problem) == ((), (THERE,), None)
@@ -33,7 +36,7 @@ def test_a_claim_waits_for_the_copy_that_it_had_elsewhere(made: Manifest) -> Non
     assert step.version
 
 
-def test_that_copy_goes_without_waiting_also_with_pods_of_its_own() -> None:
+def test_the_former_copy_is_deleted_without_waiting_even_if_it_has_pods() -> None:
     """Otherwise the two keys would depend on each other."""
     here = moved(claim(node=A))
     bound(here, "late", lower=B)
@@ -43,22 +46,25 @@ def test_that_copy_goes_without_waiting_also_with_pods_of_its_own() -> None:
     assert ("delete", B) in [(step.verb, step.ref.cluster) for step in planned(here, THERE).steps]
 
 
-def test_it_is_made_once_that_copy_is_gone() -> None:
-    """And only there."""
+def test_the_new_copy_is_created_once_the_former_one_is_absent() -> None:
+    """It is created in the new home."""
     here = moved(claim())
     drop(here.lowers[B].more[CLAIM], "data")
     assert ("create", A) in [(step.verb, step.ref.cluster) for step in planned(here).steps]
 
 
-def test_a_copy_that_got_its_volume_after_all_keeps_the_claim() -> None:
-    """Pods elsewhere are told so."""
+def test_a_former_copy_that_gets_a_volume_stays_the_home_of_the_claim() -> None:
+    """Pods in other lowers report a problem."""
     here = moved(claim())
     below(here, copy(claim(), "1Gi"), lower=B)
     assert reason(here) == "ClaimInOtherCluster"
 
 
-def test_the_note_of_another_lower_is_taken_back_there_first() -> None:
-    """Its key may be making the copy at this moment; once it is done, and there is none, the note goes."""
+def test_the_annotation_for_another_lower_is_removed_by_that_lowers_key_first() -> None:
+    """That key may be creating the copy.
+
+    When it is done without a copy, it removes the annotation.
+    """
     here = ground()
     above(here, claim(annotations={LOWER: B}))
     bound(here)
@@ -72,22 +78,22 @@ def test_the_note_of_another_lower_is_taken_back_there_first() -> None:
     assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)
 
 
-def test_a_note_stays_while_nobody_needs_the_claim_elsewhere() -> None:
-    """It costs nothing, and the next pod may come to the same lower."""
+def test_the_annotation_for_a_lower_stays_if_no_other_lower_needs_the_claim() -> None:
+    """The next pod may be bound to the same lower."""
     here = ground()
     above(here, claim(annotations={LOWER: B}))
     assert planned(here, THERE).steps == ()
 
 
-def test_a_wait_for_a_lower_that_does_not_answer_is_said() -> None:
-    """It may take long."""
+def test_waiting_for_a_lower_that_does_not_respond_is_a_problem() -> None:
+    """It may take long, so the problem is reported."""
     here = moved(claim())
     here.lowers[B].unreachable_seconds = 1.0
     assert reason(here) == "LowerUnreachable"
 
 
-def test_where_storage_is_not_looked_after_any_more_a_read_tells() -> None:
-    """Nobody takes a note or a copy back there; one that is there has to be removed by somebody."""
+def test_without_the_controller_a_confirm_replaces_the_other_lowers_key() -> None:
+    """No rule removes an annotation or a copy in that lower, so a user has to delete an existing copy."""
     here = ground()
     reload(here, f"name: {A}", f"name: {B}, controllers: []")
     above(here, claim(annotations={LOWER: B}))
@@ -103,8 +109,8 @@ def test_where_storage_is_not_looked_after_any_more_a_read_tells() -> None:
     assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)
 
 
-def test_a_copy_stays_while_its_claims_volume_is_not_heard_of() -> None:
-    """The claim above may be told as bound before the placeholder is, which we made for this very copy."""
+def test_a_copy_is_not_deleted_before_the_volume_of_its_claim_is_known() -> None:
+    """The watch may report the bound claim before its placeholder, which may be for this very copy."""
     here = ground()
     made = claim(volume="pvc-claim-data", node=A)
     above(here, made)

@@ -1,4 +1,4 @@
-"""In which lower cluster a claim lives, and what is taken out of a claim when it comes."""
+"""Tests of the lower cluster in which a claim has its home, and of the facts of a claim."""
 
 import pytest
 from storagekit import ASKED, above, below, bound, claim, copy, ground, settled_claim, volume, volumes
@@ -21,22 +21,22 @@ FOREIGN = {"volume.kubernetes.io/storage-provisioner": "ebs.example.com"}
 
 
 def where(here: World, made: Manifest) -> str:
-    """Return where a claim lives: the lower's name, or the reason why it lives nowhere."""
+    """Return the name of the home lower of a claim, or the reason why it has none."""
     found = home(above(here, made), here)
     return found.problem.reason if found.problem else found.lower
 
 
-def test_a_claim_with_a_placeholder_lives_where_that_says() -> None:
-    """Whoever uses it, and whatever node was chosen for it before."""
+def test_a_claim_with_a_placeholder_has_its_home_where_the_placeholder_is() -> None:
+    """Its pods and the node that was selected before do not matter."""
     here = ground()
     settled_claim(here, B)
     bound(here, lower=A)
     assert where(here, claim(volume="pvc-claim-data", node=A)) == B
 
 
-@pytest.mark.parametrize("made", [None, STRANGER], ids=["the upper's own", "another owner's"])
-def test_a_claim_with_another_volume_lives_in_no_lower(made: object) -> None:
-    """It is real storage of the upper cluster, or another topology's."""
+@pytest.mark.parametrize("made", [None, STRANGER], ids=["of the upper cluster", "of another owner"])
+def test_a_claim_with_another_volume_has_no_home(made: object) -> None:
+    """The volume is real storage of the upper cluster, or that of another topology."""
     here = ground()
     theirs = volume(claim(), name="theirs")
     volumes(here, marked(theirs, "claim-data", STRANGER) if made else {**theirs, "metadata": {"name": "theirs"}})
@@ -44,15 +44,15 @@ def test_a_claim_with_another_volume_lives_in_no_lower(made: object) -> None:
     assert where(here, claim(volume="theirs")) == "ClaimNotMirrored"
 
 
-def test_a_claim_that_asks_for_a_placeholder_of_another_is_told_so() -> None:
+def test_a_claim_that_names_the_placeholder_of_another_claim_is_not_bound() -> None:
     """Kubernetes binds it once the volume is free."""
     here = ground()
     volumes(here, volume(claim("other"), name="pvc-other"))
     assert where(here, claim(volume="pvc-other")) == "ClaimNotBound"
 
 
-def test_a_claim_lives_where_the_scheduler_chose_its_node() -> None:
-    """Before any pod is bound, and only where it asks us for its volume."""
+def test_a_claim_has_its_home_where_the_scheduler_selected_its_node() -> None:
+    """No pod is bound yet, and only claims with our provisioner count."""
     here = ground()
     assert where(here, claim(node=B)) == B
     assert where(here, claim(annotations={SELECTED_NODE: B})) == ""
@@ -60,8 +60,11 @@ def test_a_claim_lives_where_the_scheduler_chose_its_node() -> None:
     assert where(here, claim(node="real-node")) == ""
 
 
-def test_a_claim_lives_where_it_may_have_data() -> None:
-    """Whatever node the scheduler chooses next; a copy without a volume, or of an earlier claim, holds nothing."""
+def test_a_claim_has_its_home_where_it_may_have_data() -> None:
+    """The node that the scheduler selects next does not matter.
+
+    A copy without a volume, or of an earlier claim, holds no data.
+    """
     here = ground()
     below(here, copy(claim()))
     assert where(here, claim(node=B)) == B
@@ -71,8 +74,8 @@ def test_a_claim_lives_where_it_may_have_data() -> None:
     assert where(here, claim(node=B)) == A
 
 
-def test_a_claim_of_an_excluded_namespace_lives_nowhere() -> None:
-    """But one that has its volume already: nobody loses data by an edit of the topology."""
+def test_a_claim_of_an_excluded_namespace_has_no_home() -> None:
+    """A claim that has its volume keeps its home, so an edit of the topology loses no data."""
     here = ground()
     here.topology = here.topology.model_copy(update={"exclude_namespaces": ("default",)})
     assert where(here, claim(node=A)) == "NamespaceExcluded"
@@ -81,8 +84,8 @@ def test_a_claim_of_an_excluded_namespace_lives_nowhere() -> None:
     assert where(here, claim(volume="pvc-claim-data", node=A)) == B
 
 
-def test_a_claim_lives_where_its_first_pod_is() -> None:
-    """The one that has been there longest, so that every lower says the same."""
+def test_a_claim_has_its_home_where_its_first_pod_is() -> None:
+    """The oldest pod decides, so every lower gets the same result."""
     here = ground()
     assert where(here, claim()) == ""
     bound(here, "second", A, creationTimestamp="2026-03-01T12:00:05Z")
@@ -91,15 +94,18 @@ def test_a_claim_lives_where_its_first_pod_is() -> None:
     assert where(here, claim()) == B
 
 
-def test_pods_that_are_not_mirrored_choose_nothing() -> None:
-    """One that has ended needs no volume."""
+def test_pods_that_are_not_mirrored_do_not_determine_the_home() -> None:
+    """A pod that has ended needs no volume."""
     here = ground()
     put(here.lowers[A].upper_pods, upper_pod(spec=bound(here).manifest()["spec"], status={"phase": "Succeeded"}))
     assert where(here, claim()) == ""
 
 
-def test_a_copy_that_is_in_use_or_bound_keeps_a_claim() -> None:
-    """Though an older pod turns up elsewhere; one that is neither keeps nothing, and data weigh more than use."""
+def test_a_copy_in_use_or_with_a_volume_keeps_the_home() -> None:
+    """An older pod elsewhere does not matter then.
+
+    A copy with a volume has precedence over one in use, and a copy without either has no effect.
+    """
     here = ground()
     below(here, copy(claim()), lower=A)
     bound(here, "older", B, creationTimestamp="2026-03-01T12:00:01Z")
@@ -110,8 +116,8 @@ def test_a_copy_that_is_in_use_or_bound_keeps_a_claim() -> None:
     assert where(here, claim()) == B
 
 
-def test_a_claim_waits_for_a_lower_that_may_have_it() -> None:
-    """It was to be made there, and nothing was heard of it since the start; a copy in use is better known."""
+def test_a_claim_waits_for_an_unsynced_lower_that_may_have_its_copy() -> None:
+    """Its annotation names that lower, which has not been listed yet, but a known copy has precedence."""
     here = ground()
     noted = claim(annotations={LOWER: A})
     bound(here, "younger", A, creationTimestamp="2026-03-01T12:00:05Z")
@@ -123,8 +129,11 @@ def test_a_claim_waits_for_a_lower_that_may_have_it() -> None:
     assert where(here, noted) == B
 
 
-def test_a_claim_does_not_wait_for_a_lower_that_it_was_not_to_be_in() -> None:
-    """Else one cluster that is away would keep the pods of all others waiting; nor for one that has not got it."""
+def test_a_claim_does_not_wait_for_an_unsynced_lower_that_it_does_not_name() -> None:
+    """Otherwise an unreachable cluster would block the pods of all others.
+
+    Neither does it wait for a synced lower without its copy.
+    """
     here = ground()
     bound(here, lower=B)
     assert where(here, claim(annotations={LOWER: A})) == B
@@ -133,8 +142,8 @@ def test_a_claim_does_not_wait_for_a_lower_that_it_was_not_to_be_in() -> None:
     assert where(here, claim(annotations={LOWER: "gone"})) == B
 
 
-def test_a_claim_of_another_provisioner_goes_down_only_where_its_class_is_listed() -> None:
-    """Else two clusters would each make a volume for it."""
+def test_a_claim_of_another_provisioner_has_a_home_only_if_its_class_is_mapped() -> None:
+    """Otherwise two clusters would each create a volume for it."""
     here = ground()
     bound(here)
     assert where(here, claim(annotations=ASKED, word="ebs")) == A
@@ -143,8 +152,8 @@ def test_a_claim_of_another_provisioner_goes_down_only_where_its_class_is_listed
     assert where(here, claim(word="ebs")) == A
 
 
-def test_without_the_controller_no_claim_lives_there() -> None:
-    """Nor is anything known of storage."""
+def test_a_lower_without_the_controller_is_no_home() -> None:
+    """Nothing is known about its storage."""
     here = ground()
     assert can_tell(here, here.lowers[A])
     bound(here)
@@ -154,8 +163,8 @@ def test_without_the_controller_no_claim_lives_there() -> None:
 
 
 @pytest.mark.parametrize("kind", [CLAIM, VOLUME])
-def test_nothing_is_told_from_incomplete_caches(kind: object) -> None:
-    """On either side."""
+def test_storage_is_not_decided_from_caches_that_are_not_synced(kind: object) -> None:
+    """This applies to claims and volumes of both clusters."""
     for side in ("upper", "lower"):
         here = ground()
         holder = here.upper if side == "upper" else here.lowers[A]
@@ -163,8 +172,8 @@ def test_nothing_is_told_from_incomplete_caches(kind: object) -> None:
         assert not can_tell(here, here.lowers[A])
 
 
-def test_a_namespace_is_needed_for_a_claim_that_a_pod_waits_for() -> None:
-    """The pod itself is bound only afterwards."""
+def test_a_namespace_is_needed_by_a_claim_that_is_selected_for_the_node() -> None:
+    """The pod that waits for the claim is bound only afterwards."""
     here = ground()
     above(here, claim(node=A))
     assert "default" in namespaces_selected_in(here, here.lowers[A])
@@ -174,8 +183,8 @@ def test_a_namespace_is_needed_for_a_claim_that_a_pod_waits_for() -> None:
     assert "default" not in namespaces_selected_in(here, here.lowers[A])
 
 
-def test_the_facts_of_a_claim() -> None:
-    """Everything that decisions ask for often."""
+def test_the_facts_of_a_claim_are_extracted() -> None:
+    """They are the values that decisions read often."""
     owner = [{"kind": "Pod", "name": "web", "controller": True}]
     facts = facts_of(claim(node=A, ownerReferences=owner, deletionTimestamp="2026-03-01T12:00:00Z"))
     assert (facts.selected, facts.provisioner, facts.storage_class) == (A, PROVISIONER, "goes")
@@ -187,8 +196,8 @@ def test_the_facts_of_a_claim() -> None:
     assert facts_of(old).provisioner == "old"
 
 
-def test_a_class_in_the_old_annotation_counts() -> None:
-    """No class in particular and the empty class are two things."""
+def test_the_storage_class_in_the_beta_annotation_counts() -> None:
+    """A claim without a class differs from one with an empty class."""
     made = claim()
     assert class_of(made) == "goes"
     assert class_of(claim(annotations={"volume.beta.kubernetes.io/storage-class": "old"})) == "old"
@@ -196,6 +205,6 @@ def test_a_class_in_the_old_annotation_counts() -> None:
     assert class_of(made) is None
 
 
-def test_a_class_keeps_its_name_unless_it_is_mapped() -> None:
-    """As the topology has it."""
+def test_a_storage_class_keeps_its_name_unless_it_is_mapped() -> None:
+    """The topology has the mapping."""
     assert (mapped({"goes": "disk"}, "goes"), mapped({"goes": "disk"}, "other")) == ("disk", "other")

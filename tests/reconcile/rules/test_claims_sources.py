@@ -1,4 +1,4 @@
-"""What claims are filled from: a claim above whose copy is ours, and nothing that the lower cluster alone has."""
+"""Tests of data sources of claims: only an upper claim whose copy is ours, and no object of the lower cluster alone."""
 
 import pytest
 from storagekit import KEY, above, below, bound, claim, copy, ground, planned, reason, settled_claim, volume, volumes
@@ -15,13 +15,13 @@ ELSEWHERE = {**ORIGIN, "namespace": "other"}
 
 
 def filled(source: Manifest, field: str = "dataSource", **given: str) -> Manifest:
-    """Make a claim above that has the data source a source."""
+    """Return an upper claim with a data source."""
     made = claim(**given)
     return {**made, "spec": {**made["spec"], field: source}}
 
 
 def used(source: Manifest, field: str = "dataSource") -> World:
-    """Make a world where a pod in lower-a uses such a claim."""
+    """Create a world in which a pod on lower-a uses such a claim."""
     here = ground()
     above(here, filled(source, field))
     bound(here)
@@ -30,8 +30,8 @@ def used(source: Manifest, field: str = "dataSource") -> World:
 
 @pytest.mark.parametrize("field", ["dataSource", "dataSourceRef"])
 @pytest.mark.parametrize("source", [SNAPSHOT, ELSEWHERE], ids=["snapshot", "of another namespace"])
-def test_what_is_not_mirrored_is_no_source(source: Manifest, field: str) -> None:
-    """Nothing is made below: what has that name there is another's data. The claim above says why."""
+def test_a_claim_with_a_data_source_that_is_not_mirrored_is_not_created(source: Manifest, field: str) -> None:
+    """An object of that name in the lower cluster has other data, and an Event of the upper claim has the reason."""
     here = used(source, field)
     assert reason(here) == "ClaimNotMirrored"
     words = f"claim default/data has the data source {source['kind']} origin"
@@ -39,8 +39,8 @@ def test_what_is_not_mirrored_is_no_source(source: Manifest, field: str) -> None
     assert any(words in step.body["message"] for step in planned(here).steps if step.body)
 
 
-def test_a_clone_waits_for_its_origin_below() -> None:
-    """A claim of that name in the lower cluster is not it, unless it is the copy of the one above."""
+def test_a_cloned_claim_waits_for_the_copy_of_its_source() -> None:
+    """A lower claim of that name does not count unless it is the copy of the upper one."""
     here = used(ORIGIN)
     assert reason(here) == "ClaimNotMirrored"
     assert decided(ClaimRule(), KEY, here)[0].depends_on == (key_of(A, "default", "origin"),)
@@ -57,8 +57,8 @@ def test_a_clone_waits_for_its_origin_below() -> None:
     ]
 
 
-def test_the_upper_scheduler_may_choose_another_node_for_a_claim_that_cannot_be_filled() -> None:
-    """Its source may be in the lower behind that one."""
+def test_the_selected_node_of_a_claim_without_its_source_is_removed() -> None:
+    """The scheduler may then select the node of the lower that has the source."""
     here = ground()
     above(here, filled(ORIGIN, node=A))
     taken = f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"
@@ -66,16 +66,16 @@ def test_the_upper_scheduler_may_choose_another_node_for_a_claim_that_cannot_be_
     assert removed == [taken]
 
 
-def test_a_claim_that_is_there_stays_as_it_is() -> None:
-    """It was filled when it was made."""
+def test_an_existing_claim_is_not_affected_by_its_data_source() -> None:
+    """It was filled when it was created."""
     here = ground()
     made = {**settled_claim(here)}
     above(here, {**made, "spec": {**made["spec"], "dataSource": SNAPSHOT}})
     assert planned(here).problem is None
 
 
-def test_a_source_is_read_from_both_fields() -> None:
-    """Kubernetes gives the one where the other is named."""
+def test_both_data_source_fields_are_read() -> None:
+    """Kubernetes sets one of the fields if the other one is set."""
     assert (foreign_source({}), source_claims({})) == ("", frozenset())
     assert (foreign_source({"dataSource": None}), foreign_source({"dataSource": ORIGIN})) == ("", "")
     assert source_claims({"dataSource": ORIGIN, "dataSourceRef": {**ORIGIN, "apiGroup": ""}}) == {"origin"}

@@ -1,4 +1,4 @@
-"""What a claim above tells of the one below: sizes, growing, and what stands in the way; once, and nobody else's."""
+"""Tests of what an upper claim shows of its lower claim: its sizes, resizes and problems, each once."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ THEIRS = {"type": "example.com/Theirs", "status": "True"}
 
 
 def upper(**status: Any) -> Manifest:
-    """Make a bound claim above with more in its status."""
+    """Return a bound upper claim with additional status."""
     made = claim(volume="pvc-claim-data", resourceVersion="7")
     return {**made, "status": made["status"] | status}
 
 
 def lower(**status: Any) -> Entry:
-    """Make a bound claim below with more in its status."""
+    """Return a bound lower claim with additional status."""
     made = copy(claim(), "1Gi")
     cache = Cache(claims.digest)
     cache.put(stored({**made, "status": made["status"] | status}, 5))
@@ -35,7 +35,7 @@ def lower(**status: Any) -> Entry:
 
 
 def written(above: Manifest, below: Entry | None, problem: Problem | None = None) -> Manifest:
-    """Return the status that is written, which is fenced by UID and version; {} for none."""
+    """Return the status that is patched with preconditions on UID and version, {} for none."""
     wanted = told_above(above, below, problem, NOW)
     if not wanted:
         return {}
@@ -47,19 +47,19 @@ def written(above: Manifest, below: Entry | None, problem: Problem | None = None
     return status
 
 
-def test_a_claim_that_says_the_same_is_left_alone() -> None:
-    """No write where nothing differs."""
+def test_an_upper_claim_with_the_same_status_is_not_patched() -> None:
+    """No patch is sent without a difference."""
     assert written(upper(), lower()) == {}
     assert written(upper(conditions=[THEIRS]), None) == {}
 
 
-def test_the_size_below_is_the_size_above() -> None:
-    """Also one that is larger than what was asked for."""
+def test_the_capacity_of_the_lower_claim_is_written_to_the_upper_claim() -> None:
+    """It may be larger than the request."""
     assert written(upper(), lower(capacity={"storage": "5Gi"})) == {"capacity": {"storage": "5Gi"}}
 
 
-def test_growing_is_told_in_all_its_fields() -> None:
-    """And what ended below ends above, key by key."""
+def test_all_fields_of_a_resize_are_written() -> None:
+    """When the resize has ended in the lower cluster, they are removed key by key."""
     growing = {
         "allocatedResources": {"storage": "2Gi"},
         "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
@@ -77,15 +77,15 @@ def test_growing_is_told_in_all_its_fields() -> None:
     }
 
 
-def test_conditions_of_others_stay_where_they_are() -> None:
-    """A list is written whole, so all of it is in it."""
+def test_conditions_of_other_clients_stay_unchanged() -> None:
+    """The patch replaces the list as a whole, so it contains all conditions."""
     assert written(upper(conditions=[THEIRS]), lower(conditions=[PENDING, THEIRS | {"status": "False"}])) == {
         "conditions": [THEIRS, PENDING]
     }
 
 
-def test_nothing_is_told_of_a_claim_that_is_not_bound() -> None:
-    """Kubernetes writes sizes when it binds; below there is none yet."""
+def test_the_status_of_an_unbound_claim_is_not_patched() -> None:
+    """Kubernetes writes sizes when it binds a claim."""
     pending = copy(claim())
     cache = Cache(claims.digest)
     cache.put(stored(pending, 5))
@@ -94,8 +94,8 @@ def test_nothing_is_told_of_a_claim_that_is_not_bound() -> None:
     assert written(unbound, lower(capacity={"storage": "5Gi"})) == {}
 
 
-def test_a_problem_is_a_condition_and_one_event() -> None:
-    """Told again only when it changes, and taken away when it is over."""
+def test_a_problem_becomes_a_condition_and_one_event() -> None:
+    """The condition is written again only if the problem changes, and is removed when it ends."""
     wanted = told_above(upper(conditions=[THEIRS]), lower(), DENIED, NOW)
     said = {
         "type": MIRRORED,
@@ -116,8 +116,8 @@ def test_a_problem_is_a_condition_and_one_event() -> None:
     assert written(again, lower()) == {"conditions": None}
 
 
-def test_a_claim_is_given_back_with_an_event() -> None:
-    """As provisioners do; the write holds only while nobody has written since."""
+def test_a_claim_is_returned_to_the_scheduler_with_an_event() -> None:
+    """Provisioners do the same, and the patch requires an unchanged claim."""
     told, patch = given_up(claim(node="lower-a", resourceVersion="7"), DENIED)
     assert isinstance(told, EmitEvent)
     assert isinstance(patch, Patched)

@@ -1,6 +1,7 @@
-"""ConfigMaps and Secrets that pods refer to, and names that are held because the upper cluster does not have them.
+"""Tests of copies of ConfigMaps and Secrets, and of reserved names that the upper cluster does not have.
 
-What all mirrored kinds share is in test_mirror.py; how content follows, in the scenarios config_map_* and optional_*.
+Behavior that all mirrored kinds share is tested in test_mirror.py, and updates of content by the scenarios config_map_*
+and optional_*.
 """
 
 from copy import deepcopy
@@ -56,13 +57,13 @@ planned, the_step = ASKED.plan, ASKED.step
 
 
 def naming(kind: str = "Secret", *, optional: bool = True, name: str = "thing") -> Manifest:
-    """Make the spec of a pod that refers to a name by a volume."""
+    """Return the spec of a pod that refers to a name by a volume."""
     of = {"config_maps" if kind == "ConfigMap" else "secrets": [name]}
     return referring(**of, optional=optional)
 
 
 def bound(spec: Manifest | None = None, more: str = "", **pod: Any) -> World:
-    """Make a world where a pod that can do without Secret `thing` is bound to lower-a; nothing of that name exists."""
+    """Create a world in which a pod with an optional Secret `thing` is bound to lower-a, and no such Secret exists."""
     here = world(more=more)
     raised(here)
     home(here, namespace=pod.get("namespace", "default"))
@@ -71,7 +72,7 @@ def bound(spec: Manifest | None = None, more: str = "", **pod: Any) -> World:
 
 
 def needing(**pod: Any) -> World:
-    """Make a world where a pod that needs Secret `thing` and ConfigMap `settings` is bound; the upper has both."""
+    """Create a world in which a bound pod requires Secret `thing` and ConfigMap `settings` of the upper cluster."""
     spec = referring(config_maps=["settings"], secrets=["thing"])
     here = bound(spec, **pod)
     put(here.upper.secrets, secret("thing", namespace=pod.get("namespace", "default")))
@@ -80,7 +81,7 @@ def needing(**pod: Any) -> World:
 
 
 def caches(here: World, kind: str = "Secret") -> tuple[Cache, Cache]:
-    """Return the caches of a kind, above and below."""
+    """Return the upper and the lower cache of a kind."""
     above, below = here.upper.cache(KINDS[kind]), here.lowers[A].below(KINDS[kind])
     assert above is not None
     assert below is not None
@@ -88,7 +89,7 @@ def caches(here: World, kind: str = "Secret") -> tuple[Cache, Cache]:
 
 
 def carried_out(here: World, of: Key | None = None) -> Entry | None:
-    """Do the one step of a plan in lower-a, as a cluster would, and give what stands there then."""
+    """Apply the only step of a plan in lower-a, as a cluster would, and return the resulting object."""
     step = the_step(here, of)
     below = caches(here, step.ref.kind.name)[1]
     if step.verb == "delete":
@@ -100,17 +101,17 @@ def carried_out(here: World, of: Key | None = None) -> Entry | None:
 
 
 def original(kind: str, name: str = "thing", **meta: Any) -> Manifest:
-    """Make what the upper cluster has of a name."""
+    """Return the upper object of a name."""
     return config_map(name, **meta) if kind == "ConfigMap" else secret(name, **meta)
 
 
 def awaited(here: World, *references: Reference) -> list[str]:
-    """Return what a pod in `default` of lower-a waits for."""
+    """Return the keys on which a pod in `default` of lower-a depends."""
     return list(names(missing(here, here.lowers[A], "default", references)))
 
 
 def test_a_secret_is_copied_with_its_type_and_our_marks() -> None:
-    """A type is checked at creation, and cannot be changed."""
+    """The type of a Secret is validated at its creation, and is immutable."""
     step = the_step(needing())
     assert (step.verb, step.ref) == ("create", Ref(A, SECRET, "default", "thing"))
     assert step.body == copy_of(secret("thing"), OWNER_HERE, "default")
@@ -122,15 +123,18 @@ def test_a_secret_is_copied_with_its_type_and_our_marks() -> None:
     [{"ownerReferences": DAEMON}, {"namespace": "kube-system"}, {"status": {"phase": "Succeeded"}}],
     ids=["of a DaemonSet", "of an excluded namespace", "that ended"],
 )
-def test_a_pod_that_is_not_mirrored_takes_nothing_down(pod: dict[str, Any]) -> None:
-    """Or the Secrets of the upper's own agents would be in every lower cluster; nor is a name held for it."""
+def test_a_pod_that_is_not_mirrored_causes_no_copy(pod: dict[str, Any]) -> None:
+    """Otherwise the Secrets of the upper cluster's own agents would be in every lower cluster.
+
+    No name is reserved for it either.
+    """
     of = key_of(A, pod.get("namespace", "default"), "Secret", "thing")
     assert planned(needing(**pod), of) == planned(bound(**pod), of) == Plan(())
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_a_copy_stays_while_a_lower_pod_refers_to_it(phase: str) -> None:
-    """What the guard keeps running keeps its configuration."""
+def test_a_copy_is_kept_while_a_lower_pod_refers_to_it(phase: str) -> None:
+    """A pod whose deletion the guard blocks keeps its configuration."""
     here = needing()
     carried_out(here)
     put(here.lowers[A].pods, twin(upper_pod(spec=naming(optional=False)), {"phase": phase}))
@@ -140,15 +144,18 @@ def test_a_copy_stays_while_a_lower_pod_refers_to_it(phase: str) -> None:
     assert (the_step(here).verb, the_step(here).reason) == ("delete", "no pod refers to it any more")
 
 
-def test_what_only_a_lower_pod_refers_to_is_no_problem() -> None:
-    """Admission below adds pull secrets of its own, of which the upper cluster knows nothing."""
+def test_a_reference_of_a_lower_pod_alone_is_no_problem() -> None:
+    """Admission in the lower cluster may add pull secrets that the upper cluster does not have."""
     here = bound({})
     put(here.lowers[A].pods, twin(upper_pod(spec=naming(optional=False))))
     assert planned(here) == Plan(())
 
 
-def test_a_pod_waits_for_what_is_not_below_yet() -> None:
-    """In an order that does not change; what others see to is no concern here, and neither is a copy of another."""
+def test_a_pod_waits_for_the_copies_that_do_not_exist_yet() -> None:
+    """The order is stable.
+
+    References of other kinds do not count, and neither does the copy of another upper object.
+    """
     here = needing()
     wanted = [Reference(kind, name, optional=False) for kind, name in (("Secret", "thing"), ("ConfigMap", "settings"))]
     claim = Reference("PersistentVolumeClaim", "disk", optional=False)
@@ -162,12 +169,15 @@ def test_a_pod_waits_for_what_is_not_below_yet() -> None:
     assert awaited(here, *wanted) == ["default/ConfigMap/settings", "default/Secret/thing"]
 
 
-# Names that are held.
+# Reserved names.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_name_that_the_upper_cluster_does_not_have_is_held(kind: str) -> None:
-    """By an object of ours with nothing in it, which says that it stands for nothing; the pod waits for that."""
+def test_the_name_of_an_optional_missing_object_is_reserved(kind: str) -> None:
+    """The reserved object is empty, and its annotation shows that it has no upper object.
+
+    The pod waits for it.
+    """
     here, optional = bound(naming(kind)), Reference(kind, "thing", optional=True)
     assert awaited(here, optional) == [f"default/{kind}/thing"]
     step = the_step(here, key(kind))
@@ -197,13 +207,13 @@ OPTIONAL = {
 
 
 @pytest.mark.parametrize("spec", OPTIONAL.values(), ids=OPTIONAL)
-def test_every_way_to_name_what_may_be_missing_is_held(spec: Manifest) -> None:
-    """Kubernetes starts a pod without it in each of them, and brings it in later in most."""
+def test_the_name_in_every_optional_kind_of_reference_is_reserved(spec: Manifest) -> None:
+    """Kubernetes starts a pod without the object in each case, and adds it later in most of them."""
     assert the_step(bound(spec)).verb == "create"
 
 
-def test_what_a_pod_needs_is_waited_for_instead() -> None:
-    """Nothing goes down for a pod that does not start."""
+def test_the_name_of_a_required_missing_object_is_not_reserved() -> None:
+    """The pod does not start, so nothing is created in the lower cluster."""
     here = bound(naming(optional=False))
     found = planned(here)
     assert (found.steps, found.problem) == (
@@ -212,8 +222,8 @@ def test_what_a_pod_needs_is_waited_for_instead() -> None:
     )
 
 
-def test_a_name_is_held_also_where_another_pod_needs_it() -> None:
-    """The one starts, and is told nothing of what the other waits for."""
+def test_a_name_is_reserved_for_one_pod_even_if_another_requires_the_object() -> None:
+    """The first pod starts, and the problem is only for the second one."""
     here = bound()
     put(here.lowers[A].upper_pods, upper_pod("strict", naming(optional=False)))
     carried_out(here)
@@ -223,16 +233,16 @@ def test_a_name_is_held_also_where_another_pod_needs_it() -> None:
 
 
 @pytest.mark.parametrize("forged", [{}, {"uid": "another"}], ids=["label alone", "all marks"])
-def test_a_lower_pod_alone_has_nothing_held(forged: dict[str, Any]) -> None:
-    """Whoever may make pods there may write what it says."""
+def test_a_lower_pod_alone_reserves_no_name(forged: dict[str, Any]) -> None:
+    """Any client that may create pods there can write its spec."""
     here = bound({})
     pod = twin(upper_pod("other", naming(), **forged))
     put(here.lowers[A].pods, pod if forged else {**pod, "metadata": {**pod["metadata"], "managedFields": []}})
     assert planned(here) == Plan(())
 
 
-def test_a_copy_stays_where_its_original_is_merely_missing() -> None:
-    """A lost right looks the same as a deletion: nothing is emptied for it, and new pods go on with what is there."""
+def test_a_copy_whose_upper_object_is_missing_is_kept() -> None:
+    """A lost permission looks like a deletion, so the content stays, and new pods use it."""
     here = bound()
     put(here.upper.secrets, secret("thing"))
     carried_out(here)
@@ -241,8 +251,8 @@ def test_a_copy_stays_where_its_original_is_merely_missing() -> None:
     assert awaited(here, Reference("Secret", "thing", optional=True)) == []
 
 
-def test_what_is_never_copied_is_held() -> None:
-    """A token of the upper cluster has a name, too, that may be another's below."""
+def test_the_name_of_a_secret_that_is_never_copied_is_reserved() -> None:
+    """A token of the upper cluster has a name that may be that of another Secret in the lower cluster."""
     here, optional = bound(), Reference("Secret", "thing", optional=True)
     put(here.upper.secrets, secret("thing", TOKEN))
     assert awaited(here, optional) == ["default/Secret/thing"]
@@ -251,8 +261,8 @@ def test_what_is_never_copied_is_held() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_token_of_the_upper_cluster_takes_the_place_of_an_earlier_secret() -> None:
-    """The copy of that one is no longer what the pod asks for."""
+def test_the_copy_of_a_secret_that_became_a_token_is_replaced_by_a_reserved_name() -> None:
+    """The earlier Secret is not the one to which the pod refers now."""
     here = bound()
     put(here.upper.secrets, secret("thing", uid="earlier"))
     carried_out(here)
@@ -267,8 +277,8 @@ def test_a_token_of_the_upper_cluster_takes_the_place_of_an_earlier_secret() -> 
 
 @pytest.mark.parametrize("mode", ["fail", "adopt"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_ours_is_a_conflict_and_never_taken_over(kind: str, mode: str) -> None:
-    """Whatever its marks say: it would be emptied, for a name that the upper cluster does not have."""
+def test_an_object_of_another_owner_with_a_reserved_name_is_a_conflict(kind: str, mode: str) -> None:
+    """It is never adopted, whatever its marks, because that would remove its content."""
     here = bound(naming(kind), more=f"onConflict: {mode}\n")
     marks = {"labels": {OWNER: OWNER_HERE.mark}, "annotations": {LEGACY: "true", UPPER_UID: NO_ORIGINAL}}
     for theirs in (original(kind, **marks), marked(original(kind), NO_ORIGINAL, STRANGER)):
@@ -282,8 +292,11 @@ def test_what_is_not_ours_is_a_conflict_and_never_taken_over(kind: str, mode: st
         assert awaited(here, Reference(kind, "thing", optional=True)) == [f"default/{kind}/thing"]
 
 
-def test_pods_that_run_are_told_of_a_name_that_was_taken() -> None:
-    """They may read what it holds; only a few of them, and only those that run."""
+def test_running_pods_get_an_event_if_their_reserved_name_conflicts() -> None:
+    """They may read an object of another owner.
+
+    Only a few of them get an Event, and only for a conflict.
+    """
     here = bound()
     for place in range(8):
         put(here.lowers[A].upper_pods, pod := upper_pod(f"p{place}", naming()))
@@ -299,16 +312,16 @@ def test_pods_that_run_are_told_of_a_name_that_was_taken() -> None:
     assert [step.verb for step in planned(here).steps] == ["create"]
 
 
-def test_what_somebody_puts_into_it_goes() -> None:
-    """A pod would read it."""
+def test_content_that_another_client_adds_to_a_reserved_object_is_removed() -> None:
+    """Otherwise a pod would read it."""
     here = bound()
     carried_out(here)
     changed(here.lowers[A].secrets, "thing", lambda one: one.update(data={"key": "dmFsdWU="}))
     assert the_step(here).operations == ({"op": "remove", "path": "/data"},)
 
 
-def test_nothing_is_held_elsewhere() -> None:
-    """In the other lower, in a namespace that is not there yet, or for pods of a node that is not ours."""
+def test_no_name_is_reserved_without_pod_namespace_or_our_node() -> None:
+    """The other lower has no pod, the namespace may not exist yet, and the node may belong to another owner."""
     here = bound()
     assert planned(here, key(lower=B)) == Plan(())
     drop(here.lowers[A].namespaces, "default", "")
@@ -321,13 +334,13 @@ def test_nothing_is_held_elsewhere() -> None:
 
 
 def held(name: str, namespace: str = "default", of: Kind = SECRET) -> Manifest:
-    """Make what holds a name."""
+    """Return an object that reserves a name."""
     made = secret(name, namespace=namespace) if of == SECRET else config_map(name, namespace=namespace)
     return marked(made, NO_ORIGINAL)
 
 
-def test_a_namespace_has_a_bound_of_its_own() -> None:
-    """Copies do not count, nor do other namespaces, and what is held already stays."""
+def test_each_namespace_has_a_limit_of_reserved_names_per_kind() -> None:
+    """Copies and other namespaces do not count, and existing reserved names stay."""
     here = bound()
     below = here.lowers[A].secrets
     put(below, *(held(f"n{place}") for place in range(LIMIT - 1)))
@@ -346,12 +359,12 @@ def test_a_namespace_has_a_bound_of_its_own() -> None:
 
 
 def account(*pulls: str) -> Manifest:
-    """Make account `robot` above."""
+    """Return the upper ServiceAccount `robot` with pull secrets."""
     return {**thing("ServiceAccount", "robot"), "imagePullSecrets": [{"name": one} for one in pulls]}
 
 
-def test_what_an_account_pulls_images_with_is_held_too() -> None:
-    """Admission below gives it to a pod that names no pull secret itself."""
+def test_the_names_of_a_service_accounts_pull_secrets_are_reserved() -> None:
+    """Admission in the lower cluster adds them to a pod without pull secrets."""
     here = bound({"serviceAccountName": "robot"})
     put(here.upper.more[SERVICE_ACCOUNT], account("thing"))
     user = Reference("ServiceAccount", "robot", optional=False)

@@ -1,4 +1,4 @@
-"""Slices below: one for each above, of Services that are ours below, decoded only when something differs."""
+"""Tests of lower EndpointSlices: one for each upper slice of a mirrored Service, decoded only if something differs."""
 
 from typing import Any
 
@@ -50,8 +50,8 @@ planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 EVERY = ["default/kubernetes-upper", "default/web-1"]
 
 
-def test_a_slice_is_made_once_its_service_is_there() -> None:
-    """With the endpoints above, whose addresses hold everywhere; nodes, zones and pods of the upper stay there."""
+def test_a_slice_is_created_after_its_service() -> None:
+    """It has the upper endpoints, whose addresses are valid in all clusters, without nodes, zones and pods."""
     here = exposed()
     decision, found = decided(RULE, SLICE_KEY, here)
     assert (decision.depends_on, found) == ((KEY,), Plan(()))
@@ -80,8 +80,8 @@ def test_a_slice_is_made_once_its_service_is_there() -> None:
     }
 
 
-def test_what_is_in_step_is_not_even_decoded() -> None:
-    """Most looks are at slices that did not change."""
+def test_an_unchanged_slice_is_not_decoded() -> None:
+    """Most decisions are about slices without a change."""
     here = done(exposed())
     store._recent.clear()
     decision = RULE.decide(SLICE_KEY, here)
@@ -89,8 +89,8 @@ def test_what_is_in_step_is_not_even_decoded() -> None:
     assert store._recent == {}
 
 
-def test_what_changes_without_meaning_is_not_written() -> None:
-    """Such as where an endpoint is: what is kept of the slice is the same."""
+def test_a_change_of_fields_that_are_not_copied_causes_no_patch() -> None:
+    """One of them is the node of an endpoint, and the cached form of the slice stays the same."""
     here = done(exposed())
     changed(here.upper.more[ENDPOINT_SLICE], "web-1", lambda one: one["metadata"].update(generation=7))
     moved = sliced("web-1", endpoint("10.1.0.1", nodeName="other"), endpoint("10.1.0.2", hints={"forZones": []}))
@@ -108,8 +108,8 @@ def test_what_changes_without_meaning_is_not_written() -> None:
     ],
     ids=["not ready", "gone", "none", "port"],
 )
-def test_a_change_above_is_laid_over(above: Manifest, path: str) -> None:
-    """Behind the fence of the slice's UID; it is nothing that a person decides about."""
+def test_a_change_of_the_upper_slice_is_patched(above: Manifest, path: str) -> None:
+    """The patch requires the UID of the slice, and is not part of the visible plan."""
     here = done(exposed())
     put(here.upper.more[ENDPOINT_SLICE], above)
     step = the_step(here)
@@ -124,15 +124,15 @@ def test_a_change_above_is_laid_over(above: Manifest, path: str) -> None:
         ({"ports": []}, "/ports"),
     ],
 )
-def test_what_somebody_changes_below_is_put_back(change: Manifest, path: str) -> None:
-    """The upper cluster says who answers."""
+def test_a_change_of_the_lower_slice_by_another_client_is_reverted(change: Manifest, path: str) -> None:
+    """The upper cluster determines the endpoints."""
     here = done(exposed())
     changed(here.lowers[A].more[ENDPOINT_SLICE], "web-1", lambda one: one.update(change))
     assert [one["path"] for one in the_step(here).operations] == [path]
 
 
-def test_labels_are_put_back_and_those_of_others_stay() -> None:
-    """Without the one that names the manager, Kubernetes' own would take the slice for its."""
+def test_our_labels_are_restored_and_those_of_other_clients_stay() -> None:
+    """Without the label of the manager, Kubernetes' own controller would manage the slice."""
     here = done(exposed())
     managed = "endpointslice.kubernetes.io/managed-by"
     below_slices = here.lowers[A].more[ENDPOINT_SLICE]
@@ -146,16 +146,16 @@ def test_labels_are_put_back_and_those_of_others_stay() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_slice_goes_over_to_a_service_that_was_made_anew() -> None:
-    """Else Kubernetes would take it away with the old one."""
+def test_the_owner_reference_of_a_slice_follows_a_replaced_service() -> None:
+    """Otherwise Kubernetes would delete the slice with the old Service."""
     here = done(exposed())
     changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"].update(uid="another"))
     (operation,) = the_step(here).operations
     assert (operation["path"], operation["value"][0]["uid"]) == ("/metadata/ownerReferences", "another")
 
 
-def test_without_its_service_below_there_is_no_slice() -> None:
-    """It would send the traffic of whoever takes that name to our pods."""
+def test_a_slice_is_deleted_if_its_lower_service_is_missing() -> None:
+    """Otherwise a Service that another client creates under the name would send its traffic to our pods."""
     here = done(exposed())
     drop(here.lowers[A].more[SERVICE], "web")
     step = the_step(here)
@@ -163,10 +163,10 @@ def test_without_its_service_below_there_is_no_slice() -> None:
 
 
 @pytest.mark.parametrize(
-    "taken", [service(), marked(service(), "Service-web", STRANGER)], ids=["nobody's", "another's"]
+    "taken", [service(), marked(service(), "Service-web", STRANGER)], ids=["without marks", "of another owner"]
 )
-def test_a_service_that_is_not_ours_gets_no_endpoints_of_ours(taken: Manifest) -> None:
-    """Neither new ones, nor does it keep those that ours had."""
+def test_a_service_of_another_owner_has_none_of_our_slices(taken: Manifest) -> None:
+    """No slice is created for it, and an existing one is deleted."""
     here = exposed()
     put(here.lowers[A].more[SERVICE], taken)
     assert decided(RULE, SLICE_KEY, here)[0].depends_on == (KEY,)
@@ -175,8 +175,8 @@ def test_a_service_that_is_not_ours_gets_no_endpoints_of_ours(taken: Manifest) -
     assert the_step(here).verb == "delete"
 
 
-def test_a_service_of_an_older_object_above_is_waited_for() -> None:
-    """It is about to be made anew."""
+def test_a_slice_waits_if_the_lower_service_is_that_of_an_older_upper_service() -> None:
+    """That Service is about to be replaced."""
     here = done(exposed(), KEY)
     put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
     decision, found = decided(RULE, SLICE_KEY, here)
@@ -184,8 +184,11 @@ def test_a_service_of_an_older_object_above_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("is_enabled", [True, False], ids=["no upper pod is left", "the controller is disabled"])
-def test_endpoints_of_a_service_that_is_kept_follow(is_enabled: bool) -> None:  # noqa: FBT001 - a parameter
-    """A pod that only runs below must not call an address that is gone. New slices are only for upper pods."""
+def test_endpoints_of_a_kept_service_are_updated(is_enabled: bool) -> None:  # noqa: FBT001 - a parameter
+    """A pod that only runs in the lower cluster must not call an old address.
+
+    New slices are not created without upper pods.
+    """
     here = running(done(exposed()))
     if is_enabled:
         drop(here.lowers[A].upper_pods, "web")
@@ -205,15 +208,15 @@ def test_endpoints_of_a_service_that_is_kept_follow(is_enabled: bool) -> None:  
     assert the_step(here).verb == "delete"
 
 
-def test_a_slice_of_no_service_stays_above() -> None:
-    """Or of one that is not there."""
+def test_a_slice_without_a_service_is_not_mirrored() -> None:
+    """It names a Service that does not exist."""
     here = done(exposed(), KEY)
     put(here.upper.more[ENDPOINT_SLICE], sliced("odd", of="nothing"))
     assert planned(here, slice_key(A, "default", "odd")) == Plan(())
 
 
-def test_a_slice_that_is_given_to_another_service_follows() -> None:
-    """If that is below; else it goes."""
+def test_a_slice_whose_label_names_another_service_follows_it() -> None:
+    """If that Service is not mirrored, the slice is deleted."""
     here = done(exposed())
     put(here.upper.more[SERVICE], service("api"))
     done(here, service_key(A, "default", "api"))
@@ -224,15 +227,18 @@ def test_a_slice_that_is_given_to_another_service_follows() -> None:
     assert the_step(here).verb == "delete"
 
 
-def test_one_that_was_made_anew_above_is_made_anew_below() -> None:
-    """It may be of another kind of addresses, which cannot change."""
+def test_a_slice_that_was_created_again_in_the_upper_cluster_is_replaced() -> None:
+    """It may have another address type, which is immutable."""
     here = done(exposed())
     put(here.upper.more[ENDPOINT_SLICE], {**sliced(), "metadata": sliced()["metadata"] | {"uid": "another"}})
     assert the_step(here).verb == "delete"
 
 
-def test_a_name_that_is_taken_is_not_touched() -> None:
-    """It is a problem of that key alone, and said on the Service above, which lacks those endpoints below."""
+def test_a_slice_of_another_owner_with_the_name_is_a_conflict() -> None:
+    """An Event of the upper Service, which lacks those endpoints in the lower cluster, reports it.
+
+    Other keys have no problem.
+    """
     here = done(exposed(), KEY)
     put(here.lowers[A].more[ENDPOINT_SLICE], sliced())
     found = planned(here)
@@ -244,8 +250,11 @@ def test_a_name_that_is_taken_is_not_touched() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_change_that_is_refused_is_said_on_the_service_above() -> None:
-    """The endpoints below are those of before; once they are right, nothing is said."""
+def test_a_denied_change_of_a_slice_is_reported_by_an_event_of_the_upper_service() -> None:
+    """Until it succeeds, the lower endpoints are outdated.
+
+    Without a difference there is no Event.
+    """
     here = done(exposed())
     here.problems[SLICE_KEY] = Problem("Denied", "a policy")
     assert decided(RULE, SLICE_KEY, here)[0].wanted == ()
@@ -255,16 +264,16 @@ def test_a_change_that_is_refused_is_said_on_the_service_above() -> None:
     assert isinstance(changed_one, Patched)
 
 
-def test_an_alias_has_nobody_above_to_tell() -> None:
-    """It has no Service there."""
+def test_a_problem_of_the_alias_slice_causes_no_event() -> None:
+    """The alias has no upper Service."""
     here = done(exposed(server=SERVER), ALIAS_KEY)
     here.problems[ALIAS_SLICE_KEY] = Problem("NameConflict", "is not ours")
     (wanted,) = decided(RULE, ALIAS_SLICE_KEY, here)[0].wanted
     assert isinstance(wanted, Present)
 
 
-def test_the_alias_has_a_slice() -> None:
-    """With the address at which pods below reach the upper cluster."""
+def test_the_alias_service_has_a_slice_with_the_upper_clusters_address() -> None:
+    """Pods in the lower cluster reach the upper cluster at that address."""
     here = done(exposed(server=SERVER), ALIAS_KEY)
     body = the_step(here, ALIAS_SLICE_KEY).body
     assert body is not None
@@ -275,15 +284,15 @@ def test_the_alias_has_a_slice() -> None:
     assert below(here, ENDPOINT_SLICE, "kubernetes-upper")["metadata"]["annotations"][UPPER_UID] == OWNER_HERE.upper
 
 
-def test_the_slice_of_an_alias_that_is_none_any_more_goes() -> None:
-    """Its name was changed: with its Service, or before it."""
+def test_the_slice_of_a_former_alias_is_deleted() -> None:
+    """The name of the alias was changed, and the Service of the old name still exists."""
     here = done(exposed(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
     reload(here, more="services: {upperAlias: top}")
     assert the_step(here, ALIAS_SLICE_KEY).verb == "delete"
 
 
-def test_every_slice_has_a_key() -> None:
-    """Of a namespace with pods, and what is below of others."""
+def test_every_slice_of_a_needed_service_and_every_copy_has_a_key() -> None:
+    """Slices of a namespace with pods are needed, and copies may be in any namespace."""
     here = exposed()
     put(here.upper.more[ENDPOINT_SLICE], sliced("far", namespace="shop"))
     put(here.lowers[A].more[ENDPOINT_SLICE], marked(sliced("left", namespace="gone"), "x"))
@@ -291,8 +300,8 @@ def test_every_slice_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_slices_are_heard_on_both_sides() -> None:
-    """Above where it matters to this lower: a change of one concerns no other."""
+def test_a_change_of_an_upper_or_lower_slice_enqueues_its_key() -> None:
+    """An upper slice matters only if its namespace is needed in this lower."""
     here = done(exposed())
     far = put(here.upper.more[ENDPOINT_SLICE], sliced("far", namespace="shop"))
     assert heard(here, "upper.EndpointSlice", None, far) == []
@@ -302,8 +311,8 @@ def test_slices_are_heard_on_both_sides() -> None:
     assert heard(here, "EndpointSlice", copy, None) == ["default/web-1"]
 
 
-def test_a_service_below_concerns_its_slices_when_it_comes_or_goes() -> None:
-    """Those above, and those below that may be of others now; not when its ports change."""
+def test_the_creation_or_deletion_of_a_lower_service_enqueues_its_slices() -> None:
+    """This includes lower slices that may belong to another Service now, but a change of ports does not matter."""
     here = done(exposed())
     put(here.lowers[A].more[ENDPOINT_SLICE], marked(sliced("web-old"), "x"))
     (held,) = here.lowers[A].more[SERVICE]
@@ -321,8 +330,11 @@ def _renamed_port(found: dict[str, Any]) -> None:
     found["spec"]["ports"][0]["name"] = "other"
 
 
-def test_the_first_pod_of_a_namespace_has_its_slices_looked_at() -> None:
-    """Those that came while it had only pods that have ended were not made; more pods change nothing."""
+def test_the_first_pod_of_a_namespace_enqueues_its_slices() -> None:
+    """Slices that were created while all its pods had ended are not mirrored yet.
+
+    Further pods do not matter.
+    """
     here = exposed()
     first = here.lowers[A].upper_pods.get("default", "web")
     assert heard(here, "upper_pods", None, first) == ["default/web-1"]

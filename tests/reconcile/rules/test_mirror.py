@@ -1,4 +1,4 @@
-"""The skeleton of mirrored kinds, by a kind that this file defines: what a file in rules/ has to state, and no more."""
+"""Tests of the skeleton of mirrored kinds, with a kind that this file defines by as little code as a file in rules/."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -56,7 +56,7 @@ from tensile.reconcile.rules.mirror import (
 )
 from tensile.reconcile.world import Key, LowerWorld, World
 
-# What the file of a new kind would contain: NetworkPolicies, in each lower where pods of their namespace are.
+# What the file of a new kind would contain: NetworkPolicies, in each lower that has pods of their namespace.
 
 
 def _need(pair: Pair) -> Need:
@@ -100,11 +100,11 @@ RULE = MirrorRule(
     users=pods_of_namespace(_of_namespace),
 )
 
-# What the line in `mirrored_kinds.MIRRORED` would bring about.
+# What the line in `mirrored_kinds.MIRRORED` would cause.
 
 
 def watching(of: World) -> World:
-    """Let a world have the caches of the kind, on both sides."""
+    """Add the caches of the kind to a world, for both clusters."""
     above, below = followed()
     of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = (
         mirrored_kinds.cache_of(above),
@@ -126,13 +126,13 @@ REF = Ref(A, NETWORK_POLICY, "default", "shut")
 
 
 def policy(*types: str) -> Manifest:
-    """Make the policy above."""
+    """Return the upper policy."""
     made = thing("NetworkPolicy", "shut", api=NETWORK_POLICY.api, labels={"team": "blue"})
     return {**made, "spec": {"podSelector": {}, "policyTypes": list(types or ("Ingress",))}}
 
 
 def inhabited() -> World:
-    """Make a world where a pod is bound to lower-a, whose node and namespace are there, and none to lower-b."""
+    """Create a world in which a pod is bound to lower-a, whose node and namespace exist, and no pod to lower-b."""
     here = watching(world())
     raised(here)
     home(here)
@@ -141,19 +141,19 @@ def inhabited() -> World:
 
 
 def copied(here: World) -> World:
-    """Let the original be above, and its copy below as the engine makes it."""
+    """Add the upper policy, and its copy as the engine makes it."""
     original = put(here.upper.more[NETWORK_POLICY], policy())
     put(here.lowers[A].more[NETWORK_POLICY], marked(original.manifest(), original.uid, uid="below"))
     return here
 
 
 def verbs(here: World) -> list[str]:
-    """Return what the rule has done."""
+    """Return the verbs of the rule's steps."""
     return [step.verb for step in decided(RULE, KEY, here)[1].steps]
 
 
 def standing(here: World) -> dict[str, DryRunCluster]:
-    """Return clusters in memory with the namespace, which the world's caches of the kind follow."""
+    """Return clusters in memory with the namespace, which feed the world's caches of the kind."""
     clusters = {name: DryRunCluster(name, now=lambda: NOW) for name in (UPPER, A)}
     clusters[UPPER].follow(NETWORK_POLICY, here.upper.more[NETWORK_POLICY], lambda _: True)
     clusters[A].follow(NETWORK_POLICY, here.lowers[A].more[NETWORK_POLICY], lambda one: OWNER in labels(one))
@@ -163,8 +163,11 @@ def standing(here: World) -> dict[str, DryRunCluster]:
 
 
 @in_virtual_time
-async def test_a_copy_is_made_updated_and_deleted_with_its_original() -> None:
-    """By the whole loop, on clusters in memory; and with the last pod of the namespace."""
+async def test_a_copy_is_created_patched_and_deleted_with_its_upper_object() -> None:
+    """The whole loop runs on clusters in memory.
+
+    The copy is also deleted after the last pod of its namespace.
+    """
     here, noted = inhabited(), Noted()
     clusters = standing(here)
     above, below = clusters[UPPER], clusters[A]
@@ -172,7 +175,7 @@ async def test_a_copy_is_made_updated_and_deleted_with_its_original() -> None:
     loop.open(A)
 
     async def copy() -> Manifest:
-        """Return the copy when the loop is quiet, {} for none."""
+        """Return the copy when the loop is idle, {} for none."""
         await loop.wait_idle()
         return below.find(*REF[1:]) or {}
 
@@ -209,12 +212,15 @@ FATES = {
     ("unneeded", "deleted"): ["delete"],
     ("unneeded", "missing"): ["delete"],
 }
-"""What is done with a copy that is up to date: by what needs it, and what became of its original."""
+"""What is done with an up-to-date copy, by what needs it and by the state of its upper object."""
 
 
 @pytest.mark.parametrize(("need", "original"), FATES, ids=map(" ".join, FATES))
-def test_what_becomes_of_a_copy(need: str, original: str) -> None:
-    """The table at the head of mirror.py; a copy of another owner is left alone in each case."""
+def test_a_copy_is_kept_or_deleted_by_its_need_and_the_state_of_its_upper_object(need: str, original: str) -> None:
+    """The cases are those of the table in mirror.py.
+
+    A copy of another owner is kept in each case.
+    """
     here = copied(inhabited())
     lower = here.lowers[A]
     if need.startswith("switched off"):
@@ -238,8 +244,8 @@ def test_what_becomes_of_a_copy(need: str, original: str) -> None:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_an_older_copy_goes_when_its_successors_deletion_is_seen(guarded: bool) -> None:  # noqa: FBT001 - a parameter
-    """Unless an orphan rule decides about that, within the guard."""
+def test_an_older_copy_is_deleted_if_the_deletion_of_its_successor_is_observed(guarded: bool) -> None:  # noqa: FBT001 - a parameter
+    """If the kind has an orphan rule, that rule decides within the guard."""
     here = copied(inhabited())
     originals, copies = here.upper.more[NETWORK_POLICY], here.lowers[A].more[NETWORK_POLICY]
     put(originals, {**policy(), "metadata": policy()["metadata"] | {"uid": "successor"}})
@@ -248,8 +254,8 @@ def test_an_older_copy_goes_when_its_successors_deletion_is_seen(guarded: bool) 
     assert bool(follow_deletion(pair, guarded=guarded).wanted) is not guarded
 
 
-def test_the_deletion_of_an_older_original_takes_no_newer_ones_copy() -> None:
-    """Another engine has heard of the newer one first, and made the copy."""
+def test_the_deletion_of_an_older_upper_object_does_not_delete_a_newer_ones_copy() -> None:
+    """Another engine received the newer object first, and made the copy."""
     here = copied(inhabited())
     originals = here.upper.more[NETWORK_POLICY]
     lose(originals, "shut")
@@ -258,8 +264,11 @@ def test_the_deletion_of_an_older_original_takes_no_newer_ones_copy() -> None:
     assert verbs(here) == []
 
 
-def test_a_copy_of_an_older_original_is_made_anew() -> None:
-    """It is another object. What others changed in a copy is put back, and their labels stay."""
+def test_a_copy_of_an_older_upper_object_is_replaced() -> None:
+    """The upper object is another one.
+
+    A changed spec of a current copy is reverted, and labels of other clients stay.
+    """
     here = copied(inhabited())
     put(here.upper.more[NETWORK_POLICY], {**policy(), "metadata": policy()["metadata"] | {"uid": "another"}})
     assert verbs(here) == ["delete"]
@@ -271,8 +280,8 @@ def test_a_copy_of_an_older_original_is_made_anew() -> None:
     assert verbs(here) == ["patch"]
 
 
-def test_a_name_that_is_taken_is_a_problem_and_not_touched() -> None:
-    """Whether nobody marked the object, or another owner."""
+def test_an_object_of_another_owner_with_the_name_is_a_conflict_and_not_changed() -> None:
+    """It has no marks, or those of another owner."""
     here = inhabited()
     put(here.upper.more[NETWORK_POLICY], policy())
     for theirs in (policy(), marked(policy(), "NetworkPolicy-shut", STRANGER)):
@@ -280,8 +289,8 @@ def test_a_name_that_is_taken_is_a_problem_and_not_touched() -> None:
         assert Asked(RULE, KEY).reason(here) == "NameConflict"
 
 
-def test_nothing_is_written_before_it_can_be_used() -> None:
-    """Neither without the namespace, nor on a node that is not ours, nor anew for a pod that is going."""
+def test_no_copy_is_created_before_pods_can_use_it() -> None:
+    """It requires the namespace and our node, and a pod that is not being deleted."""
     here = inhabited()
     put(here.upper.more[NETWORK_POLICY], policy())
     assert verbs(here) == ["create"]
@@ -296,8 +305,8 @@ def test_nothing_is_written_before_it_can_be_used() -> None:
 
 
 @pytest.mark.parametrize("which", ["originals", "copies", "pods"])
-def test_nothing_is_decided_from_incomplete_caches(which: str) -> None:
-    """What is missing there may exist."""
+def test_nothing_is_decided_from_caches_that_are_not_synced(which: str) -> None:
+    """An object that they lack may exist."""
     here = copied(inhabited())
     drop(here.lowers[A].upper_pods, "web")
     lower = here.lowers[A]
@@ -307,21 +316,21 @@ def test_nothing_is_decided_from_incomplete_caches(which: str) -> None:
     assert decided(RULE, KEY, here)[0] == Decision()
 
 
-# Which changes concern which keys.
+# Keys that changes enqueue.
 
 LAST = {"delay": PAUSE}
 
 
-def test_there_is_a_key_for_what_is_needed_and_for_each_copy() -> None:
-    """Of a namespace with pods, and what is left in others; in the other lower there is none."""
+def test_every_needed_object_and_every_copy_has_a_key() -> None:
+    """Objects of a namespace with pods are needed, copies may be in any namespace, and the other lower has no keys."""
     here = inhabited()
     put(here.upper.more[NETWORK_POLICY], policy(), {**thing("NetworkPolicy", "far", "shop"), "spec": {}})
     put(here.lowers[A].more[NETWORK_POLICY], marked(thing("NetworkPolicy", "left", "gone"), "x"))
     assert Asked(RULE, KEY).known(here) == ["default/shut", "gone/left"]
 
 
-def test_both_halves_are_heard_where_they_matter() -> None:
-    """An original where it is needed or has a copy, a copy itself."""
+def test_a_change_of_an_upper_object_or_a_copy_enqueues_its_key() -> None:
+    """An upper object matters if it is needed or has a copy."""
     here, asked = copied(inhabited()), Asked(RULE, KEY)
     far = put(here.upper.more[NETWORK_POLICY], thing("NetworkPolicy", "far", "shop"))
     assert asked.heard(here, "upper.NetworkPolicy", None, far) == []
@@ -338,8 +347,11 @@ def _both(here: World) -> tuple[Cache, Cache]:
     return here.upper.more[NETWORK_POLICY], here.lowers[A].more[NETWORK_POLICY]
 
 
-def test_the_first_and_the_last_pod_of_a_namespace_are_heard() -> None:
-    """A thousand pods that come and go would have all looked at a thousand times. One that ends is as good as gone."""
+def test_the_first_and_the_last_pod_of_a_namespace_enqueue_its_keys() -> None:
+    """Otherwise a thousand pods would enqueue all keys a thousand times.
+
+    A pod that ends counts like one that is deleted.
+    """
     here, asked = copied(inhabited()), Asked(RULE, KEY)
     pods = here.lowers[A].upper_pods
     (first,) = pods
@@ -357,8 +369,8 @@ def test_the_first_and_the_last_pod_of_a_namespace_are_heard() -> None:
     assert asked.heard(here, "pods", below, None, **LAST) == ["default/shut"]
 
 
-def test_the_node_of_those_pods_is_heard_when_it_comes_to_be_ours() -> None:
-    """Without it nothing is made; what it says of itself later does not matter."""
+def test_a_node_that_becomes_ours_enqueues_the_keys() -> None:
+    """No copy is created without it, and later changes of the node do not matter."""
     here, asked = copied(inhabited()), Asked(RULE, KEY)
     node = here.upper.nodes.get("", A)
     theirs = put(here.upper.nodes, thing("Node", A, ""))
@@ -372,12 +384,12 @@ def _referred(_: World, lower: str, namespace: str, references: Iterable[Referen
 
 
 BY_REFERENCE = Asked(replace(RULE, users=pods_referring(_referred)), KEY)
-"""As if pods named the objects."""
+"""A rule as if pods referred to the objects by name."""
 
 
 @pytest.mark.parametrize("cache", ["upper_pods", "pods"])
-def test_a_pod_that_comes_or_goes_concerns_what_it_refers_to(cache: str) -> None:
-    """On both sides; one that changes in another way concerns nothing."""
+def test_a_created_or_deleted_pod_enqueues_the_keys_of_its_references(cache: str) -> None:
+    """This applies to upper and lower pods, but not to other changes of a pod."""
     here, pod = inhabited(), upper_pod("refers", referring(secrets=["shut"]))
     pods = here.lowers[A].upper_pods if cache == "upper_pods" else here.lowers[A].pods
     entry = put(pods, pod if cache == "upper_pods" else twin(pod))
@@ -392,8 +404,8 @@ def test_a_pod_that_comes_or_goes_concerns_what_it_refers_to(cache: str) -> None
     assert BY_REFERENCE.heard(here, cache, entry, ended) == (["default/shut"] if cache == "upper_pods" else [])
 
 
-def test_the_line_in_the_table_says_what_is_watched() -> None:
-    """All originals above, and below our copies alone, each with its marks."""
+def test_the_entry_in_the_table_determines_what_is_watched() -> None:
+    """All upper objects are watched, but only our own copies in the lower cluster, each with its marks."""
     above, below = followed()
     owner = world().owner
     assert (above.kind, above.above, above.selection(owner)) == (NETWORK_POLICY, True, Selection())

@@ -1,4 +1,4 @@
-"""What holds for each mirrored kind of the engine: nothing is written before pods can use it."""
+"""Tests that apply to each mirrored kind: a copy is only written if pods can use it."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from tensile.reconcile.world import World
 
 
 def configured() -> World:
-    """Make a world where a pod refers to a ConfigMap that the upper cluster has."""
+    """Create a world in which a pod refers to a ConfigMap of the upper cluster."""
     here = world()
     raised(here)
     home(here)
@@ -26,7 +26,7 @@ def configured() -> World:
 
 
 def without_account() -> World:
-    """Make a world where the account of a pod has no copy yet."""
+    """Create a world in which the ServiceAccount of a pod has no copy yet."""
     here = granted()
     drop(here.lowers[A].more[SERVICE_ACCOUNT], "robot")
     return here
@@ -42,8 +42,8 @@ KINDS: dict[str, tuple[Asked, Callable[[], World]]] = {
 
 
 @pytest.mark.parametrize(("asked", "made"), KINDS.values(), ids=KINDS)
-def test_a_copy_waits_for_its_namespace_and_its_node(asked: Asked, made: Callable[[], World]) -> None:
-    """Pods of a node that is not ours run somewhere else."""
+def test_a_copy_requires_its_lower_namespace_and_the_lowers_own_node(asked: Asked, made: Callable[[], World]) -> None:
+    """Pods on a node that is not ours do not run in this lower cluster."""
     here = made()
     assert asked.step(here).verb == "create"
     drop(here.lowers[A].namespaces, "default", "")

@@ -1,4 +1,4 @@
-"""Namespaces below that nobody needs: what we made goes when it is certain that nothing is lost with it."""
+"""Tests of unneeded lower namespaces: ours are deleted once it is certain that no object of others is lost."""
 
 import pytest
 from rulekit import Asked
@@ -34,13 +34,13 @@ PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
 
 
 def ours(name: str = "team", owner: Owner = OWNER_HERE, **meta: str) -> Manifest:
-    """Make a namespace below as we made it for the one of that name above."""
+    """Return a lower namespace as the engine made it for the upper one."""
     made = space(name, annotations={UPPER_NAMESPACE: name.removeprefix("demo-")}, **meta)
     return marked(made, "above", owner, uid=f"below-{name}")
 
 
 def vacated(*lowers: str) -> World:
-    """Make a world where the namespace above was seen deleted and ours below is left."""
+    """Create a world in which the deletion of the upper namespace was observed and our lower one still exists."""
     here = world(*lowers)
     put(here.upper.namespaces, space("team", uid="above"))
     put(here.lowers[A].namespaces, ours("demo-team" if lowers else "team"))
@@ -49,26 +49,26 @@ def vacated(*lowers: str) -> World:
 
 
 def steps(here: World) -> tuple[Step, ...]:
-    """Plan the lower's key."""
+    """Return the steps of the lower's key."""
     return decided(RULE, KEY, here)[1].steps
 
 
-def test_a_namespace_of_ours_goes_after_the_one_above() -> None:
-    """By its UID, asked for by who deleted that one, and only where nothing is in it."""
+def test_a_lower_namespace_is_deleted_after_its_upper_namespace() -> None:
+    """The deletion has its UID, counts as requested, and only happens if the namespace is empty."""
     (step,) = steps(vacated())
     assert (step.verb, step.ref, step.uid) == ("delete", Ref(A, NAMESPACE, "", "team"), "below-team")
     assert (step.requested, step.only_if_empty, step.independent, step.in_plan) == (True, True, True, True)
     assert step.reason == "upper namespace team is gone"
 
 
-def test_with_a_prefix_it_is_known_by_its_note() -> None:
-    """Its name is another than that above."""
+def test_with_a_prefix_a_lower_namespace_is_recognized_by_its_annotation() -> None:
+    """Its name differs from that of the upper namespace."""
     (step,) = steps(vacated(PREFIXED))
     assert (step.ref.name, step.requested) == ("demo-team", True)
 
 
-def test_a_namespace_that_is_there_above_stays() -> None:
-    """Also one that was made anew, and without any pod."""
+def test_a_lower_namespace_with_an_existing_upper_namespace_is_kept() -> None:
+    """It is also kept if the upper one was created again, and without any pod."""
     here = vacated()
     put(here.upper.namespaces, space("team", uid="anew"))
     assert steps(here) == ()
@@ -77,17 +77,17 @@ def test_a_namespace_that_is_there_above_stays() -> None:
 @pytest.mark.parametrize(
     "theirs",
     [space("team", uid="below-team"), ours(owner=STRANGER), ours(deletionTimestamp="2026-03-01T12:00:00Z")],
-    ids=["somebody's", "another owner's", "ending already"],
+    ids=["without marks", "of another owner", "terminating"],
 )
-def test_a_namespace_that_is_not_ours_or_is_ending_is_left_alone(theirs: Manifest) -> None:
-    """Whatever became of the one above."""
+def test_a_lower_namespace_of_another_owner_or_a_terminating_one_is_kept(theirs: Manifest) -> None:
+    """The state of the upper namespace does not matter."""
     here = vacated()
     put(here.lowers[A].namespaces, theirs)
     assert steps(here) == ()
 
 
-def test_marks_that_somebody_copied_make_no_namespace_ours() -> None:
-    """They have to be of our own hand."""
+def test_marks_that_another_client_wrote_do_not_make_a_namespace_ours() -> None:
+    """ManagedFields must name this engine as the writer of the marks."""
     here = vacated()
     changed(
         here.lowers[A].namespaces, "team", lambda one: one["metadata"]["managedFields"][0].update(manager="helm"), ""
@@ -95,8 +95,8 @@ def test_marks_that_somebody_copied_make_no_namespace_ours() -> None:
     assert steps(here) == ()
 
 
-def test_a_namespace_that_is_merely_missing_above_is_looked_up_first() -> None:
-    """Then its deletion is one that nobody asked for, which the guard counts."""
+def test_a_missing_upper_namespace_is_confirmed_before_the_lower_one_is_deleted() -> None:
+    """That deletion was not requested, so the guard counts it."""
     here = vacated()
     put(here.upper.namespaces, space("team", uid="above"))
     lose(here.upper.namespaces, "team", "")
@@ -107,8 +107,8 @@ def test_a_namespace_that_is_merely_missing_above_is_looked_up_first() -> None:
     assert (step.verb, step.requested) == ("delete", False)
 
 
-def test_a_namespace_that_a_restored_store_forgot_is_marked_so() -> None:
-    """The guard lets none of it pass; the last of one that is merely missing is not."""
+def test_the_deletion_of_a_namespace_because_of_a_restored_store_is_marked() -> None:
+    """The guard blocks every such deletion, but not that of a namespace that a list merely lacks."""
     for rewound in (True, False):
         here = vacated()
         put(here.upper.namespaces, space("team", uid="above"))
@@ -118,8 +118,8 @@ def test_a_namespace_that_a_restored_store_forgot_is_marked_so() -> None:
         assert (step.requested, step.after_rollback) == (False, rewound)
 
 
-def test_a_namespace_made_for_an_older_one_of_that_name_is_not_asked_for() -> None:
-    """Who deleted the newer one said nothing of this."""
+def test_the_deletion_of_a_newer_upper_namespace_does_not_request_that_of_an_older_ones() -> None:
+    """The lower namespace was made for an older upper namespace of that name."""
     here = vacated()
     put(here.upper.namespaces, space("team", uid="another"))
     drop(here.upper.namespaces, "team", "")
@@ -128,8 +128,8 @@ def test_a_namespace_made_for_an_older_one_of_that_name_is_not_asked_for() -> No
 
 
 @pytest.mark.parametrize("cache", ["pods", "config_maps"])
-def test_what_is_ours_in_it_goes_first(cache: str) -> None:
-    """A pod that the guard keeps running keeps its namespace."""
+def test_a_namespace_with_our_objects_is_kept(cache: str) -> None:
+    """A pod whose deletion the guard blocks keeps its namespace."""
     here = vacated()
     lower = here.lowers[A]
     made = {"pods": twin(upper_pod(namespace="team")), "config_maps": config_map(namespace="team")}[cache]
@@ -140,8 +140,8 @@ def test_what_is_ours_in_it_goes_first(cache: str) -> None:
 
 
 @pytest.mark.parametrize("blind", ["namespaces", "pods", "secrets"])
-def test_nothing_goes_while_not_all_is_known(blind: str) -> None:
-    """Neither from an incomplete cache, nor while the cluster is silent, nor while the upper's is incomplete."""
+def test_no_namespace_is_deleted_while_the_state_is_uncertain(blind: str) -> None:
+    """A cache of either cluster is not synced, or the lower does not respond."""
     here = vacated()
     getattr(here.lowers[A], blind).mark_stale()
     assert steps(here) == ()
@@ -153,8 +153,8 @@ def test_nothing_goes_while_not_all_is_known(blind: str) -> None:
     assert steps(here) == ()
 
 
-def test_a_namespace_of_an_older_mapping_goes_though_the_one_above_is_there() -> None:
-    """Nothing is made in it any more; nobody asked for it."""
+def test_a_namespace_of_an_earlier_mapping_is_deleted_though_its_upper_one_exists() -> None:
+    """No object is created in it any more, and its deletion was not requested."""
     here = vacated()
     put(here.upper.namespaces, space("team", uid="above"))
     reload(here, PREFIXED)
@@ -165,8 +165,8 @@ def test_a_namespace_of_an_older_mapping_goes_though_the_one_above_is_there() ->
     assert (step.verb, step.ref.name, step.requested) == ("delete", "team", False)
 
 
-def test_several_are_in_one_plan_in_the_order_of_their_names() -> None:
-    """So that the guard can count them."""
+def test_several_namespaces_are_in_one_plan_sorted_by_name() -> None:
+    """The guard can then count them together."""
     here = vacated()
     put(here.lowers[A].namespaces, ours("zoo"), ours("art"))
     for name in ("zoo", "art"):
@@ -174,8 +174,8 @@ def test_several_are_in_one_plan_in_the_order_of_their_names() -> None:
     assert [step.ref.name for step in steps(here)] == ["art", "team", "zoo"]
 
 
-def test_a_namespace_that_comes_or_goes_is_heard_of() -> None:
-    """On either side; one whose marks stay is not looked at again."""
+def test_the_creation_or_deletion_of_a_namespace_enqueues_the_key() -> None:
+    """This applies to both clusters, but not to a change that keeps the marks."""
     here = vacated()
     entry = here.lowers[A].namespaces.get("", "team")
     assert entry is not None
@@ -185,8 +185,8 @@ def test_a_namespace_that_comes_or_goes_is_heard_of() -> None:
         assert heard(here, cache, entry, entry) == []
 
 
-def test_what_leaves_a_namespace_is_heard_of() -> None:
-    """It may have been the last; what comes is not."""
+def test_the_deletion_of_an_object_in_a_namespace_enqueues_the_key() -> None:
+    """It may have been the last one, and a creation does not matter."""
     here = vacated()
     pod = put(here.lowers[A].pods, twin(upper_pod(namespace="team")))
     assert heard(here, "pods", pod, None) == [""]
@@ -195,6 +195,6 @@ def test_what_leaves_a_namespace_is_heard_of() -> None:
     assert heard(here, "pods", pod, None) == []
 
 
-def test_there_is_one_key_for_each_lower() -> None:
-    """Whatever it has."""
+def test_each_lower_has_one_key() -> None:
+    """It does not depend on the content of the lower."""
     assert list(RULE.keys(world(), B)) == [orphans.key_of(RULE.name, B)]

@@ -1,4 +1,4 @@
-"""Namespaces below: made when a pod needs one, with the upper's Pod Security, and never taken from anybody."""
+"""Tests of lower namespaces: created when a pod needs one, with the upper Pod Security labels, and never taken over."""
 
 import orjson
 import pytest
@@ -41,7 +41,7 @@ ENDING = {"deletionTimestamp": "2026-03-01T12:00:00Z"}
 
 
 def needed(**labels: str) -> World:
-    """Make a world where a pod in namespace `default`, which has these labels above, is bound to lower-a."""
+    """Create a world with a pod bound to lower-a in namespace `default`, whose upper labels include these."""
     here = world()
     raised(here)
     put(here.upper.namespaces, space(uid="above", labels={"team": "web", **labels}))
@@ -50,12 +50,15 @@ def needed(**labels: str) -> World:
 
 
 def ours(**labels: str) -> Manifest:
-    """Make the namespace below as we made it."""
+    """Return the lower namespace as the engine made it."""
     return marked(space(uid="below", labels=labels, annotations={UPPER_NAMESPACE: "default"}), "above")
 
 
-def test_a_namespace_is_made_for_a_pod() -> None:
-    """With our marks, and the Pod Security labels of the one above: else all would be allowed there; no others."""
+def test_a_namespace_is_created_for_a_pod() -> None:
+    """It has our marks and the upper Pod Security labels, because all would be allowed without them.
+
+    Other labels are not copied.
+    """
     step = the_step(needed(**{ENFORCE: "restricted"}))
     assert (step.verb, step.ref) == ("create", Ref(A, NAMESPACE, "", "default"))
     assert step.body is not None
@@ -66,8 +69,11 @@ def test_a_namespace_is_made_for_a_pod() -> None:
     }
 
 
-def test_no_namespace_is_made_for_pods_of_a_node_that_is_not_ours() -> None:
-    """They run on that node, which may be a real machine; one that is there already is kept in step."""
+def test_no_namespace_is_created_for_pods_of_a_node_that_is_not_ours() -> None:
+    """Such a node may be a real machine.
+
+    An existing namespace with our marks is still updated.
+    """
     here = needed(**{ENFORCE: "restricted"})
     drop(here.upper.nodes, A, "")
     assert planned(here) == Plan(())
@@ -77,8 +83,11 @@ def test_no_namespace_is_made_for_pods_of_a_node_that_is_not_ours() -> None:
     assert the_step(here).verb == "patch"
 
 
-def test_a_namespace_is_made_for_a_claim_that_a_pod_waits_for() -> None:
-    """The scheduler binds the pod only once its volume is there; without the controller nothing is made."""
+def test_a_namespace_is_created_for_a_claim_of_a_waiting_pod() -> None:
+    """The scheduler binds the pod only once its volume exists.
+
+    Without the controller nothing is created.
+    """
     here = world()
     raised(here)
     put(here.upper.namespaces, space(uid="above"))
@@ -89,29 +98,29 @@ def test_a_namespace_is_made_for_a_claim_that_a_pod_waits_for() -> None:
     assert planned(here) == Plan(())
 
 
-def test_an_excluded_namespace_is_not_made() -> None:
+def test_an_excluded_namespace_is_not_created() -> None:
     """No pod of it is mirrored."""
     here = needed()
     reload(here, more="excludeNamespaces: [default]")
     assert planned(here) == Plan(())
 
 
-def test_a_namespace_that_is_not_known_above_is_not_made() -> None:
-    """Its labels are not known either; the watch will tell."""
+def test_a_namespace_that_the_upper_cluster_lacks_is_not_created() -> None:
+    """Its labels are unknown until the watch reports it."""
     here = needed()
     lose(here.upper.namespaces, "default", "")
     assert planned(here) == Plan(())
 
 
-def test_nothing_is_made_while_it_may_be_there() -> None:
-    """A cache that is not complete says nothing about what is missing."""
+def test_no_namespace_is_created_before_the_cache_is_synced() -> None:
+    """A namespace that the cache lacks may exist."""
     here = needed()
     here.lowers[A].namespaces.mark_stale()
     assert planned(here) == Plan(())
 
 
-def test_labels_of_ours_follow_the_upper() -> None:
-    """A stricter profile above holds below too; labels that others set there stay."""
+def test_our_labels_follow_the_upper_namespace() -> None:
+    """A stricter profile applies in the lower cluster too, and labels of other clients stay."""
     here = needed(**{ENFORCE: "restricted"})
     put(here.lowers[A].namespaces, ours(**{ENFORCE: "privileged"}))
     changed(here.lowers[A].namespaces, "default", lambda one: one["metadata"]["labels"].update(theirs="yes"), "")
@@ -122,16 +131,19 @@ def test_labels_of_ours_follow_the_upper() -> None:
     ]
 
 
-def test_a_label_taken_off_above_is_taken_off_below() -> None:
-    """Since we put it there."""
+def test_a_label_that_is_removed_from_the_upper_namespace_is_removed_from_the_lower_one() -> None:
+    """This engine wrote it."""
     here = needed()
     put(here.lowers[A].namespaces, ours(**{ENFORCE: "privileged"}))
     (operation,) = the_step(here).operations
     assert (operation["op"], operation["path"]) == ("remove", "/metadata/labels/pod-security.kubernetes.io~1enforce")
 
 
-def test_labels_of_ours_follow_the_upper_between_two_pods() -> None:
-    """Else the next pod would start under the profile of the last; not while the Node is not ours, or if excluded."""
+def test_our_labels_are_updated_while_the_namespace_has_no_pod() -> None:
+    """Otherwise the next pod would start under the old profile.
+
+    They are not updated without our Node, or if the namespace is excluded.
+    """
     here = needed(**{ENFORCE: "restricted"})
     put(here.lowers[A].namespaces, ours(**{ENFORCE: "privileged"}))
     drop(here.lowers[A].upper_pods, "web")
@@ -146,8 +158,8 @@ def test_labels_of_ours_follow_the_upper_between_two_pods() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_namespace_made_anew_above_changes_nothing_below_without_a_pod() -> None:
-    """The one below may hold data of the earlier one's pods, and no pod needs it for the new one yet."""
+def test_a_namespace_that_was_created_again_changes_nothing_without_a_pod() -> None:
+    """The lower one may contain data of earlier pods, and no pod needs it for the new one yet."""
     here = needed(**{ENFORCE: "restricted"})
     put(here.lowers[A].namespaces, marked(space(uid="below", annotations={UPPER_NAMESPACE: "default"}), "earlier"))
     drop(here.lowers[A].upper_pods, "web")
@@ -163,8 +175,8 @@ def test_a_namespace_made_anew_above_changes_nothing_below_without_a_pod() -> No
     ],
     ids=["without marks", "with a forged label", "of another owner"],
 )
-def test_a_namespace_of_others_is_used_as_it_is(theirs: Manifest) -> None:
-    """Neither changed nor called a conflict."""
+def test_a_lower_namespace_of_another_client_is_used_unchanged(theirs: Manifest) -> None:
+    """It is no conflict either."""
     here = needed(**{ENFORCE: "restricted"})
     put(here.lowers[A].namespaces, theirs)
     put(here.lowers[A].accounts, account())
@@ -172,8 +184,8 @@ def test_a_namespace_of_others_is_used_as_it_is(theirs: Manifest) -> None:
     assert ready(here.lowers[A], "default") == "below"
 
 
-def test_a_namespace_made_anew_above_marks_the_one_below_anew() -> None:
-    """It is not replaced: others may have put something there."""
+def test_an_upper_namespace_that_was_created_again_marks_the_lower_one_again() -> None:
+    """The lower namespace is not replaced, because it may contain objects of other clients."""
     here = needed()
     earlier = space(uid="below", annotations={UPPER_NAMESPACE: "default"})
     put(here.lowers[A].namespaces, marked(earlier, "an earlier one"))
@@ -182,8 +194,8 @@ def test_a_namespace_made_anew_above_marks_the_one_below_anew() -> None:
     assert [one["value"] for one in step.operations] == ["above"]
 
 
-def test_a_namespace_is_ready_with_its_account() -> None:
-    """Kubernetes refuses pods until the ServiceAccount `default` is there."""
+def test_a_namespace_is_ready_once_its_default_service_account_exists() -> None:
+    """Kubernetes refuses pods until then."""
     here = needed()
     lower = here.lowers[A]
     assert ready(lower, "default") == ""
@@ -195,8 +207,8 @@ def test_a_namespace_is_ready_with_its_account() -> None:
     assert ready(lower, "default") == "below"
 
 
-def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
-    """Once, however many pods it has."""
+def test_each_namespace_with_a_pod_has_one_key() -> None:
+    """The number of its pods does not matter."""
     here = world()
     put(here.lowers[A].upper_pods, upper_pod("one"), upper_pod("two"), upper_pod("three", namespace="other"))
     assert sorted(RULE.keys(here, A)) == [key_of(A, "default"), key_of(A, "other")]
@@ -204,16 +216,16 @@ def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
     assert RULE.name == KEY.rule == NAME
 
 
-def test_a_change_above_concerns_every_lower() -> None:
-    """A claim may wait for it, or the namespace below may be left from earlier pods."""
+def test_a_change_of_an_upper_namespace_enqueues_its_key_in_every_lower() -> None:
+    """A claim may wait for it, or the lower namespace may exist for earlier pods."""
     here = needed()
     entry = here.upper.namespaces.get("", "default")
     for lower in (A, B):
         assert heard(here, "upper.namespaces", None, entry, lower) == ["default"]
 
 
-def test_a_change_below_concerns_the_namespace() -> None:
-    """Whether it comes or goes; its account counts as part of it."""
+def test_a_change_of_a_lower_namespace_or_its_service_account_enqueues_its_key() -> None:
+    """Creations and deletions are watched."""
     here = needed()
     home(here)
     lower = here.lowers[A]
@@ -221,15 +233,15 @@ def test_a_change_below_concerns_the_namespace() -> None:
     assert heard(here, "accounts", None, lower.accounts.get("default", "default"), A) == ["default"]
 
 
-def test_a_digest_says_whether_a_namespace_is_ending() -> None:
-    """And keeps its bytes."""
+def test_a_digest_shows_whether_a_namespace_is_terminating() -> None:
+    """It has the bytes of the namespace."""
     raw = orjson.dumps(space())
     assert digest(raw) == Transformed(raw, NamespaceFacts())
     assert digest(orjson.dumps(space(**ENDING))).facts == NamespaceFacts(ending=True)
 
 
-def test_a_digest_says_whose_a_namespace_is_and_for_which_one_above() -> None:
-    """By the marks that an engine wrote; the same marks by another hand say nothing."""
+def test_a_digest_has_the_owner_and_the_upper_namespace() -> None:
+    """Only marks that an engine wrote count, and the same marks by another client do not."""
     assert digest(orjson.dumps(ours())).facts == NamespaceFacts(False, OWNER_HERE.mark, "above", "default")
     by_hand = ours()
     by_hand["metadata"]["managedFields"][0]["manager"] = "kubectl-edit"
@@ -240,7 +252,7 @@ PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
 
 
 def prefixed_world() -> World:
-    """Make the same world where namespaces below begin with the topology's name."""
+    """Create the same world with the prefix mapping of namespaces."""
     here = world(PREFIXED)
     raised(here)
     put(here.upper.namespaces, space(uid="above"))
@@ -248,8 +260,8 @@ def prefixed_world() -> World:
     return here
 
 
-def test_with_a_prefix_the_namespace_is_called_after_the_topology() -> None:
-    """It says which one above it is for: a name that was cut would not."""
+def test_with_a_prefix_the_lower_namespace_has_the_topologys_name() -> None:
+    """Its annotation has the upper name, which a truncated name does not reveal."""
     here = prefixed_world()
     step = the_step(here)
     assert (step.verb, step.ref) == ("create", Ref(A, NAMESPACE, "", "demo-default"))
@@ -267,10 +279,10 @@ def test_with_a_prefix_the_namespace_is_called_after_the_topology() -> None:
         space("demo-default", uid="below"),
         marked(space("demo-default", uid="below", annotations={UPPER_NAMESPACE: "default"}), "above", STRANGER),
     ],
-    ids=["somebody's", "another owner's"],
+    ids=["without marks", "of another owner"],
 )
-def test_with_a_prefix_somebody_elses_namespace_of_that_name_is_a_conflict(space_below: Manifest) -> None:
-    """It is reported, not touched, and no pod is made in it."""
+def test_with_a_prefix_a_namespace_of_another_owner_is_a_conflict(space_below: Manifest) -> None:
+    """It is reported and not changed, and no pod is created in it."""
     here = prefixed_world()
     put(here.lowers[A].namespaces, space_below)
     put(here.lowers[A].accounts, account("demo-default"))
@@ -282,8 +294,8 @@ def test_with_a_prefix_somebody_elses_namespace_of_that_name_is_a_conflict(space
     assert ready(here.lowers[A], "default") == ""
 
 
-def test_two_namespaces_whose_names_are_cut_to_the_same_are_told_apart() -> None:
-    """The one that came later is told of, and nothing of the other's is changed."""
+def test_two_namespaces_with_the_same_truncated_name_are_distinguished() -> None:
+    """The later one has a conflict, and the namespace of the other is not changed."""
     here = prefixed_world()
     theirs = marked(space("demo-default", uid="below", annotations={UPPER_NAMESPACE: "elsewhere"}), "its own")
     put(here.lowers[A].namespaces, theirs)

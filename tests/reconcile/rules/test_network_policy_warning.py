@@ -1,4 +1,4 @@
-"""NetworkPolicies above: their authors are told where they do not apply."""
+"""Tests of the warning that upper NetworkPolicies do not apply to pods in a lower cluster."""
 
 import pytest
 from answering import Answering
@@ -18,7 +18,7 @@ SHOP = key_of(A, "shop", "deny-all")
 
 
 def guarded(*pods: str) -> World:
-    """Make a world with a policy in namespace shop, and pods of these namespaces on lower-a's node."""
+    """Create a world with a policy in namespace shop, and pods of these namespaces on lower-a's node."""
     here = world()
     here.upper.policies = filled()
     put(here.upper.policies, thing("NetworkPolicy", "deny-all", "shop", api=NETWORK_POLICY.api))
@@ -28,13 +28,13 @@ def guarded(*pods: str) -> World:
 
 
 def heard(of: World, cache: str, *entries: object) -> list[Key]:
-    """Return the keys that a change of a cache leads to."""
+    """Return the keys that a change of a cache enqueues."""
     (route,) = (one for one in RULE.watches() if one.cache == cache)
     return [key for entry in entries for key in route.keys(of, A, Delta(None, entry))]  # type: ignore[arg-type]
 
 
-def test_a_policy_is_told_that_pods_of_its_namespace_run_where_it_does_not_apply() -> None:
-    """Once for each lower, with what to do."""
+def test_a_policy_gets_a_warning_if_pods_of_its_namespace_run_in_a_lower() -> None:
+    """Each lower has its own Event, with the remedy."""
     here = guarded("shop")
     told = only(decided(RULE, SHOP, here)[0])
     assert isinstance(told, EmitEvent)
@@ -49,22 +49,22 @@ def test_a_policy_is_told_that_pods_of_its_namespace_run_where_it_does_not_apply
 
 
 @pytest.mark.parametrize("pods", [(), ("bank",), ("kube-system",)], ids=["none", "others", "excluded"])
-def test_a_policy_without_mirrored_pods_is_told_nothing(pods: tuple[str, ...]) -> None:
-    """It applies to all pods that it is about."""
+def test_a_policy_without_mirrored_pods_gets_no_warning(pods: tuple[str, ...]) -> None:
+    """It applies to all pods of its namespace."""
     here = guarded(*pods)
     assert decided(RULE, SHOP, here)[0] == Decision()
     assert list(RULE.keys(here, A)) == []
 
 
-def test_a_policy_that_is_gone_is_told_nothing() -> None:
-    """Nobody could read it."""
+def test_a_deleted_policy_gets_no_warning() -> None:
+    """The Event would be about an object that does not exist."""
     here = guarded("shop")
     drop(here.upper.policies, "deny-all", "shop")
     assert decided(RULE, SHOP, here)[0] == Decision()
 
 
-def test_a_new_policy_and_the_first_pod_of_its_namespace_are_heard_of() -> None:
-    """A second pod changes nothing."""
+def test_a_new_policy_and_the_first_pod_of_its_namespace_enqueue_its_key() -> None:
+    """A second pod does not."""
     here = guarded("shop")
     (policy,) = here.upper.policies
     (pod,) = here.lowers[A].upper_pods
@@ -75,8 +75,8 @@ def test_a_new_policy_and_the_first_pod_of_its_namespace_are_heard_of() -> None:
 
 
 @in_virtual_time
-async def test_a_policy_that_is_created_while_pods_run_is_told() -> None:
-    """Its creation is news as soon as the policies are listed."""
+async def test_a_policy_that_is_created_while_pods_run_gets_a_warning() -> None:
+    """Its creation enqueues its key once the policies are listed."""
     here, noted = world(), Noted()
     raised(here)
     put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))

@@ -1,4 +1,4 @@
-"""Copies whose upper object is merely missing: read at quorum first, and deleted within the guard."""
+"""Tests of copies without an upper object: it is read at quorum first, and the guard may block the deletion."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,7 +21,7 @@ STRAYS, CLAIMS = key_of(orphans.SERVICES.name, A), key_of(orphans.CLAIMS.name, A
 
 
 def claimed() -> World:
-    """Make a world where a claim without a volume is on both sides."""
+    """Create a world in which a claim without a volume exists in both clusters."""
     here = ground()
     above(here, claim())
     below(here, copy(claim()))
@@ -29,12 +29,12 @@ def claimed() -> World:
 
 
 def granting() -> World:
-    """Make a world where a role and its binding are on both sides."""
+    """Create a world in which a Role and its RoleBinding exist in both clusters."""
     return with_binding(with_role(granted()))
 
 
 class Case(NamedTuple):
-    """A kind: its rule, a world where one is on both sides, and the upper object."""
+    """A kind, with its rule, a world in which an object of it exists in both clusters, and the upper object."""
 
     rule: OrphanRule
     world: Callable[[], World]
@@ -73,7 +73,7 @@ def copied(here: World, kind: Kind) -> Entry:
 
 
 def another(here: World, kind: Kind) -> None:
-    """Let the watch tell that another object of that name was created and deleted above."""
+    """Deliver the watch events of the creation and deletion of another upper object of that name."""
     name, _ = named(kind)
     original = CASES[kind].original
     put(here.upper.more[kind], {**original, "metadata": original["metadata"] | {"uid": "another"}})
@@ -81,8 +81,8 @@ def another(here: World, kind: Kind) -> None:
 
 
 @KINDS
-def test_what_has_its_original_or_is_not_ours_is_left_alone(kind: Kind) -> None:
-    """Whatever is missing above."""
+def test_a_copy_with_an_upper_object_or_of_another_owner_is_kept(kind: Kind) -> None:
+    """A copy of another owner is kept even if its upper object is missing."""
     here = CASES[kind].world()
     assert found(here, kind) == Decision()
     name, uid = named(kind)
@@ -92,8 +92,11 @@ def test_what_has_its_original_or_is_not_ours_is_left_alone(kind: Kind) -> None:
 
 
 @KINDS
-def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None:
-    """The guard counts it. A claim that gets its volume meanwhile stays."""
+def test_a_copy_with_a_missing_upper_object_is_deleted_after_a_confirm(kind: Kind) -> None:
+    """The deletion was not requested, so the guard counts it.
+
+    The delete of a claim requires its resourceVersion, so a claim that gets a volume before is kept.
+    """
     here, (name, uid) = CASES[kind].world(), named(kind)
     lose(here.upper.more[kind], name)
     above_ref, reason = Ref(UPPER, kind, "default", name), f"its lower {kind.name} still exists"
@@ -107,8 +110,8 @@ def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None
 
 
 @KINDS
-def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
-    """One whose successor was seen deleted goes here: nobody is known to have deleted it."""
+def test_an_observed_deletion_is_left_to_the_rule_of_the_kind(kind: Kind) -> None:
+    """If only the deletion of a successor was observed, the orphan rule deletes the copy, and it was not requested."""
     here = CASES[kind].world()
     drop(here.upper.more[kind], named(kind)[0])
     assert found(here, kind) == Decision()
@@ -120,8 +123,8 @@ def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
 
 
 @KINDS
-def test_the_deletion_of_another_object_proves_nothing(kind: Kind) -> None:
-    """It may be an older one, of which another engine has made the newer one's copy."""
+def test_the_deletion_of_another_upper_object_proves_nothing(kind: Kind) -> None:
+    """It may be an older one, while another engine made the copy of a newer one."""
     here = CASES[kind].world()
     lose(here.upper.more[kind], named(kind)[0])
     another(here, kind)
@@ -130,8 +133,8 @@ def test_the_deletion_of_another_object_proves_nothing(kind: Kind) -> None:
 
 
 @KINDS
-def test_what_a_restored_store_forgot_is_marked_so(kind: Kind) -> None:
-    """The guard lets none of it pass."""
+def test_a_deletion_because_of_a_restored_store_is_marked(kind: Kind) -> None:
+    """The guard blocks every such deletion."""
     here, (name, uid) = CASES[kind].world(), named(kind)
     here.upper.more[kind].take_over((), 1, rewound=True)
     here.upper.more[kind].confirm_absent("default", name, sought=uid)
@@ -141,8 +144,8 @@ def test_what_a_restored_store_forgot_is_marked_so(kind: Kind) -> None:
 
 @KINDS
 @pytest.mark.parametrize("doubt", ["silent", "unlisted", "unsettled"])
-def test_nothing_is_decided_in_doubt(kind: Kind, doubt: str) -> None:
-    """Neither of a lower that does not answer nor from incomplete caches."""
+def test_nothing_is_decided_while_the_state_is_uncertain(kind: Kind, doubt: str) -> None:
+    """The lower does not respond, or a cache is not synced."""
     here = CASES[kind].world()
     lose(here.upper.more[kind], named(kind)[0])
     assert found(here, kind).wanted
@@ -158,8 +161,11 @@ def test_nothing_is_decided_in_doubt(kind: Kind, doubt: str) -> None:
 
 
 @KINDS
-def test_what_goes_above_and_what_comes_alone_below_is_heard(kind: Kind) -> None:
-    """In the lower where it is; a change concerns nobody. What comes back above ends what the guard holds."""
+def test_changes_of_an_upper_object_and_of_a_copy_without_one_enqueue_the_key(kind: Kind) -> None:
+    """The lower with the copy gets the key for a created or deleted upper object, and for a new copy without one.
+
+    An upper object that exists again ends a block of the guard.
+    """
     here, rule = CASES[kind].world(), CASES[kind].rule
     name, key = named(kind)[0], key_of(rule.name, A)
     original, copy = here.upper.more[kind].get("default", name), copied(here, kind)
@@ -173,11 +179,11 @@ def test_what_goes_above_and_what_comes_alone_below_is_heard(kind: Kind) -> None
     assert list(down(here, A, Delta(copy, None))) == []
 
 
-# What is particular to Services.
+# Special cases of Services.
 
 
-def test_the_alias_has_no_original() -> None:
-    """It is made for the upper cluster itself."""
+def test_the_alias_service_is_no_orphan() -> None:
+    """It has no upper object, because it is made for the upper cluster itself."""
     here = done(exposed(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
     assert {one.manifest()["metadata"]["annotations"][UPPER_UID] for one in here.lowers[A].more[SERVICE]} == {
         OWNER_HERE.upper
@@ -185,8 +191,8 @@ def test_the_alias_has_no_original() -> None:
     assert orphans.SERVICES.decide(STRAYS, here) == Decision()
 
 
-def test_a_slice_goes_with_its_service_and_is_not_counted_again() -> None:
-    """Nor is what no namespace with pods needs any more, or no controller makes: its own rule takes it back."""
+def test_a_slice_is_not_counted_if_its_service_or_its_need_is_gone() -> None:
+    """The rule of the kind deletes it if its Service is missing, no pod needs it, or the controller is disabled."""
     here = done(exposed())
     lose(here.upper.more[SERVICE], "web")
     lose(here.upper.more[ENDPOINT_SLICE], "web-1")
@@ -204,11 +210,11 @@ def test_a_slice_goes_with_its_service_and_is_not_counted_again() -> None:
     assert orphans.SERVICES.decide(STRAYS, here) == Decision()
 
 
-# What is particular to claims.
+# Special cases of claims.
 
 
-def test_all_claims_of_one_lower_are_one_decision() -> None:
-    """In an order that does not change."""
+def test_all_orphaned_claims_of_a_lower_are_in_one_decision() -> None:
+    """Their order is stable."""
     here = ground()
     for name in ("b", "a"):
         below(here, copy(claim(name)))
@@ -221,10 +227,10 @@ def test_all_claims_of_one_lower_are_one_decision() -> None:
 @pytest.mark.parametrize(
     "spared",
     [copy(claim(), "1Gi"), copy(claim(), phase="Lost"), copy(claim(), deletionTimestamp="2026-03-01T12:00:00Z")],
-    ids=["bound", "lost its volume", "going"],
+    ids=["bound", "lost its volume", "terminating"],
 )
-def test_a_claim_that_may_hold_data_is_spared(spared: Manifest) -> None:
-    """So is one that a placeholder names, whose policy decides."""
+def test_a_claim_that_may_hold_data_is_not_deleted(spared: Manifest) -> None:
+    """Neither is one with a placeholder, because its reclaim policy decides."""
     here = ground()
     below(here, spared)
     here.upper.more[CLAIM].confirm_absent("default", "data", sought="claim-data")

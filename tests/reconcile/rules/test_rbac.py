@@ -1,4 +1,4 @@
-"""Rights below: Roles and RoleBindings of accounts that are ours there, and of nobody else."""
+"""Tests of lower Roles and RoleBindings: only for mirrored ServiceAccounts of this topology."""
 
 from typing import Any
 
@@ -33,8 +33,8 @@ planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 REFUSED = Problem("Forbidden", "attempting to grant permissions not currently held")
 
 
-def test_a_role_of_a_mirrored_account_goes_down() -> None:
-    """With our marks; a refusal of it holds nothing up."""
+def test_a_role_of_a_mirrored_service_account_is_created() -> None:
+    """It has our marks, and its denial blocks no later step."""
     step = the_step(granted(), ROLE_KEY)
     assert (step.verb, step.ref, step.independent) == ("create", Ref(A, ROLE, "default", "reader"), True)
     assert step.body == {
@@ -50,8 +50,8 @@ def test_a_role_of_a_mirrored_account_goes_down() -> None:
     }
 
 
-def test_a_binding_goes_down_with_accounts_of_ours_alone() -> None:
-    """A user, a group, or `default` is somebody else below, and would get rights that nobody gave them there."""
+def test_a_role_binding_is_created_with_mirrored_service_accounts_only() -> None:
+    """Other subjects may be other identities in the lower cluster, and must not get permissions there."""
     here = with_role(granted())
     step = the_step(here)
     assert step.body is not None
@@ -63,8 +63,11 @@ def test_a_binding_goes_down_with_accounts_of_ours_alone() -> None:
     assert step.reason == "it grants permissions to pods on node lower-a"
 
 
-def test_a_binding_waits_for_its_role() -> None:
-    """The one that is above now; Kubernetes refuses a binding to a role that is not there."""
+def test_a_role_binding_waits_for_its_role() -> None:
+    """The lower role must be the copy of the current upper one.
+
+    Kubernetes refuses a binding to a role that does not exist.
+    """
     here = granted()
     assert decided(RULE, BINDING_KEY, here)[0] == Decision(depends_on=(ROLE_KEY,))
     put(here.lowers[A].more[ROLE], marked(role(), "older", uid="below-role"))
@@ -83,8 +86,8 @@ OFF = {
 
 @pytest.mark.parametrize("more", OFF.values(), ids=OFF)
 @pytest.mark.parametrize("key", [ROLE_KEY, BINDING_KEY])
-def test_rights_are_taken_back_where_they_are_not_wanted(more: str, key: Any) -> None:
-    """And never given: a pod with another identity has no use for them."""
+def test_rights_are_deleted_and_not_created_if_they_are_disabled(more: str, key: Any) -> None:
+    """A pod with another identity does not use them."""
     here = granted(more)
     assert planned(here, key) == Plan(())
     step = the_step(with_binding(with_role(here)), key)
@@ -93,8 +96,8 @@ def test_rights_are_taken_back_where_they_are_not_wanted(more: str, key: Any) ->
 
 @pytest.mark.parametrize("copy", [None, account(name="robot"), marked(account(name="robot"), "x", STRANGER)])
 @pytest.mark.parametrize("key", [ROLE_KEY, BINDING_KEY])
-def test_an_account_that_is_not_ours_below_gets_no_rights(copy: Manifest | None, key: Any) -> None:
-    """Whoever made it there had something in mind."""
+def test_a_service_account_that_is_not_ours_gets_no_rights(copy: Manifest | None, key: Any) -> None:
+    """Another client created the lower one for its own purpose."""
     here = granted()
     drop(here.lowers[A].more[SERVICE_ACCOUNT], "robot")
     if copy:
@@ -103,8 +106,8 @@ def test_an_account_that_is_not_ours_below_gets_no_rights(copy: Manifest | None,
 
 
 @pytest.mark.parametrize("key", [ROLE_KEY, BINDING_KEY])
-def test_a_role_that_is_not_ours_is_left_alone(key: Any) -> None:
-    """As every object; the pod runs without."""
+def test_a_role_of_another_owner_is_not_changed(key: Any) -> None:
+    """The Role has a conflict, and its binding is not created, but the pod runs."""
     here = granted()
     put(here.lowers[A].more[ROLE], role())
     put(here.lowers[A].more[ROLE_BINDING], binding(subjects=[ROBOT]))
@@ -115,8 +118,8 @@ def test_a_role_that_is_not_ours_is_left_alone(key: Any) -> None:
     assert planned(here, key).steps == ()
 
 
-def test_rights_go_with_what_gave_them() -> None:
-    """Somebody was seen to delete it above; the role goes with its last binding."""
+def test_rights_are_deleted_after_an_observed_deletion_of_their_upper_object() -> None:
+    """The lower Role is also deleted with its last binding."""
     here = with_binding(with_role(granted()))
     drop(here.upper.more[ROLE], "reader")
     assert the_step(here, ROLE_KEY).verb == "delete"
@@ -125,8 +128,11 @@ def test_rights_go_with_what_gave_them() -> None:
     assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
 
 
-def test_rights_that_are_merely_missing_above_are_not_taken_here() -> None:
-    """A lost right to read them, or a restored store, looks the same; also the role of such a binding stays."""
+def test_rights_whose_upper_object_is_merely_missing_are_kept() -> None:
+    """A lost permission to read them, or a restored store, looks the same.
+
+    The role of such a binding is kept too.
+    """
     here = with_binding(with_role(granted()))
     for kind, name in ((ROLE, "reader"), (ROLE_BINDING, "reads")):
         lose(here.upper.more[kind], name)
@@ -136,8 +142,11 @@ def test_rights_that_are_merely_missing_above_are_not_taken_here() -> None:
         put(here.upper.more[kind], role() if kind == ROLE else binding())
 
 
-def test_rights_of_an_account_that_is_merely_missing_above_stay() -> None:
-    """So do its copy and the pods that run as it; they go when it was seen deleted."""
+def test_rights_of_a_service_account_that_is_merely_missing_are_kept() -> None:
+    """Its copy and its pods are kept too.
+
+    After an observed deletion of the account, the rights are deleted.
+    """
     here = with_binding(with_role(granted()))
     lose(here.upper.more[SERVICE_ACCOUNT], "robot")
     assert planned(here, ROLE_KEY) == planned(here) == Plan(())
@@ -146,8 +155,8 @@ def test_rights_of_an_account_that_is_merely_missing_above_stay() -> None:
     assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
 
 
-def test_a_role_goes_after_the_binding_for_whose_sake_it_stayed() -> None:
-    """It is looked at again when that has gone below."""
+def test_a_role_is_deleted_after_the_binding_that_kept_it() -> None:
+    """The deletion of the lower binding enqueues the key of its role."""
     here = with_binding(with_role(granted()))
     lose(here.upper.more[ROLE_BINDING], "reads")
     copy = here.lowers[A].more[ROLE_BINDING].get("default", "reads")
@@ -156,8 +165,8 @@ def test_a_role_goes_after_the_binding_for_whose_sake_it_stayed() -> None:
     assert the_step(here, ROLE_KEY).verb == "delete"
 
 
-def test_a_binding_that_loses_its_account_loses_its_copy() -> None:
-    """The role goes along where no other binding grants it."""
+def test_a_role_binding_without_mirrored_service_accounts_is_deleted() -> None:
+    """Its role is deleted too unless another binding grants it."""
     here = with_binding(with_role(granted(subjects=OTHERS)))
     assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
     put(here.upper.more[ROLE_BINDING], {**binding(), "metadata": {**binding()["metadata"], "name": "also"}})
@@ -167,8 +176,8 @@ def test_a_binding_that_loses_its_account_loses_its_copy() -> None:
 @pytest.mark.parametrize(
     "which", ["bindings above", "roles below", "cluster roles", "pods", "accounts above", "accounts below"]
 )
-def test_nothing_is_decided_from_what_is_not_complete(which: str) -> None:
-    """Rights could be taken from a pod that runs."""
+def test_nothing_is_decided_from_caches_that_are_not_synced(which: str) -> None:
+    """Otherwise a running pod could lose its permissions."""
     here = with_role(granted(subjects=OTHERS))
     lower = here.lowers[A]
     caches = {
@@ -183,8 +192,8 @@ def test_nothing_is_decided_from_what_is_not_complete(which: str) -> None:
     assert decided(RULE, ROLE_KEY, here)[0] == Decision()
 
 
-def test_a_refusal_is_told_on_the_role_and_on_some_pods() -> None:
-    """Five at most: whoever looks for the reason looks at one of them."""
+def test_a_denial_is_reported_by_events_of_the_role_and_of_some_pods() -> None:
+    """At most five pods get an Event, because a user only needs one of them."""
     here = granted()
     for number in range(8):
         put(here.lowers[A].upper_pods, upper_pod(f"p{number}", {"serviceAccountName": "robot"}))
@@ -200,8 +209,8 @@ def test_a_refusal_is_told_on_the_role_and_on_some_pods() -> None:
     assert len(wanted) == 1 + len(told), "and it is tried again"
 
 
-def test_there_is_a_key_for_every_right_of_an_account_and_every_copy() -> None:
-    """What is left of an earlier run is found."""
+def test_every_right_of_a_mirrored_service_account_and_every_copy_has_a_key() -> None:
+    """Copies of an earlier run are included."""
     here = granted()
     put(
         here.upper.more[ROLE_BINDING],
@@ -217,8 +226,8 @@ def test_there_is_a_key_for_every_right_of_an_account_and_every_copy() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_what_is_heard_concerns_accounts_of_ours() -> None:
-    """On the lower where they are."""
+def test_changes_that_concern_mirrored_service_accounts_enqueue_their_bindings() -> None:
+    """Only the lower with the ServiceAccount gets the keys."""
     here = granted(kind="ClusterRole", name="view")
     upper, lower = here.upper.more, here.lowers[A].more
     reads = upper[ROLE_BINDING].get("default", "reads")
@@ -234,8 +243,8 @@ def test_what_is_heard_concerns_accounts_of_ours() -> None:
     assert heard(here, "ServiceAccount", theirs, copy) == ["default/RoleBinding/reads"], "it is ours now"
 
 
-def test_roles_are_heard_of_with_their_bindings() -> None:
-    """Both come and go together; copies are heard of too."""
+def test_a_change_of_a_role_or_its_binding_enqueues_both_keys() -> None:
+    """The creation and deletion of copies enqueue keys too."""
     here = granted()
     upper = here.upper.more
     reads, reader = upper[ROLE_BINDING].get("default", "reads"), upper[ROLE].get("default", "reader")
@@ -249,8 +258,8 @@ def test_roles_are_heard_of_with_their_bindings() -> None:
     assert heard(here, "Role", copy, copy) == ["default/Role/reader"], "a binding depends on whether it is there"
 
 
-def test_a_binding_is_kept_with_whom_it_gives_what() -> None:
-    """One without subjects, or of a shape not known yet, returns nobody anything."""
+def test_a_role_binding_is_cached_with_its_role_and_service_accounts() -> None:
+    """One without subjects, or of an unknown form, has no ServiceAccounts."""
     here = granted()
     entry = here.upper.more[ROLE_BINDING].get("default", "reads")
     assert entry is not None

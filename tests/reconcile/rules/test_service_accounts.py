@@ -1,4 +1,7 @@
-"""Accounts below: what is particular to them. The rest is in test_mirror.py and in the scenarios account_*."""
+"""Tests of the special cases of lower ServiceAccounts.
+
+Other cases are in test_mirror.py and in the scenarios account_*.
+"""
 
 from typing import Any
 
@@ -42,12 +45,12 @@ planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
 
 
 def robot(**fields: Any) -> Manifest:
-    """Make the account above."""
+    """Return the upper ServiceAccount."""
     return {**account(name="robot"), **fields}
 
 
 def bound(more: str = "", **fields: Any) -> World:
-    """Make a world where a pod of the robot is bound to lower-a."""
+    """Create a world in which a pod with ServiceAccount robot is bound to lower-a."""
     here = world(more=more)
     raised(here)
     home(here)
@@ -57,7 +60,7 @@ def bound(more: str = "", **fields: Any) -> World:
 
 
 def below(here: World, **fields: Any) -> Manifest:
-    """Put the copy there as the engine makes it, with fields laid over it, and give it."""
+    """Add the copy as the engine makes it, with other fields, and return it."""
     body = the_step(here).body
     assert body is not None
     made = marked({**body, **fields}, "ServiceAccount-robot", uid="below")
@@ -65,8 +68,8 @@ def below(here: World, **fields: Any) -> Manifest:
     return made
 
 
-def test_an_account_that_a_pod_runs_as_is_made() -> None:
-    """With its labels and notes and our marks; not with what lists the upper cluster's own Secrets."""
+def test_the_service_account_of_a_pod_is_created() -> None:
+    """It has its labels and annotations and our marks, but not the list of the upper cluster's own Secrets."""
     meta = {"labels": {"team": "a"}, "annotations": {"role": "x", "kubernetes.io/enforce-mountable-secrets": "true"}}
     here = bound(metadata={**robot()["metadata"], **meta}, secrets=[{"name": "robot-token"}])
     step = the_step(here)
@@ -89,8 +92,8 @@ def test_an_account_that_a_pod_runs_as_is_made() -> None:
 
 
 @pytest.mark.parametrize("value", [True, False])
-def test_whether_pods_get_tokens_unasked_follows(value: bool) -> None:  # noqa: FBT001 - a parameter
-    """Said in full, since a missing word means yes."""
+def test_the_default_for_mounting_tokens_is_copied(value: bool) -> None:  # noqa: FBT001 - a parameter
+    """The field is always set, because an absent one means true."""
     here = bound(automountServiceAccountToken=value)
     made = below(here, automountServiceAccountToken=not value)
     assert [one["path"] for one in the_step(here).operations] == ["/automountServiceAccountToken"]
@@ -99,8 +102,11 @@ def test_whether_pods_get_tokens_unasked_follows(value: bool) -> None:  # noqa: 
     assert [one["value"] for one in the_step(here).operations] == [value]
 
 
-def test_pull_secrets_follow_and_those_that_a_lower_adds_stay() -> None:
-    """Some clusters add one of their own to each account; what is a Secret above is ours to take away."""
+def test_pull_secrets_are_copied_and_those_that_a_lower_adds_stay() -> None:
+    """Some clusters add their own one to each account.
+
+    One that is an upper Secret is removed if the upper account does not list it.
+    """
     here = bound(imagePullSecrets=[{"name": "pull"}])
     put(here.upper.secrets, secret("old"))
     below(here, imagePullSecrets=[{"name": "old"}, {"name": "robot-dockercfg"}])
@@ -111,8 +117,8 @@ def test_pull_secrets_follow_and_those_that_a_lower_adds_stay() -> None:
     )
 
 
-def test_an_account_that_is_not_ours_is_never_used() -> None:
-    """It would lend its rights to the pod."""
+def test_a_service_account_of_another_owner_is_a_conflict_and_is_not_used() -> None:
+    """It would give its permissions to the pod."""
     here = bound()
     for foreign in (robot(), marked(robot(), "ServiceAccount-robot", STRANGER)):
         put(here.lowers[A].more[SERVICE_ACCOUNT], foreign)
@@ -123,8 +129,8 @@ def test_an_account_that_is_not_ours_is_never_used() -> None:
         assert missing(here, here.lowers[A], "default", ROBOT) == [KEY]
 
 
-def test_it_goes_with_the_last_pod_of_either_side() -> None:
-    """A pod below that nobody needs any more may still be ending."""
+def test_a_service_account_is_deleted_after_its_last_upper_and_lower_pod() -> None:
+    """A lower pod that is not needed any more may still be terminating."""
     here = bound()
     below(here)
     put(here.lowers[A].pods, twin_of_robot())
@@ -136,13 +142,16 @@ def test_it_goes_with_the_last_pod_of_either_side() -> None:
 
 
 def twin_of_robot() -> Manifest:
-    """Make the lower pod, which runs as the account."""
+    """Return the lower pod, with the ServiceAccount."""
     made = twin(upper_pod(spec=RUNS))
     return {**made, "spec": {**made["spec"], "serviceAccountName": "robot"}}
 
 
-def test_without_an_identity_no_account_is_made_and_pods_wait_for_none() -> None:
-    """They run as `default`; one that runs as another from before keeps it, as it is."""
+def test_without_an_identity_no_service_account_is_created_or_waited_for() -> None:
+    """Pods use `default`.
+
+    The copy is kept unchanged while an earlier pod uses it.
+    """
     here = bound(NONE)
     assert planned(here) == Plan(())
     assert missing(here, here.lowers[A], "default", ROBOT) == []
@@ -152,8 +161,8 @@ def test_without_an_identity_no_account_is_made_and_pods_wait_for_none() -> None
     assert planned(here) == Plan(())
 
 
-def test_a_pod_waits_for_the_account_that_is_above_now() -> None:
-    """Not for `default`, which every namespace has."""
+def test_a_pod_waits_for_the_copy_of_the_current_upper_service_account() -> None:
+    """It does not wait for `default`, which every namespace has."""
     here = bound()
     lower = here.lowers[A]
     assert missing(here, lower, "default", ROBOT) == [KEY]
@@ -163,8 +172,8 @@ def test_a_pod_waits_for_the_account_that_is_above_now() -> None:
     assert missing(here, lower, "default", ROBOT) == []
 
 
-def test_there_is_a_key_for_what_pods_run_as_and_for_every_copy() -> None:
-    """What is left of an earlier run is found."""
+def test_every_service_account_of_pods_and_every_copy_has_a_key() -> None:
+    """Copies of an earlier run are included, but `default` is not."""
     here = bound()
     put(here.lowers[A].upper_pods, upper_pod("plain", {"serviceAccountName": "default"}))
     put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="left"), "gone"))
@@ -173,8 +182,8 @@ def test_there_is_a_key_for_what_pods_run_as_and_for_every_copy() -> None:
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["pods run as it", "no pod runs as it"])
-def test_a_default_account_with_our_marks_stays_as_it_is(runs: bool) -> None:  # noqa: FBT001 - a case
-    """The lower cluster made it, and whoever may label it must not get it changed or deleted."""
+def test_a_default_service_account_with_our_marks_is_not_changed(runs: bool) -> None:  # noqa: FBT001 - a case
+    """The lower cluster created it, and a client that may label it must not cause its change or deletion."""
     here = bound()
     key = key_of(A, "default", "default")
     if runs:
@@ -185,8 +194,8 @@ def test_a_default_account_with_our_marks_stays_as_it_is(runs: bool) -> None:  #
     assert planned(here, key) == Plan(())
 
 
-def test_accounts_are_heard_of_where_their_pods_or_copies_are() -> None:
-    """Every namespace has a `default`, which concerns nobody."""
+def test_a_change_of_a_service_account_enqueues_its_key_if_a_pod_or_copy_exists() -> None:
+    """Every namespace has a `default`, which enqueues no key."""
     here = bound()
     entry = here.upper.more[SERVICE_ACCOUNT].get("default", "robot")
     assert heard(here, "upper.ServiceAccount", None, entry) == ["default/robot"]
@@ -198,18 +207,18 @@ def test_accounts_are_heard_of_where_their_pods_or_copies_are() -> None:
     assert heard(here, "upper.ServiceAccount", entry, None, B) == ["default/robot"]
 
 
-# What images are pulled with.
+# Image pull secrets.
 
 
 def with_pull(more: str = "") -> World:
-    """Make a world where the robot pulls images with a Secret that its pod does not name."""
+    """Create a world in which the ServiceAccount has a pull secret that its pod does not name."""
     here = bound(more, imagePullSecrets=[{"name": "pull"}, {}])
     put(here.upper.secrets, secret("pull"))
     return here
 
 
-def test_the_secrets_of_an_account_go_down_with_it() -> None:
-    """As if the pod had named them, and until its last pod is gone."""
+def test_the_pull_secrets_of_a_service_account_are_mirrored() -> None:
+    """They count as references of its pods, and their copies are deleted if the account does not list them any more."""
     here = with_pull()
     rule, key = config.RULE, secret_key(A, "default", "Secret", "pull")
     assert key in set(rule.keys(here, A))
@@ -221,8 +230,11 @@ def test_the_secrets_of_an_account_go_down_with_it() -> None:
     assert (step.verb, step.uid) == ("delete", "below")
 
 
-def test_a_secret_is_not_taken_away_before_accounts_are_known() -> None:
-    """It may be what an account pulls images with; without the controller there is no such account."""
+def test_a_secret_is_not_deleted_before_service_accounts_are_synced() -> None:
+    """It may be the pull secret of one.
+
+    Without the controller there are no such accounts.
+    """
     rule, key = config.RULE, secret_key(A, "default", "Secret", "pull")
     for more, verbs in (("", []), ("controllers: []\n", ["delete"])):
         here = bound(more)
@@ -231,8 +243,8 @@ def test_a_secret_is_not_taken_away_before_accounts_are_known() -> None:
         assert [step.verb for step in decided(rule, key, here)[1].steps] == verbs
 
 
-def test_the_secrets_of_accounts_that_nobody_runs_as_stay_above() -> None:
-    """Nor do those of `default`, whose pods name them."""
+def test_pull_secrets_of_unused_service_accounts_are_not_mirrored() -> None:
+    """Those of `default` are not mirrored either, because its pods name them."""
     here = with_pull(NONE)
     assert pulling(here, "default", "pull") == ["robot"]
     assert not is_asked(here, here.lowers[A], "default", "robot")
@@ -244,8 +256,8 @@ def test_the_secrets_of_accounts_that_nobody_runs_as_stay_above() -> None:
     assert list(secrets_of(here, "default", (Reference("ServiceAccount", "default", optional=False),))) == []
 
 
-def test_secrets_are_heard_of_by_account_and_pod() -> None:
-    """Of an account that changes, a pod that comes or goes, and of the Secret itself."""
+def test_changes_of_service_account_pod_and_secret_enqueue_the_pull_secret() -> None:
+    """Only the lower with the pod gets the key."""
     here, asked = with_pull(), Asked(config.RULE, secret_key(A, "default", "Secret", "pull"))
     accounts, pods = here.upper.more[SERVICE_ACCOUNT], here.lowers[A].upper_pods
     pod, pull = pods.get("default", "web"), here.upper.secrets.get("default", "pull")
@@ -260,8 +272,8 @@ def test_secrets_are_heard_of_by_account_and_pod() -> None:
     assert asked.heard(here, "pods", mirror, None) == ["default/Secret/next"]
 
 
-def test_an_account_is_kept_with_the_names_of_its_pull_secrets() -> None:
-    """One without a name counts for nothing."""
+def test_a_service_account_is_cached_with_the_names_of_its_pull_secrets() -> None:
+    """An entry without a name does not count."""
     here = with_pull()
     entry = here.upper.more[SERVICE_ACCOUNT].get("default", "robot")
     assert entry is not None

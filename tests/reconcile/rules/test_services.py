@@ -1,4 +1,4 @@
-"""Services below: where their namespace has pods, as the ones above but for what is each cluster's own."""
+"""Tests of lower Services: which namespaces have them, how they follow the upper ones, and the alias Service."""
 
 from typing import Any
 
@@ -45,14 +45,14 @@ DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid":
 
 
 def operations(here: World) -> list[tuple[str, str]]:
-    """Return the operations by which the Service below is put in step."""
+    """Return the operations that update the lower Service."""
     step = the_step(here)
     assert step.verb == "patch"
     return sorted((one["op"], one["path"]) for one in step.operations)
 
 
-def test_a_service_is_made_where_its_namespace_has_pods() -> None:
-    """With its labels, our marks, and nothing that the upper cluster gave out."""
+def test_a_service_is_created_if_its_namespace_has_pods() -> None:
+    """It has its labels and our marks, but no value that the upper cluster assigned."""
     step = the_step(exposed())
     assert (step.verb, step.ref, step.reason) == (
         "create",
@@ -78,16 +78,16 @@ def test_a_service_is_made_where_its_namespace_has_pods() -> None:
     }
 
 
-def test_what_is_in_step_is_left_alone() -> None:
-    """Also with all that the lower cluster gave it itself."""
+def test_an_up_to_date_service_is_not_patched() -> None:
+    """Values that the lower cluster assigned are no difference."""
     here = done(exposed())
     given = {"clusterIP": "10.7.0.1", "clusterIPs": ["10.7.0.1"], "ipFamilies": ["IPv4"]}
     edited(here.lowers[A].more[SERVICE], "web", **given)
     assert planned(here) == Plan(())
 
 
-def test_an_excluded_namespace_has_no_services_below() -> None:
-    """No pod of it is mirrored; one that still runs there keeps what it has."""
+def test_an_excluded_namespace_has_no_lower_services() -> None:
+    """No pod of it is mirrored, but a lower pod that still runs keeps its Services."""
     here = running(done(exposed()))
     reload(here, more="excludeNamespaces: [default]")
     assert planned(here) == Plan(())
@@ -96,14 +96,14 @@ def test_an_excluded_namespace_has_no_services_below() -> None:
 
 
 def disabled() -> World:
-    """Make a world where a pod runs below with all that it had before `Service` left `controllers`."""
+    """Create a world in which a lower pod runs with its Services after `Service` was removed from `controllers`."""
     here = running(done(exposed(server=SERVER), KEY, SLICE_KEY, ALIAS_KEY))
     reload(here, f"name: {A}, controllers: []")
     return here
 
 
-def test_without_the_controller_what_running_pods_have_is_kept_up_to_date() -> None:
-    """Also the alias; nothing is created, not even again."""
+def test_without_the_controller_services_of_running_pods_are_kept_up_to_date() -> None:
+    """This includes the alias, but no Service is created, not even again."""
     here = disabled()
     assert planned(here) == planned(here, ALIAS_KEY) == Plan(())
     edited(here.upper.more[SERVICE], "web", ports=[*PORTS, {"name": "b", "port": 81, "protocol": "TCP"}])
@@ -114,8 +114,8 @@ def test_without_the_controller_what_running_pods_have_is_kept_up_to_date() -> N
     assert the_step(here, ALIAS_KEY).verb == "delete"
 
 
-def test_without_the_controller_a_service_goes_with_its_original() -> None:
-    """Another one of that name does not take its place below."""
+def test_without_the_controller_a_service_is_deleted_with_its_upper_service() -> None:
+    """Another upper Service of that name does not replace it."""
     here = disabled()
     put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
     assert the_step(here).verb == "delete"
@@ -125,15 +125,15 @@ def test_without_the_controller_a_service_goes_with_its_original() -> None:
 
 
 def test_without_the_controller_no_service_is_replaced() -> None:
-    """One that another client gave a selector stays: it would go, and not come again."""
+    """One to which another client added a selector stays, because it would not be created again."""
     here = disabled()
     edited(here.lowers[A].more[SERVICE], "web", selector={"app": "theirs"})
     assert planned(here) == Plan(())
 
 
 @pytest.mark.parametrize("missing", ["upper services", "upper slices", "services", "slices", "pods"])
-def test_nothing_is_decided_on_half_a_picture(missing: str) -> None:
-    """A list that has not come yet is no list of nothing."""
+def test_nothing_is_decided_from_caches_that_are_not_synced(missing: str) -> None:
+    """A list that has not arrived yet proves no absence."""
     here = done(exposed())
     drop(here.upper.more[SERVICE], "web")
     caches = {
@@ -157,8 +157,8 @@ def test_nothing_is_decided_on_half_a_picture(missing: str) -> None:
         ({"ipFamilyPolicy": "RequireDualStack"}, [("replace", "/spec/ipFamilyPolicy")]),
     ],
 )
-def test_a_change_above_comes_down(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
-    """Of what means anything below (test_services_spec.py)."""
+def test_a_change_of_the_upper_service_is_patched(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
+    """This applies to fields that are valid in the lower cluster (test_services_spec.py)."""
     here = done(exposed())
     edited(here.upper.more[SERVICE], "web", **spec)
     assert operations(here) == found
@@ -173,23 +173,26 @@ def test_a_change_above_comes_down(spec: dict[str, Any], found: list[tuple[str, 
         ({"internalTrafficPolicy": "Local"}, [("replace", "/spec/internalTrafficPolicy")]),
     ],
 )
-def test_what_somebody_sets_below_is_put_back(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
-    """What would lead strangers in, or traffic astray."""
+def test_a_change_by_another_client_is_reverted(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
+    """It could open the lower Service to other clients, or misdirect its traffic."""
     here = done(exposed())
     edited(here.lowers[A].more[SERVICE], "web", **spec)
     assert operations(here) == found
 
 
-def test_labels_follow_and_those_of_others_stay() -> None:
-    """A label that went above goes below."""
+def test_our_labels_are_updated_and_those_of_other_clients_stay() -> None:
+    """A label that is removed from the upper Service is removed from the lower one."""
     here = done(exposed())
     changed(here.upper.more[SERVICE], "web", lambda one: one["metadata"].update(labels={"tier": "gold"}))
     changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"]["labels"].update(theirs="1"))
     assert operations(here) == [("add", "/metadata/labels/tier"), ("remove", "/metadata/labels/team")]
 
 
-def test_one_that_cannot_become_what_it_should_is_made_anew() -> None:
-    """For a selector below, Kubernetes makes slices of its own; what else cannot change is in test_services_spec.py."""
+def test_a_service_that_cannot_become_as_desired_is_replaced() -> None:
+    """For a selector, Kubernetes creates slices of its own.
+
+    Other immutable fields are in test_services_spec.py.
+    """
     here = done(exposed())
     edited(here.lowers[A].more[SERVICE], "web", selector={"app": "web"})
     step = the_step(here)
@@ -198,8 +201,8 @@ def test_one_that_cannot_become_what_it_should_is_made_anew() -> None:
     assert the_step(here).verb == "create"
 
 
-def test_the_apiservers_own_service_stays_above() -> None:
-    """Every cluster has one."""
+def test_the_apiservers_own_service_is_not_mirrored() -> None:
+    """Every cluster has one in namespace default."""
     here = exposed()
     put(here.upper.more[SERVICE], service("kubernetes"), service("kubernetes", "shop"))
     home(here, namespace="shop")
@@ -209,8 +212,8 @@ def test_the_apiservers_own_service_stays_above() -> None:
 
 
 @pytest.mark.parametrize("pods", [True, False])
-def test_services_of_kube_system_come_on_request_only(pods: bool) -> None:  # noqa: FBT001
-    """Whether pods are mirrored from there, or not."""
+def test_services_of_kube_system_are_mirrored_only_if_configured(pods: bool) -> None:  # noqa: FBT001
+    """It does not matter whether pods of the namespace are mirrored."""
     here = exposed(more="excludeNamespaces: []")
     key = service_key(A, "kube-system", "dns")
     home(here, namespace="kube-system")
@@ -228,8 +231,8 @@ def test_services_of_kube_system_come_on_request_only(pods: bool) -> None:  # no
 # The alias.
 
 
-def test_the_alias_is_in_each_namespace_with_pods() -> None:
-    """On the port that clients know, marked as made for the upper cluster."""
+def test_the_alias_service_exists_in_each_namespace_with_pods() -> None:
+    """It has the usual port of the apiserver, and is marked as made for the upper cluster."""
     step = the_step(exposed(server=SERVER), ALIAS_KEY)
     assert step.body is not None
     assert step.body["metadata"]["annotations"][UPPER_UID] == OWNER_HERE.upper
@@ -237,13 +240,13 @@ def test_the_alias_is_in_each_namespace_with_pods() -> None:
 
 
 @pytest.mark.parametrize("server", [None, UpperServer("127.0.0.1", 6443)], ids=["unknown", "loopback"])
-def test_an_address_that_leads_nowhere_has_no_alias(server: UpperServer | None) -> None:
-    """It would lead every pod to itself."""
+def test_an_unknown_or_loopback_address_has_no_alias(server: UpperServer | None) -> None:
+    """With a loopback address, it would direct every pod to itself."""
     assert planned(exposed(server=server), ALIAS_KEY) == Plan(())
 
 
-def test_a_service_of_the_aliass_name_takes_precedence() -> None:
-    """The alias makes way for it, and comes back after it."""
+def test_an_upper_service_with_the_name_of_the_alias_has_precedence() -> None:
+    """The alias is deleted for it, and is wanted again after its deletion."""
     here = done(exposed(server=SERVER), ALIAS_KEY)
     put(here.upper.more[SERVICE], service("kubernetes-upper"))
     assert the_step(here, ALIAS_KEY).verb == "delete"
@@ -251,28 +254,28 @@ def test_a_service_of_the_aliass_name_takes_precedence() -> None:
     assert planned(here, ALIAS_KEY) == Plan(())
 
 
-def test_an_alias_that_is_none_any_more_goes() -> None:
-    """Its name was changed."""
+def test_a_former_alias_is_deleted() -> None:
+    """The name of the alias was changed."""
     here = done(exposed(server=SERVER), ALIAS_KEY)
     reload(here, more="services: {upperAlias: top}")
     assert the_step(here, ALIAS_KEY).verb == "delete"
     assert the_step(here, service_key(A, "default", "top")).verb == "create"
 
 
-def test_there_is_no_alias_in_kube_system() -> None:
-    """Nobody asked for it there."""
+def test_kube_system_has_no_alias() -> None:
+    """No configuration requests it there."""
     here = exposed(server=SERVER, more="services: {kubeSystem: true}")
     assert planned(here, service_key(A, "kube-system", "kubernetes-upper")) == Plan(())
 
 
-# Which changes concern which keys.
+# Keys that changes enqueue.
 
 
 EVERY = ["default/kubernetes-upper", "default/web"]
 
 
-def test_every_service_has_a_key() -> None:
-    """Of a namespace with pods, and what is below of others."""
+def test_every_service_of_a_namespace_with_pods_and_every_copy_has_a_key() -> None:
+    """Copies may be in any namespace."""
     here = exposed()
     put(here.upper.more[SERVICE], service("far", "shop"))
     put(here.lowers[A].more[SERVICE], marked(service("left", "gone"), "x"))
@@ -280,8 +283,8 @@ def test_every_service_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
-def test_services_are_heard_on_both_sides() -> None:
-    """Above where it matters to this lower."""
+def test_a_change_of_an_upper_or_lower_service_enqueues_its_key() -> None:
+    """An upper Service matters only if it is needed in this lower or has a copy there."""
     here = done(exposed())
     far = put(here.upper.more[SERVICE], service("far", "shop"))
     assert heard(here, "upper.Service", None, far) == []
@@ -293,8 +296,8 @@ def test_services_are_heard_on_both_sides() -> None:
     assert heard(here, "upper.Service", near, None) == ["default/web"]
 
 
-def test_what_is_below_keeps_the_lower_in_sight() -> None:
-    """A lower that left the topology is left only when nothing of ours is in it."""
+def test_a_lower_with_our_services_or_slices_is_not_empty() -> None:
+    """A lower that left the topology stays connected until it contains none of our objects."""
     here = done(exposed())
     lower = here.lowers[A]
     drop(lower.upper_pods, "web")

@@ -1,4 +1,4 @@
-"""What of a Service holds in another cluster, and what of a slice: field by field."""
+"""Tests of which fields of a Service and of an EndpointSlice are copied to another cluster."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from tensile.reconcile.world import UpperServer
 
 
 def spec_below(families: tuple[str, ...] = (), **spec: Any) -> Manifest:
-    """Return the spec below for one above."""
+    """Return the lower spec for an upper one."""
     found: Manifest = service_below(service(**spec), OWNER_HERE, "default", families)["spec"]
     return found
 
@@ -33,8 +33,8 @@ def spec_below(families: tuple[str, ...] = (), **spec: Any) -> Manifest:
     "field",
     [field for field, verdict in SPEC.items() if verdict == "drop"],
 )
-def test_what_is_dropped_is_dropped(field: str) -> None:
-    """Whatever it says."""
+def test_dropped_fields_are_not_copied(field: str) -> None:
+    """Their value does not matter."""
     assert field not in spec_below(**{field: "anything"})
 
 
@@ -46,23 +46,23 @@ def test_what_is_dropped_is_dropped(field: str) -> None:
         ("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 5}}),
     ],
 )
-def test_what_is_kept_is_kept(field: str, value: object) -> None:
-    """As it is."""
+def test_kept_fields_are_copied(field: str, value: object) -> None:
+    """Their value stays the same."""
     assert SPEC[field] == "keep"
     assert spec_below(**{field: value})[field] == value
 
 
 @pytest.mark.parametrize("kind", ["ClusterIP", "NodePort", "LoadBalancer"])
-def test_however_the_upper_cluster_is_entered_the_lower_is_not(kind: str) -> None:
-    """No port of a node and no load balancer is taken below."""
+def test_a_service_of_any_type_becomes_a_cluster_ip_without_node_ports(kind: str) -> None:
+    """The lower cluster allocates neither node ports nor load balancers for it."""
     ports = [{**PORTS[0], "nodePort": 30_000, "appProtocol": "http"}]
     found = spec_below(type=kind, ports=ports, internalTrafficPolicy="Local")
     assert (found["type"], found["internalTrafficPolicy"]) == ("ClusterIP", "Cluster")
     assert found["ports"] == [{**PORTS[0], "appProtocol": "http"}]
 
 
-def test_one_that_is_another_name_stays_so() -> None:
-    """It has neither address nor families."""
+def test_an_external_name_service_stays_one() -> None:
+    """It has neither an address nor IP families."""
     found = spec_below(type="ExternalName", externalName="a.example", ports=None, clusterIP=None)
     assert found == {"type": "ExternalName", "externalName": "a.example", "sessionAffinity": "None"}
 
@@ -82,16 +82,16 @@ def test_one_that_is_another_name_stays_so() -> None:
         ),
     ],
 )
-def test_families_are_asked_for_where_the_lower_cluster_has_them(
+def test_ip_families_are_only_requested_if_the_lower_cluster_has_them(
     families: tuple[str, ...], policy: str, wanted: list[str], found: Manifest
 ) -> None:
-    """Else it would refuse the Service; it gets what there is."""
+    """Otherwise it would refuse the Service, so it gets the available families."""
     below = spec_below(families, ipFamilyPolicy=policy, ipFamilies=wanted)
     assert {key: value for key, value in below.items() if key.startswith("ipFamil")} == found
 
 
-def test_a_headless_one_keeps_its_families() -> None:
-    """Every cluster takes them, as it returns no address of them out."""
+def test_a_headless_service_keeps_its_ip_families() -> None:
+    """Every cluster accepts them, because it allocates no address for them."""
     found = spec_below(clusterIP="None", ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv6", "IPv4"])
     assert (found["clusterIP"], found["ipFamilyPolicy"], found["ipFamilies"]) == (
         "None",
@@ -100,8 +100,8 @@ def test_a_headless_one_keeps_its_families() -> None:
     )
 
 
-def test_what_each_cluster_gives_out_is_not_compared() -> None:
-    """But that a Service has no address is."""
+def test_values_that_each_cluster_assigns_are_not_compared() -> None:
+    """The address of a headless Service, which is None, is compared."""
     plain = sections(service())
     assert not {"spec.clusterIP", "spec.clusterIPs", "spec.ipFamilies"} & set(plain)
     assert {"spec.ports", "spec.selector", "spec.externalIPs", "metadata.labels"} <= set(plain)
@@ -119,17 +119,17 @@ def test_what_each_cluster_gives_out_is_not_compared() -> None:
         ({"selector": None, "clusterIP": "None"}, {"type": "ExternalName"}, ""),
     ],
 )
-def test_it_is_said_why_one_has_to_be_made_anew(seen: Manifest, wanted: Manifest, words: str) -> None:
-    """Where it does not have to be, nothing is said."""
+def test_the_reason_why_a_service_must_be_replaced_is_returned(seen: Manifest, wanted: Manifest, words: str) -> None:
+    """It is "" if the Service can be patched."""
     found = cannot_become(service(**seen), service(**wanted))
     assert (words in found) if words else (found == "")
 
 
-# What is kept of them.
+# Cached fields.
 
 
-def test_of_a_service_above_only_what_comes_down_is_kept() -> None:
-    """Its book-keeping and status are never asked."""
+def test_only_the_copied_fields_of_an_upper_service_are_cached() -> None:
+    """Its managedFields and status are not needed."""
     raw = orjson.dumps({**written(service()), "status": {"loadBalancer": {}}})
     kept = upper_service(raw)
     found = orjson.loads(kept.raw)
@@ -137,16 +137,16 @@ def test_of_a_service_above_only_what_comes_down_is_kept() -> None:
     assert found["spec"] == service()["spec"]
 
 
-def test_a_service_below_says_whose_it_is() -> None:
-    """By marks that we wrote ourselves."""
+def test_the_marks_of_a_lower_service_are_extracted() -> None:
+    """They only count if this engine wrote them."""
     ours = marked(service(), "above")
     assert digest_marks(orjson.dumps(ours)).facts == Marks(OWNER_HERE.mark, "above")
     forged = {**ours, "metadata": {**ours["metadata"], "managedFields": []}}
     assert digest_marks(orjson.dumps(forged)).facts == Marks("", "")
 
 
-def test_the_print_is_the_same_on_both_sides() -> None:
-    """Whatever the order of labels, our mark, and how nothing is written."""
+def test_the_digest_of_a_slice_is_the_same_in_both_clusters() -> None:
+    """The order of labels, our marks, and the form of empty lists do not matter."""
     above = upper_slice(orjson.dumps(sliced()))
     below = marked(orjson.loads(above.raw), "EndpointSlice-web-1")
     below["metadata"]["labels"] = dict(reversed(below["metadata"]["labels"].items()))
@@ -169,14 +169,14 @@ def test_the_print_is_the_same_on_both_sides() -> None:
     ],
     ids=["address", "readiness", "hostname", "ports", "family", "service"],
 )
-def test_whatever_comes_down_shows_in_the_print(other: Manifest) -> None:
-    """A change that does not would never be written."""
+def test_every_copied_field_changes_the_digest_of_a_slice(other: Manifest) -> None:
+    """A change without effect on it would not be written."""
     prints = [upper_slice(orjson.dumps(one)).facts.print for one in (sliced(), other)]
     assert prints[0] != prints[1]
 
 
-def test_a_slice_with_several_holders_is_held_by_none() -> None:
-    """It is put back to one."""
+def test_a_slice_with_several_owner_references_has_no_holder() -> None:
+    """It is patched to have one owner reference."""
     below = {**sliced(), "metadata": sliced()["metadata"] | {"ownerReferences": [{"uid": "a"}, {"uid": "b"}]}}
     assert lower_slice(orjson.dumps(below)).facts.holder == ""
 
@@ -202,8 +202,8 @@ def test_a_slice_with_several_holders_is_held_by_none() -> None:
         ("", ""),
     ],
 )
-def test_an_address_is_told_below_if_it_means_the_same_there(host: str, kind: str) -> None:
-    """One that every machine has for itself does not."""
+def test_an_address_has_an_alias_only_if_it_is_valid_in_other_clusters(host: str, kind: str) -> None:
+    """Loopback and link-local addresses are not."""
     server = UpperServer(host, 6443)
     assert form(server) == kind
     assert (alias_service(server, "up", OWNER_HERE, "default") is None) == (kind == "")
@@ -219,23 +219,23 @@ def test_an_address_is_told_below_if_it_means_the_same_there(host: str, kind: st
         (None, None, None),
     ],
 )
-def test_what_is_advertised_goes_before_what_we_use_ourselves(
+def test_the_advertised_address_has_precedence_over_the_engines_own(
     advertised: str | None, address: tuple[str, int] | None, found: UpperServer | None
 ) -> None:
-    """From inside the upper cluster there is an address that leads nowhere else."""
+    """Inside the upper cluster the engine may use an address that is not reachable elsewhere."""
     assert server_of(advertised, address) == found
 
 
-def test_a_name_becomes_another_name() -> None:
-    """On the port of the apiserver itself, as names have none to map it to."""
+def test_a_host_name_becomes_an_external_name_service() -> None:
+    """Its port is that of the apiserver, because such a Service cannot map ports."""
     found = alias_service(UpperServer("API.example.com", 6443), "up", OWNER_HERE, "default")
     assert found is not None
     assert (found["spec"]["type"], found["spec"]["externalName"]) == ("ExternalName", "api.example.com")
     assert [one["port"] for one in found["spec"]["ports"]] == [6443]
 
 
-def test_an_address_becomes_an_endpoint() -> None:
-    """Of its family, in a slice that Kubernetes leaves alone."""
+def test_an_ip_address_becomes_an_endpoint_of_its_family() -> None:
+    """Kubernetes' own controller does not manage its slice."""
     found = alias_slice(UpperServer("fd00::1", 6443), "up")
     assert found is not None
     assert (found["addressType"], found["endpoints"][0]["addresses"]) == ("IPv6", ["fd00::1"])

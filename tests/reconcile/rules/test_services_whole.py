@@ -1,4 +1,4 @@
-"""Services by the engine's whole loop, on clusters in memory: what comes of all rules together, and of the guard."""
+"""Tests of Services with the engine's whole loop on clusters in memory: all rules together, and the guard."""
 
 from servicekit import SERVER, endpoint, service, sliced
 from stagekit import Stage
@@ -14,7 +14,7 @@ MANY = 30
 
 
 def staged(*services: Manifest, more: str = "") -> Stage:
-    """Set a stage where a pod is bound to lower-a, and above are these Services, each with a slice."""
+    """Create a stage with a pod bound to lower-a, and with these upper Services, each with a slice."""
     stage = Stage(more=more)
     stage.raise_nodes()
     above = stage.clusters[UPPER]
@@ -28,23 +28,26 @@ def staged(*services: Manifest, more: str = "") -> Stage:
 
 
 async def names(stage: Stage, kind: Kind, cluster: str = A) -> list[str]:
-    """Return the names of a kind in a cluster."""
+    """Return the names of the objects of a kind in a cluster."""
     return [one["metadata"]["name"] for one in await stage.listed(cluster, kind)]
 
 
 def ref(kind: Kind, name: str, cluster: str = UPPER) -> Ref:
-    """Name an object of namespace default."""
+    """Return the reference of an object in namespace default."""
     return Ref(cluster, kind, "default", name)
 
 
 def written(stage: Stage, cluster: str = A) -> list[tuple[str, str]]:
-    """Return what was written of Services and slices in a cluster: verb and name."""
+    """Return the writes to Services and slices in a cluster, as verbs and names."""
     return [(verb, one.name) for verb, one in stage.clusters[cluster].writes if one.kind in (SERVICE, ENDPOINT_SLICE)]
 
 
 @in_virtual_time
-async def test_everything_comes_below_once() -> None:
-    """The Service before its slice, each written once, nothing in the other lower; a restart writes nothing."""
+async def test_all_services_and_slices_are_created_once() -> None:
+    """A Service is created before its slice, and nothing is created in the other lower.
+
+    A restart writes nothing.
+    """
     stage = staged(service("web"), service("api"))
     stage.world.upper_server = SERVER
     stage.start()
@@ -63,8 +66,8 @@ async def test_everything_comes_below_once() -> None:
 
 
 @in_virtual_time
-async def test_one_endpoint_that_changes_is_one_write() -> None:
-    """Whatever else is there."""
+async def test_a_change_of_one_endpoint_causes_one_write() -> None:
+    """The number of other Services does not matter."""
     stage = staged(*(service(f"s-{number}") for number in range(MANY)))
     stage.start()
     await stage.settle()
@@ -79,8 +82,8 @@ async def test_one_endpoint_that_changes_is_one_write() -> None:
 
 
 @in_virtual_time
-async def test_a_name_that_is_taken_stays_so_until_it_is_free() -> None:
-    """It is said once on the Service above; no slice of ours goes to the stranger's Service."""
+async def test_a_service_of_another_owner_blocks_its_name_until_it_is_deleted() -> None:
+    """One Event of the upper Service reports it, and our slice is not created for the other Service."""
     stage = staged(service("web"))
     stage.clusters[A].place(NAMESPACE, space("default"))
     theirs = stage.clusters[A].place(SERVICE, service("web"))
@@ -96,8 +99,8 @@ async def test_a_name_that_is_taken_stays_so_until_it_is_free() -> None:
 
 
 @in_virtual_time
-async def test_a_slice_whose_name_is_taken_is_told_on_its_service() -> None:
-    """The stranger's slice stays as it is until it goes; the Service's other endpoints are below meanwhile."""
+async def test_a_slice_of_another_owner_is_reported_by_an_event_of_its_service() -> None:
+    """That slice is not changed, and the other endpoints of the Service are mirrored."""
     stage = staged(service("web"))
     stage.clusters[UPPER].place(ENDPOINT_SLICE, sliced("web-2", of="web"))
     stage.clusters[A].place(NAMESPACE, space("default"))
@@ -116,8 +119,11 @@ async def test_a_slice_whose_name_is_taken_is_told_on_its_service() -> None:
 
 
 @in_virtual_time
-async def test_the_last_pod_leaves_the_services_for_a_moment() -> None:
-    """One that comes in its place finds them as they were; without one they go."""
+async def test_services_stay_for_a_moment_after_the_last_pod() -> None:
+    """A pod that follows soon uses the same Services.
+
+    Without one, they are deleted.
+    """
     stage = staged(service("web"))
     stage.start()
     await stage.settle()
@@ -136,8 +142,8 @@ async def test_the_last_pod_leaves_the_services_for_a_moment() -> None:
 
 
 @in_virtual_time
-async def test_what_was_deleted_while_the_engine_was_down_goes() -> None:
-    """Once it is certain; the Service first, and its slice with it."""
+async def test_services_that_were_deleted_while_the_engine_was_stopped_are_deleted() -> None:
+    """Their absence is confirmed first, and the slice is deleted with its Service."""
     stage = staged(service("web"), service("api"))
     stage.start()
     await stage.settle()
@@ -151,8 +157,11 @@ async def test_what_was_deleted_while_the_engine_was_down_goes() -> None:
 
 
 @in_virtual_time
-async def test_many_that_are_merely_missing_are_held_back() -> None:
-    """As after a restore of the upper cluster from a backup: nothing goes, and it is said."""
+async def test_many_deletions_of_merely_missing_services_are_blocked() -> None:
+    """After a restore of the upper cluster from a backup, no Service is deleted and the problem is reported.
+
+    When most Services exist again, the few deletions that are left pass.
+    """
     stage = staged(*(service(f"s-{number}") for number in range(MANY)))
     stage.start()
     await stage.settle()
@@ -170,8 +179,8 @@ async def test_many_that_are_merely_missing_are_held_back() -> None:
 
 
 @in_virtual_time
-async def test_a_list_that_lacks_what_is_there_ends_nothing() -> None:
-    """The read at quorum finds it."""
+async def test_a_list_without_existing_services_deletes_nothing() -> None:
+    """The read at quorum finds them."""
     stage = staged(service("web"))
     stage.start()
     await stage.settle()
@@ -183,8 +192,8 @@ async def test_a_list_that_lacks_what_is_there_ends_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_lower_that_was_away_catches_up() -> None:
-    """With the endpoints as they are then, and without what went meanwhile."""
+async def test_a_lower_that_is_reachable_again_is_updated() -> None:
+    """It gets the current endpoints, and Services that were deleted are deleted there."""
     stage = staged(service("web"), service("api"))
     stage.start()
     await stage.settle()
@@ -203,8 +212,11 @@ async def test_a_lower_that_was_away_catches_up() -> None:
 
 
 @in_virtual_time
-async def test_services_that_are_denied_are_told_and_tried_again() -> None:
-    """By a quota, as a rule; no slice waits in vain for anything else."""
+async def test_denied_services_are_reported_and_retried() -> None:
+    """A quota is the usual reason.
+
+    Their slices are created after the Service.
+    """
     stage = staged(service("web"))
     stage.clusters[A].denied["create", "Service"] = "exceeded quota"
     stage.start()
@@ -218,8 +230,11 @@ async def test_services_that_are_denied_are_told_and_tried_again() -> None:
 
 
 @in_virtual_time
-async def test_a_lower_that_leaves_keeps_nothing() -> None:
-    """It is cleared before its node goes: afterwards no rule would do it."""
+async def test_a_lower_that_leaves_the_topology_is_cleaned_up() -> None:
+    """Its Services, slices and node are deleted.
+
+    No rule would delete the Services after the node.
+    """
     stage = staged(service("web"))
     stage.start()
     await stage.settle()
@@ -231,8 +246,8 @@ async def test_a_lower_that_leaves_keeps_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_controller_that_is_disabled_takes_nothing_from_running_pods() -> None:
-    """What is there stays until their last one is gone, and its endpoints follow; nothing new comes."""
+async def test_a_disabled_controller_keeps_the_services_of_running_pods() -> None:
+    """They stay and are updated until the last pod is deleted, but no new Service is created."""
     stage = staged(service("web"))
     stage.world.upper_server = SERVER
     stage.start()

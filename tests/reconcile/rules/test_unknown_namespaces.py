@@ -1,6 +1,6 @@
-"""What is ours in a namespace below that belongs to none above: never taken for an object of another namespace.
+"""Tests that objects in a lower namespace without an upper namespace are not treated as those of another namespace.
 
-Such namespaces come about when the mapping changes over a restart, or when somebody takes the note off one.
+Such namespaces result from a changed mapping after a restart, or from an annotation that a client removed.
 """
 
 from collections.abc import Iterator
@@ -41,12 +41,12 @@ RIGHTS = "rbac.authorization.k8s.io/v1"
 
 
 def placed(manifest: Manifest) -> Manifest:
-    """Put an object into the unknown namespace."""
+    """Return an object with the unknown namespace."""
     return {**manifest, "metadata": {**manifest["metadata"], "namespace": NOWHERE}}
 
 
 def of_kinds() -> dict[Kind, Manifest]:
-    """Make one of each kind that a controller makes, as an earlier run left it."""
+    """Return one object of each kind that a controller creates, as an earlier run left it."""
     robot = {"kind": "ServiceAccount", "namespace": "", "name": "robot"}
     role_ref = {"kind": "Role", "name": "reader"}
     made = {
@@ -61,7 +61,7 @@ def of_kinds() -> dict[Kind, Manifest]:
 
 
 def left() -> World:
-    """Make a world with one of everything in a namespace below that is not called after any above."""
+    """Create a world with one object of each kind in a lower namespace to which no upper namespace maps."""
     here = world("name: lower-a, namespaces: {mapping: prefix}", more=EVERYTHING)
     raised(here)
     lower = here.lowers[A]
@@ -78,7 +78,7 @@ def left() -> World:
 
 
 def heard(here: World, rule: Rule) -> Iterator[Key]:
-    """Yield every key of a rule, and those of every change that it can hear of."""
+    """Yield every key of a rule, and those of every change in its caches."""
     yield from rule.keys(here, A)
     for route in rule.watches():
         for entry in find_cache(here, A, route.cache):
@@ -86,8 +86,8 @@ def heard(here: World, rule: Rule) -> Iterator[Key]:
                 yield from route.keys(here, A, delta)
 
 
-def test_no_key_is_without_its_namespace() -> None:
-    """Neither for what is there, nor for what comes or goes; and nothing is remembered of a namespace without name."""
+def test_every_key_of_a_namespaced_rule_has_an_upper_namespace() -> None:
+    """This holds for existing, created and deleted objects, and no mapping for an empty namespace is recorded."""
     here = left()
     found = [key for rule in rules() for key in heard(here, rule)]
     assert {key.rule for key in found} >= {"orphans", "strays", "claim-orphans", "vacancy"}
@@ -99,8 +99,8 @@ def test_no_key_is_without_its_namespace() -> None:
 
 
 @pytest.mark.parametrize("rule", [orphans.SERVICES, orphans.CLAIMS, orphans.RIGHTS], ids=lambda rule: rule.name)
-def test_what_is_merely_left_there_is_neither_looked_up_nor_ended(rule: Rule) -> None:
-    """A name in no namespace would be read as that of no object, and the absence taken for a deletion."""
+def test_objects_in_an_unknown_namespace_are_neither_confirmed_nor_deleted(rule: Rule) -> None:
+    """A read without a namespace would find no object, and its absence would count as a deletion."""
     here, key = left(), orphans.key_of(rule.name, A)
     assert rule.decide(key, here) == Decision()
     for kind in (SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING):
@@ -109,8 +109,8 @@ def test_what_is_merely_left_there_is_neither_looked_up_nor_ended(rule: Rule) ->
     assert rule.decide(key, here) == Decision()
 
 
-def test_it_is_looked_after_again_when_the_namespace_is_known() -> None:
-    """By the note on it: then the same objects have keys, and what is missing above is looked up there."""
+def test_objects_are_mirrored_again_if_their_namespaces_annotation_is_known() -> None:
+    """They have keys then, and missing upper objects are read in the upper namespace."""
     here = left()
     note = {UPPER_NAMESPACE: "team"}
     put(here.lowers[A].namespaces, marked(space("demo-team", annotations=note), "above-team"))

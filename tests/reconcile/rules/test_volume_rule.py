@@ -1,4 +1,4 @@
-"""Placeholders above: when they come, what they tell, and that data go only as the upper cluster asked."""
+"""Tests of placeholder volumes: when they are created, what they contain, and that only a reclaim deletes data."""
 
 from typing import Any
 
@@ -35,15 +35,15 @@ POD = [{"kind": "Pod", "name": "web", "controller": True}]
 
 
 def body(here: World) -> Manifest:
-    """Return the placeholder that is to be made."""
+    """Return the placeholder that is to be created."""
     step = the_step(here)
     assert (step.verb, step.ref) == ("create", REF)
     assert step.body is not None
     return step.body
 
 
-def test_no_placeholder_stands_for_a_lower_claim_that_is_going() -> None:
-    """It was taken back while its volume was being made: the claim above waits for one that stays."""
+def test_no_placeholder_is_created_for_a_terminating_lower_claim() -> None:
+    """It was deleted while its volume was being created, so the upper claim waits for another one."""
     here = ground()
     above(here, claim(node=A))
     ending = {"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["kubernetes.io/pvc-protection"]}
@@ -53,8 +53,8 @@ def test_no_placeholder_stands_for_a_lower_claim_that_is_going() -> None:
     assert the_step(here).verb == "create"
 
 
-def test_a_placeholder_comes_as_soon_as_the_lower_has_taken_the_claim() -> None:
-    """It binds the claim, exists on the virtual node, says what it stands for, and holds nothing."""
+def test_a_placeholder_is_created_once_the_lower_has_accepted_the_claim() -> None:
+    """It binds the claim, is on the virtual node, names the lower claim, and holds no data."""
     here = ground()
     above(here, claim(node=A))
     below(here, copy(claim()))
@@ -88,16 +88,16 @@ def test_a_placeholder_comes_as_soon_as_the_lower_has_taken_the_claim() -> None:
     }
 
 
-def test_a_placeholder_waits_for_the_lower_to_take_the_claim() -> None:
-    """One that it refuses has no volume above, so that the scheduler can look elsewhere."""
+def test_a_placeholder_waits_for_the_lower_to_accept_the_claim() -> None:
+    """A denied claim has no upper volume, so the scheduler can select another node."""
     here = ground()
     above(here, claim(node=A))
     decision, found = decided(RULE, KEY, here)
     assert (found.steps, decision.depends_on) == ((), (claim_rule.key_of(A, "default", "data"),))
 
 
-def test_where_volumes_are_not_minded_the_placeholder_comes_with_the_lowers_volume() -> None:
-    """The claim above is bound when the one below is, and is as large."""
+def test_a_placeholder_for_a_bound_pod_is_created_with_the_lower_volume() -> None:
+    """The scheduler ignores volumes, so the upper claim is bound when the lower one is, with the same size."""
     here = ground()
     above(here, claim())
     bound(here)
@@ -121,8 +121,8 @@ def test_where_volumes_are_not_minded_the_placeholder_comes_with_the_lowers_volu
         ("unknown", "Retain", "Retain"),
     ],
 )
-def test_the_policy_is_the_upper_classes(word: str, lower_policy: str, policy: str) -> None:
-    """Without one, the lower volume's own."""
+def test_the_reclaim_policy_is_that_of_the_upper_class(word: str, lower_policy: str, policy: str) -> None:
+    """Without an upper class, it is that of the lower volume."""
     here = ground()
     made = claim(word=word)
     above(here, made)
@@ -132,16 +132,16 @@ def test_the_policy_is_the_upper_classes(word: str, lower_policy: str, policy: s
     assert body(here)["spec"]["persistentVolumeReclaimPolicy"] == policy
 
 
-def test_a_class_that_went_after_the_node_was_chosen_retains() -> None:
-    """In doubt nothing is lost."""
+def test_the_reclaim_policy_is_retain_if_the_upper_class_was_deleted() -> None:
+    """The class is unknown after the node was selected, so no data may be deleted."""
     here = ground()
     above(here, claim(node=A, word="unknown"))
     below(here, copy(claim(word="unknown")))
     assert body(here)["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
-def test_an_ephemeral_volume_gets_its_placeholder_at_once() -> None:
-    """There is no claim of ours below, so there are no data that its policy could keep."""
+def test_the_placeholder_of_an_ephemeral_volume_is_created_at_once() -> None:
+    """No mirrored claim exists in the lower cluster, so its policy would protect no data."""
     here = ground()
     above(here, claim(node=A, word="stays", ownerReferences=POD))
     made = body(here)
@@ -151,8 +151,11 @@ def test_an_ephemeral_volume_gets_its_placeholder_at_once() -> None:
     assert planned(here) == Plan(())
 
 
-def test_data_that_are_below_already_bind_the_claim_where_they_are() -> None:
-    """Though the scheduler has chosen another node since: it sees the volume's affinity, and looks again."""
+def test_a_copy_with_a_volume_binds_the_claim_in_its_own_lower() -> None:
+    """The scheduler may have selected another node since.
+
+    It sees the node affinity of the volume, and selects again.
+    """
     here = ground()
     above(here, claim(node=B))
     below(here, copy(claim(), "1Gi"))
@@ -161,8 +164,8 @@ def test_data_that_are_below_already_bind_the_claim_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("field", ["volumeMode", "volumeAttributesClassName"])
-def test_what_kubernetes_compares_is_the_claims(field: str) -> None:
-    """Else the two were never bound."""
+def test_the_fields_that_kubernetes_compares_are_those_of_the_claim(field: str) -> None:
+    """Otherwise it would never bind the two."""
     here = ground()
     made = claim(node=A)
     made["spec"][field] = "asked"
@@ -174,18 +177,18 @@ def test_what_kubernetes_compares_is_the_claims(field: str) -> None:
 @pytest.mark.parametrize(
     "made",
     [claim(node=B), claim(volume="v"), claim(node=A, deletionTimestamp="2026-03-01T12:00:00Z"), claim()],
-    ids=["elsewhere", "has one", "is going", "nobody asks"],
+    ids=["elsewhere", "has a volume", "terminating", "not selected"],
 )
-def test_no_placeholder_is_made_that_nobody_waits_for(made: Manifest) -> None:
-    """Nor one for a claim that is another lower's."""
+def test_no_placeholder_is_created_for_a_claim_that_does_not_wait_for_it(made: Manifest) -> None:
+    """The same applies to a claim whose home is another lower."""
     here = ground()
     above(here, made)
     below(here, copy(claim()))
     assert planned(here) == Plan(())
 
 
-def test_no_placeholder_is_made_for_a_node_that_is_not_ours() -> None:
-    """Pods there are not our concern."""
+def test_no_placeholder_is_created_for_a_node_of_another_owner() -> None:
+    """Pods of that node are not ours."""
     here = ground()
     above(here, claim(node=A))
     below(here, copy(claim()))
@@ -194,8 +197,11 @@ def test_no_placeholder_is_made_for_a_node_that_is_not_ours() -> None:
     assert planned(here) == Plan(())
 
 
-def test_a_volume_of_others_under_the_name_is_left_alone() -> None:
-    """Without our label it is not even seen, and the create finds that the name is taken; what is seen says so."""
+def test_a_volume_of_another_owner_with_the_placeholders_name_is_a_conflict() -> None:
+    """The volume is not changed.
+
+    Without our label it is not watched, and only the create finds it.
+    """
     here = ground()
     above(here, claim(node=A))
     below(here, copy(claim()))
@@ -204,11 +210,11 @@ def test_a_volume_of_others_under_the_name_is_left_alone() -> None:
     assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
 
 
-# What it tells.
+# What a placeholder shows.
 
 
-def test_what_is_known_below_is_told_above() -> None:
-    """The lower volume, its kind, and its size; others' annotations stay."""
+def test_the_placeholder_shows_lower_volume_source_and_size() -> None:
+    """Annotations of other clients stay."""
     here = ground()
     made = settled_claim(here)
     assert planned(here) == Plan(())
@@ -230,16 +236,16 @@ def _annotate(one: Manifest) -> None:
     one["metadata"]["annotations"]["theirs"] = "yes"
 
 
-def test_a_placeholder_whose_lower_claim_is_missing_stays_as_it_is() -> None:
-    """What it stood for is still known by it."""
+def test_a_placeholder_with_a_missing_lower_claim_is_not_changed() -> None:
+    """It is the only record of the lower claim."""
     here = ground()
     settled_claim(here)
     lose(here.lowers[A].more[CLAIM], "data")
     assert planned(here) == Plan(())
 
 
-def test_another_claim_of_the_name_says_nothing_of_the_volume() -> None:
-    """What a placeholder stands for is known by UID."""
+def test_a_lower_claim_with_another_uid_does_not_change_the_placeholder() -> None:
+    """A placeholder belongs to a lower claim by its UID."""
     here = ground()
     made = settled_claim(here)
     below(here, copy(made, "9Gi", uid="by-hand"))
@@ -254,18 +260,18 @@ def test_another_claim_of_the_name_says_nothing_of_the_volume() -> None:
         ({}, ""),
     ],
 )
-def test_of_a_lower_volume_only_its_kind_is_told(spec: Manifest, source: str) -> None:
-    """Never where its secrets are, nor anything that it is reached by."""
+def test_only_the_kind_of_a_lower_volumes_source_is_cached(spec: Manifest, source: str) -> None:
+    """Its references to Secrets and its addresses are not."""
     whole = {"spec": {"capacity": {}, "claimRef": {"uid": "u"}, "storageClassName": "disk", **spec}}
     kept = digest_below(orjson.dumps(whole))
     assert (kept.raw, kept.facts.claim_uid, kept.facts.source, kept.facts.policy) == (b"", "u", source, "Retain")
 
 
-# The end.
+# Deletion.
 
 
 def released(policy: str = "Delete", **fields: Any) -> World:
-    """Make a world where the claim above was deleted, and its placeholder is released."""
+    """Create a world in which the upper claim was deleted and its placeholder is released."""
     here = ground()
     made = settled_claim(here)
     volumes(here, volume(made, phase="Released", policy=policy, **fields))
@@ -273,8 +279,8 @@ def released(policy: str = "Delete", **fields: Any) -> World:
     return here
 
 
-def test_data_go_by_their_uid_and_then_the_placeholder() -> None:
-    """With the policy Delete: the claim above was deleted, so it was asked for."""
+def test_with_the_policy_delete_the_lower_claim_and_then_the_placeholder_are_deleted() -> None:
+    """The deletion of the upper claim requests that, and the lower claim is deleted by its UID."""
     here = released()
     step = the_step(here)
     assert (step.verb, step.ref, step.uid, step.requested) == ("delete", BELOW, "below-claim-data", True)
@@ -291,13 +297,13 @@ def _ending(one: Manifest) -> None:
     one["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
 
 
-def test_retained_data_stay() -> None:
-    """Neither side is touched."""
+def test_with_the_policy_retain_nothing_is_deleted() -> None:
+    """Neither the lower claim nor the placeholder is changed."""
     assert planned(released("Retain")) == Plan(())
 
 
-def test_nothing_goes_while_the_claim_is_there() -> None:
-    """A phase can be older than the claim."""
+def test_nothing_is_deleted_while_the_upper_claim_exists() -> None:
+    """The phase of the placeholder may be older than the claim, but a claim with another UID does not count."""
     here = ground()
     made = settled_claim(here)
     volumes(here, volume(made, phase="Released"))
@@ -306,8 +312,8 @@ def test_nothing_goes_while_the_claim_is_there() -> None:
     assert the_step(here).verb == "delete"
 
 
-def test_a_lower_claim_that_is_not_to_be_found_is_looked_for_first() -> None:
-    """A list may lack it; only its certain absence ends the placeholder."""
+def test_a_missing_lower_claim_is_confirmed_before_the_placeholder_is_deleted() -> None:
+    """A list may lack it, so its absence must be certain."""
     here = released()
     lose(here.lowers[A].more[CLAIM], "data")
     step = the_step(here)
@@ -316,23 +322,23 @@ def test_a_lower_claim_that_is_not_to_be_found_is_looked_for_first() -> None:
     assert the_step(here).ref == REF
 
 
-def test_another_claim_under_the_name_is_not_touched() -> None:
-    """The one with the data is gone, so the placeholder goes."""
+def test_another_lower_claim_of_the_same_name_is_not_deleted() -> None:
+    """The lower claim with the data does not exist any more, so only the placeholder is deleted."""
     here = released()
     below(here, copy(claim(uid="second"), "1Gi"))
     assert the_step(here).ref == REF
 
 
-def test_a_forged_annotation_ends_no_other_claim() -> None:
-    """The lower claim has to be the one of the claim that had the placeholder."""
+def test_a_forged_annotation_deletes_no_other_lower_claim() -> None:
+    """The lower claim must be that of the claim that had the placeholder."""
     here = released()
     below(here, copy(claim(uid="second"), "1Gi", uid="below-second"))
     volumes(here, volume(claim(), phase="Released", annotations={LOWER_CLAIM_UID: "below-second"}))
     assert planned(here) == Plan(())
 
 
-def test_the_placeholder_of_an_ephemeral_volume_goes_alone() -> None:
-    """The lower's own claim goes with its pod."""
+def test_the_placeholder_of_an_ephemeral_volume_is_deleted_alone() -> None:
+    """The lower cluster deletes its own claim with the pod."""
     here = ground()
     made = volume(claim(), phase="Released", annotations={LOWER_CLAIM_UID: ""})
     volumes(here, made)
@@ -342,15 +348,15 @@ def test_the_placeholder_of_an_ephemeral_volume_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("lower", [B, "gone"])
-def test_a_placeholder_of_another_lower_is_not_decided_here(lower: str) -> None:
-    """Nor one of a lower that has left the topology: nobody can reach its data."""
+def test_a_placeholder_of_another_lower_is_ignored(lower: str) -> None:
+    """One of a lower that left the topology is ignored too, because its data cannot be reached."""
     here = ground()
     volumes(here, volume(claim(), lower, phase="Released"))
     assert planned(here) == Plan(())
 
 
-def test_nothing_is_decided_without_classes() -> None:
-    """They say what is to become of data."""
+def test_nothing_is_decided_before_storage_classes_are_synced() -> None:
+    """They determine whether data are deleted."""
     here = ground()
     above(here, claim(node=A))
     below(here, copy(claim()))
@@ -359,11 +365,11 @@ def test_nothing_is_decided_without_classes() -> None:
     assert planned(here) == Plan(())
 
 
-# Which changes concern which keys.
+# Keys that changes enqueue.
 
 
-def test_every_placeholder_and_every_claim_that_may_need_one_has_a_key() -> None:
-    """Once."""
+def test_every_placeholder_and_every_claim_that_may_need_one_has_one_key() -> None:
+    """Placeholders of another lower have no key in this one."""
     here = ground()
     settled_claim(here)
     above(here, claim("chosen", node=A))
@@ -371,8 +377,8 @@ def test_every_placeholder_and_every_claim_that_may_need_one_has_a_key() -> None
     assert list(names(RULE.keys(here, A))) == ["kept", "pvc-claim-chosen", "pvc-claim-data"]
 
 
-def test_claims_and_volumes_on_both_sides_concern_the_placeholder() -> None:
-    """In the lower that it stands for."""
+def test_changes_of_claims_and_volumes_in_both_clusters_enqueue_the_placeholder() -> None:
+    """Only the lower that it represents gets the key."""
     here = ground()
     made = settled_claim(here)
     lower = below(here, copy(made, "1Gi"))
@@ -386,8 +392,8 @@ def test_claims_and_volumes_on_both_sides_concern_the_placeholder() -> None:
     assert set(heard(here, "PersistentVolume", None, real)) == set(own)
 
 
-def test_a_claim_concerns_the_placeholder_that_it_is_yet_to_have() -> None:
-    """From either side."""
+def test_a_change_of_a_claim_enqueues_the_placeholder_that_it_may_get() -> None:
+    """This applies to the upper and the lower claim, and to the lower volume."""
     here = ground()
     chosen = above(here, claim(node=A))
     assert heard(here, "upper.PersistentVolumeClaim", None, chosen) == ["pvc-claim-data"]
@@ -398,8 +404,8 @@ def test_a_claim_concerns_the_placeholder_that_it_is_yet_to_have() -> None:
     assert heard(here, "PersistentVolume", None, real) == ["pvc-claim-data"]
 
 
-def test_a_node_that_comes_or_gets_another_owner_is_heard() -> None:
-    """Without it no placeholder is made; what it says of itself later does not matter."""
+def test_a_node_that_is_created_or_becomes_ours_enqueues_its_placeholders() -> None:
+    """No placeholder is created without it, and later changes of the node do not matter."""
     here = ground()
     above(here, claim(node=A))
     node = here.upper.nodes.get("", A)
@@ -411,8 +417,8 @@ def test_a_node_that_comes_or_gets_another_owner_is_heard() -> None:
     assert list(route.keys(here, A, Delta(node, node))) == list(route.keys(here, A, Delta(node, None))) == []
 
 
-def test_without_the_controller_there_are_no_keys() -> None:
-    """And nothing is decided."""
+def test_without_the_controller_the_rule_has_no_keys() -> None:
+    """It decides nothing either."""
     here = ground()
     settled_claim(here)
     lower = here.lowers[A]
