@@ -130,9 +130,9 @@ def test_an_expired_credential_that_is_refused_is_reported_once() -> None:
     """After a refused login, the login finding gives the cause and the remedy; without a login, this check does."""
     token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
     refused = below(way=way(certificate=b"", token=token), stage=Stage.LOGIN)
-    assert not any("ended" in one.what for one in refused)
+    assert not any("expired" in one.what for one in refused)
     assert not any(
-        "ended" in one.what for one in below(way=way(certificate=signed_by(ago=2 * YEAR)), stage=Stage.LOGIN)
+        "expired" in one.what for one in below(way=way(certificate=signed_by(ago=2 * YEAR)), stage=Stage.LOGIN)
     )
     unreached = only(at(below(way=way(certificate=b"", token=token), stage=Stage.CONNECTION), Level.FAIL))
     assert "kubectl -n ops create token engine" in unreached.advice

@@ -309,9 +309,10 @@ def test_clusters_that_do_not_publish_all_ranges_are_skipped_with_advice(second:
 
 def test_clusters_that_publish_only_service_ranges_are_not_compared() -> None:
     """Service ranges of two clusters may be equal, so nothing is known without pod ranges."""
-    first, second = (only(clash(*pair)) for pair in ((network(UPPER, ""), network("b", "")),) * 2)
+    same, other = network("b", ""), network("b", "", services="10.99.0.0/16")
+    first, second = (only(clash(network(UPPER, ""), one)) for one in (same, other))
     assert (first.level, "not compared" in first.what) == (Level.SKIP, True)
-    assert first == second
+    assert second.level == Level.SKIP
 
 
 def test_an_ok_finding_is_limited_to_the_published_ranges() -> None:

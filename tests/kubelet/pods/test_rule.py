@@ -35,7 +35,11 @@ RULE = PodRule()
 KEY = key_of(A, "default", "web")
 ABOVE = Ref(UPPER, POD, "default", "web")
 BELOW = Ref(A, POD, "default", "web")
-RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
+RUNNING: Manifest = {
+    "phase": "Running",
+    "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
+    "containerStatuses": [{"name": "main", "ready": True, "restartCount": 1, "state": {"running": {"startedAt": "x"}}}],
+}
 DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
 
 
@@ -338,11 +342,6 @@ def test_pods_have_no_keys_before_the_lower_pods_are_synced() -> None:
     assert list(names(RULE.keys(here, A))) == ["default/web"]
 
 
-RUNNING: Manifest = {
-    "phase": "Running",
-    "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
-    "containerStatuses": [{"name": "main", "ready": True, "restartCount": 1, "state": {"running": {"startedAt": "x"}}}],
-}
 OTHERWISE: dict[str, Manifest] = {
     "phase": {"phase": "Succeeded"},
     "ready": {"conditions": [{"type": "Ready", "status": "False"}]},

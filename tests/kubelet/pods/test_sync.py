@@ -73,9 +73,6 @@ def body(wanted: Any) -> Manifest:
     return found
 
 
-# Problems.
-
-
 # Creation.
 
 

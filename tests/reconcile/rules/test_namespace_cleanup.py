@@ -14,7 +14,6 @@ from worldkit import (
     lose,
     marked,
     put,
-    reload,
     space,
     twin,
     upper_pod,
@@ -155,9 +154,6 @@ def test_no_namespace_is_deleted_while_the_state_is_uncertain(blind: str) -> Non
 
 def test_a_namespace_of_an_earlier_mapping_is_deleted_though_its_upper_one_exists() -> None:
     """No object is created in it any more, and its deletion was not requested."""
-    here = vacated()
-    put(here.upper.namespaces, space("team", uid="above"))
-    reload(here, PREFIXED)
     moved = world(PREFIXED)
     put(moved.upper.namespaces, space("team", uid="above"))
     put(moved.lowers[A].namespaces, ours("team"), ours("demo-team"))
