@@ -110,6 +110,12 @@ OF_NODES = (
         virtual=r"status\.nodeInfo\.(bootID|machineID|systemUUID):|  (Machine ID|System UUID|Boot ID):"
         r"|status\.daemonEndpoints\.kubeletEndpoint\.Port: \d+",
     ),
+    Expected(
+        _NODE,
+        "No address of type `Hostname`",
+        "an apiserver prefers it to the IP address by default, and no DNS server knows the name of a virtual node",
+        real=r"status\.addresses\[Hostname\]\.(address|type): .*|  Hostname: NODE",
+    ),
 )
 
 _ABSENT = r"error: Error from server \(NotFound\): the server could not find the requested resource|exit code 1"
