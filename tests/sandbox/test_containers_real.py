@@ -152,7 +152,8 @@ def test_a_followed_log_is_complete(place: Place) -> None:
 
 def test_a_container_ends_with_its_command(place: Place) -> None:
     """A process outside the command's group with its output open delays nothing, and the log is complete."""
-    place.pod("outlived", "setsid sleep 100 & echo $! > pid; seq 1 9000", policy="Never")
+    apart = "setsid sh -c 'echo $$ > pid; exec sleep 100' & until [ -s pid ]; do sleep 0.02; done"
+    place.pod("outlived", f"{apart}; seq 1 9000", policy="Never")
     until(lambda: place.get("outlived")["phase"] == "Succeeded", "the end")
     os.kill(int((place.files("outlived")[0] / "main" / "pid").read_text()), signal.SIGKILL)  # fails if it has ended
     assert place.logs("outlived").splitlines() == [str(number) for number in range(1, 9001)]
