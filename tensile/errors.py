@@ -133,8 +133,8 @@ class Malformed(Unreachable):
 
 def described(error: BaseException) -> str:
     """Return the type, the message and the code location of an unexpected error."""
-    place = raised_at(error)
-    return f"{type(error).__name__}: {error}" + (f" at {place}" if place else "")
+    location = raised_at(error)
+    return f"{type(error).__name__}: {error}" + (f" at {location}" if location else "")
 
 
 def raised_at(error: BaseException) -> str:

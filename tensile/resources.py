@@ -102,8 +102,8 @@ def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
     try:
         return {name: parse(str(value)) for name, value in resources.items()}
     except ValueError as error:
-        bad = next(name for name, value in resources.items() if not is_quantity(str(value)))
-        raise ValueError(f"{bad}: {error}") from None
+        invalid = next(name for name, value in resources.items() if not is_quantity(str(value)))
+        raise ValueError(f"{invalid}: {error}") from None
 
 
 def is_quantity(text: str) -> bool:

@@ -39,7 +39,7 @@ _DEEPEST = 6
 _PRECISE_MINUTES, _PRECISE = 10, 8
 """Below so many minutes, or hours and days, a time span has a second unit."""
 _WORD = re.compile("[A-Za-z-]{1,40}")
-_BEGIN = re.compile("[A-Za-z-]{0,8}")
+_KEY_PREFIX = re.compile("[A-Za-z-]{0,8}")
 
 
 def harmless(text: str) -> str:
@@ -85,8 +85,8 @@ def human_duration(seconds: int) -> str:
     return _two_units(days, "d", hours % 24 if days < _PRECISE else 0, "h")
 
 
-def _two_units(number: int, unit: str, rest: int, smaller: str) -> str:
-    return f"{number}{unit}{rest}{smaller}" if rest else f"{number}{unit}"
+def _two_units(number: int, unit: str, remainder: int, smaller: str) -> str:
+    return f"{number}{unit}{remainder}{smaller}" if remainder else f"{number}{unit}"
 
 
 def prepare() -> None:
@@ -97,7 +97,7 @@ def prepare() -> None:
     Objects in YAML and JSON are UTF-8, and the readers of a pipe expect it, as from kubectl. The descriptor of a stream
     that stays closed would be reused by the next file or connection.
     """
-    sys.stdout, sys.stderr = (_taking(stream) for stream in (sys.stdout, sys.stderr))
+    sys.stdout, sys.stderr = (_accepting_all_text(stream) for stream in (sys.stdout, sys.stderr))
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 
@@ -107,7 +107,7 @@ def takes_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) ->
     return stream.isatty() and not environment.get("NO_COLOR")
 
 
-def _taking(stream: TextIO | None) -> TextIO:
+def _accepting_all_text(stream: TextIO | None) -> TextIO:
     if stream is None:
         return Path(os.devnull).open("w", encoding="utf-8")
     if isinstance(stream, io.TextIOWrapper):
@@ -132,10 +132,10 @@ def key_shown(key: object, known: Collection[str]) -> str:
     whole = str(key)
     if whole.lower() in {one.lower() for one in known}:
         return whole
-    begun = max((one for one in known if whole.lower().startswith(one.lower())), key=len, default="")
-    if begun:
-        return f"{begun}..."
-    return whole if _WORD.fullmatch(whole) else f"{_BEGIN.match(whole).group()}..."  # type: ignore[union-attr]
+    prefix = max((one for one in known if whole.lower().startswith(one.lower())), key=len, default="")
+    if prefix:
+        return f"{prefix}..."
+    return whole if _WORD.fullmatch(whole) else f"{_KEY_PREFIX.match(whole).group()}..."  # type: ignore[union-attr]
 
 
 def clean(text: str) -> str:
@@ -226,8 +226,8 @@ class TerminalProgress:
         """Show a text in place of the last one, cut to the width of the terminal; "" removes it."""
         text = text[: shutil.get_terminal_size().columns - 1]
         if text != self._shown:
-            rest = " " * (len(self._shown) - len(text))
-            self._stream.write(f"\r{text}{rest}" if text else f"\r{rest}\r")
+            padding = " " * (len(self._shown) - len(text))
+            self._stream.write(f"\r{text}{padding}" if text else f"\r{padding}\r")
             self._stream.flush()
         self._shown = text
 
@@ -270,7 +270,7 @@ def progress_to(stream: TextIO) -> Progress:
     if stream.isatty():
         return TerminalProgress(stream)
 
-    def say(line: str) -> None:
+    def write_line(line: str) -> None:
         stream.write(f"{line}\n")
 
-    return say
+    return write_line

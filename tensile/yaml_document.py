@@ -38,7 +38,7 @@ MAX_ALIASES = 100
 MAX_DOCUMENTS = 100
 """The most documents of a text, where it may have several."""
 
-_WORDS: dict[str, bool | None] = {
+_CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -60,7 +60,7 @@ _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|[\ud800-\udfff]|\
 
 _PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _ESCAPE = re.compile(rf"{_PAIR.pattern}|\\.")
-_WORDS_OF_1_1 = frozenset(("y", "Y", "n", "N"))
+_BOOLEANS_OF_1_1 = frozenset(("y", "Y", "n", "N"))
 """True and false for kubectl, but not for PyYAML, which quotes the other words of YAML 1.1 itself."""
 _OTHER_BASE_OF_1_1 = re.compile(r"[-+]?0([bB][01]+|[oO][0-7]+|[xX][0-9a-fA-F]+)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
@@ -113,8 +113,8 @@ def scalar(text: str) -> Any:
 
     An integer of more than 40 digits becomes a float: no field takes a number that large.
     """
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if text[0] not in _NUMBER_START:
         return text
     if _INTEGER.fullmatch(text) and len(text) <= _MOST_DIGITS:
@@ -149,13 +149,13 @@ def locate(root: YAMLNode, path: Path, *, key: bool = False) -> Position:
 
     A value on the same line as its key is located itself, any other value by its key. `key` always locates the key.
     """
-    here, node = root.start, root
+    position, node = root.start, root
     for step in path:
         found = _inside(node, step)
         if found is None:
-            return here
-        here, node = found
-    return node.start if not key and node.start.line == here.line else here
+            return position
+        position, node = found
+    return node.start if not key and node.start.line == position.line else position
 
 
 def find(root: YAMLNode, path: Path) -> YAMLNode | None:
@@ -331,9 +331,9 @@ class _Composer:
         """Process an alias: the anchored node itself, counted as if written out."""
         node = self.anchors.get(name)
         if node is None:
-            why = "is inside its own anchor" if name in self.anchors else "has no anchor before it"
+            reason = "is inside its own anchor" if name in self.anchors else "has no anchor before it"
             named = f"the alias *{name[:40]}" if self.what == "topology" else "an alias that"
-            raise _Stop(start, f"{named} {why}; write the value out")
+            raise _Stop(start, f"{named} {reason}; write the value out")
         self.aliases += 1
         if self.aliases > MAX_ALIASES:
             raise _Stop(start, f"more than {MAX_ALIASES} aliases; write the values out")
@@ -369,7 +369,7 @@ class Advice(NamedTuple):
     `opened`: the mistake is where the parser's context began (an open bracket), not where the parser noticed it.
     """
 
-    words: str
+    message: str
     opened: bool = False
 
 
@@ -441,17 +441,17 @@ def _syntax(text: str, error: Exception) -> _Stop:
     """Convert the parser's error, with the position where a person would correct it."""
     problem = str(getattr(error, "problem", None) or error)
     advice = advise(problem)
-    told = _at(getattr(error, "problem_mark", None))
-    noticed = _within(text, told)
+    reported = _at(getattr(error, "problem_mark", None))
+    noticed = _within(text, reported)
     if _text_at(text, noticed) == "\t":
         return _Stop(noticed, "not valid YAML: a tab in the indentation; indent with spaces")
     opened = getattr(error, "context_mark", None)
     if problem.startswith(_NO_CONTENT) and _text_at(text, noticed) not in ("]", "}"):
-        opened = _open_bracket(text, told)
+        opened = _open_bracket(text, reported)
         advice = _UNCLOSED if opened else advice
     if not advice.opened or opened is None:
-        return _Stop(noticed, f"not valid YAML: {advice.words}")
-    return _Stop(_at(opened), f"not valid YAML: {advice.words} (detected in line {noticed.line})")
+        return _Stop(noticed, f"not valid YAML: {advice.message}")
+    return _Stop(_at(opened), f"not valid YAML: {advice.message} (detected in line {noticed.line})")
 
 
 def _open_bracket(text: str, until: Position) -> yaml.Mark | None:
@@ -487,10 +487,10 @@ def _forbidden(text: str) -> tuple[Flaw, ...]:
         return ()
     line = text.count("\n", 0, match.start())
     column = match.start() - text.rfind("\n", 0, match.start())
-    words = (
+    message = (
         f"the character U+{ord(match[0]):04X} is not allowed here; remove it, or write it as an escape in double quotes"
     )
-    return (Flaw(Position(line + 1, column), (), words),)
+    return (Flaw(Position(line + 1, column), (), message),)
 
 
 def _without_pairs(text: str) -> str:
@@ -559,7 +559,7 @@ def is_plainly_text(text: str) -> bool:
     """Report whether every YAML reader takes the unquoted text as text, apart from PyYAML's own quoting."""
     digits = text.replace("_", "")
     return not (
-        text in _WORDS_OF_1_1
+        text in _BOOLEANS_OF_1_1
         or scalar(text) != text
         or scalar(digits) != digits
         or _OTHER_BASE_OF_1_1.fullmatch(digits)

@@ -293,7 +293,7 @@ def test_an_anchor_can_be_used_several_times_and_defined_again() -> None:
 
 def test_a_problem_without_a_known_message_keeps_that_of_the_loader() -> None:
     """A message of the loader is better than none."""
-    assert advise("found something odd").words == "found something odd"
+    assert advise("found something odd").message == "found something odd"
     assert not advise("found something odd").opened
 
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from tensile.kube.limits import HEAD, mebibytes
 
-_PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The environment variables that tell OpenSSL where CA certificates are."""
 _UNUSED: Mapping[str, tuple[str, ...]] = {
     "kubernetes": ("client", "config", "dynamic", "informer", "leaderelection", "stream", "utils", "watch"),
@@ -32,7 +32,7 @@ _UNUSED: Mapping[str, tuple[str, ...]] = {
 
 def without_authorities() -> AbstractContextManager[None]:
     """Make TLS contexts that are created in the block trust no CA, then restore the environment."""
-    return _environment(dict.fromkeys(_PLACES, os.devnull))
+    return _environment(dict.fromkeys(_CA_VARIABLES, os.devnull))
 
 
 @contextmanager
@@ -108,7 +108,7 @@ VerifyCertificate = Callable[[bytes], bool]
 
 
 class UnverifiedServer(aiohttp.ClientError):
-    """A new connection leads to a server that `vouch` does not accept. Nothing was sent."""
+    """A new connection leads to a server that `verify_certificate` does not accept. Nothing was sent."""
 
 
 class _Counting(ResponseHandler):
@@ -128,9 +128,9 @@ class _Counting(ResponseHandler):
         self._received += len(data)
         content = 0 if self._payload in (None, self._last) else self._payload.total_bytes
         if self._received - content > HEAD + content:
-            self._give_up()
+            self._abort()
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         error = ResponseHeadTooLarge(NO_CONTENT)
         if self._payload is not None:
             self._payload.set_exception(error)
@@ -150,20 +150,21 @@ def is_overlong(error: aiohttp.ClientError) -> bool:
 class BoundedConnector(aiohttp.TCPConnector):
     """A connector that limits the bytes around a response's content to `HEAD` plus the content.
 
-    A new connection is used only if `vouch` accepts its server's certificate. Otherwise raises UnprovenServer.
+    A new connection is used only if `verify_certificate` accepts its server's certificate. Otherwise raises
+    UnverifiedServer.
     """
 
-    def __init__(self, vouch: VerifyCertificate, **given: Any) -> None:
+    def __init__(self, verify_certificate: VerifyCertificate, **given: Any) -> None:
         super().__init__(**given)
-        self._vouch = vouch
+        self._verify_certificate = verify_certificate
         self._factory = cast("partial[ResponseHandler]", partial(_Counting, loop=self._loop))
 
     async def _create_connection(self, *given: Any) -> ResponseHandler:
-        made = await super()._create_connection(*given)
-        if not self._vouch(certificate_of(made.transport)):
-            made.abort()
+        handler = await super()._create_connection(*given)
+        if not self._verify_certificate(certificate_of(handler.transport)):
+            handler.abort()
             raise UnverifiedServer
-        return made
+        return handler
 
 
 def certificate_of(transport: asyncio.BaseTransport | None) -> bytes:
@@ -174,7 +175,7 @@ def certificate_of(transport: asyncio.BaseTransport | None) -> bytes:
 
 async def beginning(content: aiohttp.StreamReader, most: int) -> bytes:
     """Read a body to its end, or its first `most` bytes. A single read returns only what has arrived by then."""
-    found = bytearray()
-    while len(found) < most and (piece := await content.read(most - len(found))):
-        found += piece
-    return bytes(found)
+    body = bytearray()
+    while len(body) < most and (piece := await content.read(most - len(body))):
+        body += piece
+    return bytes(body)

@@ -38,11 +38,11 @@ from tensile.kube.responses import (
     identity_of,
     kinds_of,
     media_shown,
-    of_another,
+    mismatch,
     page_of,
     release_of,
     shallow,
-    strange,
+    unexpected_response,
     version_of,
 )
 from tensile.kube.store import CacheTotals
@@ -72,7 +72,7 @@ _MEDIA = {
     "strategic-merge-patch": "application/strategic-merge-patch+json",
     "apply-patch": "application/apply-patch+yaml",
 }
-_ELSEWHERE = frozenset({"create", "patch", "delete", "evict", "discover"})
+_INCONCLUSIVE = frozenset({"create", "patch", "delete", "evict", "discover"})
 """Requests that fail also when a webhook does, or a server of another API: that says nothing about the cluster."""
 _SERVERS = 5
 """The most servers whose certificates one call verifies. A cluster may have several behind one address, each with its
@@ -132,19 +132,19 @@ class HttpCluster:
         self.followers: dict[Kind, list[VersionTracker]] = {}
         self.tally = CacheTotals()
         self._allowance = allowance or CacheLimit()
-        self._restraint = OversizeBackoff()
-        self._account = ResponseBudget()
+        self._oversize_backoff = OversizeBackoff()
+        self._budget = ResponseBudget()
         self._listings = asyncio.Semaphore(limits.LISTINGS)
         self._share = TimeShare(limits.SHARE if name else 0.0, limits.BURST, clock, sleep)
         self._transport = Transport(
             access,
             bucket=TokenBucket(qps, burst, clock()),
-            account=self._account,
+            account=self._budget,
             connections=connections,
             timeout=timeout,
             anchored=anchored,
             changed=self._access_changed,
-            vouch=self.identity.vouches,
+            verify_certificate=self.identity.is_proven,
             requests=requests,
             clock=clock,
             sleep=sleep,
@@ -165,8 +165,8 @@ class HttpCluster:
     def credential_error(self) -> str:
         """What a user has to correct about the cluster's credential, address or size, "" for nothing."""
         health = self.health
-        is_told = health.wrong or health.shut_out or health.excessive
-        return health.error if is_told else self._transport.reread.stale
+        is_reported = health.wrong or health.is_locked_out or health.excessive
+        return health.error if is_reported else self._transport.reread.stale
 
     @property
     def reread(self) -> CredentialRefresh:
@@ -206,7 +206,7 @@ class HttpCluster:
         try:
             uid = identity_of(doing, raw)
         except ClusterError as error:
-            raise self._told(doing, error) from None
+            raise self._record_error(doing, error) from None
         certificate, now = self._transport.probed, self.access
         self.identity.verify(uid, certificate, now, is_current=access is now)
         return uid
@@ -219,7 +219,7 @@ class HttpCluster:
     async def read(self, ref: Ref) -> bytes:
         """Return the object from a quorum read, so that "not found" means that it does not exist."""
         doing = RequestInfo(self._name, "read", shown(ref))
-        return self._of(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
+        return self._check_object(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Return what `read` makes of every selected object: a quorum read in pages of 500.
@@ -232,22 +232,22 @@ class HttpCluster:
 
         listed = "" if kind.is_custom else kind.name
 
-        async def asked(more: dict[str, str], *, spare: bool, most: int = limits.PAGE) -> Page:
+        async def fetch(more: dict[str, str], *, spare: bool, most: int = limits.PAGE) -> Page:
             """Request a page. `spare`: a page that is too long is no breach, as a shorter one can be requested."""
             target = target_of(path, query | more)
             return page_of(doing, await self._read(doing, target, most=most, spare=spare), listed)
 
         async with self._listings:
             try:
-                return await self._pager(doing, asked, read).all()
+                return await self._pager(doing, fetch, read).all()
             except Expired as expired:
                 try:
-                    page = await asked({}, spare=True, most=limits.WHOLE)
+                    page = await fetch({}, spare=True, most=limits.WHOLE)
                 except TooLarge:
                     raise expired from None
-                return await self._pager(doing, asked, read).take(page)
+                return await self._pager(doing, fetch, read).take(page)
             except TooLarge as error:
-                raise self._told(doing, error) from None
+                raise self._record_error(doing, error) from None
 
     async def watch(
         self, kind: Kind, selection: Selection, version: str, seconds: int, opened: Callable[[], object] | None = None
@@ -266,28 +266,28 @@ class HttpCluster:
             "timeoutSeconds": str(seconds),
             "resourceVersion": version,
         }
-        lines = WatchDecoder(doing, account=self._account)
+        lines = WatchDecoder(doing, account=self._budget)
         try:
             async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as accepted:
                 stream, access = accepted
                 if opened is not None:
                     opened()
                 async for chunk in stream.iter_any():
-                    self._go_on()
+                    self._check_paused()
                     await self._share.begin()
                     for event in lines.feed(chunk):
                         yield event
                         # A watch goes on when the kubeconfig names another server, and says nothing about that one.
                         # An apiserver sends bookmarks from its memory, whatever the state of its store.
                         if event.type != "BOOKMARK" and access.url == self.access.url:
-                            self.health.hear(self._clock())
+                            self.health.record_event(self._clock())
                         self._allowance.check(self.tally)
                         if self._share.is_long:
                             await self._share.rest()
                             await self._share.begin()
                     await self._share.rest()
         except ClusterError as error:
-            raise self._told(doing, error) from None
+            raise self._record_error(doing, error) from None
         finally:
             lines.forget()
 
@@ -298,7 +298,7 @@ class HttpCluster:
         try:
             apis = apis_of(doing, await self._read(doing, "/apis", most=limits.SMALL))
         except TooLarge as error:
-            raise self._told(doing, error) from None
+            raise self._record_error(doing, error) from None
         for api in ("v1", *apis):
             doing = RequestInfo(self._name, "discover", api)
             path = Kind(api, "", "", namespaced=False).path().rstrip("/")
@@ -313,7 +313,7 @@ class HttpCluster:
         path_of(doing, ref)
         target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
         raw = await self._write(doing, ref.kind, HTTPCall("POST", target, orjson.dumps(body), _JSON))
-        raw = self._of(ref, doing, raw)
+        raw = self._check_object(ref, doing, raw)
         version = version_of(doing, raw) if since else 0
         for follower, newest in since:
             follower.note_created(version, newest)
@@ -328,7 +328,7 @@ class HttpCluster:
         force = "&force=true" if patch.media == "apply-patch" else ""
         target = f"{path_of(doing, ref, subresource)}?{_WRITE}{force}"
         request = HTTPCall("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
-        return self._of(ref, doing, await self._write(doing, ref.kind, request))
+        return self._check_object(ref, doing, await self._write(doing, ref.kind, request))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete the object if its UID, and `version` if given, match, else raise Conflict. Return the response."""
@@ -342,7 +342,7 @@ class HttpCluster:
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         request = HTTPCall("DELETE", path_of(doing, ref), orjson.dumps(options), _JSON)
-        return self._of(ref, doing, await self._write(doing, ref.kind, request))
+        return self._check_object(ref, doing, await self._write(doing, ref.kind, request))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
         """Evict a pod if it has that UID, else raise Conflict. Raises Throttled if a disruption budget forbids it."""
@@ -378,30 +378,30 @@ class HttpCluster:
     def _unproven(self) -> ClusterError:
         """Return the error for a stream to a cluster whose identity is unproven."""
         health = self.health
-        sort: type[ClusterError] = UnverifiedConnection
+        error_type: type[ClusterError] = UnverifiedConnection
         message = "the identity of the cluster is being verified: try again in a moment"
         if health.unreachable_for(self._clock()) and health.error != NOT_CONTACTED:
-            sort, message = Unreachable, health.error
+            error_type, message = Unreachable, health.error
         if health.unproven:
-            sort = Denied
+            error_type = Denied
         elif health.rejected:
-            sort = Unauthorized
+            error_type = Unauthorized
         elif health.wrong:
-            sort = WrongCluster
-        return sort(self.credential_error or message, cluster=self._name, doing="open a stream")
+            error_type = WrongCluster
+        return error_type(self.credential_error or message, cluster=self._name, doing="open a stream")
 
-    def _pager(self, doing: RequestInfo, ask: FetchPage, read: Read) -> Pager:
-        return Pager(doing, ask, read, self._share, tally=self.tally, allowance=self._allowance)
+    def _pager(self, doing: RequestInfo, fetch: FetchPage, read: Read) -> Pager:
+        return Pager(doing, fetch, read, self._share, tally=self.tally, allowance=self._allowance)
 
     @asynccontextmanager
     async def _opened(
         self, doing: RequestInfo, target: str, seconds: int
     ) -> AsyncIterator[tuple[aiohttp.StreamReader, Access]]:
         """Open a watch, and return it with the access that it uses. If it is refused, raise the matching error."""
-        access = await self._way(settled=True)
+        access = await self._usable_access(settled=True)
         async with self._transport.stream(access, target, seconds + self._margin) as answer:
             if answer.status == HTTPStatus.OK:
-                self.health.contact(self._clock())
+                self.health.record_response(self._clock())
                 yield answer.content, access
                 return
             media, retry_after = (answer.headers.get(name, "") for name in ("Content-Type", "Retry-After"))
@@ -436,63 +436,65 @@ class HttpCluster:
         less can be requested.
         """
         try:
-            reply = await self._asked(request, settled=settled)
+            reply = await self._send_renewing(request, settled=settled)
             if not 200 <= reply.status < 300:  # noqa: PLR2004
                 error = _refusal(doing, reply)
-                raise error if settled else _of_no_cluster(doing, error)
+                raise error if settled else _without_contact(doing, error)
             if not reply.media.startswith(_JSON):
-                raise strange(doing, media_shown(reply.media))
+                raise unexpected_response(doing, media_shown(reply.media))
         except ClusterError as error:
             if spare and type(error) is TooLarge:
                 raise
-            raise self._told(doing, error) from None
-        self.health.contact(self._clock())
+            raise self._record_error(doing, error) from None
+        self.health.record_response(self._clock())
         return reply.body
 
-    def _of(self, ref: Ref, doing: RequestInfo, raw: bytes) -> bytes:
+    def _check_object(self, ref: Ref, doing: RequestInfo, raw: bytes) -> bytes:
         """Return a response about the requested object. For another object of a lower cluster, raises Unreachable."""
-        if self._name and (objection := of_another(ref, raw)):
-            raise self._told(doing, strange(doing, objection))
+        if self._name and (objection := mismatch(ref, raw)):
+            raise self._record_error(doing, unexpected_response(doing, objection))
         return raw
 
-    def _go_on(self) -> None:
-        """Raise Paused while the cluster is paused because it sent too much."""
-        if left := self._restraint.left(self._clock()):
-            raise ClusterPaused(f"{self._restraint.words}; requests resume in {left:.0f} s", retry_after=left)
+    def _check_paused(self) -> None:
+        """Raise ClusterPaused while the cluster is paused because it sent too much."""
+        if remaining := self._oversize_backoff.left(self._clock()):
+            raise ClusterPaused(
+                f"{self._oversize_backoff.message}; requests resume in {remaining:.0f} s", retry_after=remaining
+            )
 
-    async def _asked(self, request: HTTPCall, *, settled: bool) -> HTTPReply:
+    async def _send_renewing(self, request: HTTPCall, *, settled: bool) -> HTTPReply:
         """Send a request, and once more if the credential was rejected and a new one is available."""
-        access = await self._way(settled=settled)
-        reply = await self._sent(access, request, settled=settled)
+        access = await self._usable_access(settled=settled)
+        reply = await self._send_proven(access, request, settled=settled)
         if reply.status != HTTPStatus.UNAUTHORIZED:
             return reply
         problem = await self._transport.renew(access)
         if problem:
             return reply._replace(renewal=problem)
-        return await self._sent(await self._way(settled=settled), request, settled=settled)
+        return await self._send_proven(await self._usable_access(settled=settled), request, settled=settled)
 
-    async def _sent(self, access: Access, request: HTTPCall, *, settled: bool) -> HTTPReply:
+    async def _send_proven(self, access: Access, request: HTTPCall, *, settled: bool) -> HTTPReply:
         """Send a request. If a new connection leads to an unknown server, prove its identity first."""
         for _ in range(_SERVERS):
             try:
                 return await self._transport.request(access, request, probe=not settled)
             except UnverifiedConnection:
-                self._doubt_server()
-                access = await self._way(settled=settled)
+                self._require_proof()
+                access = await self._usable_access(settled=settled)
         return await self._transport.request(access, request, probe=not settled)
 
-    def _doubt_server(self) -> None:
+    def _require_proof(self) -> None:
         """Require a new identity check, as a new connection leads to an unknown server.
 
         The next probe opens a new connection too.
         """
         if not self.identity.in_doubt:
-            self.identity.doubt()
+            self.identity.require_proof()
             self._transport.forget_probe()
 
-    async def _way(self, *, settled: bool) -> Access:
+    async def _usable_access(self, *, settled: bool) -> Access:
         """Return the access to use. `settled`: only after the cluster's identity is proven."""
-        self._go_on()
+        self._check_paused()
         if self._clock() >= self.access.good_until:
             await self._transport.renew(self.access)
         while settled and self.identity.in_doubt:
@@ -501,52 +503,54 @@ class HttpCluster:
 
     def _access_changed(self) -> None:
         """Require a new identity check, as the access changed."""
-        self.identity.doubt()
-        self.health.turn(self._clock())
+        self.identity.require_proof()
+        self.health.record_access_change(self._clock())
 
-    def _told(self, doing: RequestInfo, error: ClusterError) -> ClusterError:
+    def _record_error(self, doing: RequestInfo, error: ClusterError) -> ClusterError:
         """Complete an error with cluster and request, and record what it means for the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
-        if self._restraint.left(self._clock()):
+        if self._oversize_backoff.left(self._clock()):
             return error
         if isinstance(error, UnverifiedConnection):
-            self._doubt_server()
+            self._require_proof()
         elif isinstance(error, TooLarge) and self._name:
-            self._exceeded(error)
+            self._pause(error)
         elif isinstance(error, Unauthorized | UntrustedServer):
-            self.health.shut(self._clock(), error.message, ours=isinstance(error, Unauthorized))
-            self.identity.doubt()
+            self.health.record_rejection(self._clock(), error.message, ours=isinstance(error, Unauthorized))
+            self.identity.require_proof()
         elif not isinstance(error, Unreachable):
-            self.health.contact(self._clock())
-        elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _ELSEWHERE):
-            self.health.silence(self._clock(), error.message, unconnected=isinstance(error, NoConnection))
+            self.health.record_response(self._clock())
+        elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _INCONCLUSIVE):
+            self.health.record_failure(self._clock(), error.message, unconnected=isinstance(error, NoConnection))
             if not error.status:
-                self.identity.doubt()
+                self.identity.require_proof()
         return error
 
-    def _exceeded(self, error: TooLarge) -> None:
+    def _pause(self, error: TooLarge) -> None:
         """Pause a cluster that sent too much, and abort its calls in progress."""
         now = self._clock()
-        words = f"{error.doing}: received {error.message}"
-        pause = self._restraint.note(now, words)
-        self.health.exceed(now, words, self._restraint.trusted_from)
+        message = f"{error.doing}: received {error.message}"
+        pause = self._oversize_backoff.note(now, message)
+        self.health.record_excess(now, message, self._oversize_backoff.trusted_from)
         self._transport.hang_up()
-        _log.warning("response limit exceeded, requests paused", cluster=self._name, error=words, seconds=round(pause))
+        _log.warning(
+            "response limit exceeded, requests paused", cluster=self._name, error=message, seconds=round(pause)
+        )
 
 
-def _of_no_cluster(doing: RequestInfo, error: ClusterError) -> ClusterError:
+def _without_contact(doing: RequestInfo, error: ClusterError) -> ClusterError:
     """Return the error of a request that every apiserver knows; if no Kubernetes Status explains it, another server's.
 
     Such an answer is no contact with the cluster.
     """
-    is_strange = type(error) in (Denied, NotFound, Throttled) and not error.reason
-    return Unreachable(error.message, cluster=doing.cluster, doing=str(doing)) if is_strange else error
+    is_unexplained = type(error) in (Denied, NotFound, Throttled) and not error.reason
+    return Unreachable(error.message, cluster=doing.cluster, doing=str(doing)) if is_unexplained else error
 
 
 def _refusal(doing: RequestInfo, reply: HTTPReply) -> ClusterError:
     """Return the error for a response."""
     if 300 <= reply.status < 400:  # noqa: PLR2004
-        return strange(doing, f"a redirect, HTTP {reply.status}")
+        return unexpected_response(doing, f"a redirect, HTTP {reply.status}")
     error = error_of(doing, reply.status, reply.body, reply.retry_after, reply.media)
     if reply.renewal:
         error.message += f" ({reply.renewal})"

@@ -90,14 +90,14 @@ class Access:
     papers: TLSMaterial = field(default_factory=TLSMaterial, repr=False)
     flags: str = ""
 
-    def shows(self) -> tuple[object, ...]:
+    def visible_parts(self) -> tuple[object, ...]:
         """Return everything that the server sees of this access, including the credential.
 
         Equal results mean the same access.
         """
         return self.url, self.server_name, self.papers, self.headers
 
-    def keeping(self, known: "Access") -> "Access":
+    def with_tls_of(self, known: "Access") -> "Access":
         """Return this access with the other's TLS context if both have the same inputs, to keep connections."""
         return replace(self, tls=known.tls) if self.papers == known.papers else self
 
@@ -117,7 +117,7 @@ async def from_kubeconfig(
     """
     origin = shown(path, 200)
     before = watched([path])
-    with _naming(before):
+    with _with_files(before):
         text = decode(read_small(path, MAX_BYTES), origin)
         entry = _anchored(parse(text, context, origin, no_plugins="" if allow_exec_plugins else _FROM_A_FILE), path)
 
@@ -200,12 +200,12 @@ async def _open(
     """Return the access of an entry. Its exec plugin, if any, runs first. `before` is the state of its own file."""
     needed = watched(entry.needed())
     files = FileStates(before.paths + needed.paths, before.marks + needed.marks)
-    with _naming(files, asked=entry.plugin is not None):
+    with _with_files(files, asked=entry.plugin is not None):
         return await _read(entry, origin, renew, clock, files)
 
 
 @contextmanager
-def _naming(files: FileStates, *, asked: bool = False) -> Iterator[None]:
+def _with_files(files: FileStates, *, asked: bool = False) -> Iterator[None]:
     """Add the files to an AccessError from the block. Without files, as for a Secret, there is nothing to add."""
     try:
         yield
@@ -221,7 +221,7 @@ async def _read(
     """Return the access of an entry. `files` is the state of its files."""
     good_until = math.inf
     if entry.plugin is not None:
-        entry, good_until = await _ask(entry, entry.plugin, origin, clock)
+        entry, good_until = await _run_exec_plugin(entry, entry.plugin, origin, clock)
     papers = TLSMaterial(*(_pem(one) for one in (entry.authority, entry.certificate, entry.key)))
     token = _token(entry.token_file) if entry.token_file else entry.token
     return Access(
@@ -275,15 +275,17 @@ def _anchored(entry: KubeconfigEntry, kubeconfig: Path) -> KubeconfigEntry:
     )
 
 
-async def _ask(entry: KubeconfigEntry, plugin: ExecPlugin, origin: str, clock: Clock) -> tuple[KubeconfigEntry, float]:
+async def _run_exec_plugin(
+    entry: KubeconfigEntry, plugin: ExecPlugin, origin: str, clock: Clock
+) -> tuple[KubeconfigEntry, float]:
     """Run the exec plugin. Return the entry with the plugin's credential, and when that expires."""
     authority = base64.b64encode(_pem(entry.authority)).decode()
-    asked = question(plugin, entry.server, entry.server_name, authority, entry.plugin_config)
-    answer = read_answer(await run_plugin(plugin, asked, origin), plugin, origin)
+    plugin_input = question(plugin, entry.server, entry.server_name, authority, entry.plugin_config)
+    answer = read_answer(await run_plugin(plugin, plugin_input, origin), plugin, origin)
     certificate, key = PEMSource(answer.certificate.encode()), PEMSource(answer.key.encode())
-    answered = replace(entry, token=answer.token, certificate=certificate, key=key, plugin=None)
-    left = math.inf if answer.until is None else max(answer.until - time.time() - MARGIN, 0.0)
-    return answered, clock() + left
+    resolved = replace(entry, token=answer.token, certificate=certificate, key=key, plugin=None)
+    remaining = math.inf if answer.until is None else max(answer.until - time.time() - MARGIN, 0.0)
+    return resolved, clock() + remaining
 
 
 async def keep_secret(upper: Cluster, ref: SecretRef, found: Cache) -> None:
@@ -367,11 +369,11 @@ def token_in(access: Access) -> str:
 def claims_of(token: str) -> Mapping[str, Any]:
     """Return the claims of a JWT, {} for a token in another format."""
     try:
-        part = token.split(".")[1]
-        said = orjson.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        payload = token.split(".")[1]
+        claims = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     except (IndexError, ValueError, binascii.Error):
         return {}
-    return said if isinstance(said, dict) else {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def expiry_of(claims: Mapping[str, Any]) -> datetime | None:

@@ -54,7 +54,7 @@ _OF_IPV4 = (1 << 32) - 1
 _FORM = "write https://HOST:PORT"
 
 _MOST_KNOWN = 1_000
-_answered: dict[tuple[str, int], str] = {}
+_last_working: dict[tuple[str, int], str] = {}
 """The address that worked last, by host and port. It only affects the order in which addresses are tried."""
 
 
@@ -138,25 +138,25 @@ def _parsed(host: str) -> IPv4Address | IPv6Address | None:
 
 def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
     """Raise AccessError for cloud metadata addresses and addresses without a server."""
-    if is_no_server(address):
+    if is_refused_address(address):
         raise AccessError(
             f"{where}: server is refused: it is a link-local, multicast, unspecified or cloud metadata address",
             "use the address of the apiserver",
         )
 
 
-def is_no_server(address: IPv4Address | IPv6Address) -> bool:
+def is_refused_address(address: IPv4Address | IPv6Address) -> bool:
     """Report whether connections to an address, or to an IPv4 address embedded in it, are refused."""
     return any(
         one.is_link_local
         or one.is_multicast
         or one.is_unspecified
         or any(one.version == net.version and one in net for net in _METADATA)
-        for one in (address, *_stands_for(address))
+        for one in (address, *_embedded_ipv4(address))
     )
 
 
-def _stands_for(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
+def _embedded_ipv4(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
     """Return the IPv4 addresses that are embedded in an IPv6 address."""
     if isinstance(address, IPv4Address):
         return []
@@ -170,18 +170,18 @@ async def connected(host: str, port: int) -> socket.socket:
     """Connect to a host by name or address. Return a non-blocking socket, which the caller closes.
 
     If an address does not respond within `STAGGER` seconds, the next one is tried in parallel (RFC 8305). So a dead
-    address costs no more than that, and only the first time. Raises OSError, and Misled if any address of the name is
-    refused.
+    address costs no more than that, and only the first time. Raises OSError, and NotAServerAddress if any address of
+    the name is refused.
     """
-    found = await _addresses(host, port)
-    if not found:
+    addresses = await _addresses(host, port)
+    if not addresses:
         raise OSError(f"{host} has no address")
-    made = await start_connection(found, happy_eyeballs_delay=STAGGER, interleave=1)
-    if len(found) > 1:
-        if len(_answered) >= _MOST_KNOWN:
-            _answered.clear()
-        _answered[host, port] = made.getpeername()[0]
-    return made
+    connection = await start_connection(addresses, happy_eyeballs_delay=STAGGER, interleave=1)
+    if len(addresses) > 1:
+        if len(_last_working) >= _MOST_KNOWN:
+            _last_working.clear()
+        _last_working[host, port] = connection.getpeername()[0]
+    return connection
 
 
 class Resolver(aiohttp.abc.AbstractResolver):
@@ -190,7 +190,7 @@ class Resolver(aiohttp.abc.AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[aiohttp.abc.ResolveResult]:
-        """Return the addresses of a name. Raises OSError, including Misled."""
+        """Return the addresses of a name. Raises OSError, including NotAServerAddress."""
         return [
             {
                 "hostname": host,
@@ -214,7 +214,7 @@ async def _addresses(host: str, port: int, family: int = socket.AF_UNSPEC) -> li
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-    if any(is_no_server(ip_address(str(where[0]).partition("%")[0])) for *_, where in found):
+    if any(is_refused_address(ip_address(str(where[0]).partition("%")[0])) for *_, where in found):
         raise NotAServerAddress
-    known = _answered.get((host, port))
+    known = _last_working.get((host, port))
     return sorted(found, key=lambda one: one[4][0] != known)

@@ -36,7 +36,7 @@ MOST = 1 << 18
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
-def _moment(expiry: Any) -> float | None:
+def _epoch_seconds(expiry: Any) -> float | None:
     """Return a time in seconds since 1970, None for what is no time."""
     try:
         return datetime.fromisoformat(str(expiry)).timestamp()
@@ -50,10 +50,10 @@ class ExecCredential(KubeconfigSection, extra="ignore"):
     token: Token = ""
     certificate: Text = Field(default="", alias="clientCertificateData")
     key: Text = Field(default="", alias="clientKeyData")
-    until: Annotated[float | None, BeforeValidator(_moment)] = Field(default=None, alias="expirationTimestamp")
+    until: Annotated[float | None, BeforeValidator(_epoch_seconds)] = Field(default=None, alias="expirationTimestamp")
 
     @model_validator(mode="after")
-    def _shows_something(self) -> "ExecCredential":
+    def _has_credential(self) -> "ExecCredential":
         if not (self.token or (self.certificate and self.key)):
             raise wrong("has neither a token nor a certificate with its key", "run it by hand")
         return self
@@ -67,7 +67,7 @@ class _Answer(KubeconfigSection, extra="ignore"):
     status: ExecCredential
 
     @model_validator(mode="after")
-    def _is_asked_for(self, info: ValidationInfo) -> "_Answer":
+    def _has_requested_version(self, info: ValidationInfo) -> "_Answer":
         if self.api_version != info.context:
             raise wrong("apiVersion is not the requested one", "run it by hand")
         return self
@@ -80,13 +80,13 @@ def question(plugin: ExecPlugin, server: str, server_name: str, authority: str, 
     """
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
-        told = {
+        cluster_info = {
             "server": server,
             "tls-server-name": server_name,
             "certificate-authority-data": authority,
             "config": config,
         }
-        spec["cluster"] = {key: value for key, value in told.items() if value}
+        spec["cluster"] = {key: value for key, value in cluster_info.items() if value}
     return orjson.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
 
 
@@ -102,12 +102,12 @@ def read_answer(output: bytes, plugin: ExecPlugin, where: str) -> ExecCredential
         ) from None
 
 
-async def run_plugin(plugin: ExecPlugin, asked: str, where: str, *, seconds: float = SECONDS) -> bytes:
+async def run_plugin(plugin: ExecPlugin, plugin_input: str, where: str, *, seconds: float = SECONDS) -> bytes:
     """Run a plugin with its input and return its output. Raises AccessError if it fails."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
+    variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": plugin_input}
     subject = _subject(plugin, where)
-    _demand_program(plugin.command, subject)
+    _check_program(plugin.command, subject)
     try:
         async with asyncio.timeout(seconds):
             return await _output(plugin, variables, subject)
@@ -122,7 +122,7 @@ def _subject(plugin: ExecPlugin, where: str) -> str:
     return f"{where}: the exec plugin {shown(plugin.command)}"
 
 
-def _demand_program(command: str, subject: str) -> None:
+def _check_program(command: str, subject: str) -> None:
     """Raise AccessError if the program does not exist."""
     if not Path(command).is_file():
         raise AccessError(f"{subject} is not a file", "install it, or correct exec.command")

@@ -2,8 +2,8 @@
 
 Editors rename, Kubernetes swaps a symlink, tools delete directories and create them again, and some files are created
 after the watch. So every directory and symlink on the path to a file is watched, and a notice only says that it is time
-to check. `hear` is called once the files were unchanged for a moment. All files of a process share one watcher, as the
-system limits them per user. Where none is available, or the system does not report changes (directories that other
+to check. `on_change` is called once the files were unchanged for a moment. All files of a process share one watcher, as
+the system limits them per user. Where none is available, or the system does not report changes (directories that other
 machines write to over a network), the files are polled twice a second instead, which is logged once.
 
 Blocking work (checking files, waiting for notices) runs in a thread, which exists while anything is watched.
@@ -27,10 +27,10 @@ from watchfiles._rust_notify import RustNotify
 from tensile.kube.files import ResolvedPath, read_mounts, resolve_path
 
 SETTLE = 0.25
-"""Seconds without a change until `hear` is called. Longer than a notice takes."""
-LOOK = 0.5
+"""Seconds without a change until `on_change` is called. Longer than a notice takes."""
+POLL_SECONDS = 0.5
 """Seconds between two polls where the system does not report changes."""
-_AGAIN = 60.0
+_RETRY_SECONDS = 60.0
 """Seconds between two tries to get notices from a system that refused them."""
 _STEP, _DEBOUNCE = 100, 400
 """Milliseconds: between two checks for notices, and for which notices are collected at most."""
@@ -78,20 +78,20 @@ def notifier(paths: Sequence[str]) -> Notifier:
 Notify = Callable[[Sequence[str]], Notifier]
 
 
-class _How(NamedTuple):
+class _WatchSettings(NamedTuple):
     """The arguments of FileWatcher."""
 
     notify: Notify
     mounts: Path
-    look: float
+    poll_seconds: float
 
 
 class FileWatch:
     """A set of files that is watched until `close`. Created by FileWatcher.watch."""
 
-    def __init__(self, seen: FileStates, hear: Callable[[], object], watcher: "FileWatcher") -> None:
+    def __init__(self, seen: FileStates, on_change: Callable[[], object], watcher: "FileWatcher") -> None:
         self.seen = seen
-        self._hear = hear
+        self._on_change = on_change
         self._watcher = watcher
         self._timer: asyncio.TimerHandle | None = None
 
@@ -105,9 +105,9 @@ class FileWatch:
         """Watch these files instead; `seen` is their state from before they were read."""
         if seen.paths != self.seen.paths:
             self.seen = seen
-            self._watcher.attend()
+            self._watcher.update()
 
-    def stir(self) -> None:
+    def record_notice(self) -> None:
         """Record a possible change. The callback runs once no other follows for SETTLE seconds."""
         if self._timer is not None:
             self._timer.cancel()
@@ -121,39 +121,39 @@ class FileWatch:
 
     def _settled(self) -> None:
         self._timer = None
-        self._hear()
+        self._on_change()
 
 
 class FileWatcher:
     """Watches any number of files. Used inside one event loop. After `close` no thread is left.
 
-    `notify` creates a notifier for paths, `mounts` is where the system lists mounts, and `look` is the seconds between
-    two polls of files whose changes are not reported.
+    `notify` creates a notifier for paths, `mounts` is where the system lists mounts, and `poll_seconds` is the time
+    between two polls of files whose changes are not reported.
     """
 
-    def __init__(self, notify: Notify = notifier, mounts: Path = _MOUNTS, look: float = LOOK) -> None:
-        self._how = _How(notify, mounts, look)
+    def __init__(self, notify: Notify = notifier, mounts: Path = _MOUNTS, poll_seconds: float = POLL_SECONDS) -> None:
+        self._settings = _WatchSettings(notify, mounts, poll_seconds)
         self._watches: dict[FileWatch, None] = {}
         self._lock = threading.Lock()
         self._edited = threading.Event()
         self._ended: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
 
-    def watch(self, seen: FileStates, hear: Callable[[], object]) -> FileWatch:
-        """Call `hear` whenever one of these files may have changed since `seen`."""
-        made = FileWatch(seen, hear, self)
+    def watch(self, seen: FileStates, on_change: Callable[[], object]) -> FileWatch:
+        """Call `on_change` whenever one of these files may have changed since `seen`."""
+        watch = FileWatch(seen, on_change, self)
         with self._lock:
-            self._watches[made] = None
-        self.attend()
-        return made
+            self._watches[watch] = None
+        self.update()
+        return watch
 
-    def attend(self) -> None:
+    def update(self) -> None:
         """Start the thread if there are files to watch, and make it read the list of files again."""
         with self._lock:
             if self._ended is None and any(watch.seen.paths for watch in self._watches):
                 loop, ended = asyncio.get_running_loop(), asyncio.Event()
-                turn, tell = partial(self._turn, loop, ended), partial(self._tell, loop)
-                rounds = _Rounds(turn, tell, self._edited, self._how)
+                next_watches, report = partial(self._next_watches, loop, ended), partial(self._report, loop)
+                rounds = _Rounds(next_watches, report, self._edited, self._settings)
                 self._ended = ended
                 self._thread = threading.Thread(target=rounds.run, name="file watch", daemon=True)
                 self._thread.start()
@@ -175,7 +175,7 @@ class FileWatcher:
         if thread is not None:
             thread.join()
 
-    def _turn(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> tuple[FileWatch, ...]:
+    def _next_watches(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> tuple[FileWatch, ...]:
         """Return the watches for the next round of the thread. Without any, the thread ends."""
         with self._lock:
             self._edited.clear()
@@ -186,23 +186,23 @@ class FileWatcher:
                     loop.call_soon_threadsafe(ended.set)
             return found
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, watches: Sequence[FileWatch]) -> None:
+    def _report(self, loop: asyncio.AbstractEventLoop, watches: Sequence[FileWatch]) -> None:
         """Pass changes to the event loop. If that is closed, remove all watches."""
         try:
-            loop.call_soon_threadsafe(self._stir, watches)
+            loop.call_soon_threadsafe(self._record_notices, watches)
         except RuntimeError:
             with self._lock:
                 self._watches.clear()
             self._edited.set()
 
-    def _stir(self, watches: Sequence[FileWatch]) -> None:
+    def _record_notices(self, watches: Sequence[FileWatch]) -> None:
         for watch in watches:
             if watch in self._watches:
-                watch.stir()
+                watch.record_notice()
 
 
 class FileCache:
-    """A cache of file contents. When a file may have changed, it is emptied and `hear` is called.
+    """A cache of file contents. When a file may have changed, it is emptied and `on_change` is called.
 
     The files are watched from the first read until `close`. `read` reads a file, and raises OSError.
     """
@@ -211,11 +211,11 @@ class FileCache:
         self,
         watcher: FileWatcher,
         paths: Iterable[Path],
-        hear: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         *,
         read: Callable[[Path], bytes] = Path.read_bytes,
     ) -> None:
-        self._hear = hear
+        self._on_change = on_change
         self._read = read
         self._watcher = watcher
         self._paths = tuple(paths)
@@ -245,11 +245,11 @@ class FileCache:
 
     def _forget(self) -> None:
         self._kept.clear()
-        self._hear()
+        self._on_change()
 
 
-class _Survey(NamedTuple):
-    """What to watch for all files: `targets`, and the watches that a path concerns. `dark` watches get no notices.
+class _WatchPlan(NamedTuple):
+    """What to watch for all files: `targets`, and the watches that a path concerns. No notices come for `unwatchable`.
 
     A modification in place concerns only the content for `ends`, which are files. For other paths it may change where a
     file is.
@@ -258,11 +258,11 @@ class _Survey(NamedTuple):
     targets: set[str]
     concerned: dict[str, list[FileWatch]]
     ends: set[str]
-    dark: list[FileWatch]
+    unwatchable: list[FileWatch]
 
 
 @dataclass
-class _Looked:
+class _PollState:
     """The states of one watch's files: when its caller read them, when last reported, and in the last poll."""
 
     given: FileStates
@@ -275,52 +275,52 @@ class _Rounds:
 
     def __init__(
         self,
-        turn: Callable[[], tuple[FileWatch, ...]],
-        tell: Callable[[Sequence[FileWatch]], None],
+        next_watches: Callable[[], tuple[FileWatch, ...]],
+        report: Callable[[Sequence[FileWatch]], None],
         edited: threading.Event,
-        how: _How,
+        settings: _WatchSettings,
     ) -> None:
-        self._turn = turn
-        self._tell = tell
+        self._next_watches = next_watches
+        self._report = report
         self._edited = edited
-        self._how = how
-        self._looked: dict[FileWatch, _Looked] = {}
-        self._said: set[str] = set()
+        self._settings = settings
+        self._states: dict[FileWatch, _PollState] = {}
+        self._logged: set[str] = set()
         self._missed: set[str] = set()
         """The targets of the last round that failed because one of them was gone."""
 
     def run(self) -> None:
         """Watch until there is nothing to watch."""
-        while watches := self._turn():
-            before, self._looked = self._looked, {}
+        while watches := self._next_watches():
+            before, self._states = self._states, {}
             for watch in watches:
-                seen, looked = watch.seen, before.get(watch)
-                self._looked[watch] = looked if looked and looked.given is seen else _Looked(seen, seen, seen)
+                seen, state = watch.seen, before.get(watch)
+                self._states[watch] = state if state and state.given is seen else _PollState(seen, seen, seen)
             try:
                 self._round(watches)
             except (OSError, RuntimeError) as error:
-                self._look_on(watches, str(error))
+                self._poll_for_a_while(watches, str(error))
             except Exception as error:  # noqa: BLE001 - after any error the engine still notices changes
-                self._look_on(watches, f"{type(error).__name__} (bug, please report)")
+                self._poll_for_a_while(watches, f"{type(error).__name__} (bug, please report)")
 
     def _round(self, watches: Sequence[FileWatch]) -> None:
         """Watch until the set of paths to watch changes. Raises OSError and RuntimeError where that is not possible."""
-        survey = self._survey(watches)
+        plan = self._plan_watch(watches)
         try:
-            told = self._how.notify(sorted(survey.targets))
+            notices = self._settings.notify(sorted(plan.targets))
         except FileNotFoundError:
-            if survey.targets == self._missed:
+            if plan.targets == self._missed:
                 raise
-            self._missed = survey.targets
+            self._missed = plan.targets
             self._edited.wait(_STEP / 1000)
             return
         try:
-            self._compare(watches)
-            self._attend(told, survey, watches)
+            self._report_missed(watches)
+            self._process_notices(notices, plan, watches)
         finally:
-            told.close()
+            notices.close()
 
-    def _attend(self, told: Notifier, survey: _Survey, watches: Sequence[FileWatch]) -> None:
+    def _process_notices(self, notices: Notifier, plan: _WatchPlan, watches: Sequence[FileWatch]) -> None:
         """Process notices until a file may be elsewhere, or other files are to be watched.
 
         After notices all files are compared, at most as often as files are polled without notices. The reason:
@@ -328,75 +328,77 @@ class _Rounds:
         """
         compared, is_due = time.monotonic(), False
         while not self._edited.is_set():
-            patience = int(self._how.look * 1000) if survey.dark or is_due else 0
-            found = told.watch(_DEBOUNCE, _STEP, patience, self._edited)
-            self._look(survey.dark)
+            timeout_ms = int(self._settings.poll_seconds * 1000) if plan.unwatchable or is_due else 0
+            found = notices.watch(_DEBOUNCE, _STEP, timeout_ms, self._edited)
+            self._poll(plan.unwatchable)
             is_due = is_due or not isinstance(found, str)
-            if is_due and (found == "timeout" or time.monotonic() - compared >= self._how.look):
-                self._compare(watches)
+            if is_due and (found == "timeout" or time.monotonic() - compared >= self._settings.poll_seconds):
+                self._report_missed(watches)
                 compared, is_due = time.monotonic(), False
             if not isinstance(found, str):
-                names = {name for _, name in found if name in survey.concerned}
-                self._note({watch for name in names for watch in survey.concerned[name]})
-                if any(name in names and (change != _MODIFIED or name not in survey.ends) for change, name in found):
+                names = {name for _, name in found if name in plan.concerned}
+                self._report_changes({watch for name in names for watch in plan.concerned[name]})
+                if any(name in names and (change != _MODIFIED or name not in plan.ends) for change, name in found):
                     return
 
-    def _survey(self, watches: Sequence[FileWatch]) -> _Survey:
+    def _plan_watch(self, watches: Sequence[FileWatch]) -> _WatchPlan:
         """Find the path to each file, and which of its changes the system reports."""
-        mounts = read_mounts(_text(self._how.mounts))
+        mounts = read_mounts(_text(self._settings.mounts))
         trails: dict[Path, ResolvedPath] = {}
-        survey = _Survey(set(), {}, set(), [])
+        plan = _WatchPlan(set(), {}, set(), [])
         for watch in watches:
-            why = ""
+            reason = ""
             for path in watch.seen.paths:
                 if path not in trails:
                     trails[path] = resolve_path(path, mounts)
                 trail = trails[path]
-                survey.targets.update(trail.targets)
-                survey.ends.add(trail.end)
-                why = why or trail.dark
+                plan.targets.update(trail.targets)
+                plan.ends.add(trail.end)
+                reason = reason or trail.unwatchable
                 for name in trail.names:
-                    survey.concerned.setdefault(name, []).append(watch)
-            if why:
-                self._go_blind(why)
-                survey.dark.append(watch)
-        return survey
+                    plan.concerned.setdefault(name, []).append(watch)
+            if reason:
+                self._log_polling(reason)
+                plan.unwatchable.append(watch)
+        return plan
 
-    def _compare(self, watches: Sequence[FileWatch]) -> None:
+    def _report_missed(self, watches: Sequence[FileWatch]) -> None:
         """Report what changed before it was watched."""
-        self._note({watch for watch in watches if self._looked[watch].known.again() != self._looked[watch].known})
+        self._report_changes(
+            {watch for watch in watches if self._states[watch].known.again() != self._states[watch].known}
+        )
 
-    def _note(self, watches: set[FileWatch]) -> None:
+    def _report_changes(self, watches: set[FileWatch]) -> None:
         """Report changes, to the oldest watch first. A later change is reported again."""
-        told = [watch for watch in self._looked if watch in watches]
-        for watch in told:
-            looked = self._looked[watch]
-            looked.known = looked.last = looked.given.again()
-        if told:
-            self._tell(told)
+        changed = [watch for watch in self._states if watch in watches]
+        for watch in changed:
+            state = self._states[watch]
+            state.known = state.last = state.given.again()
+        if changed:
+            self._report(changed)
 
-    def _look_on(self, watches: Sequence[FileWatch], why: str) -> None:
+    def _poll_for_a_while(self, watches: Sequence[FileWatch], reason: str) -> None:
         """Poll files for a while, as the system does not report changes."""
-        self._go_blind(why)
-        for _ in range(int(_AGAIN / self._how.look)):
-            self._look(watches)
-            if self._edited.wait(self._how.look):
+        self._log_polling(reason)
+        for _ in range(int(_RETRY_SECONDS / self._settings.poll_seconds)):
+            self._poll(watches)
+            if self._edited.wait(self._settings.poll_seconds):
                 return
 
-    def _look(self, watches: Sequence[FileWatch]) -> None:
+    def _poll(self, watches: Sequence[FileWatch]) -> None:
         """Poll files once. Report those that changed and were the same in two polls since."""
         changed = set()
         for watch in watches:
-            looked = self._looked[watch]
-            before, looked.last = looked.last, looked.known.again()
-            if before == looked.last != looked.known:
+            state = self._states[watch]
+            before, state.last = state.last, state.known.again()
+            if before == state.last != state.known:
                 changed.add(watch)
-        self._note(changed)
+        self._report_changes(changed)
 
-    def _go_blind(self, why: str) -> None:
-        if why not in self._said:
-            _log.warning("cannot watch files for changes, polling them instead", error=why)
-        self._said.add(why)
+    def _log_polling(self, reason: str) -> None:
+        if reason not in self._logged:
+            _log.warning("cannot watch files for changes, polling them instead", error=reason)
+        self._logged.add(reason)
 
 
 def _mark(path: Path) -> _Mark:

@@ -65,13 +65,13 @@ class ResolvedPath(NamedTuple):
 
     `names` are the real paths of all its steps: a change of any of them concerns the file. `targets` are the
     directories of these steps, plus the file itself where it can be changed from elsewhere. `end` is the real path of
-    the file, "" for none. `dark` says why the system does not report changes, "" where it does.
+    the file, "" for none. `unwatchable` says why the system does not report changes, "" where it does.
     """
 
     names: frozenset[str]
     targets: frozenset[str]
     end: str
-    dark: str
+    unwatchable: str
 
 
 def read_small(path: str | Path, most: int) -> bytes:
@@ -101,22 +101,22 @@ def _advice(path: Path) -> str:
 
 
 def read_regular(path: str | Path, most: int = LARGEST) -> bytes:
-    """Read a regular file of at most `most` bytes. Raises OSError, and Unfit for anything else."""
+    """Read a regular file of at most `most` bytes. Raises OSError, and UnreadableFile for anything else."""
     try:
-        _demand_regular(Path(path).stat())
+        _check_regular(Path(path).stat())
         descriptor = os.open(path, _FLAGS)
     except ValueError:
         raise UnreadableFile("the path contains a zero byte", "correct it") from None
     with os.fdopen(descriptor, "rb") as file:
-        _demand_regular(os.fstat(descriptor))
+        _check_regular(os.fstat(descriptor))
         found = file.read(most + 1) or b""
     if len(found) > most:
         raise UnreadableFile(f"larger than {most} bytes", "check that it is the right file")
     return found
 
 
-def _demand_regular(found: os.stat_result) -> None:
-    """Raise Unfit for pipes, devices, sockets and directories. They are not opened, as some devices react to it."""
+def _check_regular(found: os.stat_result) -> None:
+    """Raise UnreadableFile for pipes, devices, sockets and directories. They are not opened: some devices react."""
     if not stat.S_ISREG(found.st_mode):
         raise UnreadableFile("not a file", "name a regular file")
 
@@ -131,9 +131,9 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o666, like: os.stat
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_bytes(content)
         return
-    beside = path.with_name(f".{path.name}.{token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
             stream.write(content)
             stream.flush()
             if like is not None:
@@ -141,10 +141,10 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o666, like: os.stat
                     os.fchown(stream.fileno(), like.st_uid, like.st_gid)
                 os.fchmod(stream.fileno(), like.st_mode & 0o7777)
             os.fsync(stream.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 
@@ -165,31 +165,33 @@ def resolve_path(path: Path, mounts: Mounts) -> ResolvedPath:
     """Resolve a path as far as it exists. Reads directories and symlinks, and opens no file."""
     names: list[Path] = []
     directories: list[Path] = []
-    turns: set[Path] = set()
-    at, end, links = _ROOT, None, 0
-    rest = _steps(path.absolute())
-    while rest:
-        step = rest.pop()
+    link_directories: set[Path] = set()
+    current, end, links = _ROOT, None, 0
+    pending = _steps(path.absolute())
+    while pending:
+        step = pending.pop()
         if step == "..":
-            at = at.parent
+            current = current.parent
             continue
-        directories.append(at)
-        names.append(at / step)
+        directories.append(current)
+        names.append(current / step)
         mode, target = _kind(names[-1])
         if target is not None and links < _LINKS:
             links += 1
-            turns.add(at)
-            at = _ROOT if target.is_absolute() else at
-            rest += _steps(target)
+            link_directories.add(current)
+            current = _ROOT if target.is_absolute() else current
+            pending += _steps(target)
         elif stat.S_ISDIR(mode):
-            at = names[-1]
+            current = names[-1]
         else:
-            end = names[-1] if mode and target is None and not rest else None
+            end = names[-1] if mode and target is None and not pending else None
             break
-    heard = {one for one in directories if _is_open(one)}
-    alone = {end} if end and (str(end) in mounts.points or _is_shared(end)) else set()
-    dark = _why_dark(turns.union(directories[-1:]), heard, mounts)
-    return ResolvedPath(frozenset(map(str, names)), frozenset(map(str, heard | alone)), str(end or ""), dark)
+    watchable = {one for one in directories if _is_open(one)}
+    own_target = {end} if end and (str(end) in mounts.points or _is_shared(end)) else set()
+    unwatchable = _why_unwatchable(link_directories.union(directories[-1:]), watchable, mounts)
+    return ResolvedPath(
+        frozenset(map(str, names)), frozenset(map(str, watchable | own_target)), str(end or ""), unwatchable
+    )
 
 
 def _steps(path: Path) -> list[str]:
@@ -224,10 +226,10 @@ def _is_shared(file: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and os.access(file, os.R_OK)
 
 
-def _why_dark(decisive: set[Path], heard: set[Path], mounts: Mounts) -> str:
+def _why_unwatchable(decisive: set[Path], watchable: set[Path], mounts: Mounts) -> str:
     """Return why the system reports no changes in these directories, "" if it does."""
     for directory in sorted(decisive):
-        if directory not in heard:
+        if directory not in watchable:
             return f"{directory} cannot be read, or its name is not UTF-8"
         try:
             device = directory.stat().st_dev

@@ -86,10 +86,10 @@ class OpenCluster:
         self.attempted = asyncio.Event()
         self._answered = asyncio.Event()
         self._settings = settings
-        self._trouble: ClusterError | None = ClusterError(NOT_CONTACTED)
+        self._error: ClusterError | None = ClusterError(NOT_CONTACTED)
         self._credential = _CredentialFiles(cluster, settings, self._reconnected)
         self._followed: dict[Cache, _Followed] = {}
-        self._tails: list[EventWatch] = []
+        self._event_watches: list[EventWatch] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -140,7 +140,7 @@ class OpenCluster:
     async def synced(self) -> None:
         """Wait until every cache has had its first list, and tails listen."""
         lists = [informer.listed for spec, informer in self.informers if not spec.spare]
-        for event in (*lists, *(one.listening for one in self._tails)):
+        for event in (*lists, *(one.listening for one in self._event_watches)):
             await event.wait()
 
     async def replace(self, access: Access) -> None:
@@ -148,11 +148,11 @@ class OpenCluster:
 
         The new access is only used after the cluster proved the same identity there.
         """
-        await self._credential.took(self.cluster.take(access))
+        await self._credential.record_result(self.cluster.take(access))
 
-    def start(self, turn: Callable[[], Awaitable[None]]) -> None:
-        """Start the tasks. The cluster is not probed before `turn` returns."""
-        self._supervise("probe", lambda: self._keep_identified(turn))
+    def start(self, wait_turn: Callable[[], Awaitable[None]]) -> None:
+        """Start the tasks. The cluster is not probed before `wait_turn` returns."""
+        self._supervise("probe", lambda: self._keep_identified(wait_turn))
         self._supervise("credential", self._credential.run)
 
     def follow(self, spec: InformerSpec) -> Informer:
@@ -177,26 +177,28 @@ class OpenCluster:
         self._followed[spec.cache] = _Followed(spec, informer, task)
         return informer
 
-    def tail(self, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
-        """Call `hear` for events, from when the identity is known until the cluster is closed.
+    def tail(self, kind: Kind, selection: Selection, on_event: Callable[[WatchEvent], None]) -> None:
+        """Call `on_event` for events, from when the identity is known until the cluster is closed.
 
         A kind and selection that already has a tail gets no second one.
         """
-        if any((one.kind, one.selection) == (kind, selection) for one in self._tails):
+        if any((one.kind, one.selection) == (kind, selection) for one in self._event_watches):
             return
-        tail = EventWatch(self.cluster, kind, selection, hear, chance=self._settings.chance, pace=self._settings.pace)
-        self._tails.append(tail)
+        tail = EventWatch(
+            self.cluster, kind, selection, on_event, chance=self._settings.chance, pace=self._settings.pace
+        )
+        self._event_watches.append(tail)
         self._supervise(f"tail {kind.name}", lambda: self._once_identified(tail.run))
 
     async def leave(self, cache: Cache) -> None:
         """Stop the informer of a cache, if it has one. The cache keeps its contents and is marked stale."""
-        left = self._followed.pop(cache, None)
-        if left is None:
+        removed = self._followed.pop(cache, None)
+        if removed is None:
             return
-        await cancel_and_wait(left.task)
-        self._tasks.remove(left.task)
-        self.cluster.followers[left.spec.kind].remove(left.informer)
-        left.informer.end()
+        await cancel_and_wait(removed.task)
+        self._tasks.remove(removed.task)
+        self.cluster.followers[removed.spec.kind].remove(removed.informer)
+        removed.informer.end()
         if cache.tally is not None:
             cache.tally.add(-len(cache), -sum(entry.weight for entry in cache))
             cache.tally = None
@@ -215,7 +217,7 @@ class OpenCluster:
         for spec, informer in self.informers:
             spec.cache.mark_stale()
             informer.end()
-        for tail in self._tails:
+        for tail in self._event_watches:
             tail.listening.set()
         await self.cluster.close()
 
@@ -237,10 +239,10 @@ class OpenCluster:
         await self._answered.wait()
         await job()
 
-    async def _keep_identified(self, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_identified(self, wait_turn: Callable[[], Awaitable[None]]) -> None:
         """Read the identity every few seconds, indefinitely, and sooner while that fails."""
         backoff, settings = Backoff(self._settings.pace), self._settings
-        await turn()
+        await wait_turn()
         while True:
             error = await self._try_to_identify()
             if error is None:
@@ -257,7 +259,7 @@ class OpenCluster:
             async with asyncio.timeout(patience):
                 uid = await self.cluster.identify()
         except TimeoutError:
-            return self._failed(self.cluster.identity.suspect(f"no response within {patience:g} s"))
+            return self._failed(self.cluster.identity.record_hang(f"no response within {patience:g} s"))
         except ClusterError as error:
             return self._failed(error)
         finally:
@@ -265,24 +267,24 @@ class OpenCluster:
         self.is_identified = True
         self._answered.set()
         self.denials.end(self, NAMESPACE)
-        if self._trouble is not None:
-            if not isinstance(self._trouble, Denied):
+        if self._error is not None:
+            if not isinstance(self._error, Denied):
                 _log.info("cluster reachable", cluster=self.cluster.name or "upper", kube_system=uid)
-            self._trouble = None
+            self._error = None
             self._wake_informers()
         return None
 
     def _failed(self, error: ClusterError) -> ClusterError:
         """Record that the cluster does not prove its identity, and return the error. Logged once for each type."""
-        if isinstance(error, WrongCluster) and not isinstance(self._trouble, WrongCluster):
+        if isinstance(error, WrongCluster) and not isinstance(self._error, WrongCluster):
             for _, informer in self.informers:
                 informer.mark_stale()
         if isinstance(error, Denied):
-            self.denials.meet(self, NAMESPACE, error)
-        elif type(error) is not type(self._trouble):
-            what = "wrong cluster" if isinstance(error, WrongCluster) else "cluster unreachable"
-            _log.warning(what, cluster=self.cluster.name or "upper", error=str(error))
-        self._trouble, before = error, self._trouble
+            self.denials.record(self, NAMESPACE, error)
+        elif type(error) is not type(self._error):
+            event = "wrong cluster" if isinstance(error, WrongCluster) else "cluster unreachable"
+            _log.warning(event, cluster=self.cluster.name or "upper", error=str(error))
+        self._error, before = error, self._error
         if before is None:
             self._wake_informers()
         return error
@@ -307,40 +309,40 @@ class _CredentialFiles:
         self._cluster = cluster
         self._settings = settings
         self._changed = changed
-        self._touched = False
+        self._reload_requested = False
         self._stale = ""
 
     async def run(self) -> None:
         """Watch the files indefinitely."""
         reread = self._cluster.reread
-        with self._settings.watcher.watch(self._cluster.access.files, self._touch) as watch:
+        with self._settings.watcher.watch(self._cluster.access.files, self._request_reload) as watch:
             while True:
                 await reread.happened.wait()
                 reread.happened.clear()
-                touched, self._touched = self._touched, False
-                if touched:
+                requested, self._reload_requested = self._reload_requested, False
+                if requested:
                     problem = await self._cluster.refresh()
                     if isinstance(reread.refused, CredentialsUnavailable) and reread.refused.asked:
-                        asyncio.get_running_loop().call_later(self._settings.again, self._touch)
-                    await self.took(problem)
-                self._tell_stale()
+                        asyncio.get_running_loop().call_later(self._settings.again, self._request_reload)
+                    await self.record_result(problem)
+                self._log_stale()
                 watch.follow(self._files())
 
-    async def took(self, problem: str) -> None:
+    async def record_result(self, problem: str) -> None:
         """Record the result of a change of access: "" if another one is used now, else why not."""
-        self._tell_stale()
+        self._log_stale()
         if problem:
             return
         cluster = self._cluster
         _log.info("credential reloaded", cluster=cluster.name or "upper", file=cluster.access.origin)
         await self._changed()
 
-    def _touch(self) -> None:
+    def _request_reload(self) -> None:
         """Request a reload."""
-        self._touched = True
+        self._reload_requested = True
         self._cluster.reread.happened.set()
 
-    def _tell_stale(self) -> None:
+    def _log_stale(self) -> None:
         """Log once per reason that the files cannot be used, and when they can again."""
         known, self._stale = self._stale, self._cluster.reread.stale
         name = self._cluster.name or "upper"
@@ -432,7 +434,7 @@ class Fleet(Mapping[str, OpenCluster]):
             sleep=self._settings.sleep,
         )
         opened = self._open[name] = OpenCluster(cluster, self._settings)
-        opened.start(lambda: self._let_first(opened))
+        opened.start(lambda: self._wait_for_earlier(opened))
         for feed in feeds:
             opened.follow(feed)
         return cluster
@@ -489,24 +491,24 @@ class Fleet(Mapping[str, OpenCluster]):
         UID is pinned at this server has precedence, then the name opened first. A name for which another UID is pinned
         has no precedence. A cluster that is being closed has no conflict.
         """
-        own = self._open.get(name)
-        if own is None:
+        opening = self._open.get(name)
+        if opening is None:
             return None
         claimed = self._claim(name, uid)
         if claimed is not None:
             return claimed
         is_earlier = True
         for other, opened in self._open.items():
-            if opened is own:
+            if opened is opening:
                 is_earlier = False
                 continue
-            is_pinned_here = own.identity != uid and _server(opened) == _server(own)
-            is_theirs = is_earlier or is_pinned_here or own.identity not in ("", uid)
-            if opened.identity == uid and (is_theirs or opened.is_identified):
+            is_pinned_here = opening.identity != uid and _server(opened) == _server(opening)
+            has_precedence = is_earlier or is_pinned_here or opening.identity not in ("", uid)
+            if opened.identity == uid and (has_precedence or opened.is_identified):
                 return AccessProblem(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None
 
-    async def _let_first(self, own: OpenCluster) -> None:
+    async def _wait_for_earlier(self, own: OpenCluster) -> None:
         """Wait until clusters opened earlier at the same server were tried, so that their order decides conflicts."""
         for other in tuple(self._open.values()):
             if other is own:

@@ -30,7 +30,7 @@ NOT_CONTACTED = "not contacted yet"
 """The error of a cluster that has not received a request yet."""
 
 ADVICE = "`tensile doctor` lists the missing permissions and how to grant them"
-REWORDED = 60.0
+REWORDED_SECONDS = 60.0
 """Seconds after which a new message for the same denial counts."""
 _log = structlog.get_logger("tensile.kube.health")
 
@@ -62,21 +62,21 @@ def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool, objec
 
     `objection` is the conflict of that cluster with another name. Then its kubeconfig is right, but not for this name.
     """
-    meant = "restart the engine" if is_upper else "add it as a new lower"
-    advice = f"correct the server in {access.origin}, or, if intended, {meant}"
-    which = ""
+    remedy = "restart the engine" if is_upper else "add it as a new lower"
+    advice = f"correct the server in {access.origin}, or, if intended, {remedy}"
+    conflict = ""
     if objection is not None and not is_upper:
-        which, advice = f", {objection.what}", objection.advice or _anothers(access)
-    return f"a different cluster responds at {access.url}{which} (kube-system UID {uid}, expected {pin}): {advice}"
+        conflict, advice = f", {objection.what}", objection.advice or _other_kubeconfig(access)
+    return f"a different cluster responds at {access.url}{conflict} (kube-system UID {uid}, expected {pin}): {advice}"
 
 
 def same_cluster(access: Access, objection: AccessProblem) -> str:
     """Return the message for a cluster that is open already under another name."""
-    advice = objection.advice or f"{_anothers(access)}, or remove the lower from the topology"
+    advice = objection.advice or f"{_other_kubeconfig(access)}, or remove the lower from the topology"
     return f"{access.url} is {objection.what}: {advice}"
 
 
-def _anothers(access: Access) -> str:
+def _other_kubeconfig(access: Access) -> str:
     return f"use the kubeconfig of another cluster than {access.origin}"
 
 
@@ -85,10 +85,10 @@ class Health:
 
     `last_contact` is the time of the last response, None before the first. `error` is the present error, "" for none.
     `wrong` is true while another cluster responds at the address, and `shared` while that one is open under another
-    name. `shut_out` is true while one side rejects the other's credential, `rejected` if it is ours that was rejected
-    last, and `excessive` while the cluster counts as sending too much. `unconnected` is true if the last failure was a
-    connection that could not be opened. `unproven` is the denial of what would show the cluster's identity, "" for
-    none: until then it gets no requests.
+    name. `is_locked_out` is true while one side rejects the other's credential, `rejected` if it is ours that was
+    rejected last, and `excessive` while the cluster counts as sending too much. `unconnected` is true if the last
+    failure was a connection that could not be opened. `unproven` is the denial of what would show the cluster's
+    identity, "" for none: until then it gets no requests.
     """
 
     def __init__(self, now: float) -> None:
@@ -96,60 +96,60 @@ class Health:
         self.error = NOT_CONTACTED
         self.wrong = False
         self.shared = False
-        self.shut_out = False
+        self.is_locked_out = False
         self.rejected = False
         self.excessive = False
         self.unconnected = False
         self.unproven = ""
-        self._bearable_from = 0.0
+        self._excessive_until = 0.0
         self._silent_since: float | None = now
-        self._turned_at = now
+        self._access_since = now
 
-    def turn(self, now: float) -> None:
+    def record_access_change(self, now: float) -> None:
         """Record that another, untried access is used from now on. Silence continues."""
-        self._turned_at = now
+        self._access_since = now
 
-    def contact(self, now: float) -> None:
+    def record_response(self, now: float) -> None:
         """Record a response to a request."""
-        self.shut_out = self.rejected = self.unconnected = False
-        self.hear(now)
+        self.is_locked_out = self.rejected = self.unconnected = False
+        self.record_event(now)
 
-    def hear(self, now: float) -> None:
+    def record_event(self, now: float) -> None:
         """Record an event of an open watch."""
         self.last_contact = now
-        if self.excessive and now >= self._bearable_from:
+        if self.excessive and now >= self._excessive_until:
             self.excessive = False
-        if not (self.wrong or self.shut_out or self.excessive or self.unconnected):
+        if not (self.wrong or self.is_locked_out or self.excessive or self.unconnected):
             self.error = ""
             self._silent_since = None
 
-    def silence(self, now: float, error: str, *, unconnected: bool = False) -> None:
+    def record_failure(self, now: float, error: str, *, unconnected: bool = False) -> None:
         """Record a request without a response. `unconnected`: no connection could be opened for it."""
         self.error, self.rejected, self.unconnected = error, False, unconnected
         if self._silent_since is None:
             self._silent_since = now
 
-    def refuse(self, now: float, error: str, *, shared: bool = False) -> None:
-        """Record that another cluster responds, or one under another name. Counts as silence until `accept`."""
+    def record_wrong_cluster(self, now: float, error: str, *, shared: bool = False) -> None:
+        """Record that another cluster responds, or one under another name: silence until `record_accepted`."""
         self.wrong = True
         self.shared = shared
-        self.silence(now, error)
+        self.record_failure(now, error)
 
-    def shut(self, now: float, error: str, *, ours: bool = False) -> None:
-        """Record that a credential was rejected, theirs or ours. Counts as silence until `contact`."""
-        self.silence(now, error)
-        self.shut_out, self.rejected = True, ours
+    def record_rejection(self, now: float, error: str, *, ours: bool = False) -> None:
+        """Record that a credential was rejected, theirs or ours. Counts as silence until `record_response`."""
+        self.record_failure(now, error)
+        self.is_locked_out, self.rejected = True, ours
 
-    def exceed(self, now: float, error: str, until: float) -> None:
+    def record_excess(self, now: float, error: str, until: float) -> None:
         """Record that the cluster sent too much. Counts as silence until it responds at `until` or later."""
-        self.excessive, self._bearable_from = True, until
-        self.silence(now, error)
+        self.excessive, self._excessive_until = True, until
+        self.record_failure(now, error)
 
-    def accept(self, now: float) -> None:
+    def record_accepted(self, now: float) -> None:
         """Record that the right cluster responds."""
         self.wrong = self.shared = False
         self.unproven = ""
-        self.contact(now)
+        self.record_response(now)
 
     def unreachable_for(self, now: float) -> float:
         """Return the seconds for which the cluster has not responded, 0 if it responds."""
@@ -157,14 +157,14 @@ class Health:
 
     def tried_for(self, now: float) -> float:
         """Return the seconds for which the present access has been in use."""
-        return now - self._turned_at
+        return now - self._access_since
 
 
 class ClusterIdentity:
     """The identity of one cluster, the UID of its namespace kube-system, and whether the cluster has to prove it.
 
     `pin` is the required UID, "" for the first UID that the cluster returns. `in_doubt` is true until the next proof.
-    `admit` is asked for each UID. What is found out is recorded in `health`.
+    `admit` is called for each UID. What is found out is recorded in `health`.
     """
 
     def __init__(
@@ -180,18 +180,18 @@ class ClusterIdentity:
         """The certificates of servers that were proven to be this cluster's."""
         self._proving: asyncio.Task[object] | None = None
 
-    def vouches(self, certificate: bytes) -> bool:
+    def is_proven(self, certificate: bytes) -> bool:
         """Report whether a server was proven to be this cluster's. Before an identity is pinned, any is."""
         return not self.pin or certificate in self._proven
 
-    def doubt(self) -> None:
+    def require_proof(self) -> None:
         """Require a new proof, if an identity is pinned."""
         self.in_doubt = self.in_doubt or bool(self.pin)
 
-    def suspect(self, message: str) -> Unreachable:
+    def record_hang(self, message: str) -> Unreachable:
         """Record that the cluster seems to hang, and return the error."""
-        self.doubt()
-        self._health.silence(self._clock(), message)
+        self.require_proof()
+        self._health.record_failure(self._clock(), message)
         return Unreachable(message, cluster=self._cluster, doing=_IDENTIFYING)
 
     def accept_any(self) -> None:
@@ -207,14 +207,14 @@ class ClusterIdentity:
         objection = self._admit(uid)
         if self.pin and uid != self.pin:
             self._proven.clear()
-            words = another_cluster(access, uid, self.pin, is_upper=not self._cluster, objection=objection)
-            raise self._refused(WrongCluster, words)
+            message = another_cluster(access, uid, self.pin, is_upper=not self._cluster, objection=objection)
+            raise self._refused(WrongCluster, message)
         if objection is not None:
             raise self._refused(SharedCluster, same_cluster(access, objection))
         self.pin = uid
         self._proven.add(certificate)
         self.in_doubt = self.in_doubt and not is_current
-        self._health.accept(self._clock())
+        self._health.record_accepted(self._clock())
 
     async def prove(self, identify: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Call `identify`, once for all waiting calls. Raises the error that prevents the proof."""
@@ -230,7 +230,7 @@ class ClusterIdentity:
     def _refused(self, error: type[WrongCluster], message: str) -> WrongCluster:
         """Record that the cluster must not be used, and return the error."""
         self.in_doubt = True
-        self._health.refuse(self._clock(), message, shared=error is SharedCluster)
+        self._health.record_wrong_cluster(self._clock(), message, shared=error is SharedCluster)
         return error(message, cluster=self._cluster, doing=_IDENTIFYING)
 
 
@@ -244,45 +244,45 @@ class Denials:
         self._cluster = cluster or "upper"
         self._clock = clock
         self._lines: KeyedTokenBuckets[str] = KeyedTokenBuckets(AT_ONCE, EVERY, limit=1)
-        self._met: dict[object, tuple[Denied, float]] = {}
+        self._denied: dict[object, tuple[Denied, float]] = {}
 
     @property
     def words(self) -> str:
         """All present denials, "" for none."""
-        return "; ".join(sorted(self._said()))
+        return "; ".join(sorted(self._messages()))
 
     @property
     def unnamed(self) -> str:
         """The same without the cluster's name."""
-        return "; ".join(sorted({error.words for error, _ in self._met.values()}))
+        return "; ".join(sorted({error.words for error, _ in self._denied.values()}))
 
-    def of(self, who: object) -> Denied | None:
+    def of(self, informer: object) -> Denied | None:
         """Return the present denial of an informer with advice for the user, None for none."""
-        met, _ = self._met.get(who, (None, 0.0))
-        return met and Denied(f"{met.message}: {ADVICE}", cluster=met.cluster, doing=met.doing)
+        denial, _ = self._denied.get(informer, (None, 0.0))
+        return denial and Denied(f"{denial.message}: {ADVICE}", cluster=denial.cluster, doing=denial.doing)
 
-    def meet(self, who: object, kind: Kind, error: Denied) -> None:
+    def record(self, informer: object, kind: Kind, error: Denied) -> None:
         """Record that an informer is not allowed to watch a kind."""
-        met, since = self._met.get(who, (None, 0.0))
-        if met is not None and met.doing == error.doing and self._clock() - since < REWORDED:
+        denial, since = self._denied.get(informer, (None, 0.0))
+        if denial is not None and denial.doing == error.doing and self._clock() - since < REWORDED_SECONDS:
             return
-        if str(error) not in self._said() and self._may_log():
+        if str(error) not in self._messages() and self._may_log():
             _log.warning("permission denied", cluster=self._cluster, kind=kind.name, error=str(error), advice=ADVICE)
-        self._met[who] = error, self._clock()
+        self._denied[informer] = error, self._clock()
 
-    def end(self, who: object, kind: Kind) -> None:
+    def end(self, informer: object, kind: Kind) -> None:
         """Record that an informer is allowed to watch a kind."""
-        met, _ = self._met.pop(who, (None, 0.0))
-        if met is not None and str(met) not in self._said() and self._may_log():
+        denial, _ = self._denied.pop(informer, (None, 0.0))
+        if denial is not None and str(denial) not in self._messages() and self._may_log():
             _log.info("permission granted again", cluster=self._cluster, kind=kind.name)
 
-    def forget(self, who: object) -> None:
+    def forget(self, informer: object) -> None:
         """Remove an informer that has ended."""
-        self._met.pop(who, None)
+        self._denied.pop(informer, None)
 
     def _may_log(self) -> bool:
         """Report whether another line may be written now, and count it."""
         return self._lines.take(self._cluster, self._clock())
 
-    def _said(self) -> set[str]:
-        return {str(error) for error, _ in self._met.values()}
+    def _messages(self) -> set[str]:
+        return {str(error) for error, _ in self._denied.values()}

@@ -22,7 +22,7 @@ from tensile.errors import ClusterError, Denied, Expired, Malformed, Unreachable
 from tensile.kube.cluster import Cluster, Listing, Selection, WatchEvent
 from tensile.kube.health import Denials
 from tensile.kube.limits import Backoff, InformerTimings, LogThrottle
-from tensile.kube.responses import NOTHING, ObjectFilter, RequestInfo, unwanted, version_of
+from tensile.kube.responses import NOTHING, ObjectFilter, RequestInfo, refuse_object, version_of
 from tensile.kube.store import Cache, CacheTotals, Entry, Meta, version_in
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
@@ -77,14 +77,14 @@ class Informer:
         self._pace = pace or InformerTimings()
         self._clock = clock
         self._doing = RequestInfo(cluster.name, "watch", kind.name)
-        self._screen = ObjectFilter(kind, selection)
-        self._seldom = LogThrottle(clock)
+        self._filter = ObjectFilter(kind, selection)
+        self._throttle = LogThrottle(clock)
         self._backoff = Backoff(self._pace)
         self._relisting = Backoff(self._pace)
         self._relisted_at = 0.0
-        self._awake = asyncio.Event()
+        self._woken = asyncio.Event()
         self._position = 0
-        self._furthest = 0
+        self._newest_seen = 0
         self._resumable = False
         self._failing_since: float | None = None
         self._audit_at = 0.0
@@ -102,18 +102,18 @@ class Informer:
         """
         if 0 < version <= since <= self._position:
             self._rewind(version)
-            self._cut()
+            self._end_watch()
 
     def mark_stale(self) -> None:
         """List again as soon as possible, as the cache may hold another cluster's objects."""
         self._cache.mark_stale()
-        self._position = self._furthest = 0
+        self._position = self._newest_seen = 0
         self._resumable = False
-        self._cut()
+        self._end_watch()
 
     def wake(self) -> None:
         """Retry now: the cluster is known to respond."""
-        self._awake.set()
+        self._woken.set()
 
     async def first(self) -> None:
         """Wait for the first list. Raises Denied if the cluster denies it."""
@@ -125,7 +125,7 @@ class Informer:
     def end(self) -> None:
         """Release the callers that wait for the first list, as the informer has ended."""
         self._denials.forget(self)
-        self._have_listed()
+        self._mark_listed()
 
     async def run(self) -> None:
         """List and watch indefinitely, with a back-off after errors of the cluster.
@@ -136,8 +136,8 @@ class Informer:
             try:
                 await self._follow()
             except ClusterError as error:
-                self._note(error)
-                await self._rest(self._wait(error))
+                self._record_error(error)
+                await self._sleep_until_woken(self._wait(error))
             except Exception:
                 self._resumable = False
                 raise
@@ -148,7 +148,7 @@ class Informer:
             await self._list()
             self._backoff.reset()
             self._denials.end(self, self._kind)
-            await self._rest(self._every)
+            await self._sleep_until_woken(self._every)
             return
         if self._failing_since is not None and self._clock() - self._failing_since >= self._pace.outage:
             self._resumable = False
@@ -170,32 +170,32 @@ class Informer:
         self._position = version
         self._resumable = True
         self._failing_since = None
-        rewound, self._furthest = version < self._furthest, version
+        rewound, self._newest_seen = version < self._newest_seen, version
         self._cache.take_over(listing.items, version, rewound=rewound)
-        self._have_listed()
+        self._mark_listed()
 
     async def _listing(self) -> Listing:
         """List, and count new objects before they are cached, as the old ones stay until the list is complete."""
-        fresh, kept = CacheTotals(), self._cache.tally or CacheTotals()
+        added, totals = CacheTotals(), self._cache.tally or CacheTotals()
 
         def read(raw: bytes) -> Entry | None:
             """Read one object, None for one that is left out. An unchanged known object is not read again."""
             try:
-                meta = self._screen.meta(raw)
+                meta = self._filter.meta(raw)
                 known = self._known(meta)
                 entry = known or self._cache.read(raw, meta)
             except Malformed as error:
                 self._skip(error)
                 return None
             if known is None:
-                fresh.add(1, entry.weight)
-                kept.add(1, entry.weight)
+                added.add(1, entry.weight)
+                totals.add(1, entry.weight)
             return entry
 
         try:
             return await self._cluster.list(self._kind, self._selection, read)
         finally:
-            kept.add(-fresh.objects, -fresh.content)
+            totals.add(-added.objects, -added.content)
 
     def _known(self, meta: Meta) -> Entry | None:
         """Return the cached object of that UID and version, None for none or while the cache is not in sync."""
@@ -207,28 +207,30 @@ class Informer:
     def _skip(self, error: Malformed) -> None:
         """Leave an object out. Logged at a limited rate."""
         self.skipped += 1
-        where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
-        self._seldom.tell("skipped", lambda more: _log.warning("object skipped", **where, error=error.message, **more))
+        fields = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
+        self._throttle.tell(
+            "skipped", lambda more: _log.warning("object skipped", **fields, error=error.message, **more)
+        )
 
-    def _have_listed(self) -> None:
+    def _mark_listed(self) -> None:
         self.listed.set()
         self._answered.set()
 
     async def _check(self) -> None:
         """Check that the cluster has reached the version seen so far. An empty list shows its present version."""
         nothing = NOTHING._replace(namespace=self._selection.namespace or NOTHING.namespace)
-        listing = await self._cluster.list(self._kind, nothing, unwanted)
+        listing = await self._cluster.list(self._kind, nothing, refuse_object)
         version = _number(listing.version)
         if version < self._position:
             raise self._rewind(version)
 
     def _rewind(self, version: int) -> HistoryRewound:
         """Record that the history went back to `version`, and return the error."""
-        where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
+        fields = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
         positions = {"now": version, "seen": self._position}
-        self._seldom.tell(
+        self._throttle.tell(
             "rewound",
-            lambda more: _log.warning("resourceVersion went back, listing again", **where, **positions, **more),
+            lambda more: _log.warning("resourceVersion went back, listing again", **fields, **positions, **more),
         )
         message = (
             f"it is {version} now and was {self._position}: etcd was restored from a backup; objects are listed again"
@@ -245,15 +247,15 @@ class Informer:
         start = self._position
         try:
             async with asyncio.timeout(self._until_audit()) as self._scope:
-                await self._take_all(self._position)
+                await self._apply_events(self._position)
         except TimeoutError:
             self._resumable = False
         finally:
             self._scope = None
-            lived = self._clock() - began >= self._pace.settled
-            if lived or self._position != start:
+            is_settled = self._clock() - began >= self._pace.settled
+            if is_settled or self._position != start:
                 self._failing_since = None
-            if lived:
+            if is_settled:
                 self._backoff.reset()
         if self._resumable and self._position == start and self._clock() - began < self._pace.settled:
             raise _ends_at_once(self._doing)
@@ -264,22 +266,24 @@ class Informer:
             return None
         return max(self._audit_at - self._clock(), 0.0)
 
-    async def _take_all(self, version: int) -> None:
+    async def _apply_events(self, version: int) -> None:
         """Watch from `version` on and apply the events."""
         seconds = self._pace.duration(self._chance())
-        stream = self._cluster.watch(self._kind, self._selection, str(version), seconds, self._allowed)
+        stream = self._cluster.watch(self._kind, self._selection, str(version), seconds, self._on_accepted)
         async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
             async for event in events:
-                self._take(event)
+                self._apply(event)
 
-    def _allowed(self) -> None:
+    def _on_accepted(self) -> None:
         """Record that the kind may be watched; the first event may come a minute later."""
         self._denials.end(self, self._kind)
 
-    def _take(self, event: WatchEvent) -> None:
+    def _apply(self, event: WatchEvent) -> None:
         """Apply one event, unless it goes back in history. An invalid object is left out."""
         try:
-            meta = None if event.type == "BOOKMARK" else self._screen.meta(event.raw, leaves=event.type == "DELETED")
+            meta = (
+                None if event.type == "BOOKMARK" else self._filter.meta(event.raw, is_leaving=event.type == "DELETED")
+            )
             version = version_of(self._doing, event.raw) if meta is None else version_in(meta)
         except Malformed as error:
             self._skip(error)
@@ -288,7 +292,7 @@ class Informer:
             raise self._rewind(version)
         self._file(event, meta)
         self._position = version
-        self._furthest = max(self._furthest, version)
+        self._newest_seen = max(self._newest_seen, version)
 
     def _file(self, event: WatchEvent, meta: Meta | None) -> None:
         try:
@@ -299,17 +303,17 @@ class Informer:
         except Malformed as error:
             self._skip(error)
 
-    def _cut(self) -> None:
+    def _end_watch(self) -> None:
         """End the open watch, if any."""
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
-    def _note(self, error: ClusterError) -> None:
+    def _record_error(self, error: ClusterError) -> None:
         """Record what an error means for the next try."""
         if isinstance(error, Expired):
             self._resumable = False
         if isinstance(error, Denied):
-            self._denials.meet(self, self._kind, error)
+            self._denials.record(self, self._kind, error)
             self._answered.set()
         if self._failing_since is None:
             self._failing_since = self._clock()
@@ -317,12 +321,12 @@ class Informer:
             "list or watch failed", cluster=self._doing.cluster or "upper", kind=self._kind.name, error=str(error)
         )
 
-    async def _rest(self, seconds: float) -> None:
+    async def _sleep_until_woken(self, seconds: float) -> None:
         """Wait, or be woken."""
-        self._awake.clear()
+        self._woken.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._awake.wait()
+                await self._woken.wait()
 
     def _wait(self, error: ClusterError) -> float:
         """Return the seconds to wait after an error. Repeated relists back off further each time."""
@@ -345,7 +349,7 @@ def _number(version: str) -> int:
 
 
 class EventWatch:
-    """Calls `hear` for each event of one kind of one cluster. `run` does not return; cancel it.
+    """Calls `on_event` for each event of one kind of one cluster. `run` does not return; cancel it.
 
     `chance` returns random numbers in [0, 1), `clock` monotonic seconds. `listening` is set once no later event is
     missed, or once the cluster has denied the watch.
@@ -356,7 +360,7 @@ class EventWatch:
         cluster: Cluster,
         kind: Kind,
         selection: Selection,
-        hear: Callable[[WatchEvent], None],
+        on_event: Callable[[WatchEvent], None],
         *,
         chance: Callable[[], float],
         pace: InformerTimings | None = None,
@@ -366,7 +370,7 @@ class EventWatch:
         self._cluster = cluster
         self.kind = kind
         self.selection = selection
-        self._hear = hear
+        self._on_event = on_event
         self._chance = chance
         self._pace = pace or InformerTimings()
         self._clock = clock
@@ -388,30 +392,30 @@ class EventWatch:
                 answered = not isinstance(error, Unreachable)
                 if answered:
                     self.listening.set()
-                rest = self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
-                await self._sleep(rest)
+                delay = self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
+                await self._sleep(delay)
 
     async def _follow(self) -> None:
         """Watch from the last position, or from now on, until the watch ends.
 
         A position beyond the cluster's present belongs to a lost history: such a watch would deliver nothing.
         """
-        listing = await self._cluster.list(self.kind, NOTHING, unwanted)
+        listing = await self._cluster.list(self.kind, NOTHING, refuse_object)
         newest = _number(listing.version)
         if not 0 < self._position <= newest:
             self._position = newest
         self.listening.set()
         began = self._clock()
-        await self._take_all()
+        await self._apply_events()
         if self._clock() - began < self._pace.settled:
             raise _ends_at_once(self._doing)
         self._backoff.reset()
 
-    async def _take_all(self) -> None:
+    async def _apply_events(self) -> None:
         """Watch, and pass on the events."""
         seconds = self._pace.duration(self._chance())
         stream = self._cluster.watch(self.kind, self.selection, str(self._position), seconds)
         async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
             async for event in events:
                 self._position = version_of(self._doing, event.raw)
-                self._hear(event)
+                self._on_event(event)

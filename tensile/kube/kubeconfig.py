@@ -37,7 +37,7 @@ LONGEST_TOKEN = 1 << 15
 _FOR_PLUGINS = "client.authentication.k8s.io/exec"
 """The extension of a cluster that is passed to its exec plugin, as by kubectl."""
 _TOKEN = re.compile(rf"[\x21-\x7e]{{0,{LONGEST_TOKEN}}}")
-_WORDS = {
+_MESSAGES = {
     "extra_forbidden": ("is not known", "remove it, or correct its spelling"),
     "missing": ("is missing", "add it"),
     "string_type": ("must be text", "put it in quotes"),
@@ -69,7 +69,7 @@ def wrong(what: str, advice: str) -> PydanticCustomError:
     return PydanticCustomError("wrong", "{what}", {"what": what, "advice": advice})
 
 
-def demanding(holds: Callable[[Any], object], what: str, advice: str) -> Callable[[Any], Any]:
+def requiring(holds: Callable[[Any], object], what: str, advice: str) -> Callable[[Any], Any]:
     """Return a validator that passes values for which `holds`, and raises the error for others."""
 
     def checked(value: Any) -> Any:
@@ -85,7 +85,7 @@ def is_token(token: str) -> bool:
     return _TOKEN.fullmatch(token) is not None
 
 
-_IS_TOKEN = demanding(
+_IS_TOKEN = requiring(
     is_token, f"is not one line of at most {LONGEST_TOKEN} visible characters", "write only the token"
 )
 Text = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
@@ -113,7 +113,7 @@ def validation_message(section: type[KubeconfigSection], error: ValidationError)
     known = fields_at(section, path[:-1])
     if first["type"] == "extra_forbidden":
         place = f"{show_path(path[:-1])}.{key_shown(path[-1], known)}"
-    what, advice = (words.format_map(first.get("ctx", {})) for words in _WORDS.get(first["type"], _OTHER))
+    what, advice = (template.format_map(first.get("ctx", {})) for template in _MESSAGES.get(first["type"], _OTHER))
     if first["type"] == "missing":
         advice = known[str(path[-1])].description or advice
     return f"{place} {what}".removeprefix("(file)").lstrip(" ."), advice
@@ -131,7 +131,7 @@ def _key(name: str) -> str:
 
 def _refused(advice: str) -> BeforeValidator:
     """Return a validator that refuses any set value."""
-    return BeforeValidator(demanding(lambda value: value in (None, False, ""), "is refused", advice))
+    return BeforeValidator(requiring(lambda value: value in (None, False, ""), "is refused", advice))
 
 
 def _decoded(value: Any) -> bytes:
@@ -156,12 +156,14 @@ _PROXY = _refused("proxies are not supported: give a server address that is reac
 _PROVIDER = _refused("Kubernetes removed auth providers in 1.26: use a token, tokenFile or client certificate")
 _BASIC = _refused("Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate")
 _IMPERSONATION = _refused("impersonation is not supported: use the credential of that account")
-_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: the plugin cannot prompt a user", "remove it")
+_NOT_INTERACTIVE = requiring(
+    lambda mode: mode != "Always", "Always is refused: the plugin cannot prompt a user", "remove it"
+)
 _LISTED = BeforeValidator(lambda value: () if value is None else value)
-_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is not an absolute path", "write one"))]
-_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "contains a zero byte", "remove it"))]
+_Path = Annotated[Text, AfterValidator(requiring(_is_absolute, "is not an absolute path", "write one"))]
+_Passed = Annotated[str, AfterValidator(requiring(lambda text: "\0" not in text, "contains a zero byte", "remove it"))]
 _Called = Annotated[
-    str, AfterValidator(demanding(_VARIABLE.fullmatch, "is not a variable name", "use letters, digits, _"))
+    str, AfterValidator(requiring(_VARIABLE.fullmatch, "is not a variable name", "use letters, digits, _"))
 ]
 
 _Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
@@ -186,7 +188,7 @@ class ExecPlugin(KubeconfigSection):
     api_version: _Version = Field(description=f"write {' or '.join(get_args(_Version))}")
     install_hint: Any = None
     provide_cluster_info: bool | None = None
-    interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NO_PERSON)] = None
+    interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NOT_INTERACTIVE)] = None
 
 
 class _Context(KubeconfigSection, extra="ignore"):
@@ -230,7 +232,7 @@ class _User(KubeconfigSection, alias_generator=_key):
     extensions: Any = None
 
     @model_validator(mode="after")
-    def _shows_something(self) -> "_User":
+    def _has_credential(self) -> "_User":
         """Refuse a user without a credential, or with half a key pair."""
         certificate = self.client_certificate or self.client_certificate_data
         key = self.client_key or self.client_key_data
@@ -311,12 +313,12 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
     name = config.values.get("current-context") if context is None else context
     if not name or not isinstance(name, str):
         raise AccessError(f"{origin}: no current-context", "set it in the file, or name a context in the topology")
-    asked = "current-context" if context is None else f"context '{shown(name)}'"
-    chosen, where = _named(config, "context", _Context, name, f"{origin}: {asked}")
-    cluster, there = _named(config, "cluster", _Cluster, chosen.cluster, f"{where}.cluster")
+    source = "current-context" if context is None else f"context '{shown(name)}'"
+    chosen, where = _named(config, "context", _Context, name, f"{origin}: {source}")
+    cluster, cluster_place = _named(config, "cluster", _Cluster, chosen.cluster, f"{where}.cluster")
     user, _ = _named(config, "user", _User, chosen.user, f"{where}.user", no_plugins=no_plugins)
-    address = read_server(cluster.server, there)
-    check_server_name(cluster.tls_server_name, there)
+    address = read_server(cluster.server, cluster_place)
+    check_server_name(cluster.tls_server_name, cluster_place)
     return KubeconfigEntry(
         server=cluster.server.rstrip("/"),
         address=address,
@@ -346,22 +348,22 @@ def _load(text: str, origin: str) -> _Config:
 
 
 def _named(
-    config: _Config, sort: str, section: type[_S], name: str, asker: str, *, no_plugins: str = ""
+    config: _Config, kind: str, section: type[_S], name: str, source: str, *, no_plugins: str = ""
 ) -> tuple[_S, str]:
     """Return the entry called `name` in the list of contexts, clusters or users, and the position of its body.
 
-    `asker` is the place of the name, for errors.
+    `source` is the place of the name, for errors.
     """
-    given = config.values.get(f"{sort}s")
+    given = config.values.get(f"{kind}s")
     entries = given if isinstance(given, tuple) else ()
-    found = [place for place, one in enumerate(entries) if isinstance(one, dict) and one.get("name") == name]
+    found = [index for index, one in enumerate(entries) if isinstance(one, dict) and one.get("name") == name]
     if not found:
         raise AccessError(
-            f"{asker}: no {sort} has this name ({len(entries)} defined)",
+            f"{source}: no {kind} has this name ({len(entries)} defined)",
             "`kubectl config view --kubeconfig FILE` shows the names: define it, or use one of them",
         )
-    where = [f"{sort}s[{place}]" for place in found]
+    where = [f"{kind}s[{index}]" for index in found]
     if len(found) > 1:
         raise AccessError(f"{config.origin}: {' and '.join(where[:2])} have the same name", "remove or rename one")
-    place = f"{config.origin}: {where[0]}.{sort}"
-    return read_section(section, entries[found[0]].get(sort), place, no_plugins), place
+    index = f"{config.origin}: {where[0]}.{kind}"
+    return read_section(section, entries[found[0]].get(kind), index, no_plugins), index

@@ -186,23 +186,23 @@ class LogThrottle:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._told: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+        self._last_logged: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
-    def tell(self, sort: Hashable, tell: Callable[[Mapping[str, int]], object]) -> bool:
-        """Call `tell` unless that kind of event was logged recently, and report whether it was called.
+    def tell(self, event: Hashable, log: Callable[[Mapping[str, int]], object]) -> bool:
+        """Call `log` unless that kind of event was logged recently, and report whether it was called.
 
-        `tell` receives {"more_since": N}, the number suppressed since the last call, {} for none.
+        `log` receives {"more_since": N}, the number suppressed since the last call, {} for none.
         """
         now = self._clock()
-        until, count = self._told.get(sort, (now, 0))
+        until, count = self._last_logged.get(event, (now, 0))
         if now < until:
-            self._told[sort] = (until, count + 1)
+            self._last_logged[event] = (until, count + 1)
             return False
-        self._told[sort] = (now + PAUSE, 0)
-        self._told.move_to_end(sort)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
-        tell({"more_since": count} if count else {})
+        self._last_logged[event] = (now + PAUSE, 0)
+        self._last_logged.move_to_end(event)
+        if len(self._last_logged) > _REMEMBERED:
+            self._last_logged.popitem(last=False)
+        log({"more_since": count} if count else {})
         return True
 
 
@@ -247,21 +247,21 @@ class OversizeBackoff:
 
     def __init__(self, first: float = 10.0, cap: float = 600.0, forgiven: float = 1200.0) -> None:
         self.until = 0.0
-        self.words = ""
+        self.message = ""
         self._first = first
         self._cap = cap
-        self._forgiven = forgiven
-        self._times = 0
+        self._reset_after = forgiven
+        self._breaches = 0
 
-    def note(self, now: float, words: str) -> float:
+    def note(self, now: float, message: str) -> float:
         """Record a breach and return the seconds of its pause. A breach during a pause does not extend it."""
         if now < self.until:
             return self.until - now
-        if now - self.until > self._forgiven:
-            self._times = 0
-        pause = min(self._first * 2.0 ** min(self._times, 32), self._cap)
-        self._times += 1
-        self.until, self.words = now + pause, words
+        if now - self.until > self._reset_after:
+            self._breaches = 0
+        pause = min(self._first * 2.0 ** min(self._breaches, 32), self._cap)
+        self._breaches += 1
+        self.until, self.message = now + pause, message
         return pause
 
     def left(self, now: float) -> float:

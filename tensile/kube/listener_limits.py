@@ -13,9 +13,9 @@ from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
-_FRIENDS = 256
+_MAX_ADMITTED_ORIGINS = 256
 """The most origins that are remembered because a connection from them was admitted."""
-_LOOK = 0.02
+_RETRY_SECONDS = 0.02
 _OF_A_SITE = 64
 """The prefix length of an IPv6 network. One machine owns all addresses in it."""
 
@@ -36,7 +36,7 @@ class IdleTime(NamedTuple):
     """For how many seconds an awaited client has sent nothing, and whether it has ever sent anything."""
 
     seconds: float
-    heard: bool
+    has_sent: bool
 
 
 CloseConnection = Callable[[], object]
@@ -45,142 +45,152 @@ MeasureIdle = Callable[[], IdleTime]
 
 
 class ClientConnection:
-    """A pending connection that a door counts.
+    """A pending connection that a limiter counts.
 
     `drop` closes the connection. `silence` returns how long it has been silent.
     """
 
-    def __init__(self, door: "ConnectionLimiter", origin: str, now: float) -> None:
+    def __init__(self, limiter: "ConnectionLimiter", origin: str, now: float) -> None:
         self.origin = origin
         self.since = now
         self.is_known = False
         self.drop: CloseConnection = _nothing
-        self.silence: MeasureIdle = _no_silence
-        self._door = door
+        self.silence: MeasureIdle = _not_awaited
+        self._limiter = limiter
 
     def advance(self, *, known: bool) -> None:
         """Restart its time, as after a handshake. `known`: it has authenticated itself."""
-        self.since = self._door.now()
+        self.since = self._limiter.now()
         self.is_known = known
 
     def leave(self) -> None:
         """Free its slot. Further calls have no effect.
 
-        The callbacks are dropped: they refer to the connection, which refers to this guest, and a flood would leave
+        The callbacks are dropped: they refer to the connection, which refers to this object, and a flood would leave
         such cycles.
         """
-        self.drop, self.silence = _nothing, _no_silence
-        self._door.left(self)
+        self.drop, self.silence = _nothing, _not_awaited
+        self._limiter.remove(self)
 
     def be_admitted(self) -> None:
         """Free its slot after a successful admission, and remember its address."""
-        self._door.befriend(self.origin)
+        self._limiter.remember_origin(self.origin)
         self.leave()
 
 
 class ConnectionLimiter:
     """At most `room` pending connections at one time, for one port or several.
 
-    An origin from which a connection was admitted recently is an admitted origin (`_friends`).
+    An origin from which a connection was admitted recently is an admitted origin (`_admitted_origins`).
     """
 
-    def __init__(self, room: int, patience: ClientTimeouts) -> None:
-        self._room = room
-        self._patience = patience
+    def __init__(self, capacity: int, timeouts: ClientTimeouts) -> None:
+        self._capacity = capacity
+        self._timeouts = timeouts
         self._size = 0
         self._origins: dict[str, dict[ClientConnection, None]] = {}
-        self._friends: OrderedDict[str, None] = OrderedDict()
+        self._admitted_origins: OrderedDict[str, None] = OrderedDict()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
         return self._size
 
     async def enter(self, host: str) -> ClientConnection | None:
-        """Return the guest for a connection from an IP address, once there is room. None if it is refused.
+        """Return the slot of a connection from an IP address, once there is room. None if it is refused.
 
-        A client from an admitted origin waits for room. Others are refused while no other origin has more guests, and
-        no guest of their own origin, or of one with as many, is overdue.
+        A client from an admitted origin waits for room. Others are refused while no other origin has more connections,
+        and no connection of their own origin, or of one with as many, is overdue.
         """
         origin = origin_of(host)
-        is_friend = origin in self._friends
-        while self._size >= self._room:
-            found = self._late(haste=True) or self._crowding(origin) if is_friend else self._in_the_way(origin)
+        is_admitted = origin in self._admitted_origins
+        while self._size >= self._capacity:
+            found = (
+                self._overdue(is_urgent=True) or self._from_busiest_origin(origin)
+                if is_admitted
+                else self._displaceable(origin)
+            )
             if found is not None:
                 _end(found)
-            elif not is_friend:
+            elif not is_admitted:
                 return None
             else:
                 self._changed.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK):
+                    async with asyncio.timeout(_RETRY_SECONDS):
                         await self._changed.wait()
-        guest = ClientConnection(self, origin, self.now())
-        self._origins.setdefault(origin, {})[guest] = None
+        connection = ClientConnection(self, origin, self.now())
+        self._origins.setdefault(origin, {})[connection] = None
         self._size += 1
-        return guest
+        return connection
 
     def displace(self) -> None:
-        """Drop an overdue guest, if any: descriptors are scarce."""
-        found = self._late(haste=True)
+        """Drop an overdue connection, if any: descriptors are scarce."""
+        found = self._overdue(is_urgent=True)
         if found is not None:
             _end(found)
 
-    def _in_the_way(self, origin: str) -> ClientConnection | None:
-        """Return the guest that makes room for a client from an origin that was not admitted.
+    def _displaceable(self, origin: str) -> ClientConnection | None:
+        """Return the connection that makes room for a client from an origin that was not admitted.
 
-        It is none from an origin with fewer guests: a client with a persistent connection is silent between requests,
-        and a flood would have it dropped.
+        It is none from an origin with fewer connections: a client with a persistent connection is silent between
+        requests, and a flood would have it dropped.
         """
         own = len(self._origins.get(origin, ()))
-        return self._late(haste=False, least=own + 1) or self._crowding(origin) or self._late(haste=False, least=own)
+        return (
+            self._overdue(is_urgent=False, least=own + 1)
+            or self._from_busiest_origin(origin)
+            or self._overdue(is_urgent=False, least=own)
+        )
 
-    def _late(self, *, haste: bool, least: int = 0) -> ClientConnection | None:
-        """Return an overdue guest, unauthenticated ones first, then the oldest of the origin with the most guests.
+    def _overdue(self, *, is_urgent: bool, least: int = 0) -> ClientConnection | None:
+        """Return an overdue connection, unauthenticated ones first, then the oldest of the busiest origin.
 
-        Only origins with at least `least` guests count.
+        The busiest origin has the most connections. Only origins with at least `least` connections count.
         """
         now = self.now()
-        crowds = sorted((crowd for crowd in self._origins.values() if len(crowd) >= least), key=len, reverse=True)
+        groups = sorted((group for group in self._origins.values() if len(group) >= least), key=len, reverse=True)
         for known in (False, True):
-            for crowd in crowds:
-                for guest in crowd:
-                    if guest.is_known is known and self._is_late(guest, now, haste=haste):
-                        return guest
+            for connections in groups:
+                for connection in connections:
+                    if connection.is_known is known and self._is_overdue(connection, now, is_urgent=is_urgent):
+                        return connection
         return None
 
-    def _is_late(self, guest: ClientConnection, now: float, *, haste: bool) -> bool:
-        age = now - guest.since
-        if age >= self._patience.whole or not haste or age < self._patience.first:
-            return age >= self._patience.whole
-        seconds, heard = guest.silence()
-        return seconds >= (self._patience.next if heard else self._patience.first)
+    def _is_overdue(self, connection: ClientConnection, now: float, *, is_urgent: bool) -> bool:
+        age = now - connection.since
+        if age >= self._timeouts.whole or not is_urgent or age < self._timeouts.first:
+            return age >= self._timeouts.whole
+        seconds, has_sent = connection.silence()
+        return seconds >= (self._timeouts.next if has_sent else self._timeouts.first)
 
-    def _crowding(self, origin: str) -> ClientConnection | None:
-        """Return the oldest unauthenticated guest of the origin with the most guests, if a new client displaces it.
+    def _from_busiest_origin(self, origin: str) -> ClientConnection | None:
+        """Return the oldest unauthenticated connection of the busiest origin, if a new client displaces it.
 
-        It does if its origin was admitted, or has fewer guests.
+        It does if its origin was admitted, or has fewer connections.
         """
-        strange = [(name, crowd) for name, crowd in self._origins.items() if name not in self._friends]
-        _, crowd = max(strange, key=lambda one: len(one[1]), default=("", {}))
-        if origin not in self._friends and len(self._origins.get(origin, ())) >= len(crowd):
+        unadmitted = [
+            (name, connections) for name, connections in self._origins.items() if name not in self._admitted_origins
+        ]
+        _, connections = max(unadmitted, key=lambda one: len(one[1]), default=("", {}))
+        if origin not in self._admitted_origins and len(self._origins.get(origin, ())) >= len(connections):
             return None
-        return next((guest for guest in crowd if not guest.is_known), None)
+        return next((connection for connection in connections if not connection.is_known), None)
 
-    def befriend(self, origin: str) -> None:
+    def remember_origin(self, origin: str) -> None:
         """Remember an origin from which a connection was admitted."""
-        self._friends[origin] = None
-        self._friends.move_to_end(origin)
-        if len(self._friends) > _FRIENDS:
-            self._friends.popitem(last=False)
+        self._admitted_origins[origin] = None
+        self._admitted_origins.move_to_end(origin)
+        if len(self._admitted_origins) > _MAX_ADMITTED_ORIGINS:
+            self._admitted_origins.popitem(last=False)
 
-    def left(self, guest: ClientConnection) -> None:
-        """Remove a guest."""
-        crowd = self._origins.get(guest.origin, {})
-        if guest in crowd:
-            del crowd[guest]
+    def remove(self, connection: ClientConnection) -> None:
+        """Remove a connection."""
+        connections = self._origins.get(connection.origin, {})
+        if connection in connections:
+            del connections[connection]
             self._size -= 1
-            if not crowd:
-                del self._origins[guest.origin]
+            if not connections:
+                del self._origins[connection.origin]
             self._changed.set()
 
     @staticmethod
@@ -202,10 +212,10 @@ def origin_of(host: str) -> str:
     return str(IPv6Address(int(address) >> _OF_A_SITE << _OF_A_SITE))
 
 
-def _end(guest: ClientConnection) -> None:
-    """Free a guest's slot and close its connection."""
-    drop = guest.drop
-    guest.leave()
+def _end(connection: ClientConnection) -> None:
+    """Free the slot of a connection and close it."""
+    drop = connection.drop
+    connection.leave()
     drop()
 
 
@@ -213,6 +223,6 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _no_silence() -> IdleTime:
+def _not_awaited() -> IdleTime:
     """Return that nothing is awaited."""
-    return IdleTime(0.0, heard=True)
+    return IdleTime(0.0, has_sent=True)

@@ -46,7 +46,7 @@ _PROBES = 3
 _log = structlog.get_logger("tensile.kube.net")
 
 Serve = Callable[[socket.socket, ClientConnection], object]
-"""Starts to serve a connection, which it closes in the end. Sets the guest's `drop`, and makes the guest leave."""
+"""Starts to serve a connection, which it closes in the end. Sets `drop` of its ClientConnection, and calls `leave`."""
 Pause = Callable[[], float]
 """Returns the seconds to wait before the next try."""
 Sleep = Callable[[float], Awaitable[None]]
@@ -78,32 +78,34 @@ def listening(bind: str | None, port: int) -> socket.socket:
     Returns a non-blocking socket, which the caller closes. Raises OSError with the system's number and message. For
     every address of both families, it fails if the port is taken in one of them.
     """
-    both = socket.has_dualstack_ipv6()
-    address = bind or ("::" if both else "0.0.0.0")  # noqa: S104 - it is what None means
+    is_dual_stack = socket.has_dualstack_ipv6()
+    address = bind or ("::" if is_dual_stack else "0.0.0.0")  # noqa: S104 - it is what None means
     is_v6 = ":" in address
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     try:
-        opened = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both and is_v6)
+        sock = socket.create_server(
+            (address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual_stack and is_v6
+        )
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
-    opened.setblocking(False)
-    return opened
+    sock.setblocking(False)
+    return sock
 
 
-def keep_alive(made: socket.socket, *, idle: int, interval: int) -> None:
+def keep_alive(sock: socket.socket, *, idle: int, interval: int) -> None:
     """Enable TCP keep-alive, also while nothing is sent.
 
     The first probe is sent after `idle` seconds, the other two every `interval` seconds, then the connection ends.
     """
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", _PROBES)):
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def refusal(error: OSError, words: str) -> TensileError:
+def refusal(error: OSError, message: str) -> TensileError:
     """Return an error for users from what `listening` raised. Its type is PortTaken if the port is in use."""
-    return PortTaken(words) if error.errno == errno.EADDRINUSE else TensileError(words)
+    return PortTaken(message) if error.errno == errno.EADDRINUSE else TensileError(message)
 
 
 def place(bind: str | None, port: int) -> str:
@@ -113,24 +115,24 @@ def place(bind: str | None, port: int) -> str:
 
 
 async def accept(
-    listening: socket.socket, door: ConnectionLimiter, serve: Serve, failed: Callable[[OSError], object]
+    listening: socket.socket, limiter: ConnectionLimiter, serve: Serve, failed: Callable[[OSError], object]
 ) -> None:
     """Accept connections until cancelled.
 
     Connections without a free slot are closed. `failed` is called for connections that cannot be accepted, for example
-    for lack of descriptors: an overdue guest is dropped then.
+    for lack of descriptors: an overdue connection is dropped then.
     """
     while True:
         try:
-            await _take_in(await asyncio.get_running_loop().sock_accept(listening), door, serve)
-            await _take_in_more(listening, door, serve)
+            await _serve_accepted(await asyncio.get_running_loop().sock_accept(listening), limiter, serve)
+            await _accept_waiting(listening, limiter, serve)
         except OSError as error:
-            door.displace()
+            limiter.displace()
             failed(error)
             await asyncio.sleep(_OUT_OF_RESOURCES_SECONDS)
 
 
-async def _take_in_more(listening: socket.socket, door: ConnectionLimiter, serve: Serve) -> None:
+async def _accept_waiting(listening: socket.socket, limiter: ConnectionLimiter, serve: Serve) -> None:
     """Accept the other connections that are waiting."""
     for _ in range(_AT_ONCE):
         try:
@@ -138,20 +140,22 @@ async def _take_in_more(listening: socket.socket, door: ConnectionLimiter, serve
         except BlockingIOError:
             return
         accepted[0].setblocking(False)
-        await _take_in(accepted, door, serve)
+        await _serve_accepted(accepted, limiter, serve)
 
 
-async def _take_in(accepted: tuple[socket.socket, tuple[str, int]], door: ConnectionLimiter, serve: Serve) -> None:
+async def _serve_accepted(
+    accepted: tuple[socket.socket, tuple[str, int]], limiter: ConnectionLimiter, serve: Serve
+) -> None:
     """Serve a connection once there is room for it, or close it."""
-    connection, (host, *_) = accepted
-    guest = None
+    sock, (host, *_) = accepted
+    client = None
     try:
-        guest = await door.enter(host)
+        client = await limiter.enter(host)
     finally:
-        if guest is None:
-            connection.close()
-    if guest is not None:
-        serve(connection, guest)
+        if client is None:
+            sock.close()
+    if client is not None:
+        serve(sock, client)
 
 
 async def take_over(connection: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Transport:
@@ -159,18 +163,18 @@ async def take_over(connection: socket.socket, protocol: Callable[[], asyncio.Ba
 
     If this call is cancelled, the connection is closed: uvloop would leave it open, in the one turn that it takes.
     """
-    taking = asyncio.ensure_future(asyncio.get_running_loop().connect_accepted_socket(protocol, connection))
+    connecting = asyncio.ensure_future(asyncio.get_running_loop().connect_accepted_socket(protocol, connection))
     try:
-        transport, _ = await asyncio.shield(taking)
+        transport, _ = await asyncio.shield(connecting)
     except asyncio.CancelledError:
-        taking.add_done_callback(_abort)
+        connecting.add_done_callback(_abort)
         raise
     return transport
 
 
-def _abort(taken: asyncio.Future[tuple[asyncio.Transport, Any]]) -> None:
-    if not taken.cancelled() and taken.exception() is None:
-        taken.result()[0].abort()
+def _abort(connecting: asyncio.Future[tuple[asyncio.Transport, Any]]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].abort()
 
 
 def raise_limit() -> None:
@@ -237,28 +241,28 @@ def supervised(
 
     An error of one type is logged once a minute, with the fields `where`.
     """
-    seldom = LogThrottle(asyncio.get_running_loop().time)
+    throttle = LogThrottle(asyncio.get_running_loop().time)
 
-    def tell(error: Exception) -> None:
-        words = "a task failed and was restarted (bug, please report)"
-        said = {**where, "task": what, "error": described(error)}
-        seldom.tell(type(error).__name__, lambda more: _log.error(words, **said, **more))
+    def log_error(error: Exception) -> None:
+        message = "a task failed and was restarted (bug, please report)"
+        fields = {**where, "task": what, "error": described(error)}
+        throttle.tell(type(error).__name__, lambda more: _log.error(message, **fields, **more))
 
-    return asyncio.create_task(insist(job, Exception, pause, tell, sleep=sleep))
+    return asyncio.create_task(insist(job, Exception, pause, log_error, sleep=sleep))
 
 
 async def insist(
     job: Callable[[], Awaitable[T]],
     on: type[Exception],
     pause: Pause,
-    tell: Callable[[Any], None] = lambda _: None,
+    report: Callable[[Any], None] = lambda _: None,
     *,
     unless: tuple[type[Exception], ...] = (),
     sleep: Sleep = asyncio.sleep,
 ) -> T:
     """Repeat a job until it returns, or raises something other than `on`, or `unless`. Return its result.
 
-    Each error before that is passed to `tell`, followed by a pause.
+    Each error before that is passed to `report`, followed by a pause.
     """
 
     async def attempt() -> T:
@@ -266,7 +270,7 @@ async def insist(
 
     def before_sleep(state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None, "it failed"
-        tell(state.outcome.exception())
+        report(state.outcome.exception())
 
     wanted = tenacity.retry_if_exception_type(on) & tenacity.retry_if_not_exception_type(unless)
     retrying = tenacity.AsyncRetrying(retry=wanted, wait=lambda _: pause(), before_sleep=before_sleep, sleep=sleep)

@@ -20,7 +20,7 @@ import tenacity
 from tensile.errors import ClusterError, Denied, Throttled
 from tensile.kube.cluster import Listing, Read, Selection
 from tensile.kube.limits import EMPTY_PAGES, PAGES, SLICE, CacheLimit, TokenBucket, TooLarge, mebibytes
-from tensile.kube.responses import Page, RequestInfo, strange
+from tensile.kube.responses import Page, RequestInfo, unexpected_response
 from tensile.kube.store import CacheTotals, Entry
 from tensile.kube.transport import Clock, ConnectionDropped, Sleep
 from tensile.objects import Ref
@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
 _TRIES = 3
 _LONGEST_WAIT = 5.0
 _PAUSE = 0.1
-_UNDER_WAY = 0.001
+_SEND_SECONDS = 0.001
 """Seconds in which a request is sent, before other work occupies the event loop."""
 _AMPLE = 0.75
 """The part of a burst beyond which time is measured by the wall clock."""
@@ -60,8 +60,8 @@ def path_of(doing: RequestInfo, ref: Ref, subresource: str = "") -> str:
 
 def query_of(selection: Selection) -> dict[str, str]:
     """Return a selection's query parameters."""
-    asked = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
-    return {key: value for key, value in asked.items() if value}
+    parameters = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
+    return {key: value for key, value in parameters.items() if value}
 
 
 def target_of(path: str, query: dict[str, str]) -> str:
@@ -72,7 +72,7 @@ def target_of(path: str, query: dict[str, str]) -> str:
 def retrying(sleep: Sleep) -> tenacity.AsyncRetrying:
     """Return a retry loop that calls a read up to three times. `sleep` waits for seconds. The last error is raised."""
     return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception(_passes_soon),
+        retry=tenacity.retry_if_exception(_is_transient),
         stop=tenacity.stop_after_attempt(_TRIES),
         wait=_wait,
         sleep=sleep,
@@ -80,7 +80,7 @@ def retrying(sleep: Sleep) -> tenacity.AsyncRetrying:
     )
 
 
-def _passes_soon(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     """Report whether a read may be retried within the call."""
     return isinstance(error, ConnectionDropped) or (isinstance(error, Throttled) and error.retry_after <= _LONGEST_WAIT)
 
@@ -102,7 +102,7 @@ class TimeShare:
     def __init__(self, part: float, burst: int, clock: Clock, sleep: Sleep) -> None:
         self._bucket = TokenBucket(part, burst, clock())
         self._is_bounded = bool(part)
-        self._ample = _AMPLE * burst
+        self._wall_clock_above = _AMPLE * burst
         self._clock = clock
         self._sleep = sleep
         self._stopwatch: Clock = perf_counter
@@ -117,7 +117,7 @@ class TimeShare:
             return
         while self._is_spent:
             await self._next.wait()
-        self._stopwatch = perf_counter if self._bucket.left(self._clock()) > self._ample else thread_time
+        self._stopwatch = perf_counter if self._bucket.left(self._clock()) > self._wall_clock_above else thread_time
         self._began, self._began_by_wall = self._stopwatch(), perf_counter()
 
     @property
@@ -126,7 +126,7 @@ class TimeShare:
         is_long_by_wall = self._is_bounded and perf_counter() - self._began_by_wall > SLICE
         return is_long_by_wall and self._stopwatch() - self._began > SLICE
 
-    def _over(self) -> float:
+    def _count_time(self) -> float:
         """Count the time since `begin`. Return the seconds to wait before the next work."""
         spent = self._stopwatch() - self._began
         if spent > SLICE:
@@ -137,7 +137,7 @@ class TimeShare:
 
     async def rest(self) -> None:
         """End the measurement, and wait until more work is allowed."""
-        wait = self._over() if self._is_bounded else 0.0
+        wait = self._count_time() if self._is_bounded else 0.0
         if wait:
             await self._sleep(wait)
 
@@ -163,7 +163,7 @@ class Pager:
     def __init__(
         self,
         doing: RequestInfo,
-        ask: FetchPage,
+        fetch: FetchPage,
         read: Read,
         share: TimeShare,
         *,
@@ -171,7 +171,7 @@ class Pager:
         allowance: CacheLimit,
     ) -> None:
         self._doing = doing
-        self._ask = ask
+        self._fetch = fetch
         self._read = read
         self._share = share
         self._tally = tally
@@ -186,13 +186,13 @@ class Pager:
         """Return what `read` makes of every object, and the collection's version."""
         page = await self._page("")
         while page.more:
-            following = asyncio.ensure_future(self._page(page.more))
+            next_page = asyncio.ensure_future(self._page(page.more))
             try:
-                await asyncio.sleep(_UNDER_WAY)
+                await asyncio.sleep(_SEND_SECONDS)
                 await self.take(page)
-                page = await following
+                page = await next_page
             finally:
-                following.cancel()
+                next_page.cancel()
         await self.take(page)
         return Listing(self._items, page.version)
 
@@ -214,7 +214,7 @@ class Pager:
         while True:
             size, is_last = self._size, self._size == PAGES[-1]
             try:
-                page = await self._ask({"limit": str(size), **more}, spare=not is_last)
+                page = await self._fetch({"limit": str(size), **more}, spare=not is_last)
             except TooLarge:
                 if is_last:
                     raise
@@ -237,7 +237,7 @@ class Pager:
         except ClusterError:
             raise
         except Exception as error:
-            raise strange(self._doing, f"{type(error).__name__}: {error}") from error
+            raise unexpected_response(self._doing, f"{type(error).__name__}: {error}") from error
         if found is not None:
             self._items.append(found)
         if not isinstance(found, Entry):

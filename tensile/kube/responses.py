@@ -58,17 +58,17 @@ _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 """Strings and brackets. The last string may be unterminated, so that nothing is scanned twice."""
 _EMPTY = {b"{": b"{}", b"[": b"[]"}
 
-_LONGEST_WORDS = 1_024
+_LONGEST_MESSAGE = 1_024
 _REASON = re.compile(r"[A-Za-z0-9.-]{0,128}").fullmatch
 _MEDIA = re.compile(r"(application|audio|font|image|message|model|multipart|text|video)/[a-z0-9.+-]{1,40}(?![^;\s])")
-_PATIENCE = 1.0
+_DEFAULT_RETRY_SECONDS = 1.0
 _DIGITS = 9
 _SHOWN = 100
 _MOST_PARTS = 1_000
 _RELEASE = re.compile(r"v[0-9]+\.[0-9]+[0-9A-Za-z.+~-]{0,100}").fullmatch
 _GROUP_VERSION = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z][a-z0-9-]{0,62}").fullmatch
 
-_STRANGE = (msgspec.MsgspecError, RecursionError)
+_DECODE_ERRORS = (msgspec.MsgspecError, RecursionError)
 """What decoders raise for data that no apiserver sends."""
 
 _BY_STATUS: dict[int, type[ClusterError]] = {
@@ -113,7 +113,7 @@ class _Seen(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
 
 
-class _Chosen(msgspec.Struct, frozen=True, gc=False):
+class _SeenWithLabels(msgspec.Struct, frozen=True, gc=False):
     """The same with labels, which cost more to decode."""
 
     metadata: _Labelled
@@ -121,7 +121,7 @@ class _Chosen(msgspec.Struct, frozen=True, gc=False):
 
 
 _SEEN = msgspec.json.Decoder(_Seen)
-_CHOSEN = msgspec.json.Decoder(_Chosen)
+_SEEN_WITH_LABELS = msgspec.json.Decoder(_SeenWithLabels)
 
 
 class ObjectFilter:
@@ -136,12 +136,12 @@ class ObjectFilter:
         self._name = selection.fields.removeprefix(_BY_NAME) if _is_name(selection.fields) else ""
         self._labels = _equalities(selection.labels)
 
-    def meta(self, raw: bytes, *, leaves: bool = False) -> Meta:
+    def meta(self, raw: bytes, *, is_leaving: bool = False) -> Meta:
         """Return an object's metadata. Raises Malformed if it is invalid or was not requested.
 
-        `leaves`: it is deleted or no longer selected, so that its labels may have changed.
+        `is_leaving`: it is deleted or no longer selected, so that its labels may have changed.
         """
-        decoder = _CHOSEN if self._labels and not leaves else _SEEN
+        decoder = _SEEN_WITH_LABELS if self._labels and not is_leaving else _SEEN
         try:
             seen = decoder.decode(raw)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -151,7 +151,7 @@ class ObjectFilter:
             raise Malformed(f"{seen.metadata.namespace}/{seen.metadata.name[:_FIELDS_SHOWN]}: {objection}")
         return seen.metadata
 
-    def _objection(self, seen: _Seen | _Chosen) -> str:
+    def _objection(self, seen: _Seen | _SeenWithLabels) -> str:
         """Return why an object does not match the request, "" if it does."""
         meta = seen.metadata
         if seen.kind not in ("", self._kind.name):
@@ -165,7 +165,7 @@ class ObjectFilter:
         return ""
 
 
-def unwanted(raw: bytes) -> None:
+def refuse_object(raw: bytes) -> None:
     """Raise Malformed for any object of a list that must be empty."""
     raise Malformed(f"an object of {len(raw)} bytes in a list that must be empty")
 
@@ -206,10 +206,10 @@ def cut(text: bytes) -> bytes:
     """
     if text.count(b'"') // 2 + text.count(b"{") + text.count(b"[") > _MOST_TOKENS:
         raise RecursionError(f"more than {_MOST_TOKENS:,} tokens, nested too deep")
-    return b"".join(_left(text))
+    return b"".join(_shallow_parts(text))
 
 
-def _left(text: bytes) -> Iterator[bytes]:
+def _shallow_parts(text: bytes) -> Iterator[bytes]:
     """Yield the remaining text, piece by piece."""
     depth = done = 0
     for token in _TOKENS.finditer(text):
@@ -355,20 +355,20 @@ def error_of(doing: RequestInfo, code: int, body: bytes, retry_after: str = "", 
     status = _status(body)
     details = status.details or _Details()
     causes = details.causes or []
-    asked = _seconds(retry_after) or min(float(details.retryAfterSeconds), LONGEST_WAIT)
-    sort = _sort(code, status.reason, causes, asked)
-    return sort(
-        _words(code, status, body, media),
+    delay = _seconds(retry_after) or min(float(details.retryAfterSeconds), LONGEST_WAIT)
+    error_type = _error_type(code, status.reason, causes, delay)
+    return error_type(
+        _message(code, status, body, media),
         cluster=doing.cluster,
         doing=str(doing),
         status=code,
         reason=status.reason,
         causes=tuple(cause.reason for cause in causes),
-        retry_after=(asked or _PATIENCE) if sort is Throttled else 0.0,
+        retry_after=(delay or _DEFAULT_RETRY_SECONDS) if error_type is Throttled else 0.0,
     )
 
 
-def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[ClusterError]:
+def _error_type(code: int, reason: str, causes: list[_Cause], delay: float) -> type[ClusterError]:
     """Return the type of the error, by reason, causes and status."""
     if reason == "AlreadyExists":
         return AlreadyExists
@@ -376,7 +376,7 @@ def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[Cl
         return Conflict
     if any(cause.reason == "ResourceVersionTooLarge" for cause in causes):
         return Expired
-    if code in (500, 503) and asked:
+    if code in (500, 503) and delay:
         return Throttled
     if code in _BY_STATUS:
         return _BY_STATUS[code]
@@ -389,18 +389,18 @@ def _status(body: bytes) -> _Status:
         return _Status(kind="Status", apiVersion="v1", reason="TooManyRequests", message=_BUSY.decode())
     try:
         found = _STATUSES.decode(body)
-    except _STRANGE:
+    except _DECODE_ERRORS:
         return _Status()
     is_one = (found.kind, found.apiVersion) == ("Status", "v1") and _REASON(found.reason)
     return found if is_one else _Status()
 
 
-def _words(code: int, status: _Status, body: bytes, media: str) -> str:
+def _message(code: int, status: _Status, body: bytes, media: str) -> str:
     """Return the message for users, on one line of bounded length."""
     if status.kind or not body:
-        words = clean(" ".join(status.message[: 2 * _LONGEST_WORDS].split()))
-        cut = words if len(words) <= _LONGEST_WORDS else words[: _LONGEST_WORDS - 3] + "..."
-        return cut or status.reason or f"HTTP status {code}"
+        message = clean(" ".join(status.message[: 2 * _LONGEST_MESSAGE].split()))
+        shortened = message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 3] + "..."
+        return shortened or status.reason or f"HTTP status {code}"
     return (
         f"HTTP status {code} with {len(body)} bytes of {media_shown(media)} instead of a Kubernetes Status: check "
         "that the server address is that of an apiserver"
@@ -427,10 +427,10 @@ def page_of(doing: RequestInfo, body: bytes, kind: str = "") -> Page:
         page = _page(body)
     except RecursionError as error:
         raise TooLarge(f"a page that is nested too deep ({error})", cluster=doing.cluster, doing=str(doing)) from None
-    except _STRANGE as error:
-        raise strange(doing, error) from None
+    except _DECODE_ERRORS as error:
+        raise unexpected_response(doing, error) from None
     if kind and page.kind not in ("", f"{kind}List"):
-        raise strange(doing, f"a {page.kind[:_SHOWN]} instead of a {kind}List")
+        raise unexpected_response(doing, f"a {page.kind[:_SHOWN]} instead of a {kind}List")
     items = [shallow(bytes(item)) for item in page.items or ()]
     return Page(items, page.metadata.resourceVersion, page.metadata.more)
 
@@ -447,7 +447,7 @@ def identity_of(doing: RequestInfo, body: bytes) -> str:
     """Return an object's UID. Raises Unreachable when it has none."""
     uid = _identity(doing, body).uid
     if not uid:
-        raise strange(doing, "an object without a UID")
+        raise unexpected_response(doing, "an object without a UID")
     return uid
 
 
@@ -457,7 +457,7 @@ def version_of(doing: RequestInfo, body: bytes) -> int:
     return int(version) if version.isdecimal() else 0
 
 
-def of_another(ref: Ref, body: bytes) -> str:
+def mismatch(ref: Ref, body: bytes) -> str:
     """Return why a body is not the requested object, "" if it is, or if it is a Status.
 
     A reference without a name, as for a review, is not compared.
@@ -466,15 +466,15 @@ def of_another(ref: Ref, body: bytes) -> str:
         return ""
     try:
         found = _IDENTIFIED.decode(body)
-    except _STRANGE as error:
+    except _DECODE_ERRORS as error:
         return str(error)
     if found.kind == "Status":
         return ""
     if found.kind not in ("", ref.kind.name) or found.metadata is None:
         return f"a {found.kind[:_SHOWN] or 'body without metadata'} instead of a {ref.kind.name}"
-    place = found.metadata.namespace, found.metadata.name
-    if found.metadata.name and place != (ref.namespace, ref.name):
-        return f"{ref.kind.name} {'/'.join(place)[:_SHOWN]} instead of {ref.namespace}/{ref.name}"
+    name = found.metadata.namespace, found.metadata.name
+    if found.metadata.name and name != (ref.namespace, ref.name):
+        return f"{ref.kind.name} {'/'.join(name)[:_SHOWN]} instead of {ref.namespace}/{ref.name}"
     return ""
 
 
@@ -482,10 +482,10 @@ def _identity(doing: RequestInfo, body: bytes) -> _Identity:
     """Decode the identity of an object."""
     try:
         found = _IDENTIFIED.decode(body).metadata
-    except _STRANGE as error:
-        raise strange(doing, error) from None
+    except _DECODE_ERRORS as error:
+        raise unexpected_response(doing, error) from None
     if found is None:
-        raise strange(doing, "an object without metadata")
+        raise unexpected_response(doing, "an object without metadata")
     return found
 
 
@@ -493,10 +493,10 @@ def release_of(doing: RequestInfo, body: bytes) -> str:
     """Return the release in /version, such as "v1.36.3". Raises Unreachable if it is no release."""
     try:
         release = _VERSIONS.decode(body).gitVersion
-    except _STRANGE as error:
-        raise strange(doing, error) from None
+    except _DECODE_ERRORS as error:
+        raise unexpected_response(doing, error) from None
     if not _RELEASE(release):
-        raise strange(doing, f"the version {release[:_SHOWN]!r}")
+        raise unexpected_response(doing, f"the version {release[:_SHOWN]!r}")
     return release
 
 
@@ -507,12 +507,12 @@ def apis_of(doing: RequestInfo, body: bytes) -> list[str]:
     """
     try:
         groups = _GROUPS.decode(body).groups
-    except _STRANGE as error:
-        raise strange(doing, error) from None
+    except _DECODE_ERRORS as error:
+        raise unexpected_response(doing, error) from None
     found = [one.groupVersion for group in groups for one in (group.preferredVersion, *group.versions)]
     versions = list(dict.fromkeys(filter(None, found)))
     if not all(map(_GROUP_VERSION, versions)):
-        raise strange(doing, "an invalid version of an API group")
+        raise unexpected_response(doing, "an invalid version of an API group")
     if len(versions) > GROUPS:
         raise TooLarge(f"more than {GROUPS:,} versions of API groups", cluster=doing.cluster, doing=str(doing))
     return versions
@@ -522,8 +522,8 @@ def kinds_of(doing: RequestInfo, api: str, body: bytes) -> list[Kind]:
     """Return the namespaced kinds of one API version whose objects can be listed."""
     try:
         found = _RESOURCES.decode(body).resources
-    except _STRANGE as error:
-        raise strange(doing, error) from None
+    except _DECODE_ERRORS as error:
+        raise unexpected_response(doing, error) from None
     return [Kind(api, one.kind, one.name, namespaced=True) for one in found if one.namespaced and "list" in one.verbs]
 
 
@@ -538,7 +538,7 @@ class WatchDecoder:
     def __init__(self, doing: RequestInfo, longest: int = OBJECT, account: ResponseBudget | None = None) -> None:
         self._doing = doing
         self._longest = longest
-        self._account = account or ResponseBudget()
+        self._budget = account or ResponseBudget()
         self._held: list[bytes] = []
         self._size = 0
 
@@ -559,14 +559,14 @@ class WatchDecoder:
 
     def forget(self) -> None:
         """Drop the incomplete line."""
-        self._account.give_back(self._size)
+        self._budget.give_back(self._size)
         self._held, self._size = [], 0
 
     def _hold(self, part: bytes) -> None:
         """Store the beginning of a line. Many small parts are joined now and then, as each part has a cost."""
         self._held.append(part)
         self._size += len(part)
-        self._account.take(len(part))
+        self._budget.take(len(part))
         if self._size > self._longest:
             raise TooLarge(f"a watch event of more than {mebibytes(self._longest)}")
         if len(self._held) > _MOST_PARTS:
@@ -576,8 +576,8 @@ class WatchDecoder:
         """Decode complete lines."""
         try:
             lines = _lines(whole)
-        except _STRANGE as error:
-            raise strange(self._doing, error) from None
+        except _DECODE_ERRORS as error:
+            raise unexpected_response(self._doing, error) from None
         return [self._event(line) for line in lines]
 
     def _event(self, line: _Line) -> WatchEvent:
@@ -596,7 +596,7 @@ def _lines(whole: bytes) -> list[_Line]:
         return _LINES.decode_lines(cut(whole))
 
 
-def strange(doing: RequestInfo, what: Any) -> Unreachable:
+def unexpected_response(doing: RequestInfo, what: Any) -> Unreachable:
     """Return the error for a response that no apiserver sends."""
     return Unreachable(
         f"this is not a response of Kubernetes ({what}): check that the server address is that of an apiserver",

@@ -49,7 +49,7 @@ _SESSION: dict[str, Any] = {
     "max_headers": HEAD,
 }
 """The options of aiohttp's session."""
-_Way = tuple[str, str, ssl.SSLContext]
+_Server = tuple[str, str, ssl.SSLContext]
 
 
 class _Client(Protocol):
@@ -80,7 +80,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
     @property
     def left(self) -> int:
         """The number of connections that are open."""
-        return sum(one.fileno() >= 0 for one in self._sockets)
+        return sum(sock.fileno() >= 0 for sock in self._sockets)
 
     async def request(
         self,
@@ -106,9 +106,9 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
 
     def hang_up(self) -> None:
         """End every connection without waiting for the other side."""
-        for one in tuple(self._sockets):
+        for sock in tuple(self._sockets):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
         """End every connection without waiting for a frozen server."""
@@ -117,7 +117,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
 
     def _create_connector(self) -> BoundedConnector:
         return BoundedConnector(
-            self._keep.vouch,
+            self._keep.verify_certificate,
             limit=0,
             ssl=self.ssl_context,
             resolver=Resolver(),
@@ -127,21 +127,21 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         """Create a socket and store it for closing."""
-        family, sort, protocol, _, _ = address
-        made = socket.socket(family=family, type=sort, proto=protocol)
-        keep_alive(made, idle=15, interval=5)
-        self._sockets.add(made)
-        return made
+        family, socket_type, protocol, _, _ = address
+        sock = socket.socket(family=family, type=socket_type, proto=protocol)
+        keep_alive(sock, idle=15, interval=5)
+        self._sockets.add(sock)
+        return sock
 
 
-class _Lane:
+class _Slot:
     """The package's ApiClient for one server and credential, with the number of its requests in progress.
 
-    A retired lane takes no new requests, and is closed with its last one.
+    A retired slot takes no new requests, and is closed with its last one.
     """
 
     def __init__(self, access: Access, make: "MakeClient") -> None:
-        self.way = _way_of(access)
+        self.server = _server_of(access)
         self.requests = 0
         self.is_retired = False
         configuration = Configuration(
@@ -171,24 +171,24 @@ class _Pool:
 
     def __init__(self, make: MakeClient) -> None:
         self._make = make
-        self._lanes: set[_Lane] = set()
-        """The lanes that are not closed yet. At most one is not retired."""
+        self._slots: set[_Slot] = set()
+        """The slots that are not closed yet. At most one is not retired."""
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def hang_up(self) -> None:
         """End every connection. Requests in progress fail."""
-        for lane in tuple(self._lanes):
-            self._retire(lane)
-            lane.client.hang_up()
+        for slot in tuple(self._slots):
+            self._retire(slot)
+            slot.client.hang_up()
 
     async def close(self) -> None:
         """End every connection and refuse new requests. A frozen server is not waited for."""
         self._is_closed = True
-        clients = [lane.client for lane in self._lanes]
+        clients = [slot.client for slot in self._slots]
         self.hang_up()
-        for lane in tuple(self._lanes):
-            self._end(lane)
+        for slot in tuple(self._slots):
+            self._end(slot)
         await asyncio.gather(*self._closing, return_exceptions=True)
         for _ in range(_TURNS):
             if not any(client.left for client in clients):
@@ -196,46 +196,46 @@ class _Pool:
             await asyncio.sleep(0)
 
     @contextmanager
-    def _under_way(self, access: Access, target: str) -> Iterator[ApiClient]:
+    def _counted(self, access: Access, target: str) -> Iterator[ApiClient]:
         """Count a request to `target` while the block runs. Return the ApiClient that sends it."""
         if _BLANKS(target):
             raise ValueError("the path contains a space, a control character or a character outside of ASCII")
-        lane = self._lane(access)
-        lane.requests += 1
+        slot = self._slot(access)
+        slot.requests += 1
         try:
-            yield lane.api
+            yield slot.api
         except (asyncio.CancelledError, TimeoutError):
-            self._retire(lane)  # after one time-out, each free connection may cost another
+            self._retire(slot)  # after one time-out, each free connection may cost another
             raise
         finally:
-            lane.requests -= 1
-            self._close_if_done(lane)
+            slot.requests -= 1
+            self._close_if_done(slot)
 
-    def _lane(self, access: Access) -> _Lane:
-        """Return the lane for this server and credential."""
+    def _slot(self, access: Access) -> _Slot:
+        """Return the slot for this server and credential."""
         if self._is_closed:
             raise ProtocolError("closed")
-        way = _way_of(access)
-        found = next((one for one in self._lanes if one.way == way and not one.is_retired), None)
+        server = _server_of(access)
+        found = next((one for one in self._slots if one.server == server and not one.is_retired), None)
         if found is None:
-            for other in tuple(self._lanes):
+            for other in tuple(self._slots):
                 self._retire(other)
-            found = _Lane(access, self._make)
-            self._lanes.add(found)
+            found = _Slot(access, self._make)
+            self._slots.add(found)
         return found
 
-    def _retire(self, lane: _Lane) -> None:
-        lane.is_retired = True
-        self._close_if_done(lane)
+    def _retire(self, slot: _Slot) -> None:
+        slot.is_retired = True
+        self._close_if_done(slot)
 
-    def _close_if_done(self, lane: _Lane) -> None:
-        if lane.is_retired and not lane.requests and lane in self._lanes:
-            self._end(lane)
+    def _close_if_done(self, slot: _Slot) -> None:
+        if slot.is_retired and not slot.requests and slot in self._slots:
+            self._end(slot)
 
-    def _end(self, lane: _Lane) -> None:
-        """Close a lane in a task of its own."""
-        self._lanes.discard(lane)
-        task = asyncio.get_running_loop().create_task(lane.api.close())
+    def _end(self, slot: _Slot) -> None:
+        """Close a slot in a task of its own."""
+        self._slots.discard(slot)
+        task = asyncio.get_running_loop().create_task(slot.api.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -256,15 +256,15 @@ class RequestPool(_Pool):
         *,
         limits: RequestLimits | None = None,
     ) -> HTTPAnswer:
-        """Send a request and return its complete response. Raises what `Wire.request` does."""
-        with self._under_way(access, target) as api:
+        """Send a request and return its complete response. Raises what `ConnectionRESTClient.request` does."""
+        with self._counted(access, target) as api:
             return cast(
                 "HTTPAnswer", await api.call_api(method, access.url + target, headers, body, _request_timeout=limits)
             )
 
 
 class StreamPool(_Pool):
-    """Connections for responses that are read as they arrive. Raises what aiohttp raises, and UnprovenServer."""
+    """Connections for responses that are read as they arrive. Raises what aiohttp raises, and UnverifiedServer."""
 
     def __init__(self, keep: KeepAlive | None = None) -> None:
         super().__init__(partial(_Streaming, keep=keep or KeepAlive()))
@@ -274,14 +274,14 @@ class StreamPool(_Pool):
         self, access: Access, target: str, headers: Mapping[str, str], *, seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Request `target`, and return the response to read in the block, for at most `seconds` in total."""
-        with self._under_way(access, target) as api:
+        with self._counted(access, target) as api:
             timeout = _time_out(seconds)
             answer = await api.call_api("GET", access.url + target, headers, _request_timeout=timeout)
             async with answer.response as reply:
                 yield reply
 
 
-def _way_of(access: Access) -> _Way:
+def _server_of(access: Access) -> _Server:
     return access.url, access.server_name, access.tls
 
 

@@ -67,7 +67,7 @@ _recent_size = 0
 def decoded(raw: bytes) -> Manifest:
     """Decode an object. The last ones stay decoded, as the transform and the decision about one follow each other."""
     manifest = _recent.get(raw)
-    return _remembered(raw, orjson.loads(raw)) if manifest is None else manifest
+    return _remember_decoded(raw, orjson.loads(raw)) if manifest is None else manifest
 
 
 def forget_decoded() -> None:
@@ -85,7 +85,7 @@ def packed(manifest: Manifest) -> bytes:
     return bytes(memoryview(orjson.dumps(manifest)))
 
 
-def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
+def _remember_decoded(raw: bytes, manifest: Manifest) -> Manifest:
     """Keep an object decoded. Beyond a limit, in number or in bytes, the oldest are dropped."""
     global _recent_size  # noqa: PLW0603
     _recent_size += 0 if raw in _recent else len(raw)
@@ -198,7 +198,7 @@ class Cache:
         self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
         self._tombstones = Tombstones(remembers)
         self._listeners: list[Listener] = []
-        self._waiting: list[Callable[[], None]] = []
+        self._sync_listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -265,11 +265,11 @@ class Cache:
         """Remove a listener, and one that is `waiting` for the cache to sync."""
         self._listeners.remove(listener)
         if waiting is not None:
-            self._waiting.remove(waiting)
+            self._sync_listeners.remove(waiting)
 
     def on_sync(self, listener: Callable[[], None]) -> None:
         """Call `listener` each time the cache becomes synced, after the resulting changes."""
-        self._waiting.append(listener)
+        self._sync_listeners.append(listener)
 
     def replace(self, raws: Iterable[bytes], version: int) -> None:
         """Replace the contents by a complete list. Missing objects are removed without a tombstone."""
@@ -284,9 +284,9 @@ class Cache:
         fresh = {(entry.namespace, entry.name): entry for entry in entries}
         self.version = version
         was_synced, self.synced = self.synced, True
-        is_told = was_synced and not rewound
+        keeps_newer = was_synced and not rewound
         before = {name: entry.uid for name, entry in self._entries.items()} if rewound else {}
-        newer = {name for name, known in self._entries.items() if is_told and known.version > version}
+        newer = {name for name, known in self._entries.items() if keeps_newer and known.version > version}
         for name in [name for name in self._entries if name not in fresh and name not in newer]:
             self._file(name, None)
         for name, entry in fresh.items():
@@ -296,7 +296,7 @@ class Cache:
         if rewound:
             after = {name: entry.uid for name, entry in fresh.items()}
             self._tombstones.rewind(before, after, limited=self.tally is not None)
-        for listener in () if was_synced else tuple(self._waiting):
+        for listener in () if was_synced else tuple(self._sync_listeners):
             listener()
 
     def read(self, raw: bytes, meta: Meta | None = None) -> Entry:
@@ -305,7 +305,7 @@ class Cache:
         It does not stay decoded: in a list, thousands of others follow before any decision.
         """
         meta = meta or meta_of(raw)
-        return self._entry(meta, version_in(meta), self._kept(raw))
+        return self._entry(meta, version_in(meta), self._transform(raw))
 
     def put(self, raw: bytes, meta: Meta | None = None) -> None:
         """Store an object from the watch.
@@ -361,25 +361,25 @@ class Cache:
         before = self._tombstones.add(name, tombstone, _size(entry), left=entry.version, raw=entry.raw)
         self._file(name, None)
         if before is not None and before.uid == entry.uid and not before.seen:
-            self._tell(Delta(entry, None))
+            self._notify(Delta(entry, None))
 
-    def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, sought: str = "") -> None:
+    def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, uid: str = "") -> None:
         """Record that a quorum read found the name empty, unless the watch has reported a newer object.
 
-        `since` is the `horizon` when the read was sent; None: now. `sought` is the UID of the object, or of the upper
+        `since` is the `latest_version` when the read was sent; None: now. `uid` is that of the object, or of the upper
         object whose copy was looked for, "" for any object. The last state of the deleted object is kept.
         """
         known = self._entries.get((namespace, name))
         if known is None or since is None or known.version <= since:
-            self._empty((namespace, name), seen=False)
-            if sought:
-                self.mark_deleted(namespace, name, sought)
+            self._mark_empty((namespace, name), seen=False)
+            if uid:
+                self.mark_deleted(namespace, name, uid)
 
     def confirm_deleted(self, namespace: str, name: str, uid: str) -> None:
         """Record that our deletion removed the object of that UID, whatever the watch has reported since."""
         known = self._entries.get((namespace, name))
         if known is None or known.uid == uid:
-            self._empty((namespace, name), seen=True)
+            self._mark_empty((namespace, name), seen=True)
 
     def latest_version(self, namespace: str, name: str) -> int:
         """Return the newest resourceVersion that precedes a request about that name which is sent now.
@@ -395,14 +395,14 @@ class Cache:
 
     def copy(self) -> "Cache":
         """Return an independent copy of the contents, without listeners."""
-        made = Cache(self._digest, self._index_of, selects=self.selects)
-        made.synced, made.version = self.synced, self.version
+        copied = Cache(self._digest, self._index_of, selects=self.selects)
+        copied.synced, copied.version = self.synced, self.version
         for name, entry in self._entries.items():
-            made._file(name, entry)
-        made._tombstones = self._tombstones.copy()
-        return made
+            copied._file(name, entry)
+        copied._tombstones = self._tombstones.copy()
+        return copied
 
-    def _empty(self, name: Name, *, seen: bool) -> None:
+    def _mark_empty(self, name: Name, *, seen: bool) -> None:
         """Remove an object and leave a tombstone. `seen` as in `Tombstone`."""
         known = self._entries.get(name)
         if known is None:
@@ -413,12 +413,12 @@ class Cache:
 
     def _digested(self, meta: Meta, version: int, raw: bytes) -> Entry:
         """Transform an object for a decision that may follow next: it stays decoded."""
-        kept = self._kept(raw)
+        kept = self._transform(raw)
         if kept.manifest is not None:
-            _remembered(kept.raw, kept.manifest)
+            _remember_decoded(kept.raw, kept.manifest)
         return self._entry(meta, version, kept)
 
-    def _kept(self, raw: bytes) -> Transformed:
+    def _transform(self, raw: bytes) -> Transformed:
         """Transform an object. Any error is attributed to the object, and affects only that object."""
         try:
             return self._digest(raw)
@@ -429,7 +429,7 @@ class Cache:
         weight = 0 if self.tally is None else _weight(kept)
         return Entry(intern(meta.namespace), meta.name, meta.uid, version, kept.raw, kept.facts, weight)
 
-    def _tell(self, delta: Delta) -> None:
+    def _notify(self, delta: Delta) -> None:
         """Call the listeners."""
         for listener in self._listeners:
             listener(delta)
@@ -452,7 +452,7 @@ class Cache:
                 self._tombstones.replace(name, before.uid if before is not None else "", entry.uid)
             self._add_to_indexes(name, entry)
         if not _is_alike(before, entry):
-            self._tell(Delta(before, entry))
+            self._notify(Delta(before, entry))
 
     def _add_to_indexes(self, name: Name, entry: Entry) -> None:
         for index, values_of in self._index_of.items():
@@ -462,9 +462,9 @@ class Cache:
     def _remove_from_indexes(self, name: Name, entry: Entry) -> None:
         for index, values_of in self._index_of.items():
             for value in values_of(entry):
-                filed = self._indexes[index].get(value, {})
-                filed.pop(name, None)
-                if not filed:
+                entries = self._indexes[index].get(value, {})
+                entries.pop(name, None)
+                if not entries:
                     self._indexes[index].pop(value, None)
 
 

@@ -58,15 +58,15 @@ class KeyPair(NamedTuple):
         return "KeyPair(...)"
 
 
-def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
+def context(material: TLSMaterial, origin: str) -> ssl.SSLContext:
     """Return the TLS context, which always verifies the server's certificate and name.
 
     `origin` names the source in the AccessError.
     """
-    _check(papers, origin)
-    pair = file_of(papers.certificate + b"\n" + papers.key) if papers.certificate else nullcontext()
+    _check(material, origin)
+    pair = file_of(material.certificate + b"\n" + material.key) if material.certificate else nullcontext()
     with pair as file:
-        configuration = Configuration(ca_cert_data=_text(papers.authority), cert_file=file)
+        configuration = Configuration(ca_cert_data=_text(material.authority), cert_file=file)
         # Newer Python versions require extensions that the CAs of many clusters do not have.
         configuration.disable_strict_ssl_verification = True
         try:
@@ -80,13 +80,13 @@ def context(papers: TLSMaterial, origin: str) -> ssl.SSLContext:
     return made
 
 
-def _check(papers: TLSMaterial, origin: str) -> None:
+def _check(material: TLSMaterial, origin: str) -> None:
     """Raise AccessError for input that ssl rejects unclearly. For an encrypted key, ssl would ask on the terminal."""
-    if b"ENCRYPTED" in papers.key:
+    if b"ENCRYPTED" in material.key:
         raise AccessError(f"{origin}: client-key is encrypted", "use a key without a password")
-    if papers.authority:
+    if material.authority:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=_text(papers.authority) or "")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=_text(material.authority) or "")
         except (ssl.SSLError, ValueError):
             raise AccessError(f"{origin}: certificate-authority contains no certificate", "use PEM") from None
 
@@ -126,16 +126,16 @@ def issued(
     issuer = x509.load_pem_x509_certificate(authority.certificate).subject if authority else name
     signer = serialization.load_pem_private_key(authority.key, None) if authority else key
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities have EC keys"
-    known, own = signer.public_key(), key.public_key()
+    authority_key, public_key = signer.public_key(), key.public_key()
     certificate = (
-        x509.CertificateBuilder(issuer, name, own, x509.random_serial_number())
+        x509.CertificateBuilder(issuer, name, public_key, x509.random_serial_number())
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + life)
         .add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(known), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key), critical=False)
         .sign(signer, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
@@ -204,7 +204,7 @@ def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
     return (
         authority_fault(certificate_of, certificate)
         or _no_key(key_of, key)
-        or _strangers(certificate_of, key_of, certificate, key)
+        or _pair_mismatch(certificate_of, key_of, certificate, key)
     )
 
 
@@ -276,7 +276,7 @@ def _no_key(which: str, text: bytes) -> CertificateProblem | None:
     return None
 
 
-def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> CertificateProblem | None:
+def _pair_mismatch(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> CertificateProblem | None:
     """Return the fault if the first certificate of the file is not that of the key, by their public keys."""
     own = spelled(load_pem_private_key(_key_of(key), None).public_key())
     chain = [spelled(each.public_key()) for each in x509.load_pem_x509_certificates(certificate)]

@@ -100,7 +100,7 @@ class Transport:
     `account` counts the bytes of its responses. `connections` limits concurrent calls, and `timeout` is for one call in
     seconds, from when a connection is available. `access` is the one in use, `reread` the result of the last reload.
     `anchored`: a later kubeconfig must not name another server. `changed` is called when another access is used, before
-    anything is sent with it. Calls and streams only use servers whose certificate `vouch` accepts.
+    anything is sent with it. Calls and streams only use servers whose certificate `verify_certificate` accepts.
     `requests` counts every request.
     """
 
@@ -114,7 +114,7 @@ class Transport:
         timeout: float,
         anchored: bool = False,
         changed: Callable[[], None] = lambda: None,
-        vouch: VerifyCertificate = lambda _certificate: True,
+        verify_certificate: VerifyCertificate = lambda _certificate: True,
         requests: RequestMetrics | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -130,11 +130,11 @@ class Transport:
         self._slots = asyncio.Semaphore(connections)
         self._timeout = timeout
         self.probed = b""
-        self._shown = b""
+        self._last_certificate = b""
         self._probing = asyncio.Lock()
-        self._calls = RequestPool(account, KeepAlive(vouch))
-        self._streams = StreamPool(KeepAlive(vouch))
-        self._probes = RequestPool(account, KeepAlive(self._note))
+        self._calls = RequestPool(account, KeepAlive(verify_certificate))
+        self._streams = StreamPool(KeepAlive(verify_certificate))
+        self._probes = RequestPool(account, KeepAlive(self._record_certificate))
         self._renewing = asyncio.Lock()
         self._renewals: set[asyncio.Task[str]] = set()
         self._renew_from = -math.inf
@@ -167,8 +167,8 @@ class Transport:
         """Send a request with that access and return the complete response.
 
         A `probe` reads the identity: it has a separate connection, to any server, and sets `probed` to that server's
-        certificate. Raises Unreachable, Dropped if the connection broke, Unproven if `vouch` does not accept the
-        server, and TooLarge for a response beyond its limit.
+        certificate. Raises Unreachable, ConnectionDropped if the connection broke, UnverifiedConnection if
+        `verify_certificate` does not accept the server, and TooLarge for a response beyond its limit.
         """
         if wait := self._bucket.take(self._clock()):
             await self._sleep(wait)
@@ -228,32 +228,32 @@ class Transport:
         async with self._renewing:
             return await self._reread()
 
-    def take(self, fresh: Access) -> str:
+    def take(self, new: Access) -> str:
         """Use another access from now on. Return "" if it is accepted, else why not."""
         known = self.access
         self.reread.note()
-        if self._anchored and fresh.url != known.url:
+        if self._anchored and new.url != known.url:
             return self.reread.note(
-                f"{fresh.origin} names another server now ({fresh.url}): the previous one stays in use; "
+                f"{new.origin} names another server now ({new.url}): the previous one stays in use; "
                 "restart the engine to change the upper cluster"
             )
-        if fresh.shows() == known.shows():
-            self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
-            return f"{fresh.origin} has no other credential"
-        self.access = fresh.keeping(known)
+        if new.visible_parts() == known.visible_parts():
+            self.access = replace(known, files=new.files, renew=new.renew, good_until=new.good_until)
+            return f"{new.origin} has no other credential"
+        self.access = new.with_tls_of(known)
         self._changed()
         return ""
 
-    def _note(self, certificate: bytes) -> bool:
+    def _record_certificate(self, certificate: bytes) -> bool:
         """Store the certificate of a probed server. Any server is accepted."""
-        self._shown = certificate
+        self._last_certificate = certificate
         return True
 
     async def _probe(self, access: Access, request: HTTPCall) -> HTTPReply:
         """Send a probe, one at a time, so that the last certificate is that of the server that responded."""
         async with self._probing:
             reply = await self._exchange(access, request, self._probes)
-            self.probed = self._shown
+            self.probed = self._last_certificate
         return reply
 
     async def _exchange(self, access: Access, request: HTTPCall, calls: RequestPool) -> HTTPReply:
@@ -335,11 +335,11 @@ def cause_of(error: Exception, otherwise: str = "") -> str:
 
     The error's own text is not used: it may contain a credential.
     """
-    inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    for words in (getattr(inner, "verify_message", ""), getattr(inner, "reason", "")):
-        if words:
-            return str(words)
-    if isinstance(inner, socket.gaierror):
-        return str(inner.strerror or "unknown host name")
-    number = getattr(inner, "errno", None)
-    return os.strerror(number) if number and number > 0 else otherwise or type(inner).__name__
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    for text in (getattr(cause, "verify_message", ""), getattr(cause, "reason", "")):
+        if text:
+            return str(text)
+    if isinstance(cause, socket.gaierror):
+        return str(cause.strerror or "unknown host name")
+    number = getattr(cause, "errno", None)
+    return os.strerror(number) if number and number > 0 else otherwise or type(cause).__name__

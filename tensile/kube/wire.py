@@ -34,7 +34,7 @@ from tensile.kube.net import keep_alive
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 20.0
 """Seconds after which an unused connection is closed. A probe every ten seconds keeps one open."""
-_READ = (b"content-type", b"retry-after")
+_USED_HEADERS = (b"content-type", b"retry-after")
 _BREAKS = re.compile(r"[\r\n\0]").search
 _HEADS = 16
 """The most headers of requests that are kept as lines. A client sends one credential and a few media types."""
@@ -47,9 +47,9 @@ class ProtocolError(ConnectionError):
 
 
 class KeepAlive(NamedTuple):
-    """How connections are kept: for `idle` seconds without a request, and only to servers that `vouch` accepts."""
+    """How connections are kept: for `idle` seconds without a request, if `verify_certificate` accepts the server."""
 
-    vouch: VerifyCertificate = lambda _certificate: True
+    verify_certificate: VerifyCertificate = lambda _certificate: True
     idle: float = IDLE_SECONDS
 
 
@@ -83,12 +83,12 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
         self._access = access
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.netloc
-        self._account = account
+        self._budget = account
         self._keep = keep
         self._free: deque[_Connection] = deque()
         """Connections without a request, the most recently used at the end."""
         self._open: set[_Connection] = set()
-        self._heads: dict[tuple[tuple[str, str], ...], str] = {}
+        self._header_cache: dict[tuple[tuple[str, str], ...], str] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -108,19 +108,19 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
     ) -> HTTPAnswer:
         """Send a request and return its response. The package passes `_request_timeout` on unchanged.
 
-        Raises ssl.SSLError, OSError and TimeoutError for a server that cannot be connected to, UnprovenServer, Broken,
+        Raises ssl.SSLError, OSError and TimeoutError for a server that cannot be connected to, UnverifiedServer,
         TooLarge, ValueError for a header with a line break, and Unreachable if the account is full. A request that is
         cancelled or takes too long ends its connection: a late response would be taken for that of the next request.
         """
         limits = _request_timeout or RequestLimits()
         content = _written(method, url.removeprefix(self._origin), self._head(headers or {}), body)
-        until = None if limits.seconds is None else asyncio.get_running_loop().time() + limits.seconds
-        connection = self._take()
+        deadline = None if limits.seconds is None else asyncio.get_running_loop().time() + limits.seconds
+        connection = self._pop_free()
         if connection is None:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(deadline):
                 connection = await self._connect()
         try:
-            answer = await connection.exchange(content, limits.most, until)
+            answer = await connection.exchange(content, limits.most, deadline)
         except BaseException:
             connection.end()
             raise
@@ -143,14 +143,14 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
     def _head(self, headers: Mapping[str, str]) -> str:
         """Return the lines of a request's headers, built once: most requests have those of an earlier one."""
         given = tuple(headers.items())
-        known = self._heads.get(given)
+        known = self._header_cache.get(given)
         if known is None:
-            if len(self._heads) >= _HEADS:
-                self._heads.clear()
-            known = self._heads[given] = _head_lines({"Host": self._host, **headers})
+            if len(self._header_cache) >= _HEADS:
+                self._header_cache.clear()
+            known = self._header_cache[given] = _head_lines({"Host": self._host, **headers})
         return known
 
-    def _take(self) -> "_Connection | None":
+    def _pop_free(self) -> "_Connection | None":
         """Return the most recently used free connection."""
         while self._free:
             connection = self._free.pop()
@@ -175,28 +175,28 @@ class ConnectionRESTClient(RESTClientObject):  # type: ignore[misc]  # the packa
         until = loop.time() - self._keep.idle
         while self._free and self._free[0].free_since <= until:
             self._free.popleft().end()
-        left = self._free[0].free_since - until if self._free else 0.0
-        self._sweeping = loop.call_later(left, self._sweep) if self._free else None
+        remaining = self._free[0].free_since - until if self._free else 0.0
+        self._sweeping = loop.call_later(remaining, self._sweep) if self._free else None
 
     async def _connect(self) -> "_Connection":
-        """Open a connection. Raises UnprovenServer if `vouch` refuses the server."""
-        access, connection = self._access, _Connection(self._open, self._account)
+        """Open a connection. Raises UnverifiedServer if `verify_certificate` refuses the server."""
+        access, connection = self._access, _Connection(self._open, self._budget)
         tls, name = (access.tls, access.server_name) if access.is_encrypted else (None, None)
         async with asyncio.timeout(CONNECT_SECONDS):
-            made = await connected(access.address, access.port)
+            sock = await connected(access.address, access.port)
             try:
-                keep_alive(made, idle=15, interval=5)
+                keep_alive(sock, idle=15, interval=5)
                 loop = asyncio.get_running_loop()
                 transport, _ = await loop.create_connection(
-                    lambda: connection, sock=made, ssl=tls, server_hostname=name
+                    lambda: connection, sock=sock, ssl=tls, server_hostname=name
                 )
             except BaseException:
-                made.close()
+                sock.close()
                 raise
         if self._is_closed:
             connection.end()
             raise ProtocolError("closed")
-        if not self._keep.vouch(certificate_of(transport)):
+        if not self._keep.verify_certificate(certificate_of(transport)):
             connection.end()
             raise UnverifiedServer
         return connection
@@ -219,38 +219,38 @@ def _written(method: str, target: str, head: str, body: bytes | None) -> bytes:
 class _Connection(asyncio.Protocol):
     """One connection, with the callbacks of its parser.
 
-    `among` contains it while it is open. `free_since` is when its last response was complete, by the event loop's
-    clock.
+    `open_connections` contains it while it is open. `free_since` is when its last response was complete, by the event
+    loop's clock.
     """
 
-    def __init__(self, among: "set[_Connection]", account: ResponseBudget) -> None:
+    def __init__(self, open_connections: "set[_Connection]", account: ResponseBudget) -> None:
         self.is_usable = False
         self.free_since = 0.0
-        self._among = among
-        self._account = account
+        self._open_connections = open_connections
+        self._budget = account
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._awaited: asyncio.Future[HTTPAnswer] | None = None
+        self._response: asyncio.Future[HTTPAnswer] | None = None
         self._headers: dict[str, str] = {}
-        self._most = self._received = self._head = self._around = 0
+        self._most = self._received = self._head = self._overhead = 0
         self._is_error = False
         self._parts: list[bytes] = []
 
-    async def exchange(self, content: bytes, most: int, until: float | None) -> HTTPAnswer:
+    async def exchange(self, content: bytes, most: int, deadline: float | None) -> HTTPAnswer:
         """Send a request and return its response, of `most` bytes at most.
 
-        Raises TimeoutError at `until`, by the event loop's clock. asyncio.timeout would do the same, and take longer
+        Raises TimeoutError at `deadline`, by the event loop's clock. asyncio.timeout would do the same, and take longer
         than the rest of this function.
         """
         if self._transport is None or not self.is_usable:
             raise ProtocolError("the connection is closed")
         loop = asyncio.get_running_loop()
-        self._most, self._around = most + HEAD, 0
-        self._awaited = loop.create_future()
+        self._most, self._overhead = most + HEAD, 0
+        self._response = loop.create_future()
         self._transport.write(content)
-        expiry = loop.call_at(until, self._fail, TimeoutError()) if until is not None else None
+        expiry = loop.call_at(deadline, self._fail, TimeoutError()) if deadline is not None else None
         try:
-            return await self._awaited
+            return await self._response
         finally:
             if expiry is not None:
                 expiry.cancel()
@@ -265,17 +265,17 @@ class _Connection(asyncio.Protocol):
         """Accept requests from now on."""
         self._transport = cast("asyncio.Transport", transport)
         self.is_usable = True
-        self._among.add(self)
+        self._open_connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the awaited response. If TLS failed, use its error."""
-        self._among.discard(self)
+        self._open_connections.discard(self)
         self._fail(exc if isinstance(exc, ssl.SSLError) else ProtocolError(str(exc or "closed")))
         self._forget()
 
     def data_received(self, data: bytes) -> None:
         """Parse the data. Data that is not awaited ends the connection."""
-        if self._awaited is None or self._awaited.done():
+        if self._response is None or self._response.done():
             self.end()
             return
         try:
@@ -297,7 +297,7 @@ class _Connection(asyncio.Protocol):
         if self._head > HEAD:
             raise TooLarge(NO_CONTENT)
         known = name.lower()
-        if known in _READ:
+        if known in _USED_HEADERS:
             self._headers[known.decode()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -317,15 +317,15 @@ class _Connection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Count and parse data. Raises Unreachable if it exceeds a limit."""
         self._received += len(data)
-        self._account.take(len(data))
+        self._budget.take(len(data))
         if self._received > self._most and not self._is_error:
             raise TooLarge(f"a response of more than {mebibytes(self._most - HEAD)}")
         count = len(self._parts)
         self._parser.feed_data(data)
-        if self._awaited is None or self._awaited.done():
+        if self._response is None or self._response.done():
             return
-        self._around = 0 if len(self._parts) > count else self._around + len(data)
-        if self._around > HEAD:
+        self._overhead = 0 if len(self._parts) > count else self._overhead + len(data)
+        if self._overhead > HEAD:
             raise TooLarge(NO_CONTENT)
         if len(self._parts) > CHUNKS and self._received < SPARSE * len(self._parts):
             raise TooLarge(NO_CONTENT)
@@ -335,20 +335,20 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self) -> None:
         """Complete the request and release its data. Without a request, mark the connection as unusable."""
-        if self._awaited is None or self._awaited.done():
+        if self._response is None or self._response.done():
             self.is_usable = False
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         answer = HTTPAnswer(self._parser.get_status_code(), self._headers, body[:REFUSAL] if self._is_error else body)
         self._forget()
-        self._awaited.set_result(answer)
+        self._response.set_result(answer)
 
     def _forget(self) -> None:
         """Release the data of a finished response."""
-        self._account.give_back(self._received)
+        self._budget.give_back(self._received)
         self._received, self._parts = 0, []
 
     def _fail(self, error: Exception) -> None:
         self.is_usable = False
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_exception(error)
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)

@@ -67,7 +67,7 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Send the step's request. Raises the ClusterError with which the cluster refused it."""
     match step.verb:
         case "create":
-            _doubt(step, cache)
+            _invalidate(step, cache)
             raw = await cluster.create(step.ref, step.body or {})
         case "patch":
             assert step.patch is not None
@@ -82,7 +82,7 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         cache.apply_response(raw)
 
 
-def _doubt(step: Step, cache: Cache | None) -> None:
+def _invalidate(step: Step, cache: Cache | None) -> None:
     """Record before a create is sent that it may succeed even if its response is lost."""
     if cache is not None:
         cache.invalidate(step.ref.namespace, step.ref.name)
@@ -95,7 +95,7 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         await reread(step, cluster, cache)
         return
     if step.only_if_empty:
-        await look_into(cluster, step.ref)
+        await check_empty(cluster, step.ref)
     raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace, version=step.version)
     if cache is None:
         return
@@ -105,11 +105,11 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         cache.apply_response(raw)
 
 
-def _is_gone(answer: Manifest, grace: int | None) -> bool:
+def _is_gone(response: Manifest, grace: int | None) -> bool:
     """Report whether an object is gone by the response to its deletion: only finalizers and grace periods keep it."""
-    if answer.get("kind") == "Status":
+    if response.get("kind") == "Status":
         return True
-    meta = metadata(answer)
+    meta = metadata(response)
     if meta.get("finalizers"):
         return False
     return grace == 0 or not meta.get("deletionTimestamp") or meta.get("deletionGracePeriodSeconds") == 0
@@ -128,15 +128,15 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     try:
         raw = await cluster.read(step.ref)
     except NotFound:
-        cache.confirm_absent(step.ref.namespace, step.ref.name, since, sought=step.uid)
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since, uid=step.uid)
         return
     found = orjson.loads(raw)
-    known, is_it = cache.get(step.ref.namespace, step.ref.name), _is_about(step, found) and cache.selects(found)
-    if not is_it and (known is None or known.uid != uid(found)):
-        cache.confirm_absent(step.ref.namespace, step.ref.name, since, sought=step.uid)
+    known, is_same = cache.get(step.ref.namespace, step.ref.name), _is_about(step, found) and cache.selects(found)
+    if not is_same and (known is None or known.uid != uid(found)):
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since, uid=step.uid)
         return
     cache.put(raw)
-    if not is_it:
+    if not is_same:
         cache.mark_deleted(step.ref.namespace, step.ref.name, step.uid)
 
 
@@ -146,13 +146,13 @@ def _is_about(step: Step, found: Manifest) -> bool:
     return step.uid in ("", uid(found)) or (is_lower and step.uid == annotations(found).get(UPPER_UID))
 
 
-def is_there(step: Step, cache: Cache | None) -> bool:
+def is_cached(step: Step, cache: Cache | None) -> bool:
     """Report whether the object of a step is still cached."""
     known = cache.get(step.ref.namespace, step.ref.name) if cache else None
     return known is not None and known.uid == step.uid
 
 
-async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: CheckObject) -> Problem | None:
+async def resolve_existing(step: Step, cluster: Cluster, cache: Cache | None, check: CheckObject) -> Problem | None:
     """Handle AlreadyExists: return a conflict if the object is not ours, else add it to the cache.
 
     It is added even if the watch does not select it any more, for example because a label was removed. An Event that
@@ -171,7 +171,7 @@ async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: CheckO
         return None
     if uid(found) == annotations(wanted).get(REPLACES):
         return None
-    problem = judge(found)
+    problem = check(found)
     if problem is None:
         cache.add_unselected(raw)
     return problem
@@ -186,32 +186,32 @@ def _same_owner(found: Manifest, wanted: Manifest) -> bool:
     return labels(found).get(OWNER) == labels(wanted).get(OWNER) and bool(upper_uid_of(found))
 
 
-async def look_into(cluster: Cluster, space: Ref) -> None:
+async def check_empty(cluster: Cluster, namespace: Ref) -> None:
     """Return if a namespace is empty. Raises Denied, with the reason NamespaceNotEmpty, if it may not be.
 
     Raises the ClusterError of a cluster that does not respond.
     """
     for kind in sorted(await cluster.kinds(), key=_rank):
         if _counts(kind):
-            await _look_for(kind, cluster, space)
+            await _check_kind(kind, cluster, namespace)
 
 
-async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
+async def _check_kind(kind: Kind, cluster: Cluster, namespace: Ref) -> None:
     """Raise Denied if a namespace contains an object of a kind, or if the kind must not be listed.
 
     A kind may be removed from the cluster after it was discovered. It has no objects then.
     """
     try:
-        listing = await cluster.list(kind, Selection(space.name), name_in)
+        listing = await cluster.list(kind, Selection(namespace.name), name_of)
     except NotFound:
         if _resource(kind) in map(_resource, await cluster.kinds()):
             raise
         return
     except Denied as error:
-        raise _denied(space, f"the engine cannot list its {kind.plural}: {error.message}") from None
-    found = first_of_somebody(kind, listing.items)
+        raise _denied(namespace, f"the engine cannot list its {kind.plural}: {error.message}") from None
+    found = first_foreign_object(kind, listing.items)
     if found:
-        raise _denied(space, f"it contains {kind.name} {found}")
+        raise _denied(namespace, f"it contains {kind.name} {found}")
 
 
 def _resource(kind: Kind) -> tuple[str, str]:
@@ -219,12 +219,12 @@ def _resource(kind: Kind) -> tuple[str, str]:
     return kind.api.rpartition("/")[0], kind.plural
 
 
-def name_in(raw: bytes) -> str:
+def name_of(raw: bytes) -> str:
     """Return an object's name: for a large namespace, only names are kept in memory."""
     return str(metadata(orjson.loads(raw))["name"])
 
 
-def first_of_somebody(kind: Kind, names: Iterable[str]) -> str:
+def first_foreign_object(kind: Kind, names: Iterable[str]) -> str:
     """Return the name of the first object that Kubernetes did not create itself, "" for none."""
     return next((name for name in names if not _is_published(kind, name)), "")
 
@@ -242,13 +242,14 @@ def _counts(kind: Kind) -> bool:
 
 
 def _rank(kind: Kind) -> tuple[int, str, str]:
-    place = _FIRST.index(kind.plural) if kind.plural in _FIRST else len(_FIRST)
-    return (place, kind.api, kind.plural)
+    position = _FIRST.index(kind.plural) if kind.plural in _FIRST else len(_FIRST)
+    return (position, kind.api, kind.plural)
 
 
-def _denied(space: Ref, why: str) -> Denied:
-    message = f"Namespace {space.name} in {space.cluster} is not needed any more, but {why}: it is not deleted"
-    return Denied(message, cluster=space.cluster, doing=f"delete Namespace {space.name}", reason=NOT_EMPTY)
+def _denied(namespace: Ref, why: str) -> Denied:
+    name, cluster = namespace.name, namespace.cluster
+    message = f"Namespace {name} in {cluster} is not needed any more, but {why}: it is not deleted"
+    return Denied(message, cluster=cluster, doing=f"delete Namespace {name}", reason=NOT_EMPTY)
 
 
 class TokenTerm(NamedTuple):
@@ -267,15 +268,15 @@ class TokenTerm(NamedTuple):
 
 def term_of(secret: Manifest) -> TokenTerm | None:
     """Return the term of a Secret's tokens, None if it is missing or invalid."""
-    since, _, span = annotations(secret).get(TOKEN_TERM, "").partition("/PT")
-    seconds = span.removesuffix("S")
+    since, _, duration = annotations(secret).get(TOKEN_TERM, "").partition("/PT")
+    seconds = duration.removesuffix("S")
     try:
         return TokenTerm(moment_of(since), int(seconds)) if seconds.isdecimal() and len(seconds) <= _DIGITS else None
     except ValueError:
         return None
 
 
-async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
+async def with_requested_tokens(step: Step, clusters: Mapping[str, Cluster]) -> Step:
     """Return a step with the tokens that it requests, the same step if it requests none.
 
     Raises the ClusterError of the cluster that did not issue one.
@@ -286,31 +287,31 @@ async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
     cluster = clusters.get(account.cluster)
     if cluster is None:
         raise Unreachable("it is not connected yet", cluster=account.cluster, doing=f"create {account} token")
-    return filled(step, [orjson.loads(await cluster.issue(account, ask.request)) for ask in step.grant.asks])
+    return insert_tokens(step, [orjson.loads(await cluster.issue(account, token.request)) for token in step.grant.asks])
 
 
-def filled(step: Step, answers: list[Manifest]) -> Step:
-    """Return the step with the tokens of answered TokenRequests. `answers` are in the order of the requests."""
+def insert_tokens(step: Step, responses: list[Manifest]) -> Step:
+    """Return the step with the tokens of answered TokenRequests. `responses` are in the order of the requests."""
     assert step.grant is not None
     tokens = {
-        ask.entry: b64encode(answer["status"]["token"].encode()).decode()
-        for ask, answer in zip(step.grant.asks, answers, strict=True)
+        token.entry: b64encode(response["status"]["token"].encode()).decode()
+        for token, response in zip(step.grant.asks, responses, strict=True)
     }
-    term = TokenTerm(step.grant.since, min(int(answer["spec"]["expirationSeconds"]) for answer in answers))
+    term = TokenTerm(step.grant.since, min(int(response["spec"]["expirationSeconds"]) for response in responses))
     if step.patch is not None:
-        return replace(step, patch=_patched(step.patch, tokens, str(term)))
+        return replace(step, patch=_insert_into_patch(step.patch, tokens, str(term)))
     assert step.body is not None
     meta = metadata(step.body)
-    noted = {**meta, "annotations": {**meta["annotations"], TOKEN_TERM: str(term)}}
-    return replace(step, body={**step.body, "metadata": noted, "data": {**step.body["data"], **tokens}})
+    annotated = {**meta, "annotations": {**meta["annotations"], TOKEN_TERM: str(term)}}
+    return replace(step, body={**step.body, "metadata": annotated, "data": {**step.body["data"], **tokens}})
 
 
-def _patched(patch: Patch, tokens: dict[str, str], term: str) -> Patch:
+def _insert_into_patch(patch: Patch, tokens: dict[str, str], term: str) -> Patch:
     """Insert tokens and term into their operations."""
-    return patch._replace(body=[_operated(one, tokens, term) for one in patch.body])
+    return patch._replace(body=[_insert_into_operation(operation, tokens, term) for operation in patch.body])
 
 
-def _operated(operation: Manifest, tokens: dict[str, str], term: str) -> Manifest:
+def _insert_into_operation(operation: Manifest, tokens: dict[str, str], term: str) -> Manifest:
     match operation["path"]:
         case "/data":
             return {**operation, "value": {**operation["value"], **tokens}}

@@ -31,9 +31,9 @@ SPREAD_OF_DENIED = 0.5
 LASTING_REST = 60.0
 """The longest back-off in seconds for a denied change of a running object: usually a policy denies it, which rarely
 changes."""
-RETOLD = 1800.0
+EVENT_INTERVAL = 1800.0
 """Seconds after which the same Event is recorded again."""
-REWORDED = 60.0
+REWORDED_INTERVAL = 60.0
 """Seconds after which an Event with another message for the same refusal is recorded: some messages contain a port or
 time."""
 OF_AN_OBJECT = (25, 60.0)
@@ -47,11 +47,11 @@ REPEATED = 10
 """How often one change of one object is made without delay. If it is needed more often, another client reverts it."""
 REPEATED_WITHIN = 30.0
 """Seconds within which the same change counts as a repetition."""
-_MOMENTS = re.compile(
+_VARYING_PARTS = re.compile(
     rb'"[0-9-]{10}T[0-9:.]{8,15}Z"|"/metadata/resourceVersion","value":"[0-9]+"|"resourceVersion":"[0-9]+"'
 )
 """What differs each time in the same write: times, and the version that it rests on."""
-SHORTEST_LOOK = 0.01
+SHORTEST_DELAY = 0.01
 """The shortest delay in seconds: event loops round timers, so one may fire before the back-off is over."""
 
 _NO_KEYS = frozenset[Key]()
@@ -66,56 +66,56 @@ class DependencyIndex:
     """
 
     def __init__(self) -> None:
-        self._awaited: dict[Key, frozenset[Key]] = {}
-        self._waiting: dict[Key, set[Key]] = {}
+        self._dependencies: dict[Key, frozenset[Key]] = {}
+        self._dependents: dict[Key, set[Key]] = {}
 
-    def note(self, key: Key, awaited: tuple[Key, ...]) -> frozenset[Key]:
+    def note(self, key: Key, dependencies: tuple[Key, ...]) -> frozenset[Key]:
         """Replace the dependencies of a key, but for keys that depend on it. Return the new ones."""
-        known = self._awaited.get(key, _NO_KEYS)
-        if not awaited and not known:
+        known = self._dependencies.get(key, _NO_KEYS)
+        if not dependencies and not known:
             return _NO_KEYS
-        wanted = frozenset(one for one in awaited if not self._depends(one, key))
-        for gone in known - wanted:
-            self._leave(gone, key)
-        for fresh in wanted - known:
-            self._waiting.setdefault(fresh, set()).add(key)
-        if wanted:
-            self._awaited[key] = wanted
+        accepted = frozenset(dependency for dependency in dependencies if not self._depends_on(dependency, key))
+        for removed in known - accepted:
+            self._remove_dependent(removed, key)
+        for added in accepted - known:
+            self._dependents.setdefault(added, set()).add(key)
+        if accepted:
+            self._dependencies[key] = accepted
         else:
-            self._awaited.pop(key, None)
-        return wanted - known
+            self._dependencies.pop(key, None)
+        return accepted - known
 
-    def waiting_for(self, key: Key) -> tuple[Key, ...]:
+    def dependents(self, key: Key) -> tuple[Key, ...]:
         """Return the keys that depend on this one."""
-        return tuple(self._waiting.get(key, ()))
+        return tuple(self._dependents.get(key, ()))
 
-    def hopeful(self, problems: Container[Key]) -> int:
+    def count_unblocked(self, problems: Container[Key]) -> int:
         """Return the number of waiting keys that are not blocked themselves, nor by a dependency."""
-        waiting = ((key, *awaited) for key, awaited in self._awaited.items())
+        waiting = ((key, *dependencies) for key, dependencies in self._dependencies.items())
         return sum(not any(one in problems for one in keys) for keys in waiting)
 
     def forget(self, lower: str) -> None:
         """Remove every key of one lower."""
-        for key in [key for key in self._awaited if key.lower == lower]:
+        for key in [key for key in self._dependencies if key.lower == lower]:
             self.note(key, ())
 
-    def _depends(self, key: Key, on: Key) -> bool:
+    def _depends_on(self, key: Key, target: Key) -> bool:
         """Report whether a key is another one, or waits for it, directly or through others."""
-        seen, left = set(), [key]
-        while left:
-            one = left.pop()
-            if one == on:
+        seen, pending = set(), [key]
+        while pending:
+            current = pending.pop()
+            if current == target:
                 return True
-            if one not in seen:
-                seen.add(one)
-                left += self._awaited.get(one, ())
+            if current not in seen:
+                seen.add(current)
+                pending += self._dependencies.get(current, ())
         return False
 
-    def _leave(self, awaited: Key, key: Key) -> None:
-        waiting = self._waiting[awaited]
+    def _remove_dependent(self, dependency: Key, key: Key) -> None:
+        waiting = self._dependents[dependency]
         waiting.discard(key)
         if not waiting:
-            del self._waiting[awaited]
+            del self._dependents[dependency]
 
 
 def is_answer(error: ClusterError) -> bool:
@@ -138,9 +138,9 @@ class EventDeduplicator:
     """
 
     def __init__(self, limit: int = 10_000) -> None:
-        self._told: OrderedDict[Ref, float] = OrderedDict()
-        self._about: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._often: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_AN_OBJECT, limit)
+        self._last_recorded: OrderedDict[Ref, float] = OrderedDict()
+        self._last_by_reason: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._event_buckets: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_AN_OBJECT, limit)
         self._limit = limit
 
     def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
@@ -153,26 +153,31 @@ class EventDeduplicator:
 
     def _is_fresh(self, step: Step, now: float, *, refused: bool) -> bool:
         """Report whether an Event may be recorded: not recently recorded, and not too many about the same object."""
-        if now - self._told.get(step.ref, -RETOLD) < RETOLD or self._often.left(_about(step)[0], now):
+        if now - self._last_recorded.get(step.ref, -EVENT_INTERVAL) < EVENT_INTERVAL or self._event_buckets.left(
+            _object_and_reason(step)[0], now
+        ):
             return False
-        return not refused or now - self._about.get(_about(step), -REWORDED) >= REWORDED
+        return (
+            not refused
+            or now - self._last_by_reason.get(_object_and_reason(step), -REWORDED_INTERVAL) >= REWORDED_INTERVAL
+        )
 
     def note(self, step: Step, now: float) -> None:
         """Record that a step succeeded, or that its Event existed. Beyond the limit the oldest are dropped."""
         if step.ref.kind == EVENT:
-            _remember(self._told, step.ref, now, self._limit)
-            _remember(self._about, _about(step), now, self._limit)
-            self._often.take(_about(step)[0], now)
+            _remember(self._last_recorded, step.ref, now, self._limit)
+            _remember(self._last_by_reason, _object_and_reason(step), now, self._limit)
+            self._event_buckets.take(_object_and_reason(step)[0], now)
 
 
-def _remember(book: OrderedDict[_Recorded, float], what: _Recorded, now: float, limit: int) -> None:
-    book[what] = now
-    book.move_to_end(what)
-    if len(book) > limit:
-        book.popitem(last=False)
+def _remember(times: OrderedDict[_Recorded, float], item: _Recorded, now: float, limit: int) -> None:
+    times[item] = now
+    times.move_to_end(item)
+    if len(times) > limit:
+        times.popitem(last=False)
 
 
-def _about(step: Step) -> tuple[str, str]:
+def _object_and_reason(step: Step) -> tuple[str, str]:
     """Return the UID of the object of an Event, and the reason."""
     body = step.body or {}
     return str(body.get("involvedObject", {}).get("uid", "")), str(body.get("reason", ""))
@@ -210,72 +215,72 @@ class FailureBackoff:
         `jitter` is in [0, 1), `at_least` the wait in seconds that the cluster asked for, and `problem` the reason that
         it gave. `denied`: the cluster refused, as opposed to a lost race.
         """
-        book = self._refused.setdefault(key, {})
-        known = book.get(step.identity)
+        refusals = self._refused.setdefault(key, {})
+        known = refusals.get(step.identity)
         tries = known.tries + 1 if known else 0
-        said = problem or (known.problem if known else None)
+        reported = problem or (known.problem if known else None)
         if denied and not step.independent:
-            rest = at_least + _rest_of_denied(tries, jitter)
+            delay = at_least + _rest_of_denied(tries, jitter)
         else:
             longest = LASTING_REST if step.independent and problem else LONGEST_REST
-            rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
-        book[step.identity] = _Refusal(now + rest, tries, said)
-        return rest
+            delay = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
+        refusals[step.identity] = _Refusal(now + delay, tries, reported)
+        return delay
 
     def is_refused(self, key: Key, step: Step) -> bool:
         """Report whether a step of a key was refused and has not succeeded since."""
         return step.identity in self._refused.get(key, {})
 
-    def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
+    def retryable_steps(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
         """Return the steps that may be tried now. One in back-off blocks the later ones unless it is `independent`."""
-        book = self._refused.get(key)
-        if book is None:
+        refusals = self._refused.get(key)
+        if refusals is None:
             return steps
-        found: list[Step] = []
+        retryable: list[Step] = []
         for step in steps:
-            known = book.get(step.identity)
+            known = refusals.get(step.identity)
             if known is None or now >= known.until:
-                found.append(step)
+                retryable.append(step)
             elif not step.independent:
                 break
-        return tuple(found)
+        return tuple(retryable)
 
     def left(self, key: Key, now: float) -> float:
-        """Return the shortest remaining back-off of a key's refused steps in seconds, at least `SHORTEST_LOOK`."""
-        resting = [one.until - now for one in self._refused[key].values() if one.until > now]
-        return max(min(resting, default=0.0), SHORTEST_LOOK)
+        """Return the shortest remaining back-off of a key's refused steps in seconds, at least `SHORTEST_DELAY`."""
+        remaining = [one.until - now for one in self._refused[key].values() if one.until > now]
+        return max(min(remaining, default=0.0), SHORTEST_DELAY)
 
     def problem(self, key: Key) -> Problem | None:
         """Return the combined reasons for the refused steps of a key, None if no cluster gave any."""
-        refused = self._refused.get(key)
-        said = [one.problem for one in refused.values() if one.problem] if refused else []
-        if not said:
+        refusals = self._refused.get(key)
+        reported = [refusal.problem for refusal in refusals.values() if refusal.problem] if refusals else []
+        if not reported:
             return None
-        return said[0]._replace(message="; ".join(dict.fromkeys(one.message for one in said)))
+        return reported[0]._replace(message="; ".join(dict.fromkeys(refusal.message for refusal in reported)))
 
     def expedite(self, now: float, within: float) -> None:
         """Make steps whose back-off ends within so many seconds available now."""
-        for refusal in (one for book in self._refused.values() for one in book.values()):
+        for refusal in (one for refusals in self._refused.values() for one in refusals.values()):
             if refusal.until <= now + within:
                 refusal.until = min(refusal.until, now)
 
-    def forgive(self, key: Key, step: Step) -> bool:
+    def clear(self, key: Key, step: Step) -> bool:
         """Remove the refusal of a step that succeeded. Report whether there was one."""
-        book = self._refused.get(key, {})
-        known = book.pop(step.identity, None)
-        if known is not None and not book:
+        refusals = self._refused.get(key, {})
+        known = refusals.pop(step.identity, None)
+        if known is not None and not refusals:
             del self._refused[key]
         return known is not None
 
-    def settle(self, key: Key, steps: tuple[Step, ...]) -> None:
+    def retain(self, key: Key, steps: tuple[Step, ...]) -> None:
         """Remove the refusals of steps that are not wanted any more."""
-        book = self._refused.get(key)
-        if book is None:
+        refusals = self._refused.get(key)
+        if refusals is None:
             return
         wanted = {step.identity for step in steps}
-        for gone in [one for one in book if one not in wanted]:
-            del book[gone]
-        if not book:
+        for obsolete in [identity for identity in refusals if identity not in wanted]:
+            del refusals[obsolete]
+        if not refusals:
             del self._refused[key]
 
     def forget(self, lower: str) -> None:
@@ -293,41 +298,43 @@ class WriteThrottle:
     """
 
     def __init__(self, limit: int = 10_000) -> None:
-        self._made: OrderedDict[tuple[Ref, str], dict[bytes, tuple[int, float]]] = OrderedDict()
+        self._writes: OrderedDict[tuple[Ref, str], dict[bytes, tuple[int, float]]] = OrderedDict()
         self._limit = limit
 
     def note(self, step: Step, now: float) -> None:
         """Record that a step succeeded. Times are monotonic seconds."""
-        if not _counts(step):
+        if not _is_limited(step):
             return
-        place, content = _place(step), _content(step)
-        book = {one: known for one, known in self._made.pop(place, {}).items() if now - known[1] < REPEATED_WITHIN}
-        book[content] = (book.get(content, (0, 0.0))[0] + 1, now)
-        self._made[place] = book
-        if len(self._made) > self._limit:
-            self._made.popitem(last=False)
+        target, content = _target(step), _content(step)
+        changes = {
+            one: known for one, known in self._writes.pop(target, {}).items() if now - known[1] < REPEATED_WITHIN
+        }
+        changes[content] = (changes.get(content, (0, 0.0))[0] + 1, now)
+        self._writes[target] = changes
+        if len(self._writes) > self._limit:
+            self._writes.popitem(last=False)
 
     def left(self, step: Step, now: float) -> float:
         """Return the seconds to delay a step that was repeated too often, 0.0 or less for none."""
-        book = self._made.get(_place(step)) if _counts(step) else None
-        if not book or all(times < REPEATED for times, _ in book.values()):
+        changes = self._writes.get(_target(step)) if _is_limited(step) else None
+        if not changes or all(count < REPEATED for count, _ in changes.values()):
             return 0.0
-        times, last = book.get(_content(step), (0, now))
-        if times < REPEATED or now - last >= REPEATED_WITHIN:
+        count, last = changes.get(_content(step), (0, now))
+        if count < REPEATED or now - last >= REPEATED_WITHIN:
             return 0.0
-        return last + min(FIRST_REST * 2.0 ** min(times - REPEATED, 10), LONGEST_REST) - now
+        return last + min(FIRST_REST * 2.0 ** min(count - REPEATED, 10), LONGEST_REST) - now
 
 
-def _counts(step: Step) -> bool:
+def _is_limited(step: Step) -> bool:
     """Report whether repetitions of a step are limited: changes that may be reverted, and reads.
 
     Creation of pods is not limited: pods with the same name may come and go as users like.
     """
-    is_undone = step.verb == "create" and step.ref.kind not in (POD, EVENT)
-    return step.patch is not None or step.verb == "confirm" or is_undone
+    is_recreation = step.verb == "create" and step.ref.kind not in (POD, EVENT)
+    return step.patch is not None or step.verb == "confirm" or is_recreation
 
 
-def _place(step: Step) -> tuple[Ref, str]:
+def _target(step: Step) -> tuple[Ref, str]:
     return step.ref, step.subresource
 
 
@@ -338,7 +345,7 @@ def _content(step: Step) -> bytes:
     """
     if step.verb == "confirm":
         return f"confirm {step.uid}".encode()
-    return b"" if step.patch is None else sha256(_MOMENTS.sub(b"", orjson.dumps(step.patch.body))).digest()
+    return b"" if step.patch is None else sha256(_VARYING_PARTS.sub(b"", orjson.dumps(step.patch.body))).digest()
 
 
 def _rest_of_denied(tries: int, jitter: float) -> float:

@@ -40,42 +40,42 @@ def upper_of(below: Entry, lower: LowerWorld) -> Entry | None:
     return lower.upper_pods.get(namespace, below.name) if namespace else None
 
 
-def asking(lower: LowerWorld, world: World, kind: str, namespace: str, name: str) -> Iterator[Entry]:
+def pods_referring_to(lower: LowerWorld, world: World, kind: str, namespace: str, name: str) -> Iterator[Entry]:
     """Yield the running or starting upper pods that refer to an object, by its kind, upper namespace and name."""
     for entry in lower.upper_pods.select("reference", (kind, namespace, name)):
         if lives_below(entry, world.topology.exclude_namespaces):
             yield entry
 
 
-def may_be_made(askers: Iterable[Entry]) -> bool:
+def may_be_created(pods: Iterable[Entry]) -> bool:
     """Report whether a missing copy may be created: not if all pods that need it are being deleted."""
-    return any(not pod.facts.terminating for pod in askers)
+    return any(not pod.facts.terminating for pod in pods)
 
 
-def keeps(lower: LowerWorld, kind: str, namespace: str, name: str) -> bool:
+def is_referenced_below(lower: LowerWorld, kind: str, namespace: str, name: str) -> bool:
     """Report whether a lower pod of ours refers to the copy of an object, by its upper namespace and name."""
     return lower.pods.count("reference", (kind, lower.namespace(namespace), name)) > 0
 
 
-def is_inhabited(lower: LowerWorld, namespace: str, world: World) -> bool:
+def has_pods(lower: LowerWorld, namespace: str, world: World) -> bool:
     """Report whether pods of an upper namespace run in a lower, or will."""
     return namespace not in world.topology.exclude_namespaces and lower.upper_pods.count("living", namespace) > 0
 
 
-def inhabited(lower: LowerWorld, world: World) -> Iterator[str]:
+def namespaces_with_pods(lower: LowerWorld, world: World) -> Iterator[str]:
     """Yield the upper namespaces of which pods run in a lower, or will, in order."""
-    return (name for name in sorted(map(str, lower.upper_pods.values("living"))) if is_inhabited(lower, name, world))
+    return (name for name in sorted(map(str, lower.upper_pods.values("living"))) if has_pods(lower, name, world))
 
 
-def keeps_namespace(lower: LowerWorld, namespace: str) -> bool:
+def has_lower_pods(lower: LowerWorld, namespace: str) -> bool:
     """Report whether a lower pod of ours is in the lower namespace that an upper namespace maps to."""
     return lower.pods.count("namespace", lower.namespace(namespace)) > 0
 
 
-def is_merely_missing(originals: Cache, namespace: str, name: str) -> bool:
+def is_missing_undeleted(originals: Cache, namespace: str, name: str) -> bool:
     """Report whether the upper cluster does not have an object, though its deletion was not seen."""
-    departed = originals.tombstone(namespace, name)
-    return originals.get(namespace, name) is None and not (departed is not None and departed.seen)
+    tombstone = originals.tombstone(namespace, name)
+    return originals.get(namespace, name) is None and not (tombstone is not None and tombstone.seen)
 
 
 def changed_references(delta: Delta, excluded: Collection[str] | None = None) -> frozenset[Reference]:
@@ -95,25 +95,25 @@ def _references(pod: Entry | None, excluded: Collection[str] | None) -> frozense
     return found
 
 
-def entered(lower: LowerWorld, delta: Delta) -> str:
+def first_pod_namespace(lower: LowerWorld, delta: Delta) -> str:
     """Return the namespace that an upper pod is the first of, else ""."""
-    is_first = _lives(delta.after) and not _lives(delta.before)
+    is_first = _needs_copy(delta.after) and not _needs_copy(delta.before)
     return _if_count(lower.upper_pods, "living", delta, 1) if is_first else ""
 
 
-def left(lower: LowerWorld, delta: Delta) -> str:
+def last_pod_namespace(lower: LowerWorld, delta: Delta) -> str:
     """Return the namespace that an upper pod was the last of, else ""."""
-    is_last = _lives(delta.before) and not _lives(delta.after)
+    is_last = _needs_copy(delta.before) and not _needs_copy(delta.after)
     return _if_count(lower.upper_pods, "living", delta, 0) if is_last else ""
 
 
-def left_below(lower: LowerWorld, delta: Delta) -> str:
+def last_lower_pod_namespace(lower: LowerWorld, delta: Delta) -> str:
     """Return the upper namespace that a lower pod was the last of, else ""."""
     namespace = "" if delta.after else _if_count(lower.pods, "namespace", delta, 0)
     return lower.upper_namespace(namespace) if namespace else ""
 
 
-def _lives(pod: Entry | None) -> bool:
+def _needs_copy(pod: Entry | None) -> bool:
     return pod is not None and not (pod.facts.terminal or pod.facts.daemon)
 
 
@@ -149,9 +149,9 @@ def bound_as(namespace: str, name: str, world: World) -> BoundPod | None:
 def stray_copies(lower: LowerWorld, owner: Owner) -> Iterator[tuple[Kind, Entry]]:
     """Yield the pods, ConfigMaps and Secrets with our mark in namespaces that no upper namespace maps to."""
     for kind, cache in ((POD, lower.pods), (CONFIG_MAP, lower.config_maps), (SECRET, lower.secrets)):
-        for one in cache:
-            if one.facts.owner == owner.mark and not lower.upper_namespace(one.namespace):
-                yield kind, one
+        for entry in cache:
+            if entry.facts.owner == owner.mark and not lower.upper_namespace(entry.namespace):
+                yield kind, entry
 
 
 def strays(lower: LowerWorld, owner: Owner) -> int:

@@ -150,11 +150,11 @@ class Decision(NamedTuple):
     reports_on: tuple[Key, ...] = ()
 
 
-def told_of(key: Key, world: World, about: Ref, uid: str, words: str = "") -> Iterator[EmitEvent]:
-    """Yield an event about an object on what blocks a key, none if nothing does. `words` precede the message."""
+def problem_events(key: Key, world: World, ref: Ref, uid: str, prefix: str = "") -> Iterator[EmitEvent]:
+    """Yield an event about an object on what blocks a key, none if nothing does. `prefix` precedes the message."""
     problem = world.problems.get(key)
     if problem is not None:
-        yield EmitEvent(about, uid, problem.reason, f"{words}{problem.message}")
+        yield EmitEvent(ref, uid, problem.reason, f"{prefix}{problem.message}")
 
 
 MapKeys = Callable[[World, str, Delta], Iterable[Key]]

@@ -22,13 +22,13 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
     operations: list[Operation] = []
     for section in sections:
         path = section.split(".")
-        want, see = _at(wanted, path), _at(seen, path)
-        if want == see:
+        desired, observed = _at(wanted, path), _at(seen, path)
+        if desired == observed:
             continue
         if section in _KEYED:
-            want = _merged(want or {}, see or {}, our_keys(seen, _KEYED[section]))
-        if want != see and not (_is_nothing(want) and _is_nothing(see)):
-            operations += _operations("/" + "/".join(path), want, see)
+            desired = _merged(desired or {}, observed or {}, our_keys(seen, _KEYED[section]))
+        if desired != observed and not (_is_nothing(desired) and _is_nothing(observed)):
+            operations += _operations("/" + "/".join(path), desired, observed)
     return operations
 
 
@@ -53,8 +53,8 @@ def fence(uid: str, version: str = "") -> list[Operation]:
 
 def between(old: Manifest, new: Manifest, root: str = "") -> list[Operation]:
     """Return the operations from one map to another for a reader: removals and additions, without moves."""
-    found = JsonPatch.from_diff(old, new, optimization=False).patch
-    return [{**operation, "path": root + operation["path"]} for operation in found]
+    operations = JsonPatch.from_diff(old, new, optimization=False).patch
+    return [{**operation, "path": root + operation["path"]} for operation in operations]
 
 
 def parts(pointer: str) -> list[str]:
@@ -79,17 +79,17 @@ def _at(manifest: Manifest, path: list[str]) -> Any:
     return found
 
 
-def _merged(want: dict[str, str], see: dict[str, str], ours: frozenset[str]) -> dict[str, str]:
-    """Merge `want` into `see`. Our keys that are not wanted any more are removed, other keys stay."""
-    kept = {key: value for key, value in see.items() if key not in ours}
-    return {**kept, **want}
+def _merged(desired: dict[str, str], observed: dict[str, str], ours: frozenset[str]) -> dict[str, str]:
+    """Merge `desired` into `observed`. Our keys that are not wanted any more are removed, other keys stay."""
+    kept = {key: value for key, value in observed.items() if key not in ours}
+    return {**kept, **desired}
 
 
-def _operations(root: str, want: Any, see: Any) -> list[Operation]:
-    if see is None:
-        return [{"op": "add", "path": root, "value": want}]
-    if want is None:
+def _operations(root: str, desired: Any, observed: Any) -> list[Operation]:
+    if observed is None:
+        return [{"op": "add", "path": root, "value": desired}]
+    if desired is None:
         return [{"op": "remove", "path": root}]
-    if not (isinstance(want, dict) and isinstance(see, dict)):
-        return [{"op": "replace", "path": root, "value": want}]
-    return between(see, want, root)
+    if not (isinstance(desired, dict) and isinstance(observed, dict)):
+        return [{"op": "replace", "path": root, "value": desired}]
+    return between(observed, desired, root)

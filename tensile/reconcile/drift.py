@@ -1,7 +1,7 @@
 """Which differences of our objects another client made, as opposed to edits that are not carried down yet.
 
 While an engine runs, it remembers what it wrote last: a copy drifted if it differs although nothing else is wanted, and
-it was written since. After a restart, for objects that are no copies, and for `plan --drift`, the objects have to tell:
+it was written since. After a restart, for objects that are no copies, and for `plan --drift`, the objects show it:
 
 - A field that is present, but differs or is not wanted, is drift if managedFields says that another client owns it and
   wrote it after our last write. If we own it, the upper object or the topology has changed.
@@ -166,9 +166,9 @@ class DriftDetector:
 
     def forget(self, lower: str) -> None:
         """Remove all that is known of a lower that is left: another cluster may come back under its name."""
-        for book in (self._written, self._found):
-            for ref in [ref for ref in book if ref.cluster == lower]:
-                del book[ref]
+        for records in (self._written, self._found):
+            for ref in [ref for ref in records if ref.cluster == lower]:
+                del records[ref]
 
     def find(self, step: Step, entry: Entry | None, world: World, now: float) -> Drift | None:
         """Return what another client changed that a step puts back, None for nothing and for what was found lately.
@@ -190,22 +190,22 @@ class DriftDetector:
 
     def _changed(self, step: Step, entry: Entry | None, world: World) -> Drift | None:
         written = self._written.get(step.ref) if step.content else None
-        is_wanted_still = written is not None and written.content == step.content
+        is_unchanged = written is not None and written.content == step.content
         if step.verb == "create":
-            was_there = is_wanted_still if written is not None else bool(holder_of(step, world))
-            return Drift((DELETED,)) if was_there and entry is None else None
+            existed = is_unchanged if written is not None else bool(holder_of(step, world))
+            return Drift((DELETED,)) if existed and entry is None else None
         if entry is None or not is_revertible(step):
             return None
         seen = entry.manifest()
         if not is_ours(seen, world.owner):
             return None
-        if written is not None and is_wanted_still and entry.version == written.version:
+        if written is not None and is_unchanged and entry.version == written.version:
             self._written[step.ref] = written._replace(mutated=True)
-        elif written is not None and is_wanted_still and not written.mutated:
-            return Drift(tuple(fields(list(step.operations))), _managers(_taken(step, seen, None)))
+        elif written is not None and is_unchanged and not written.mutated:
+            return Drift(tuple(fields(list(step.operations))), _managers(_changed_by_others(step, seen, None)))
         # What is missing counts only while nothing is remembered: else the upper object was edited since, or admission
         # removes what we write.
-        found = _taken(step, seen, original_of(step.ref, world) if written is None else None)
+        found = _changed_by_others(step, seen, original_of(step.ref, world) if written is None else None)
         names = tuple(dict.fromkeys(_name(one.field.path, seen) for one in found))
         return Drift(names, _managers(found)) if names else None
 
@@ -239,17 +239,17 @@ def original_of(ref: Ref, world: World) -> Manifest | None:
 
 def last_written(manifest: Manifest) -> str:
     """Return when the content of an object was last written, or it was created (RFC 3339), "" if unknown."""
-    books = metadata(manifest).get("managedFields") or ()
-    times = (_time(book) for book in books if not book.get("subresource"))
+    entries = metadata(manifest).get("managedFields") or ()
+    times = (_time(entry) for entry in entries if not entry.get("subresource"))
     return max((str(metadata(manifest).get("creationTimestamp") or ""), *times))
 
 
 def written_by(change: FieldChange, seen: Manifest) -> FieldDrift:
     """Return a change of a field with the client that owns it, if one is known."""
-    place = list(_parts(change.path, seen))
-    books = metadata(seen).get("managedFields") or ()
-    holding = [book for book in books if book.get("manager") != FIELD_MANAGER and _held(book, place)]
-    last: Manifest = max(holding, key=_time, default={})
+    parts = list(_parts(change.path, seen))
+    entries = metadata(seen).get("managedFields") or ()
+    owners = [entry for entry in entries if entry.get("manager") != FIELD_MANAGER and _owned_depth(entry, parts)]
+    last: Manifest = max(owners, key=_time, default={})
     return FieldDrift(change, str(last.get("manager") or ""), _time(last))
 
 
@@ -265,13 +265,13 @@ def holder_of(step: Step, world: World) -> str:
     original = above.get(lower.upper_namespace(ref.namespace), ref.name)
     if original is None or original.uid != made_for or not original.raw:
         return ""
-    born = metadata(original.manifest()).get("creationTimestamp") or ""
-    holders = lower.pods.select("reference", (ref.kind.name, ref.namespace, ref.name)) if born else ()
+    creation = metadata(original.manifest()).get("creationTimestamp") or ""
+    holders = lower.pods.select("reference", (ref.kind.name, ref.namespace, ref.name)) if creation else ()
     for below in holders:
         upper = upper_of(below, lower)
         if upper is None or not mirrors(below, upper, world.owner):
             continue
-        if (metadata(upper.manifest()).get("creationTimestamp") or "") >= born:
+        if (metadata(upper.manifest()).get("creationTimestamp") or "") >= creation:
             return f"{below.namespace}/{below.name}"
     return ""
 
@@ -330,9 +330,9 @@ def drifted(
     that is unknown. With `ties`, a field that was written above in the second of our last write is one that we wrote:
     most copies are made in the second of their upper object, but it is not certain while an engine runs.
     """
-    ours, others, since = _books(seen)
+    ours, others, since = _managed_fields(seen)
     evidence = _Evidence(ref, seen, then, original, ours, others, since, ties)
-    found = map(evidence.judge, field_changes(_content(seen), _content(then)))
+    found = map(evidence.attribute, field_changes(_content(seen), _content(then)))
     return [one for one in found if one is not None]
 
 
@@ -343,11 +343,11 @@ def _content(manifest: Manifest) -> Manifest:
     return {**rest, "metadata": meta}
 
 
-def _taken(step: Step, seen: Manifest, original: Manifest | None) -> list[FieldDrift]:
+def _changed_by_others(step: Step, seen: Manifest, original: Manifest | None) -> list[FieldDrift]:
     """Return the fields of a patch that another client changed in the object. Without a trace of that, it is fast."""
-    _, others, since = _books(seen)
-    is_told = original is not None or step.ref.kind == POD or any(_time(book) >= since for book in others)
-    if step.patch is None or not is_told:
+    _, others, since = _managed_fields(seen)
+    may_have_drifted = original is not None or step.ref.kind == POD or any(_time(entry) >= since for entry in others)
+    if step.patch is None or not may_have_drifted:
         return []
     try:
         then = patched(seen, step.patch)
@@ -357,7 +357,7 @@ def _taken(step: Step, seen: Manifest, original: Manifest | None) -> list[FieldD
 
 
 class _Evidence(NamedTuple):
-    """What tells who made a difference: both states, the upper object, and who wrote the present state.
+    """The evidence of who made a difference: both states, the upper object, and who wrote the present state.
 
     `ours` and `others` are entries of managedFields, and `since` is the time of our last write. `ties` as in `drifted`.
     """
@@ -371,16 +371,18 @@ class _Evidence(NamedTuple):
     since: str
     ties: bool
 
-    def judge(self, change: FieldChange) -> FieldDrift | None:
+    def attribute(self, change: FieldChange) -> FieldDrift | None:
         """Return who made a difference, None if it is no drift."""
         if self.ref.kind == NODE and change.path[: len(_TAINTS)] == _TAINTS:
             return None
         if change.now is None:
             return FieldDrift(change) if self._was_written(change.path) else None
-        place = list(_parts(change.path, self.seen))
-        writers = [book for book in self.others if _time(book) >= self.since and _held(book, place)]
+        parts = list(_parts(change.path, self.seen))
+        writers = [entry for entry in self.others if _time(entry) >= self.since and _owned_depth(entry, parts)]
         last = max(writers, key=_time, default=None)
-        if last is None or max((_held(book, place) for book in self.ours), default=0) >= _held(last, place):
+        if last is None or max((_owned_depth(entry, parts) for entry in self.ours), default=0) >= _owned_depth(
+            last, parts
+        ):
             return None
         return FieldDrift(change, str(last.get("manager") or ""), _time(last))
 
@@ -393,20 +395,20 @@ class _Evidence(NamedTuple):
             if self.ref.kind == POD:
                 noted = noted_keys(self.seen, section)
                 return noted is not None and (key in noted or key in _ALWAYS_ON_PODS)
-        place = list(_parts(path, self.then))
-        books = metadata(self.original or {}).get("managedFields") or ()
-        times = [_time(book) for book in books if _held(book, place)]
+        parts = list(_parts(path, self.then))
+        entries = metadata(self.original or {}).get("managedFields") or ()
+        times = [_time(entry) for entry in entries if _owned_depth(entry, parts)]
         if not times:
             return False
         return min(times) <= self.since if self.ties else min(times) < self.since
 
 
-def _books(seen: Manifest) -> tuple[list[Manifest], list[Manifest], str]:
+def _managed_fields(seen: Manifest) -> tuple[list[Manifest], list[Manifest], str]:
     """Return the entries of managedFields about content: ours, those of others, and the time of our last write."""
     found = metadata(seen).get("managedFields") or ()
-    books = [book for book in found if book.get("subresource") in (None, "", "resize")]
-    ours = [book for book in books if book.get("manager") == FIELD_MANAGER]
-    others = [book for book in books if book.get("manager") != FIELD_MANAGER]
+    entries = [entry for entry in found if entry.get("subresource") in (None, "", "resize")]
+    ours = [entry for entry in entries if entry.get("manager") == FIELD_MANAGER]
+    others = [entry for entry in entries if entry.get("manager") != FIELD_MANAGER]
     return ours, others, max(map(_time, ours), default="")
 
 
@@ -421,25 +423,25 @@ def _parts(path: FieldPath, state: Any) -> Iterator[_Part]:
             yield part
 
 
-def _held(book: Manifest, place: Sequence[_Part]) -> int:
-    """Return how many parts of a place an entry of managedFields names until it ends, 0 if it does not hold the field.
+def _owned_depth(entry: Manifest, parts: Sequence[_Part]) -> int:
+    """Return how many parts of a path an entry of managedFields names until it ends, 0 if it does not hold the field.
 
     A value as a whole holds all that is in it, unless another entry names a field in it: a map of which others took
     every key is left with its owner, in the form of a whole. An entry may have any form.
     """
-    held = book.get("fieldsV1")
-    for depth, part in enumerate(place):
-        if not isinstance(held, dict):
+    fields = entry.get("fieldsV1")
+    for depth, part in enumerate(parts):
+        if not isinstance(fields, dict):
             return 0
-        if depth and not held:
+        if depth and not fields:
             return depth
-        held = held.get(f"f:{part}") if isinstance(part, str) else _element(held, part)
-    return len(place) if isinstance(held, dict) else 0
+        fields = fields.get(f"f:{part}") if isinstance(part, str) else _element(fields, part)
+    return len(parts) if isinstance(fields, dict) else 0
 
 
-def _element(held: Manifest, element: Manifest) -> Any:
+def _element(fields: Manifest, element: Manifest) -> Any:
     """Return the fields of a list's element, which is known by the values of its keys; None if they are missing."""
-    for name, fields_of_element in held.items():
+    for name, fields_of_element in fields.items():
         if name.startswith("k:"):
             try:
                 keys = orjson.loads(name[2:])
@@ -450,8 +452,8 @@ def _element(held: Manifest, element: Manifest) -> Any:
     return None
 
 
-def _time(book: Manifest) -> str:
-    return str(book.get("time") or "")
+def _time(entry: Manifest) -> str:
+    return str(entry.get("time") or "")
 
 
 def pointer(path: FieldPath) -> str:
@@ -473,9 +475,9 @@ def _managers(found: Iterable[FieldDrift]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.manager for one in found if one.manager))
 
 
-def _remember(book: OrderedDict[Ref, Any], ref: Ref, what: Any, limit: int) -> None:
+def _remember(records: OrderedDict[Ref, Any], ref: Ref, value: Any, limit: int) -> None:
     """Store a value for an object. Beyond the limit the oldest are dropped."""
-    book[ref] = what
-    book.move_to_end(ref)
-    if len(book) > limit:
-        book.popitem(last=False)
+    records[ref] = value
+    records.move_to_end(ref)
+    if len(records) > limit:
+        records.popitem(last=False)

@@ -44,10 +44,10 @@ class DeletionCount(NamedTuple):
         """Return the number for an upper namespace."""
         return self.owned.get(namespace, 0) + self.lost.get(namespace, 0)
 
-    def but(self, namespaces: Iterable[str]) -> int:
+    def excluding(self, namespaces: Iterable[str]) -> int:
         """Return the number for all namespaces but these."""
-        left = (self.owned.keys() | self.lost.keys()) - set(namespaces)
-        return sum(map(self.of, left))
+        remaining = (self.owned.keys() | self.lost.keys()) - set(namespaces)
+        return sum(map(self.of, remaining))
 
 
 class GuardedPlan(NamedTuple):
@@ -67,25 +67,25 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
 
     They are always too many if a store is known to be `restored`, or if one of them rests on a store's lost history.
     """
-    unasked = [step for step in plan.steps if not step.requested]
-    if forced or not unasked:
+    unrequested = [step for step in plan.steps if not step.requested]
+    if forced or not unrequested:
         return GuardedPlan(plan)
-    if restored or any(step.after_rollback for step in unasked):
-        return _without(plan, unasked, _restored(len(unasked)), STORE_RESTORED)
+    if restored or any(step.after_rollback for step in unrequested):
+        return _without(plan, unrequested, _restored(len(unrequested)), STORE_RESTORED)
     if not lower.settled:
-        return _without(plan, unasked, f"{len(unasked)} deletions wait until all caches are synced", NOT_SYNCED)
-    homes = {id(step): namespace_of(step.ref, lower) for step in unasked}
-    stock = _stock(unasked, homes, lower)
-    counts = Counter(homes.values())
-    many = sorted(name for name, count in counts.items() if _are_many(count, stock.of(name), limits))
-    rest = [step for step in unasked if homes[id(step)] not in many]
-    if _are_many(len(rest), stock.but(many), limits):
-        return _without(plan, unasked, _too_many(unasked, stock.but(()), "", limits), HOLDS)
-    if not many:
+        return _without(plan, unrequested, f"{len(unrequested)} deletions wait until all caches are synced", NOT_SYNCED)
+    namespaces = {id(step): namespace_of(step.ref, lower) for step in unrequested}
+    totals = _totals(unrequested, namespaces, lower)
+    counts = Counter(namespaces.values())
+    exceeding = sorted(name for name, count in counts.items() if _are_many(count, totals.of(name), limits))
+    rest = [step for step in unrequested if namespaces[id(step)] not in exceeding]
+    if _are_many(len(rest), totals.excluding(exceeding), limits):
+        return _without(plan, unrequested, _too_many(unrequested, totals.excluding(()), "", limits), HOLDS)
+    if not exceeding:
         return GuardedPlan(plan)
-    held = [step for step in unasked if homes[id(step)] in many]
-    words = _too_many(held, sum(stock.of(name) for name in many), f" in {_named(many)}", limits)
-    return _without(plan, held, words, HOLDS)
+    held = [step for step in unrequested if namespaces[id(step)] in exceeding]
+    message = _too_many(held, sum(totals.of(name) for name in exceeding), f" in {_named(exceeding)}", limits)
+    return _without(plan, held, message, HOLDS)
 
 
 def namespace_of(ref: Ref, lower: LowerWorld) -> str:
@@ -94,11 +94,11 @@ def namespace_of(ref: Ref, lower: LowerWorld) -> str:
     return name if ref.cluster == UPPER else lower.upper_namespace(name)
 
 
-def _stock(unasked: Iterable[Step], homes: Mapping[int, str], lower: LowerWorld) -> DeletionCount:
+def _totals(unrequested: Iterable[Step], namespaces: Mapping[int, str], lower: LowerWorld) -> DeletionCount:
     """Count what a lower owns, and besides that what the steps are about."""
     ran = [pod for pod in lower.upper_pods if pod.facts.ran and not pod.facts.terminal]
     known = {(pod.namespace, pod.name) for pod in ran}
-    others = (homes[id(step)] for step in unasked if not _is_about(step, homes[id(step)], known))
+    others = (namespaces[id(step)] for step in unrequested if not _is_about(step, namespaces[id(step)], known))
     return DeletionCount(Counter(pod.namespace for pod in ran), Counter(others))
 
 
@@ -106,11 +106,11 @@ def _is_about(step: Step, namespace: str, pods: set[tuple[str, str]]) -> bool:
     return step.ref.kind == POD and (namespace, step.ref.name) in pods
 
 
-def _without(plan: Plan, held: list[Step], words: str, reason: str) -> GuardedPlan:
+def _without(plan: Plan, held: list[Step], message: str, reason: str) -> GuardedPlan:
     """Remove steps from a plan, with the message."""
-    out = set(map(id, held))
-    left = tuple(step for step in plan.steps if id(step) not in out)
-    return GuardedPlan(plan._replace(steps=left), words, reason, tuple(held))
+    removed = set(map(id, held))
+    remaining = tuple(step for step in plan.steps if id(step) not in removed)
+    return GuardedPlan(plan._replace(steps=remaining), message, reason, tuple(held))
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:
@@ -122,40 +122,44 @@ def is_restored(lower: LowerWorld, world: World) -> bool:
 
 def noted(node: Manifest) -> Manifest | None:
     """Return the condition of a Node that blocks deletions because a store was restored, None if there is none."""
-    said = (node.get("status") or {}).get("conditions") or ()
-    held = (one for one in said if one["type"] == DELETIONS_BLOCKED and one["status"] == "True")
-    return next((one for one in held if one.get("reason") == STORE_RESTORED), None)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    blocking = (
+        condition
+        for condition in conditions
+        if condition["type"] == DELETIONS_BLOCKED and condition["status"] == "True"
+    )
+    return next((condition for condition in blocking if condition.get("reason") == STORE_RESTORED), None)
 
 
-def _restored(unasked: int) -> str:
+def _restored(unrequested: int) -> str:
     return (
-        f"{unasked} deletions that no user requested are blocked: a cluster was restored from a backup, so missing "
+        f"{unrequested} deletions that no user requested are blocked: a cluster was restored from a backup, so missing "
         f"objects may be lost; {_FORCE}"
     )
 
 
-def _are_many(count: int, there: int, limits: Guard) -> bool:
-    return count > limits.max_deletes and 100 * count > limits.max_delete_percent * max(count, there)
+def _are_many(count: int, total: int, limits: Guard) -> bool:
+    return count > limits.max_deletes and 100 * count > limits.max_delete_percent * max(count, total)
 
 
-def _percent(count: int, there: int) -> int:
+def _percent(count: int, total: int) -> int:
     """Return the percentage for people, rounded up: what exceeds a limit of 0 % is not 0 %."""
-    return -(-100 * count // max(count, there))
+    return -(-100 * count // max(count, total))
 
 
-def _too_many(held: Sequence[Step], there: int, where: str, limits: Guard) -> str:
+def _too_many(held: Sequence[Step], total: int, place: str, limits: Guard) -> str:
     """Return the message about blocked steps: objects that exist only below, pods that exist only above, or both."""
     bounds = f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}"
     count, lost = len(held), sum(map(_has_lost_its_copy, held))
-    which = f"{where} ({_percent(count, there)} % of the owned objects there)"
+    scope = f"{place} ({_percent(count, total)} % of the owned objects there)"
     if lost == count:
         return (
-            f"{count} pods{which} were deleted in the lower cluster, but not in the upper one, where {bounds} keep "
+            f"{count} pods{scope} were deleted in the lower cluster, but not in the upper one, where {bounds} keep "
             f"them unchanged; {_REPLACE}"
         )
-    sorts = f": {count - lost} deletions there, and {lost} pods that were deleted only there" if lost else ""
-    what = "changes" if lost else "deletions"
-    return f"{count} {what}{which} that no user requested are blocked by {bounds}{sorts}; {_FORCE}"
+    details = f": {count - lost} deletions there, and {lost} pods that were deleted only there" if lost else ""
+    noun = "changes" if lost else "deletions"
+    return f"{count} {noun}{scope} that no user requested are blocked by {bounds}{details}; {_FORCE}"
 
 
 def _has_lost_its_copy(step: Step) -> bool:

@@ -20,10 +20,10 @@ from tensile.kube.measures import Histogram
 from tensile.kube.store import Cache, Delta, Entry, changed_facts
 from tensile.names import NO_ORIGINAL, REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations
-from tensile.reconcile.apply import carry_out, granted, is_there, reread, taken
+from tensile.reconcile.apply import carry_out, is_cached, reread, resolve_existing, with_requested_tokens
 from tensile.reconcile.backoff import (
     LONGEST_REST,
-    SHORTEST_LOOK,
+    SHORTEST_DELAY,
     DependencyIndex,
     EventDeduplicator,
     FailureBackoff,
@@ -50,7 +50,7 @@ NOT_IN_PLAN: ProblemReason = "NotInPlan"
 """A step is not in the plan that is applied, because it follows from what happened meanwhile. Remedy: run
 `tensile plan` again."""
 _PUT_BACK = "the engine puts it back; change"
-_GATHER = 0.05
+_SYNC_DELAY = 0.05
 """Seconds in which several caches that become synced cause one reconciliation of all keys."""
 
 
@@ -111,38 +111,38 @@ class Loop:
         self.drift = DriftLog()
         self._drift = DriftDetector()
         self._queues: dict[str, WorkQueue] = {}
-        self._waits = DependencyIndex()
-        self._heeds = DependencyIndex()
+        self._dependencies = DependencyIndex()
+        self._reporters = DependencyIndex()
         self._refusals = FailureBackoff()
-        self._telling = EventDeduplicator()
+        self._events = EventDeduplicator()
         self._repetitions = WriteThrottle()
-        self._waking: dict[str, asyncio.TimerHandle] = {}
-        self._complete: WeakSet[Cache] = WeakSet()
+        self._wake_timers: dict[str, asyncio.TimerHandle] = {}
+        self._synced_caches: WeakSet[Cache] = WeakSet()
         for name, routes in self._routes(upper=True).items():
             cache = find_cache(world, "", name)
-            cache.subscribe(partial(self._changed_above, routes, cache))
+            cache.subscribe(partial(self._on_upper_change, routes, cache))
         for cache in (*world.upper.caches(), *world.upper.more.values(), world.upper.policies):
-            self._await(cache, self._wake_all)
+            self._when_synced(cache, self._wake_all)
 
     def open(self, lower: str) -> None:
         """Start reconciling a lower: subscribe to its changes, and enqueue all its keys."""
         self._queues[lower] = WorkQueue(self._start, self._pace, durations=self.durations, clock=self._timing.clock)
         for name, routes in self._routes(upper=False).items():
             cache = find_cache(self._world, lower, name)
-            cache.subscribe(partial(self._changed, routes, lower, cache))
-        here = self._world.lowers[lower]
-        here.since = self._timing.now()
-        for cache in (*here.caches(), *here.more.values()):
-            self._await(cache, partial(self._wake_soon, lower))
+            cache.subscribe(partial(self._on_lower_change, routes, lower, cache))
+        lower_world = self._world.lowers[lower]
+        lower_world.since = self._timing.now()
+        for cache in (*lower_world.caches(), *lower_world.more.values()):
+            self._when_synced(cache, partial(self._wake_soon, lower))
         self.enqueue_all(lower)
 
     async def close(self, lower: str) -> None:
         """Stop reconciling a lower."""
-        if lower in self._waking:
-            self._waking.pop(lower).cancel()
+        if lower in self._wake_timers:
+            self._wake_timers.pop(lower).cancel()
         await self._queues.pop(lower).close()
-        self._waits.forget(lower)
-        self._heeds.forget(lower)
+        self._dependencies.forget(lower)
+        self._reporters.forget(lower)
         self._refusals.forget(lower)
         self._drift.forget(lower)
         for key in [key for key in self._world.problems if key.lower == lower]:
@@ -167,21 +167,21 @@ class Loop:
 
     async def wait_idle(self) -> None:
         """Wait until no key is queued or in progress."""
-        while self._waking or any(queue.depth for queue in self._queues.values()):
+        while self._wake_timers or any(queue.depth for queue in self._queues.values()):
             await asyncio.gather(*(queue.wait_idle() for queue in self._queues.values()))
-            if self._waking:
-                await asyncio.sleep(_GATHER)
+            if self._wake_timers:
+                await asyncio.sleep(_SYNC_DELAY)
 
     def expedite(self, within: float) -> bool:
         """Reconcile now what was due within so many seconds. Report whether there was any."""
         self._refusals.expedite(asyncio.get_running_loop().time(), within)
-        hastened = [queue.expedite(within) for queue in self._queues.values()]
-        return any(hastened)
+        expedited = [queue.expedite(within) for queue in self._queues.values()]
+        return any(expedited)
 
     @property
     def waiting(self) -> int:
         """The number of keys whose dependencies may still be met, as none of them is blocked."""
-        return self._waits.hopeful(self._world.problems)
+        return self._dependencies.count_unblocked(self._world.problems)
 
     @property
     def delayed(self) -> int:
@@ -203,11 +203,11 @@ class Loop:
 
     def _wake_soon(self, lower: str) -> None:
         """Enqueue all keys shortly: caches sync one after the other, and one reconciliation suffices."""
-        if lower in self._queues and lower not in self._waking:
-            self._waking[lower] = asyncio.get_running_loop().call_later(_GATHER, self._wake_now, lower)
+        if lower in self._queues and lower not in self._wake_timers:
+            self._wake_timers[lower] = asyncio.get_running_loop().call_later(_SYNC_DELAY, self._wake_now, lower)
 
     def _wake_now(self, lower: str) -> None:
-        del self._waking[lower]
+        del self._wake_timers[lower]
         self.enqueue_all(lower)
 
     def _routes(self, *, upper: bool) -> dict[str, list[Watch]]:
@@ -219,31 +219,31 @@ class Loop:
                     found.setdefault(route.cache, []).append(route)
         return found
 
-    def _await(self, cache: Cache, wake: Callable[[], None]) -> None:
+    def _when_synced(self, cache: Cache, wake: Callable[[], None]) -> None:
         """Enqueue everything when a cache becomes synced."""
         if cache.synced:
-            self._complete.add(cache)
-        cache.on_sync(partial(self._completed, cache, wake))
+            self._synced_caches.add(cache)
+        cache.on_sync(partial(self._on_synced, cache, wake))
 
-    def _completed(self, cache: Cache, wake: Callable[[], None]) -> None:
-        self._complete.add(cache)
+    def _on_synced(self, cache: Cache, wake: Callable[[], None]) -> None:
+        self._synced_caches.add(cache)
         wake()
 
-    def _changed(self, routes: list[Watch], lower: str, cache: Cache, delta: Delta) -> None:
+    def _on_lower_change(self, routes: list[Watch], lower: str, cache: Cache, delta: Delta) -> None:
         """Enqueue the keys that a change affects. Objects of a first list are handled together, in rule order."""
-        if lower in self._queues and self._is_news(cache, delta):
+        if lower in self._queues and self._is_change(cache, delta):
             self._enqueue(routes, lower, delta, changed_facts(delta))
 
-    def _changed_above(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
+    def _on_upper_change(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
         """Do the same for every lower."""
-        if self._is_news(cache, delta):
+        if self._is_change(cache, delta):
             changed = changed_facts(delta)
             for lower in self._queues:
                 self._enqueue(routes, lower, delta, changed)
 
-    def _is_news(self, cache: Cache, delta: Delta) -> bool:
+    def _is_change(self, cache: Cache, delta: Delta) -> bool:
         """Report whether a change is more than one object of a first list."""
-        return delta.before is not None or cache in self._complete
+        return delta.before is not None or cache in self._synced_caches
 
     def _enqueue(self, routes: list[Watch], lower: str, delta: Delta, changed: frozenset[str] | None) -> None:
         for _, keys, delay, facts in routes:
@@ -261,51 +261,51 @@ class Loop:
             self._observer.on_rule_error(key, error)
             self.add(key, LONGEST_REST)
             return None
-        for awaited in self._waits.note(key, decision.depends_on):
-            self.add(awaited)
-        self._heeds.note(key, decision.reports_on)
+        for dependency in self._dependencies.note(key, decision.depends_on):
+            self.add(dependency)
+        self._reporters.note(key, decision.reports_on)
         if decision.requeue_after is not None:
             self.add(key, decision.requeue_after)
-        self._refusals.settle(key, found.steps)
+        self._refusals.retain(key, found.steps)
         self._note_problem(key, found.problem or self._refusals.problem(key))
         if not found.steps:
-            self._done(key)
+            self._enqueue_dependents(key)
             return None
         now = asyncio.get_running_loop().time()
-        wanted = self._telling.fresh(found.steps, now, refused=key in self._refusals)
-        steps = self._refusals.rested(key, wanted, now)
+        wanted = self._events.fresh(found.steps, now, refused=key in self._refusals)
+        steps = self._refusals.retryable_steps(key, wanted, now)
         if len(steps) < len(wanted):
             self.add(key, self._refusals.left(key, now))
-        steps = self._unrepeated(key, steps, now)
+        steps = self._without_repeated(key, steps, now)
         if steps:
-            return self._carry_out(key, (*self._drift_of(key, steps, now), *steps))
-        self._done(key)
+            return self._carry_out(key, (*self._drift_events(key, steps, now), *steps))
+        self._enqueue_dependents(key)
         return None
 
-    def _drift_of(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
+    def _drift_events(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
         """Count what other clients changed that the steps put back. Return Events about it, on the upper objects."""
-        told: list[Step] = []
+        events: list[Step] = []
         for step in steps:
             entry = self._known(key, step)
             found = self._drift.find(step, entry, self._world, now)
             if found is not None:
                 self.drift.add(key.lower, RecentDrift(self._world.now, step.ref, found))
-                said = _about_drift(key, step, found.words, entry)
-                told += [event(said, self._world.now)] if said is not None else []
-        return self._telling.fresh(tuple(told), now) if told else ()
+                emitted = _drift_event(key, step, found.words, entry)
+                events += [event(emitted, self._world.now)] if emitted is not None else []
+        return self._events.fresh(tuple(events), now) if events else ()
 
     def _known(self, key: Key, step: Step) -> Entry | None:
         """Return the object of a step as it is known now."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         return cache.get(step.ref.namespace, step.ref.name) if cache is not None else None
 
-    def _unrepeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
+    def _without_repeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
         """Return the steps without those that another client keeps reverting, which are delayed and block no other."""
-        left = [self._repetitions.left(step, now) for step in steps]
-        if max(left, default=0.0) <= 0.0:
+        delays = [self._repetitions.left(step, now) for step in steps]
+        if max(delays, default=0.0) <= 0.0:
             return steps
-        self.add(key, max(min(rest for rest in left if rest > 0.0), SHORTEST_LOOK))
-        return tuple(step for step, rest in zip(steps, left, strict=True) if rest <= 0.0)
+        self.add(key, max(min(delay for delay in delays if delay > 0.0), SHORTEST_DELAY))
+        return tuple(step for step, delay in zip(steps, delays, strict=True) if delay <= 0.0)
 
     def _guarded(self, key: Key, found: Plan) -> Plan:
         """Remove the steps that the guard blocks. One key per lower has all unrequested deletions, and the problem."""
@@ -313,8 +313,8 @@ class Loop:
         if all(step.requested for step in found.steps):
             return found
         world, lower = self._world, self._world.lowers[key.lower]
-        is_forced, went_back = self._forced, is_restored(lower, world)
-        guarded = guard(found, world.topology.guard, lower, restored=went_back, forced=is_forced)
+        is_forced, restored = self._forced, is_restored(lower, world)
+        guarded = guard(found, world.topology.guard, lower, restored=restored, forced=is_forced)
         if not guarded.held:
             return guarded.plan
         self.held[key] = guarded.blocked
@@ -348,8 +348,8 @@ class Loop:
 
     def _problem_changed(self, key: Key) -> None:
         """Enqueue the keys that report the problem of this one."""
-        for reporting in self._heeds.waiting_for(key):
-            self.add(reporting)
+        for reporter in self._reporters.dependents(key):
+            self.add(reporter)
 
     async def _carry_out(self, key: Key, steps: tuple[Step, ...]) -> float | None:
         """Carry out steps. After an unexpected error the key is retried."""
@@ -365,16 +365,16 @@ class Loop:
             error = await self._try(key, step)
             self._observer.on_step(key, step, error)
             if error is None or isinstance(error, AlreadyExists):
-                self._telling.note(step, asyncio.get_running_loop().time())
+                self._events.note(step, asyncio.get_running_loop().time())
             if error is None:
-                self._came_through(key, step)
+                self._on_success(key, step)
                 continue
-            delay = await self._after(key, step, error)
+            delay = await self._after_error(key, step, error)
             if delay is not None:
                 delays.append(delay)
                 if not step.independent:
                     return min(delays)
-        self._done(key)
+        self._enqueue_dependents(key)
         return min(delays, default=None)
 
     async def _try(self, key: Key, step: Step) -> ClusterError | None:
@@ -384,132 +384,134 @@ class Loop:
             return Unreachable("it is not connected yet", cluster=step.ref.cluster, doing=f"{step.verb}")
         sent = step
         try:
-            sent = await granted(step, self._clusters)
+            sent = await with_requested_tokens(step, self._clusters)
             await carry_out(sent, cluster, cache)
         except ClusterError as error:
             return redact_error(error, sent, cache)
         return None
 
-    async def _after(self, key: Key, step: Step, error: ClusterError) -> float | None:
+    async def _after_error(self, key: Key, step: Step, error: ClusterError) -> float | None:
         """Handle the error of a step. If the cluster does not respond meanwhile, the step is retried later."""
         cluster = self._clusters.get(step.ref.cluster)
         if cluster is None:
-            return self._rest(key, step)
+            return self._back_off(key, step)
         try:
-            return await self._met(key, step, error, cluster)
+            return await self._handle_error(key, step, error, cluster)
         except ClusterError:
-            return self._rest(key, step)
+            return self._back_off(key, step)
 
-    async def _met(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float | None:
+    async def _handle_error(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float | None:
         """Return the delay in seconds that an error requires, or None to continue with the next step."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         match error:
             case Denied() | NotFound() if step.ref.kind == EVENT:
                 return None
             case AlreadyExists():
-                problem = await taken(step, cluster, cache, partial(self._judged, key, step))
+                problem = await resolve_existing(step, cluster, cache, partial(self._adoption_problem, key, step))
                 if problem is not None:
                     return self._refused(key, step, problem, denied=False)
-                return None if cache is None else self._rest(key, step)
+                return None if cache is None else self._back_off(key, step)
             case NotFound() | Conflict() if step.verb != "create":
-                return await self._look_afresh(key, step, error, cluster)
-            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if self._may_have_missed(key, step):
+                return await self._read_again(key, step, error, cluster)
+            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if self._may_be_stale(key, step):
                 # The API's response when a JSON patch removes what another client has removed. Causes would name an
                 # invalid field.
-                return await self._look_afresh(key, step, error, cluster)
+                return await self._read_again(key, step, error, cluster)
             case Denied() | NotFound():
-                return self._refused(key, step, _answered(error, DENIED))
+                return self._refused(key, step, _problem_of(error, DENIED))
             case _ if is_answer(error):
-                return self._put_off(key, step, error)
+                return self._handle_server_error(key, step, error)
             case _:
-                return self._rest(key, step)
+                return self._back_off(key, step)
 
-    def _may_have_missed(self, key: Key, step: Step) -> bool:
+    def _may_be_stale(self, key: Key, step: Step) -> bool:
         """Report whether a JSON patch may rest on a field that is gone. If it fails twice, it is a refusal."""
-        is_operated = step.patch is not None and step.patch.media == "json-patch"
-        return is_operated and bool(step.operations) and not self._refusals.is_refused(key, step)
+        is_json_patch = step.patch is not None and step.patch.media == "json-patch"
+        return is_json_patch and bool(step.operations) and not self._refusals.is_refused(key, step)
 
-    def _judged(self, key: Key, step: Step, found: Manifest) -> Problem | None:
+    def _adoption_problem(self, key: Key, step: Step, found: Manifest) -> Problem | None:
         """Return why an object that is not ours must not be adopted. One in the place of a replacement pod never is."""
         if REPLACES in annotations(step.body or {}):
             return conflict(step.ref)
         upper_uid = annotations(step.body or {}).get(UPPER_UID, "")
         return adoption_problem(step.ref, found, upper_uid, self._world, key.lower)
 
-    async def _look_afresh(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
+    async def _read_again(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
         """Read the object of a step again. If it still exists, the subresource does not."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         await reread(step, cluster, cache)
-        if isinstance(error, NotFound) and step.independent and is_there(step, cache):
+        if isinstance(error, NotFound) and step.independent and is_cached(step, cache):
             return self._refused(key, step, Problem(NOT_FOUND, f"{step.subresource}: {error.message}"))
-        return self._rest(key, step)
+        return self._back_off(key, step)
 
-    def _put_off(self, key: Key, step: Step, error: ClusterError) -> float:
+    def _handle_server_error(self, key: Key, step: Step, error: ClusterError) -> float:
         """Back off as long as the cluster asks. A lower cluster's lasting failure is reported like a denial.
 
         So is an eviction that a disruption budget refuses.
         """
         if step.ref.cluster == UPPER and step.subresource != EVICTION:
-            return self._rest(key, step, error.retry_after)
+            return self._back_off(key, step, error.retry_after)
         if not (is_lasting(error) or self._refusals.is_refused(key, step)):
-            return self._rest(key, step, error.retry_after, denied=True)
-        return self._refused(key, step, _answered(error, type(error).__name__), error.retry_after)
+            return self._back_off(key, step, error.retry_after, denied=True)
+        return self._refused(key, step, _problem_of(error, type(error).__name__), error.retry_after)
 
     def _refused(self, key: Key, step: Step, problem: Problem, at_least: float = 0.0, *, denied: bool = True) -> float:
         """Back off, and enqueue the key at once with its problem, so that people see it."""
-        rest = self._rest(key, step, at_least, problem, denied=denied)
+        delay = self._back_off(key, step, at_least, problem, denied=denied)
         self._note_problem(key, self._refusals.problem(key))
-        self._done(key)
+        self._enqueue_dependents(key)
         self.add(key)
-        return rest
+        return delay
 
-    def _rest(
+    def _back_off(
         self, key: Key, step: Step, at_least: float = 0.0, problem: Problem | None = None, *, denied: bool = False
     ) -> float:
         now, jitter = asyncio.get_running_loop().time(), self._timing.jitter()
         return self._refusals.note(key, step, now, jitter=jitter, at_least=at_least, problem=problem, denied=denied)
 
-    def _came_through(self, key: Key, step: Step) -> None:
+    def _on_success(self, key: Key, step: Step) -> None:
         self._repetitions.note(step, asyncio.get_running_loop().time())
         if step.content or step.verb == "delete":
             self._drift.note(step, self._known(key, step))
         if step.verb == "confirm":
             self.add(key)
-        said = self._refusals.problem(key)
-        if self._refusals.forgive(key, step):
-            if said is not None:  # without a cluster's reason, the rule's own problem stays
+        reported = self._refusals.problem(key)
+        if self._refusals.clear(key, step):
+            if reported is not None:  # without a cluster's reason, the rule's own problem stays
                 self._note_problem(key, self._refusals.problem(key))
             self.add(key)
 
-    def _done(self, key: Key) -> None:
+    def _enqueue_dependents(self, key: Key) -> None:
         """Enqueue the keys that depend on this one."""
-        for waiting in self._waits.waiting_for(key):
-            self.add(waiting)
+        for dependent in self._dependencies.dependents(key):
+            self.add(dependent)
 
 
-def _answered(error: ClusterError, otherwise: str) -> Problem:
-    """Return the problem that a cluster's answer is, with the reason `otherwise` for an answer without one."""
-    sort = ForeignProblem if error.reason and error.reason not in STATUS_REASONS else Problem
-    return sort(error.reason or otherwise, error.message)
+def _problem_of(error: ClusterError, default_reason: str) -> Problem:
+    """Return the problem that a cluster's answer is, with the reason `default_reason` for an answer without one."""
+    problem_type = ForeignProblem if error.reason and error.reason not in STATUS_REASONS else Problem
+    return problem_type(error.reason or default_reason, error.message)
 
 
-def _about_drift(key: Key, step: Step, changed: str, entry: Entry | None) -> EmitEvent | None:
+def _drift_event(key: Key, step: Step, changed: str, entry: Entry | None) -> EmitEvent | None:
     """Return the Event about a change that another client made, None if there is no upper object for it.
 
     It is about the original of a copy, and about a Node of ours itself. `entry` is the object, None if it was deleted.
     """
     ref = step.ref
     body = entry.manifest() if entry is not None else step.body or {}
-    where = f"{ref.kind.name} {ref.namespaced_name}"
+    described = f"{ref.kind.name} {ref.namespaced_name}"
     if ref.cluster == UPPER:
-        words = f"another client changed {where} in the upper cluster ({changed}): {_PUT_BACK} the topology instead"
-        return EmitEvent(ref, step.uid, DRIFT_REVERTED, words)
+        message = (
+            f"another client changed {described} in the upper cluster ({changed}): {_PUT_BACK} the topology instead"
+        )
+        return EmitEvent(ref, step.uid, DRIFT_REVERTED, message)
     upper_uid = annotations(body).get(UPPER_UID, "")
     if upper_uid in ("", NO_ORIGINAL):
         return None
     above = Ref(UPPER, ref.kind, key.namespace, ref.name if key.namespace else key.name)
-    words = (
-        f"another client changed {where} in lower cluster {ref.cluster} ({changed}): "
+    message = (
+        f"another client changed {described} in lower cluster {ref.cluster} ({changed}): "
         f"{_PUT_BACK} the upper {ref.kind.name} instead"
     )
-    return EmitEvent(above, upper_uid, DRIFT_REVERTED, words)
+    return EmitEvent(above, upper_uid, DRIFT_REVERTED, message)

@@ -64,7 +64,7 @@ class WatchedKind(NamedTuple):
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
-_MORE: dict[Controller, tuple[WatchedKind, ...]] = {
+_ADDITIONAL: dict[Controller, tuple[WatchedKind, ...]] = {
     "PV": (
         WatchedKind(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
         WatchedKind(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
@@ -81,7 +81,7 @@ def follows(rules: Sequence[MirrorRule]) -> dict[Controller, tuple[WatchedKind, 
     found: dict[Controller, tuple[WatchedKind, ...]] = {}
     for controller in get_args(Controller):
         mirrored = (one for rule in rules if rule.controller == controller for one in rule.kinds)
-        found[controller] = (*(side for one in mirrored for side in _sides(one)), *_MORE.get(controller, ()))
+        found[controller] = (*(side for one in mirrored for side in _sides(one)), *_ADDITIONAL.get(controller, ()))
     return found
 
 
@@ -96,8 +96,8 @@ FOLLOWS = follows(MIRRORED)
 
 def watched_kinds(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, WatchedKind]:
     """Return what these controllers watch on one side."""
-    found = (follow for controller in controllers for follow in FOLLOWS[controller])
-    return {follow.kind: follow for follow in found if follow.above == above}
+    found = (watched for controller in controllers for watched in FOLLOWS[controller])
+    return {watched.kind: watched for watched in found if watched.above == above}
 
 
 def caches(*, above: bool) -> dict[Kind, Cache]:
@@ -110,14 +110,14 @@ def cache_of(one: WatchedKind) -> Cache:
     return Cache(one.digest if one.above else checked(one.kind, one.digest), one.indexes)
 
 
-class _Thing(msgspec.Struct, gc=False):
+class _AnyObject(msgspec.Struct, gc=False):
     """An object with any content: checking it would require a copy."""
 
 
-Thing = _Thing | None
-Things = list[_Thing] | None
-Texts = dict[str, str] | None
-Amounts = dict[str, str | int | float] | None
+OptionalObject = _AnyObject | None
+OptionalObjects = list[_AnyObject] | None
+OptionalStrings = dict[str, str] | None
+OptionalQuantities = dict[str, str | int | float] | None
 
 
 class _Owner(msgspec.Struct, gc=False):
@@ -128,16 +128,16 @@ class _Owner(msgspec.Struct, gc=False):
 
 
 class _Keys(msgspec.Struct, gc=False):
-    labels: Thing = msgspec.field(default=None, name="f:labels")
-    annotations: Thing = msgspec.field(default=None, name="f:annotations")
+    labels: OptionalObject = msgspec.field(default=None, name="f:labels")
+    annotations: OptionalObject = msgspec.field(default=None, name="f:annotations")
 
 
 class _Fields(msgspec.Struct, gc=False):
     metadata: _Keys | None = msgspec.field(default=None, name="f:metadata")
-    spec: Thing = msgspec.field(default=None, name="f:spec")
+    spec: OptionalObject = msgspec.field(default=None, name="f:spec")
 
 
-class _Book(msgspec.Struct, gc=False):
+class _ManagedFieldsEntry(msgspec.Struct, gc=False):
     """An entry of managedFields."""
 
     manager: str = ""
@@ -151,11 +151,11 @@ class _Metadata(msgspec.Struct, gc=False):
     namespace: str = ""
     resourceVersion: str = ""  # noqa: N815
     generation: int | None = None
-    labels: Texts = None
-    annotations: Texts = None
+    labels: OptionalStrings = None
+    annotations: OptionalStrings = None
     finalizers: list[str] | None = None
     ownerReferences: list[_Owner] | None = None  # noqa: N815
-    managedFields: list[_Book] | None = None  # noqa: N815
+    managedFields: list[_ManagedFieldsEntry] | None = None  # noqa: N815
     creationTimestamp: str | None = None  # noqa: N815
     deletionTimestamp: datetime | None = None  # noqa: N815
     deletionGracePeriodSeconds: int | None = None  # noqa: N815
@@ -175,23 +175,23 @@ class _Named(msgspec.Struct, gc=False):
 
 
 class _Resources(msgspec.Struct, gc=False):
-    requests: Amounts = None
-    limits: Amounts = None
+    requests: OptionalQuantities = None
+    limits: OptionalQuantities = None
 
 
 class _Container(_Named, gc=False):
     resources: _Resources | None = None
     restartPolicy: str | None = None  # noqa: N815
-    ports: Things = None
-    env: Things = None
-    envFrom: Things = None  # noqa: N815
-    volumeMounts: Things = None  # noqa: N815
+    ports: OptionalObjects = None
+    env: OptionalObjects = None
+    envFrom: OptionalObjects = None  # noqa: N815
+    volumeMounts: OptionalObjects = None  # noqa: N815
 
 
 class _State(msgspec.Struct, gc=False):
-    waiting: Thing = None
-    running: Thing = None
-    terminated: Thing = None
+    waiting: OptionalObject = None
+    running: OptionalObject = None
+    terminated: OptionalObject = None
 
 
 class _ContainerStatus(_Named, gc=False):
@@ -201,7 +201,7 @@ class _ContainerStatus(_Named, gc=False):
     lastState: _State | None = None  # noqa: N815
     containerID: str | None = None  # noqa: N815
     resources: _Resources | None = None
-    allocatedResources: Amounts = None  # noqa: N815
+    allocatedResources: OptionalQuantities = None  # noqa: N815
 
 
 class _PodSpec(msgspec.Struct, gc=False):
@@ -211,11 +211,11 @@ class _PodSpec(msgspec.Struct, gc=False):
     volumes: list[_Named] | None = None
     nodeName: str | None = None  # noqa: N815
     serviceAccountName: str | None = None  # noqa: N815
-    imagePullSecrets: Things = None  # noqa: N815
-    nodeSelector: Texts = None  # noqa: N815
-    tolerations: Things = None
-    affinity: Thing = None
-    overhead: Amounts = None
+    imagePullSecrets: OptionalObjects = None  # noqa: N815
+    nodeSelector: OptionalStrings = None  # noqa: N815
+    tolerations: OptionalObjects = None
+    affinity: OptionalObject = None
+    overhead: OptionalQuantities = None
     resources: _Resources | None = None
 
 
@@ -233,15 +233,15 @@ class _PodStatus(msgspec.Struct, gc=False):
     hostIPs: list[dict[str, str]] | None = None  # noqa: N815
     observedGeneration: int | None = None  # noqa: N815
     resources: _Resources | None = None
-    allocatedResources: Amounts = None  # noqa: N815
+    allocatedResources: OptionalQuantities = None  # noqa: N815
 
 
 class _Any(msgspec.Struct, gc=False):
     """An object of a kind of which decisions only read the metadata, and compare the rest as a whole."""
 
     metadata: _Metadata
-    spec: Thing = None
-    status: Thing = None
+    spec: OptionalObject = None
+    status: OptionalObject = None
 
 
 class _Pod(msgspec.Struct, gc=False):
@@ -252,8 +252,8 @@ class _Pod(msgspec.Struct, gc=False):
 
 class _Data(msgspec.Struct, gc=False):
     metadata: _Metadata
-    data: Texts = None
-    binaryData: Texts = None  # noqa: N815
+    data: OptionalStrings = None
+    binaryData: OptionalStrings = None  # noqa: N815
     type: str | None = None
     immutable: bool | None = None
 
@@ -261,8 +261,8 @@ class _Data(msgspec.Struct, gc=False):
 class _ServiceSpec(msgspec.Struct, gc=False):
     type: str | None = None
     clusterIP: str | None = None  # noqa: N815
-    ports: Things = None
-    selector: Texts = None
+    ports: OptionalObjects = None
+    selector: OptionalStrings = None
     ipFamilies: list[str] | None = None  # noqa: N815
 
 
@@ -274,8 +274,8 @@ class _Service(msgspec.Struct, gc=False):
 class _Slice(msgspec.Struct, gc=False):
     metadata: _Metadata
     addressType: str | None = None  # noqa: N815
-    endpoints: Things = None
-    ports: Things = None
+    endpoints: OptionalObjects = None
+    ports: OptionalObjects = None
 
 
 class _ClaimSpec(msgspec.Struct, gc=False):
@@ -287,7 +287,7 @@ class _ClaimSpec(msgspec.Struct, gc=False):
 
 class _ClaimStatus(msgspec.Struct, gc=False):
     phase: str | None = None
-    capacity: Amounts = None
+    capacity: OptionalQuantities = None
     accessModes: list[str] | None = None  # noqa: N815
     conditions: list[_Condition] | None = None
 
@@ -299,34 +299,34 @@ class _Claim(msgspec.Struct, gc=False):
 
 
 class _VolumeSpec(msgspec.Struct, gc=False):
-    capacity: Amounts = None
+    capacity: OptionalQuantities = None
     accessModes: list[str] | None = None  # noqa: N815
-    claimRef: Thing = None  # noqa: N815
+    claimRef: OptionalObject = None  # noqa: N815
     storageClassName: str | None = None  # noqa: N815
-    nodeAffinity: Thing = None  # noqa: N815
+    nodeAffinity: OptionalObject = None  # noqa: N815
 
 
 class _Volume(msgspec.Struct, gc=False):
     metadata: _Metadata
     spec: _VolumeSpec
-    status: Thing = None
+    status: OptionalObject = None
 
 
 class _Role(msgspec.Struct, gc=False):
     metadata: _Metadata
-    rules: Things = None
+    rules: OptionalObjects = None
 
 
 class _Binding(msgspec.Struct, gc=False):
     metadata: _Metadata
     roleRef: dict[str, str] | None = None  # noqa: N815
-    subjects: Things = None
+    subjects: OptionalObjects = None
 
 
 class _Account(msgspec.Struct, gc=False):
     metadata: _Metadata
-    secrets: Things = None
-    imagePullSecrets: Things = None  # noqa: N815
+    secrets: OptionalObjects = None
+    imagePullSecrets: OptionalObjects = None  # noqa: N815
 
 
 SHAPES: dict[Kind, type[msgspec.Struct]] = {

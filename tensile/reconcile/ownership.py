@@ -83,12 +83,12 @@ def digest_marks(raw: bytes) -> Transformed:
     return Transformed(raw, marks_of(decoded(raw)))
 
 
-def _by_held(entry: Entry) -> Iterator[str]:
+def _by_reserved(entry: Entry) -> Iterator[str]:
     if entry.facts.upper_uid == NO_ORIGINAL:
         yield entry.namespace
 
 
-INDEXES = {"held": _by_held}
+INDEXES = {"held": _by_reserved}
 """For lower ConfigMaps and Secrets: by namespace, those that reserve a name that the upper cluster does not have."""
 
 
@@ -148,7 +148,7 @@ def foreign_node(name: str, world: World) -> Entry | None:
     return node if node is not None and node.facts.owner not in ("", world.owner.mark) else None
 
 
-def node_begins(lower: LowerWorld, delta: Delta) -> bool:
+def node_appears(lower: LowerWorld, delta: Delta) -> bool:
     """Report whether a change is that a lower's Node is created, or gets another owner."""
     before, after = delta
     is_news = after is not None and (before is None or before.facts != after.facts)
@@ -164,14 +164,14 @@ def digest_node(raw: bytes) -> Transformed:
 
 def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
     """Report whether another client owns a field now. `path` is in the form of managedFields, "f:spec" first."""
-    books = manifest.get("metadata", {}).get("managedFields") or ()
-    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
+    entries = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(entry.get("fieldsV1"), path) for entry in entries if entry.get("manager") != FIELD_MANAGER)
 
 
 def we_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
     """Report whether we own a field now. `path` is in the form of managedFields, "f:spec" first."""
-    books = manifest.get("metadata", {}).get("managedFields") or ()
-    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") == FIELD_MANAGER)
+    entries = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(entry.get("fieldsV1"), path) for entry in entries if entry.get("manager") == FIELD_MANAGER)
 
 
 def _holds(fields: Any, path: Sequence[str]) -> bool:
@@ -189,9 +189,9 @@ def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
     `section` is "labels" or "annotations".
     """
     found: list[str] = []
-    for book in manifest.get("metadata", {}).get("managedFields") or ():
-        if book.get("manager") == FIELD_MANAGER and not book.get("subresource"):
-            fields = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
+    for entry in manifest.get("metadata", {}).get("managedFields") or ():
+        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource"):
+            fields = entry.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
             found += [field[2:] for field in fields if field.startswith("f:")]
     return frozenset(found)
 
@@ -243,8 +243,8 @@ def adoption_problem(ref: Ref, found: Manifest, upper_uid: str, world: World, lo
         return conflict(ref, NOT_ABOVE)
     if not adopts(world, lower):
         topology = other_topology(found, world.owner) if ref.kind == NODE else ""
-        words = f"Node {ref.name} belongs to topology {topology}: {rename_advice(topology)}"
-        return Problem(NAME_CONFLICT, words) if topology else conflict(ref)
+        message = f"Node {ref.name} belongs to topology {topology}: {rename_advice(topology)}"
+        return Problem(NAME_CONFLICT, message) if topology else conflict(ref)
     why = objection(ref, found, upper_uid, world)
     return conflict(ref, why) if why else None
 
@@ -259,16 +259,16 @@ def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
     if "deletionTimestamp" in metadata(found):
         return "it is being deleted"
     if ref.kind == NODE:
-        return _of_node(found)
+        return _node_objection(found)
     mark = labels(found).get(OWNER, "")
     if mark not in ("", world.owner.mark):
         name = annotations(found).get(OWNER_NAME, mark)
-        return of_another(mark, name, annotations(found).get(UPPER_UID, ""), upper_uid, world)
-    known = mark or UPPER_UID in annotations(found) or annotations(found).get(LEGACY) == "true"
-    return "" if known or (ref.kind == POD and labels(found).get(VIRTUAL_POD) == "true") else UNMARKED
+        return other_owner_objection(mark, name, annotations(found).get(UPPER_UID, ""), upper_uid, world)
+    is_adoptable = mark or UPPER_UID in annotations(found) or annotations(found).get(LEGACY) == "true"
+    return "" if is_adoptable or (ref.kind == POD and labels(found).get(VIRTUAL_POD) == "true") else UNMARKED
 
 
-def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World) -> str:
+def other_owner_objection(mark: str, name: str, made_for: str, upper_uid: str, world: World) -> str:
     """Return why an object with another owner's mark is not adopted, "" if that owner is certainly gone."""
     if made_for != upper_uid:
         return f"topology {name} owns it; if that topology is permanently gone, remove label {OWNER} from it"
@@ -289,7 +289,7 @@ def is_kept_alive(node: Manifest) -> bool:
     return any(one["type"] == "Ready" and one["status"] != "Unknown" for one in conditions)
 
 
-def _of_node(found: Manifest) -> str:
+def _node_objection(found: Manifest) -> str:
     kind, value = VIRTUAL_NODE
     if labels(found).get(kind) != value:
         return f"it is not a virtual node (label {kind}: {value})"

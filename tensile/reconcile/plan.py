@@ -92,8 +92,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     @property
     def identity(self) -> StepIdentity:
         """What identifies a step in the back-off. An `independent` one with another content is new."""
-        carried = repr(self.operations) if self.independent else ""
-        return (self.verb, self.ref, self.subresource, carried)
+        content = repr(self.operations) if self.independent else ""
+        return (self.verb, self.ref, self.subresource, content)
 
 
 class Plan(NamedTuple):
@@ -129,8 +129,8 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
             return [_absent(wanted)]
         case Patched():
             return [_patched(wanted)]
-        case VerifyAbsent(ref, uid, reason, asked):
-            return [Step("confirm", ref, reason, uid=uid, in_plan=False, requested=asked)]
+        case VerifyAbsent(ref, uid, reason, requested):
+            return [Step("confirm", ref, reason, uid=uid, in_plan=False, requested=requested)]
         case EmitEvent():
             return [event(wanted, world.now)]
         case TokenSecret():
@@ -164,7 +164,7 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
         problem = adoption_problem(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
         return problem or _take_over(wanted, entry)
     if wanted.replaceable and annotations(seen)[UPPER_UID] != annotations(wanted.manifest)[UPPER_UID]:
-        return [_succeeded(key, wanted.ref, entry, annotations(seen)[UPPER_UID], world)]
+        return [_replace_predecessor(key, wanted.ref, entry, annotations(seen)[UPPER_UID], world)]
     operations = changes(wanted.manifest, seen, wanted.sections)
     if wanted.replaceable and seen.get("immutable") and any(map(_is_content, operations)):
         return [_replace(wanted.ref, entry, "it is immutable and differs from the upper object")]
@@ -193,11 +193,11 @@ def _absent(wanted: Absent) -> Step:
 def _take_over(wanted: Present, entry: Entry) -> list[Step]:
     """Put our marks on an object that was not written since the check. Its content is updated once it is ours."""
     operations = marking(wanted.manifest, entry.manifest(), _METADATA)
-    taking = msgspec.structs.replace(wanted, version=str(entry.version), reason="onConflict: adopt")
-    return _change(taking, entry, operations)
+    adopted = msgspec.structs.replace(wanted, version=str(entry.version), reason="onConflict: adopt")
+    return _change(adopted, entry, operations)
 
 
-def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) -> Step:
+def _replace_predecessor(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) -> Step:
     """Replace an object that was made for a previous upper object, once that is gone.
 
     It may also be for a newer one, which another engine has seen first: so that object is read. Objects for the upper
@@ -226,7 +226,7 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
     if not operations:
         return []
     patch = Patch("json-patch", fence(entry.uid, wanted.version) + operations)
-    told = tuple(operations)
+    shown = tuple(operations)
     return [
         Step(
             "patch",
@@ -234,7 +234,7 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
             wanted.reason,
             patch=patch,
             uid=entry.uid,
-            operations=told,
+            operations=shown,
             independent=wanted.independent,
             content=_content(wanted),
         )
@@ -296,14 +296,16 @@ def _patched(wanted: Patched) -> Step:
 def _uid_of(patch: Patch) -> str:
     """Return the UID that a patch requires, "" for none."""
     if patch.media == "json-patch":
-        return next((str(one["value"]) for one in patch.body if one["path"] == "/metadata/uid"), "")
+        return next((str(operation["value"]) for operation in patch.body if operation["path"] == "/metadata/uid"), "")
     return uid_of(patch.body)
 
 
 def _operations_of(patch: Patch) -> tuple[Operation, ...]:
     """Return a patch's content as operations, without its preconditions."""
     if patch.media == "json-patch":
-        return tuple(one for one in patch.body if one["op"] != "test" and one["path"] not in _FENCES)
+        return tuple(
+            operation for operation in patch.body if operation["op"] != "test" and operation["path"] not in _FENCES
+        )
     found: list[Operation] = []
     for section, content in patch.body.items():
         for name, value in content.items() if section != "metadata" else ():
@@ -311,29 +313,29 @@ def _operations_of(patch: Patch) -> tuple[Operation, ...]:
     return tuple(found)
 
 
-def event(told: EmitEvent, now: datetime) -> Step:
+def event(emitted: EmitEvent, now: datetime) -> Step:
     """Return the step that records an Event. Its name follows from its content, so that it is recorded once."""
-    digest = sha256(f"{told.uid}/{told.reason}/{told.message}".encode()).hexdigest()[:16]
-    name = f"{told.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
-    ref = Ref(told.about.cluster, EVENT, told.about.namespace or "default", name)
-    moment = timestamp(now)
+    digest = sha256(f"{emitted.uid}/{emitted.reason}/{emitted.message}".encode()).hexdigest()[:16]
+    name = f"{emitted.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
+    ref = Ref(emitted.about.cluster, EVENT, emitted.about.namespace or "default", name)
+    time = timestamp(now)
     body: dict[str, Any] = {
         "apiVersion": EVENT.api,
         "kind": EVENT.name,
         "metadata": {"name": ref.name, "namespace": ref.namespace},
         "involvedObject": {
-            "apiVersion": told.about.kind.api,
-            "kind": told.about.kind.name,
-            "namespace": told.about.namespace,
-            "name": told.about.name,
-            "uid": told.uid,
+            "apiVersion": emitted.about.kind.api,
+            "kind": emitted.about.kind.name,
+            "namespace": emitted.about.namespace,
+            "name": emitted.about.name,
+            "uid": emitted.uid,
         },
-        "reason": told.reason,
-        "message": cut(told.message, _MESSAGE_LIMIT),
-        "type": "Warning" if told.warning else "Normal",
+        "reason": emitted.reason,
+        "message": cut(emitted.message, _MESSAGE_LIMIT),
+        "type": "Warning" if emitted.warning else "Normal",
         "source": {"component": COMPONENT},
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
+        "firstTimestamp": time,
+        "lastTimestamp": time,
         "count": 1,
     }
-    return Step("create", ref, told.reason, body=body, in_plan=False, independent=True)
+    return Step("create", ref, emitted.reason, body=body, in_plan=False, independent=True)

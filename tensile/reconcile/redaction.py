@@ -23,7 +23,7 @@ from tensile.objects import SECRET, Manifest, Ref
 from tensile.reconcile.plan import Step
 from tensile.text import HIDDEN
 
-UNTOLD = "the error text is omitted, because it contains data of the Secret"
+OMITTED = "the error text is omitted, because it contains data of the Secret"
 _SECTIONS = ("data", "stringData")
 _WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
 _BEGINNING = 8
@@ -65,20 +65,20 @@ def redact_error(error: ClusterError, step: Step, cache: Cache | None) -> Cluste
 def redact(error: ClusterError, ref: Ref, contents: Sequence[Mapping[str, Any]]) -> ClusterError:
     """Return an error about a Secret, without its message if that quotes one of these states of the Secret."""
     is_backup = any(content.get("type") == KEPT_POD for content in contents)
-    pieces = {piece for content in contents for piece in _sought(content, ref, is_pod=is_backup)}
+    pieces = {piece for content in contents for piece in _quotable_texts(content, ref, is_pod=is_backup)}
     if any(piece in error.message for piece in pieces):
-        error.message = UNTOLD
-        error.args = (UNTOLD,)
+        error.message = OMITTED
+        error.args = (OMITTED,)
     return error
 
 
-def _sought(content: Mapping[str, Any], ref: Ref, *, is_pod: bool) -> Iterator[str]:
+def _quotable_texts(content: Mapping[str, Any], ref: Ref, *, is_pod: bool) -> Iterator[str]:
     """Yield the texts that a message would contain if it quoted the content of a Secret, or of a pod's backup."""
     for value in _values(content):
         decoded = _decoded(value)
         pod = _pod_in(decoded) if is_pod else None
         for text in (value, *([decoded] if pod is None else _secrets_of(pod))):
-            yield from (one for one in _pieces(text) if not (is_pod and one in f"{ref.name} {ref.namespace}"))
+            yield from (piece for piece in _pieces(text) if not (is_pod and piece in f"{ref.name} {ref.namespace}"))
 
 
 def _pod_in(text: Any) -> Manifest | None:
@@ -99,17 +99,17 @@ def _secrets_of(pod: Manifest) -> Iterator[str]:
             yield from _secrets_of(applied)
         elif key not in _OURS and not key.startswith(PREFIX):
             yield str(value)
-    yield from _under(pod.get("spec"))
+    yield from _secret_values(pod.get("spec"))
 
 
-def _under(spec: Any) -> Iterator[str]:
-    left = [(spec, False)]
-    while left:
-        found, is_secret = left.pop()
+def _secret_values(spec: Any) -> Iterator[str]:
+    pending = [(spec, False)]
+    while pending:
+        found, is_secret = pending.pop()
         if isinstance(found, dict):
-            left += [(inner, is_secret or key in SECRET_FIELDS) for key, inner in found.items()]
+            pending += [(inner, is_secret or key in SECRET_FIELDS) for key, inner in found.items()]
         elif isinstance(found, list):
-            left += [(inner, is_secret) for inner in found]
+            pending += [(inner, is_secret) for inner in found]
         elif is_secret and found is not None:
             yield str(found)
 
@@ -120,10 +120,10 @@ def _patched(step: Step) -> Mapping[str, Any]:
     if isinstance(body, dict):
         return body
     found: dict[str, Any] = {section: {} for section in _SECTIONS}
-    for one in body:
-        section, _, key = one["path"][1:].partition("/")
-        if section in found and "value" in one:
-            found[section].update({key: one["value"]} if key else one["value"] or {})
+    for operation in body:
+        section, _, key = operation["path"][1:].partition("/")
+        if section in found and "value" in operation:
+            found[section].update({key: operation["value"]} if key else operation["value"] or {})
     return found
 
 

@@ -73,12 +73,12 @@ class WorkQueue:
         self._queued, self._worked = Histogram(), Histogram()
         self._ready: dict[Key, float] = {}
         self._busy: dict[Key, tuple[asyncio.Task[None], Work, float]] = {}
-        self._again: dict[Key, float] = {}
+        self._requeued: dict[Key, float] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._pump: asyncio.Handle | None = None
         self._closed = False
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def depth(self) -> int:
@@ -106,11 +106,11 @@ class WorkQueue:
 
     def add(self, key: Key) -> None:
         """Enqueue a key. A key in progress is enqueued again afterwards."""
-        if self._closed or key in self._ready or key in self._again:
+        if self._closed or key in self._ready or key in self._requeued:
             return
         self._adds += 1
         if key in self._busy:
-            self._again[key] = self._clock()
+            self._requeued[key] = self._clock()
         else:
             self._enqueue(key, self._clock())
 
@@ -138,7 +138,7 @@ class WorkQueue:
 
     async def wait_idle(self) -> None:
         """Wait until no key is queued or in progress. Keys with a delay do not count."""
-        await self._quiet.wait()
+        await self._idle.wait()
 
     async def close(self) -> None:
         """Cancel the work in progress and accept no more keys.
@@ -157,35 +157,35 @@ class WorkQueue:
         for _, work, _ in busy:
             work.close()
         self._busy.clear()
-        self._quiet.set()
+        self._idle.set()
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)
         self.add(key)
 
-    def _turn(self) -> None:
+    def _run_turn(self) -> None:
         self._pump, end = None, self._clock() + self._pace.seconds
         try:
             for _ in range(self._pace.turn):
                 if not self._ready or len(self._busy) >= self._pace.limit:
                     break
-                self._take(next(iter(self._ready)))
+                self._process(next(iter(self._ready)))
                 if self._clock() >= end:
                     break
         finally:
-            self._settle()
+            self._schedule_turn()
 
-    def _take(self, key: Key) -> None:
+    def _process(self, key: Key) -> None:
         """Decide a key."""
         added, began = self._ready.pop(key), self._clock()
         self._queued.observe(began - added)
         work = self._start(key)
         if work is None:
-            self._note(key, began)
+            self._observe_duration(key, began)
         else:
             self._begin(key, work, began)
 
-    def _note(self, key: Key, began: float) -> None:
+    def _observe_duration(self, key: Key, began: float) -> None:
         """Record how long a key was processed."""
         seconds = self._clock() - began
         self._worked.observe(seconds)
@@ -194,14 +194,14 @@ class WorkQueue:
     def _enqueue(self, key: Key, added: float) -> None:
         """Enqueue a key that neither waits nor is in progress, and that was added at a time of the clock."""
         self._ready[key] = added
-        self._quiet.clear()
+        self._idle.clear()
         if self._pump is None:
-            self._pump = asyncio.get_running_loop().call_soon(self._turn)
+            self._pump = asyncio.get_running_loop().call_soon(self._run_turn)
 
     def _begin(self, key: Key, work: Work, began: float) -> None:
         """Start the work on a key. If its decision enqueued the key again, that runs afterwards, never in parallel."""
         if key in self._ready:
-            self._again[key] = self._ready.pop(key)
+            self._requeued[key] = self._ready.pop(key)
         self._busy[key] = (asyncio.get_running_loop().create_task(self._finish(key, work)), work, began)
 
     async def _finish(self, key: Key, work: Work) -> None:
@@ -210,16 +210,16 @@ class WorkQueue:
             delay = await work
         finally:
             _, _, began = self._busy.pop(key)
-            self._note(key, began)
+            self._observe_duration(key, began)
             if delay is not None:
                 self.add_after(key, delay)
-            added = self._again.pop(key, None)
+            added = self._requeued.pop(key, None)
             if added is not None and not self._closed:
                 self._enqueue(key, added)
-            self._settle()
+            self._schedule_turn()
 
-    def _settle(self) -> None:
+    def _schedule_turn(self) -> None:
         if self._ready and self._pump is None and len(self._busy) < self._pace.limit and not self._closed:
-            self._pump = asyncio.get_running_loop().call_soon(self._turn)
+            self._pump = asyncio.get_running_loop().call_soon(self._run_turn)
         if not self._ready and not self._busy:
-            self._quiet.set()
+            self._idle.set()

@@ -258,8 +258,8 @@ class LowerWorld:
         if self.naming is None:
             return namespace
         entry = self.namespaces.get("", namespace)
-        noted = self.spaces.get(namespace) or (entry.facts.above if entry else "")
-        return noted if noted and self.namespace(noted) == namespace else ""
+        recorded = self.spaces.get(namespace) or (entry.facts.above if entry else "")
+        return recorded if recorded and self.namespace(recorded) == namespace else ""
 
     def above(self, namespace: str) -> Iterator[str]:
         """Yield the upper namespace for a lower one, none if none is known.
@@ -371,8 +371,8 @@ class World:
         For upper pods it depends on the `rule` of the key.
         """
         if cluster == UPPER and kind == POD:
-            apart = {WAITING: self.upper.waiting, REMAKING: self.upper.remade}
-            return apart[rule] if rule in apart else self.lowers[lower].upper_pods
+            own_caches = {WAITING: self.upper.waiting, REMAKING: self.upper.remade}
+            return own_caches[rule] if rule in own_caches else self.lowers[lower].upper_pods
         if cluster == UPPER:
             return self.upper.cache(kind)
         return self.lowers[cluster].below(kind)

@@ -14,9 +14,9 @@ from tensile.topology.models import Section, Topology
 from tensile.yaml_document import Path, scalar, show_path
 
 _FIXED = ("name", "upper")
-_SERVERS, _LISTENS = ("kubelet", "webhook", "extender", "telemetry"), ("bind", "port")
+_SERVERS, _LISTENER_FIELDS = ("kubelet", "webhook", "extender", "telemetry"), ("bind", "port")
 _BY_LOWER = frozenset(("lowers", "lower_defaults"))
-_CLEAR = re.compile(r"[A-Za-z0-9_./:@%+=-]+").fullmatch
+_UNQUOTED = re.compile(r"[A-Za-z0-9_./:@%+=-]+").fullmatch
 _LONGEST = 80
 
 
@@ -46,7 +46,7 @@ class _Change(NamedTuple):
 
     lower: str
     path: Path
-    words: str
+    description: str
 
 
 def edit(old: Topology, new: Topology) -> Edit:
@@ -55,10 +55,10 @@ def edit(old: Topology, new: Topology) -> Edit:
     found = sorted(_changes(old, new, lowers.changed))
     listening = _listening(old, new)
     refused = [change for change in found if not change.lower and _is_fixed(change.path, listening)]
-    words = [f"lower {name} added" for name in sorted(lowers.added)]
-    words += [f"lower {name} removed" for name in sorted(lowers.removed)]
-    words += _gathered([change for change in found if change not in refused])
-    return Edit(tuple(words), tuple(_refusal(change) for change in refused), lowers, _kept(old, new, listening))
+    messages = [f"lower {name} added" for name in sorted(lowers.added)]
+    messages += [f"lower {name} removed" for name in sorted(lowers.removed)]
+    messages += _gathered([change for change in found if change not in refused])
+    return Edit(tuple(messages), tuple(_refusal(change) for change in refused), lowers, _kept(old, new, listening))
 
 
 def _listening(old: Topology, new: Topology) -> list[str]:
@@ -69,15 +69,15 @@ def _listening(old: Topology, new: Topology) -> list[str]:
 
 def _is_fixed(path: Path, listening: list[str]) -> bool:
     """Report whether a change outside the lowers needs a restart."""
-    return path[0] in _FIXED or (path[0] in listening and path[1] in _LISTENS)
+    return path[0] in _FIXED or (path[0] in listening and path[1] in _LISTENER_FIELDS)
 
 
 def _kept(old: Topology, new: Topology, listening: list[str]) -> Topology:
     """Return the new topology with the old values of what needs a restart."""
     kept: dict[str, object] = {name: getattr(old, name) for name in _FIXED}
     for section in listening:
-        places = {field: getattr(getattr(old, section), field) for field in _LISTENS}
-        kept[section] = getattr(new, section).model_copy(update=places)
+        values = {field: getattr(getattr(old, section), field) for field in _LISTENER_FIELDS}
+        kept[section] = getattr(new, section).model_copy(update=values)
     return new.model_copy(update=kept)
 
 
@@ -93,8 +93,8 @@ def concerns_all(old: Topology, new: Topology) -> bool:
 def _common(topology: Topology) -> tuple[Any, ...]:
     """Return the input of decisions about every lower."""
     nodes = [(lower.name, lower.node.name, lower.node.taints) for lower in topology.lowers]
-    followed = (topology.enabled, topology.places, topology.evicts)
-    return topology.model_dump(exclude=set(_BY_LOWER)), nodes, followed
+    watched = (topology.enabled, topology.places, topology.evicts)
+    return topology.model_dump(exclude=set(_BY_LOWER)), nodes, watched
 
 
 def _lowers(old: Topology, new: Topology) -> Lowers:
@@ -117,7 +117,7 @@ def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[
     for kind, levels in DeepDiff(before, after, view="tree").items():
         for level in levels:
             lower, *path = (step for step in level.path(output_format="list") if step is not None)
-            yield _Change(lower, tuple(path), _words(kind, level.t1, level.t2))
+            yield _Change(lower, tuple(path), _described(kind, level.t1, level.t2))
 
 
 def _scopes(topology: Topology, changed: frozenset[str]) -> Iterator[tuple[str, Section]]:
@@ -146,7 +146,7 @@ def _unordered(value: Any) -> Any:
     return set(value) if isinstance(value, list) else value
 
 
-def _words(kind: str, before: Any, after: Any) -> str:
+def _described(kind: str, before: Any, after: Any) -> str:
     """Describe one difference, to be appended to its path."""
     if kind.endswith("_added"):
         return f" {_shown(after)} added" if kind.startswith("set_") else f" added, {_shown(after)}"
@@ -157,7 +157,7 @@ def _words(kind: str, before: Any, after: Any) -> str:
 
 def _shown(value: Any) -> str:
     """Format a value as in the file, on one line, truncated, with control characters escaped."""
-    bare = isinstance(value, str) and _CLEAR(value) and scalar(value) == value
+    bare = isinstance(value, str) and _UNQUOTED(value) and scalar(value) == value
     text = value if bare else json.dumps(value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
@@ -165,17 +165,17 @@ def _shown(value: Any) -> str:
 def _gathered(changes: list[_Change]) -> Iterator[str]:
     """Format changes. Equal changes of several lowers become one."""
     groups: dict[tuple[Path, str], list[str]] = {}
-    for lower, path, words in changes:
-        groups.setdefault((path, words), []).append(lower)
-    for (path, words), lowers in groups.items():
+    for lower, path, description in changes:
+        groups.setdefault((path, description), []).append(lower)
+    for (path, description), lowers in groups.items():
         named = ", ".join(lower for lower in lowers if lower)
         if "" in lowers:
-            yield f"{show_path(path)}:{words}"
+            yield f"{show_path(path)}:{description}"
         if named:
-            yield f"lowers[{named}].{show_path(path)}:{words}"
+            yield f"lowers[{named}].{show_path(path)}:{description}"
 
 
 def _refusal(change: _Change) -> str:
     """Describe a change that a reload cannot make."""
     effect = ", which then owns only what was created under that name" if change.path == ("name",) else ""
-    return f"{show_path(change.path)}:{change.words}: this change requires a restart of the engine{effect}"
+    return f"{show_path(change.path)}:{change.description}: this change requires a restart of the engine{effect}"

@@ -216,10 +216,10 @@ def server_url(text: str) -> str:
     """Check the URL of an apiserver: only scheme, host and port. The value is not repeated."""
     try:
         scheme, host, port, rest = _split(text)
-        tail = urlsplit(text).path
+        url_path = urlsplit(text).path
     except ValueError:
-        scheme, host, port, rest, tail = "", None, None, "", ""
-    if scheme != "https" or not _host(host) or port not in _PORTS or rest or tail not in {"", "/"}:
+        scheme, host, port, rest, url_path = "", None, None, "", ""
+    if scheme != "https" or not _host(host) or port not in _PORTS or rest or url_path not in {"", "/"}:
         raise ValueError("must be https://HOST:PORT without user, path, query or fragment")
     return text
 
@@ -244,8 +244,8 @@ def schedule(text: str) -> str:
     except CronSimError:
         is_valid = False
     if not is_valid:
-        right = 'must be a cron schedule, minute hour day-of-month month day-of-week, such as "0 2 * * 1-5"'
-        raise ValueError(f"is {show(text)}; {right}")
+        expected = 'must be a cron schedule, minute hour day-of-month month day-of-week, such as "0 2 * * 1-5"'
+        raise ValueError(f"is {show(text)}; {expected}")
     return text
 
 

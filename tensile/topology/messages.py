@@ -50,8 +50,8 @@ class TopologyErrors(TensileError):
 def closest(word: object, known: Iterable[str]) -> str:
     """Return `; did you mean "..."?` for the most similar known word, "" if none is similar."""
     spellings = {name.lower(): name for name in known}
-    sought = "none" if word is None else str(word).lower()
-    found = difflib.get_close_matches(sought[:64], spellings, n=1, cutoff=0.7)
+    spelled = "none" if word is None else str(word).lower()
+    found = difflib.get_close_matches(spelled[:64], spellings, n=1, cutoff=0.7)
     return f"; did you mean {show_key(spellings[found[0]])}?" if found else ""
 
 
@@ -109,14 +109,14 @@ def _text(error: ErrorDetails, _: Path) -> str:
     return f"is {show(value)}; must be text"
 
 
-def _whole(error: ErrorDetails, _: Path) -> str:
+def _integer(error: ErrorDetails, _: Path) -> str:
     """Require a whole number."""
     value = error["input"]
     hint = ": write it without quotes" if isinstance(value, str) and value.isdecimal() else ""
     return f"is {show(value)}; must be a whole number{hint}"
 
 
-def _truth(error: ErrorDetails, _: Path) -> str:
+def _boolean(error: ErrorDetails, _: Path) -> str:
     """Require true or false."""
     return f"is {show(error['input'])}; must be true or false"
 
@@ -124,8 +124,8 @@ def _truth(error: ErrorDetails, _: Path) -> str:
 def _mapping(error: ErrorDetails, path: Path) -> str:
     """Require a mapping, with its keys."""
     known = fields_at(TopologyFile, path)
-    of = f", known keys: {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
-    return f"is {show(error['input'])}; must be a mapping{of}"
+    hint = f", known keys: {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
+    return f"is {show(error['input'])}; must be a mapping{hint}"
 
 
 def _list(error: ErrorDetails, _: Path) -> str:
@@ -140,31 +140,31 @@ def _bound(error: ErrorDetails, _: Path) -> str:
     return f"is {show(error['input'])}; must be {bound}"
 
 
-def _own(error: ErrorDetails, _: Path) -> str:
+def _custom(error: ErrorDetails, _: Path) -> str:
     """Return the message of a custom check."""
     return str(error.get("ctx", {}).get("error", error["msg"]))
 
 
-_WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
+_MESSAGES: dict[str, Callable[[ErrorDetails, Path], str]] = {
     "extra_forbidden": _unknown,
     "missing": _missing,
     "literal_error": _choice,
     "string_type": _text,
-    "int_type": _whole,
-    "bool_type": _truth,
+    "int_type": _integer,
+    "bool_type": _boolean,
     "model_type": _mapping,
     "mapping_type": _mapping,
     "dict_type": _mapping,
     "tuple_type": _list,
     "greater_than_equal": _bound,
     "less_than_equal": _bound,
-    "value_error": _own,
+    "value_error": _custom,
 }
 
 
 def explain(error: ErrorDetails, path: Path) -> str:
     """Return the message for an error. `path` is its path in the file."""
-    words = _WORDS.get(error["type"], _own)(error, path)
+    message = _MESSAGES.get(error["type"], _custom)(error, path)
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1])) if path else None
     is_null = error["input"] is None and field is not None and not field.is_required()
-    return f"{words}; remove the key to use its default" if is_null else words
+    return f"{message}; remove the key to use its default" if is_null else message

@@ -454,8 +454,8 @@ class Topology(TopologyFile):
     @property
     def places(self) -> bool:
         """Whether any feature checks on which lower nodes a pod fits, so that these nodes must be watched."""
-        is_asked = self.descheduler.enabled or self.extender.enabled
-        return is_asked or (self.descheduler.recreate_bare_pods and self.evicts)
+        is_required = self.descheduler.enabled or self.extender.enabled
+        return is_required or (self.descheduler.recreate_bare_pods and self.evicts)
 
     @property
     def evicts(self) -> bool:
@@ -481,13 +481,13 @@ class Topology(TopologyFile):
 def resolve(file: TopologyFile) -> Topology:
     """Return the topology of a valid file, with inherited values."""
     values = {name: getattr(file, name) for name in TopologyFile.model_fields}
-    values["lowers"] = tuple(_lower(file, place) for place in range(len(file.lowers)))
+    values["lowers"] = tuple(_lower(file, index) for index in range(len(file.lowers)))
     return Topology.model_construct(**values)
 
 
-def _lower(file: TopologyFile, place: int) -> Lower:
+def _lower(file: TopologyFile, index: int) -> Lower:
     """Return the lower at a position of the file, with inherited values."""
-    entry = file.lowers[place]
+    entry = file.lowers[index]
     values = _merged(entry, file.lower_defaults)
     for name in ("controllers", "ignore_labels", "on_conflict", "service_accounts"):
         values[name] = getattr(file, name) if values[name] is None else values[name]
@@ -582,11 +582,11 @@ def schema() -> dict[str, Any]:
 
     Constraints across fields (names, ports, pairs) are not in it: `parse` checks them.
     """
-    made = TopologyFile.model_json_schema(by_alias=True)
+    generated = TopologyFile.model_json_schema(by_alias=True)
     texts = field_texts()
-    for name, section in {"TopologyFile": made, **made["$defs"]}.items():
+    for name, section in {"TopologyFile": generated, **generated["$defs"]}.items():
         for field in globals()[name].model_fields.values():
             key = str(field.alias)
             _complete(section["properties"][key], field.default, texts[name][key])
         section["description"] = " ".join(section["description"].split())
-    return {"$schema": _DIALECT, **made, "title": "Topology"}
+    return {"$schema": _DIALECT, **generated, "title": "Topology"}

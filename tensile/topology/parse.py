@@ -37,8 +37,8 @@ def _refuse(name: str, position: Position, text: str) -> TopologyErrors:
 def decode(data: bytes, *, name: str = "topology.yaml") -> str:
     """Return a file's bytes as text. Raises TopologyErrors if it is too large or not UTF-8."""
     if len(data) > MAX_BYTES:
-        words = f"the file is larger than {MAX_BYTES} bytes; check that it is a topology"
-        raise _refuse(name, Position(1, 1), words)
+        message = f"the file is larger than {MAX_BYTES} bytes; check that it is a topology"
+        raise _refuse(name, Position(1, 1), message)
     if data.startswith(_WIDE):
         raise _refuse(name, Position(1, 1), "the file is UTF-16 text; save it as UTF-8")
     try:
@@ -46,24 +46,24 @@ def decode(data: bytes, *, name: str = "topology.yaml") -> str:
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before[before.rfind(b"\n") + 1 :].decode()
-        place = Position(before.count(b"\n") + 1, len(line) + 1)
-        raise _refuse(name, place, "this byte is not valid UTF-8; save the file as UTF-8") from None
+        position = Position(before.count(b"\n") + 1, len(line) + 1)
+        raise _refuse(name, position, "this byte is not valid UTF-8; save the file as UTF-8") from None
 
 
 def _where(root: YAMLNode, error: ErrorDetails) -> tuple[Path, Position]:
     """Return the path and position of a model's error. Pydantic reports errors of mapping keys one level too deep."""
     path = error["loc"]
-    of_key = path[-1:] == ("[key]",) and find(root, path) is None
-    path = path[:-1] if of_key else path
-    return path, locate(root, path, key=of_key or error["type"] in _KEY_ERRORS)
+    is_key = path[-1:] == ("[key]",) and find(root, path) is None
+    path = path[:-1] if is_key else path
+    return path, locate(root, path, key=is_key or error["type"] in _KEY_ERRORS)
 
 
 def _model_problems(root: YAMLNode, error: ValidationError) -> Iterator[TopologyProblem]:
     """Yield the model's errors in the order of the file. Only errors that are shown get a message."""
     errors = error.errors(include_url=False)
-    placed = sorted(((*_where(root, one), one) for one in errors), key=lambda item: item[1])
-    for number, (path, position, one) in enumerate(placed):
-        yield TopologyProblem(position, path, explain(one, path) if number < MOST_SHOWN else "wrong")
+    located = sorted(((*_where(root, one), one) for one in errors), key=lambda item: item[1])
+    for index, (path, position, one) in enumerate(located):
+        yield TopologyProblem(position, path, explain(one, path) if index < MOST_SHOWN else "wrong")
 
 
 def _validated(root: YAMLNode, data: Any) -> tuple[TopologyFile | None, list[TopologyProblem]]:
@@ -90,10 +90,10 @@ def _other_kind(root: YAMLNode, data: dict[str, Any]) -> TopologyProblem | None:
     if "tensile" in version.lower() or kind.lower() == "topology":
         return None
     if kind == "Config" and version == "v1":
-        words = "this is a kubeconfig: write its path under lowers[].kubeconfig or upper.kubeconfig of a topology"
+        message = "this is a kubeconfig: write its path under lowers[].kubeconfig or upper.kubeconfig of a topology"
     else:
-        words = f"this is a {shown(kind)}, and no topology: apply it with kubectl, and name a topology with -f"
-    return TopologyProblem(locate(root, ("kind",)), ("kind",), words)
+        message = f"this is a {shown(kind)}, and no topology: apply it with kubectl, and name a topology with -f"
+    return TopologyProblem(locate(root, ("kind",)), ("kind",), message)
 
 
 def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = False) -> Topology:
@@ -112,10 +112,10 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
     other = _other_kind(root, data)
     if other is not None:
         raise TopologyErrors(name, (*problems, other))
-    file, wrong = _validated(root, data)
+    file, invalid = _validated(root, data)
     faults = check(data, configmap_mode=configmap_mode)
-    problems += wrong
-    problems += [TopologyProblem(locate(root, path), path, words) for path, words in faults]
+    problems += invalid
+    problems += [TopologyProblem(locate(root, path), path, message) for path, message in faults]
     if file is None or problems:
         raise TopologyErrors(name, tuple(sorted(dict.fromkeys(problems), key=lambda one: one.position)))
     return resolve(file)

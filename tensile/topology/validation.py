@@ -54,7 +54,7 @@ class _Claim(NamedTuple):
 
     port: int
     path: Path
-    who: str
+    owner: str
     written: bool
 
 
@@ -77,13 +77,13 @@ def lowers(data: Any) -> range:
 def scopes(data: Any) -> Iterator[Path]:
     """Yield the paths under which a lower's fields may be set."""
     yield ("lowerDefaults",)
-    for place in lowers(data):
-        yield "lowers", place
+    for index in lowers(data):
+        yield "lowers", index
 
 
-def inherited(data: Any, place: int, path: Path) -> tuple[Any, Path]:
+def inherited(data: Any, index: int, path: Path) -> tuple[Any, Path]:
     """Return a lower's value and its path: its own, else that of lowerDefaults, else None with the lower's own path."""
-    own: Path = ("lowers", place, *path)
+    own: Path = ("lowers", index, *path)
     default: Path = ("lowerDefaults", *path)
     container = get(data, own[:-1])
     if isinstance(container, dict) and path[-1] in container:
@@ -116,19 +116,19 @@ def _servers(data: Any) -> Iterator[_Claim]:
 def _followers(data: Any) -> Iterator[_Claim]:
     """Yield the ports of the nodes that follow from kubelet.port and the lower's index."""
     for base in _claim(data, _BASE):
-        for place in lowers(data):
-            if inherited(data, place, ("node", "kubeletPort"))[0] is None:
-                who = f"lowers[{place}] (kubelet.port + {place})"
-                path = _BASE if base.written else ("lowers", place)
-                yield _Claim(base.port + place, path, who, base.written)
+        for index in lowers(data):
+            if inherited(data, index, ("node", "kubeletPort"))[0] is None:
+                owner = f"lowers[{index}] (kubelet.port + {index})"
+                path = _BASE if base.written else ("lowers", index)
+                yield _Claim(base.port + index, path, owner, base.written)
 
 
 def _own(data: Any) -> Iterator[_Claim]:
     """Yield the ports of the nodes whose port is set."""
-    for place in lowers(data):
-        port, path = inherited(data, place, ("node", "kubeletPort"))
+    for index in lowers(data):
+        port, path = inherited(data, index, ("node", "kubeletPort"))
         if _is_port(port):
-            yield _Claim(port, path, f"lowers[{place}]", written=True)
+            yield _Claim(port, path, f"lowers[{index}]", written=True)
 
 
 def _clashes(claims: list[_Claim]) -> Iterator[TopologyFault]:
@@ -137,9 +137,9 @@ def _clashes(claims: list[_Claim]) -> Iterator[TopologyFault]:
     for claim in claims:
         first = seen.setdefault(claim.port, claim)
         if first is not claim:
-            at, other = (claim, first) if claim.written or not first.written else (first, claim)
-            words = f"port {at.port} of {at.who} is also that of {other.who}; use different ports"
-            yield TopologyFault(at.path, words)
+            reported, other = (claim, first) if claim.written or not first.written else (first, claim)
+            message = f"port {reported.port} of {reported.owner} is also that of {other.owner}; use different ports"
+            yield TopologyFault(reported.path, message)
 
 
 def low(data: Any) -> list[Path]:
@@ -157,8 +157,8 @@ def ports(data: Any) -> Iterator[TopologyFault]:
     followers = list(_followers(data))
     beyond = next((claim for claim in followers if claim.port > _LAST), None)
     if beyond:
-        words = f"is too high, no port is left for {beyond.who}; choose a lower port"
-        yield TopologyFault(beyond.path, words)
+        message = f"is too high, no port is left for {beyond.owner}; choose a lower port"
+        yield TopologyFault(beyond.path, message)
     yield from _clashes([*_servers(data), *(followers or _claim(data, _BASE))])
     yield from _clashes([*_servers(data), *_own(data)])
 
@@ -166,51 +166,51 @@ def ports(data: Any) -> Iterator[TopologyFault]:
 def lower_names(data: Any) -> Iterator[TopologyFault]:
     """Check that lower names are unique."""
     seen: dict[str, int] = {}
-    for place in lowers(data):
-        name = get(data, ("lowers", place, "name"))
-        if isinstance(name, str) and seen.setdefault(name, place) != place:
-            words = f"{show_key(name)} is also the name of lowers[{seen[name]}]; use different names"
-            yield TopologyFault(("lowers", place, "name"), words)
+    for index in lowers(data):
+        name = get(data, ("lowers", index, "name"))
+        if isinstance(name, str) and seen.setdefault(name, index) != index:
+            message = f"{show_key(name)} is also the name of lowers[{seen[name]}]; use different names"
+            yield TopologyFault(("lowers", index, "name"), message)
 
 
 def node_names(data: Any) -> Iterator[TopologyFault]:
     """Check that node names are unique. Lowers with the same name are reported already."""
     seen: dict[str, tuple[int, Any]] = {}
-    for place in lowers(data):
-        lower = get(data, ("lowers", place, "name"))
-        name, path = inherited(data, place, ("node", "name"))
+    for index in lowers(data):
+        lower = get(data, ("lowers", index, "name"))
+        name, path = inherited(data, index, ("node", "name"))
         node = lower if name is None else name
         if not isinstance(node, str):
             continue
-        first, other = seen.setdefault(node, (place, lower))
-        if first != place and other != lower:
-            words = f"{show_key(node)} is also the node of lowers[{first}]; use different names"
+        first, other = seen.setdefault(node, (index, lower))
+        if first != index and other != lower:
+            message = f"{show_key(node)} is also the node of lowers[{first}]; use different names"
             is_own = name is not None and path[0] == "lowers"
-            yield TopologyFault(path if is_own else ("lowers", place, "name"), words)
+            yield TopologyFault(path if is_own else ("lowers", index, "name"), message)
 
 
 def kubeconfigs(data: Any) -> Iterator[TopologyFault]:
     """Check that each lower has exactly one source of its kubeconfig."""
-    for place in lowers(data):
-        lower = get(data, ("lowers", place))
+    for index in lowers(data):
+        lower = get(data, ("lowers", index))
         if not isinstance(lower, dict):
             continue
-        own: Path = ("lowers", place)
+        own: Path = ("lowers", index)
         if lower.get("kubeconfig") is not None and lower.get("kubeconfigSecret") is not None:
             yield TopologyFault((*own, "kubeconfigSecret"), "kubeconfig is also set; set only one of them")
         elif "kubeconfig" not in lower:
-            yield from _secret(data, place)
+            yield from _secret(data, index)
 
 
-def _secret(data: Any, place: int) -> Iterator[TopologyFault]:
+def _secret(data: Any, index: int) -> Iterator[TopologyFault]:
     """Check that a Secret instead of a path has a namespace and a name."""
-    secret, path = inherited(data, place, ("kubeconfigSecret",))
-    own: Path = ("lowers", place)
+    secret, path = inherited(data, index, ("kubeconfigSecret",))
+    own: Path = ("lowers", index)
     if secret is None:
-        words = "required key is missing; set the path of a kubeconfig (not in a ConfigMap), or kubeconfigSecret"
-        yield TopologyFault((*own, "kubeconfig"), words)
+        message = "required key is missing; set the path of a kubeconfig (not in a ConfigMap), or kubeconfigSecret"
+        yield TopologyFault((*own, "kubeconfig"), message)
     for key in ("namespace", "name"):
-        if isinstance(secret, dict) and inherited(data, place, ("kubeconfigSecret", key))[0] is None:
+        if isinstance(secret, dict) and inherited(data, index, ("kubeconfigSecret", key))[0] is None:
             yield TopologyFault((*path, key), "required key is missing; set namespace and name of the Secret")
 
 
@@ -235,9 +235,9 @@ def repeats(data: Any) -> Iterator[TopologyFault]:
     for path in paths:
         members = get(data, path)
         seen: set[str] = set()
-        for place, member in enumerate(members if isinstance(members, tuple) else ()):
+        for index, member in enumerate(members if isinstance(members, tuple) else ()):
             if isinstance(member, str) and member in seen:
-                yield TopologyFault((*path, place), f"{show_key(member)} is listed twice; list it once")
+                yield TopologyFault((*path, index), f"{show_key(member)} is listed twice; list it once")
             if isinstance(member, str):
                 seen.add(member)
 
@@ -247,11 +247,11 @@ def taints(data: Any) -> Iterator[TopologyFault]:
     for scope in scopes(data):
         found = get(data, (*scope, "node", "taints"))
         seen: set[tuple[str, str]] = set()
-        for place, taint in enumerate(found if isinstance(found, tuple) else ()):
+        for index, taint in enumerate(found if isinstance(found, tuple) else ()):
             mark = (str(get(taint, ("key",))), str(get(taint, ("effect",))))
             if isinstance(taint, dict) and mark in seen:
-                words = f"taint {show_key(mark[0])} with effect {show_key(mark[1])} is listed twice; list it once"
-                yield TopologyFault((*scope, "node", "taints", place), words)
+                message = f"taint {show_key(mark[0])} with effect {show_key(mark[1])} is listed twice; list it once"
+                yield TopologyFault((*scope, "node", "taints", index), message)
             seen.add(mark)
 
 
@@ -286,11 +286,11 @@ def annotations(data: Any) -> Iterator[TopologyFault]:
 
 def bursts(data: Any) -> Iterator[TopologyFault]:
     """Check that a limited rate allows at least one request."""
-    of_upper: Path = ("upper", "burst")
-    limits = [(get(data, ("upper", "qps")), get(data, of_upper), of_upper)]
-    for place in lowers(data):
-        qps, _ = inherited(data, place, ("qps",))
-        burst, path = inherited(data, place, ("burst",))
+    upper_burst: Path = ("upper", "burst")
+    limits = [(get(data, ("upper", "qps")), get(data, upper_burst), upper_burst)]
+    for index in lowers(data):
+        qps, _ = inherited(data, index, ("qps",))
+        burst, path = inherited(data, index, ("burst",))
         limits.append((qps, burst, path))
     for qps, burst, path in limits:
         if burst == 0 and qps != 0:
@@ -314,11 +314,11 @@ ALL: tuple[Callable[[Any], Iterator[TopologyFault]], ...] = (
 
 def configmap_paths(data: Any) -> Iterator[TopologyFault]:
     """Check that a topology in a ConfigMap contains no file paths."""
-    for path in (*_PATHS, *(("lowers", place, "kubeconfig") for place in lowers(data))):
+    for path in (*_PATHS, *(("lowers", index, "kubeconfig") for index in lowers(data))):
         if get(data, path) is not None:
             instead = "use kubeconfigSecret" if path[0] == "lowers" else "remove the key"
-            words = f"is a file path, which a topology in a ConfigMap cannot have; {instead}"
-            yield TopologyFault(path, words)
+            message = f"is a file path, which a topology in a ConfigMap cannot have; {instead}"
+            yield TopologyFault(path, message)
 
 
 def check(data: Any, *, configmap_mode: bool) -> Iterator[TopologyFault]:
@@ -340,35 +340,37 @@ def located(text: str, faults: Iterable[TopologyFault]) -> tuple[TopologyProblem
     root = compose(text)[0] if found else None
     if root is None:
         return ()
-    placed = (TopologyProblem(locate(root, path), path, words) for path, words in found)
-    return tuple(sorted(placed, key=lambda problem: problem.position))
+    problems = (TopologyProblem(locate(root, path), path, message) for path, message in found)
+    return tuple(sorted(problems, key=lambda problem: problem.position))
 
 
 def _webhook_without_address(topology: Topology) -> Iterator[TopologyFault]:
     if topology.webhook.enabled and not topology.webhook.is_reachable:
-        words = "the upper cluster cannot call the webhook without an address; set webhook.service or webhook.url"
-        yield TopologyFault(("webhook", "enabled"), words)
+        message = "the upper cluster cannot call the webhook without an address; set webhook.service or webhook.url"
+        yield TopologyFault(("webhook", "enabled"), message)
 
 
 def _same_cluster(topology: Topology) -> Iterator[TopologyFault]:
     """Yield lowers with the same access as another or the upper cluster. The engine ignores the later lower."""
     upper, seen = topology.upper, dict[tuple[object, ...], int]()
-    for place, lower in enumerate(topology.lowers):
+    for index, lower in enumerate(topology.lowers):
         if lower.way == (upper.kubeconfig, upper.context, None):
-            yield TopologyFault(("lowers", place), "is the upper cluster; use another kubeconfig, or remove the lower")
-        first = seen.setdefault(lower.way, place)
-        if first != place:
-            words = (
+            yield TopologyFault(("lowers", index), "is the upper cluster; use another kubeconfig, or remove the lower")
+        first = seen.setdefault(lower.way, index)
+        if first != index:
+            message = (
                 f"lowers[{first}] is the same cluster, and can only be one lower; use another kubeconfig, or remove one"
             )
-            yield TopologyFault(("lowers", place), words)
+            yield TopologyFault(("lowers", index), message)
 
 
 def _own_labels(topology: Topology) -> Iterator[TopologyFault]:
     """Yield labels of nodes to which the engine gives another value."""
-    for place, lower in enumerate(topology.lowers):
+    for index, lower in enumerate(topology.lowers):
         for key, value in lower.node.labels.items():
             own = lower.node.name if key == HOSTNAME else ENGINE_LABELS.get(key, value)
             if value != own:
-                words = f"has no effect: the engine gives this label the value {own!r}; remove it, or use another label"
-                yield TopologyFault(("lowers", place, "node", "labels", key), words)
+                message = (
+                    f"has no effect: the engine gives this label the value {own!r}; remove it, or use another label"
+                )
+                yield TopologyFault(("lowers", index, "node", "labels", key), message)

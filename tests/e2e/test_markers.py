@@ -17,7 +17,7 @@ from programkit import served
 from sitekit import Manifest, Refused, Site, condition_of, is_ready, phase_of
 
 from tensile.names import MIRRORED
-from tensile.reconcile.redaction import UNTOLD
+from tensile.reconcile.redaction import OMITTED
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -213,13 +213,13 @@ async def refused(stage: Stage) -> None:
         await program.upper.create(program.path("secrets"), {"metadata": {"name": "quoted"}, "data": data})
         await program.bind("quoted", {"volumes": [{"name": "s", "secret": {"secretName": "quoted"}}]})
         pod = await program.upper.until(
-            program.pod_path("quoted"), lambda one: UNTOLD in condition_of(one, MIRRORED).get("message", ""), 5.0
+            program.pod_path("quoted"), lambda one: OMITTED in condition_of(one, MIRRORED).get("message", ""), 5.0
         )
         assert (phase_of(pod), pod["status"]["reason"]) == ("Pending", condition_of(pod, MIRRORED)["reason"])
-        assert UNTOLD in await program.told(pod, pod["status"]["reason"])
+        assert OMITTED in await program.told(pod, pod["status"]["reason"])
         await stage.write(CHANGED)
         secret = await program.upper.read(program.path("secrets", CHANGED))
-        assert UNTOLD in await program.told(secret, pod["status"]["reason"])
+        assert OMITTED in await program.told(secret, pod["status"]["reason"])
     finally:
         await below.delete(f"{BINDINGS}/{name}")
         await below.delete(f"{POLICIES}/{name}")

@@ -188,7 +188,7 @@ async def test_a_changed_kubeconfig_secret_is_used() -> None:
         become(kubeconfig({"token": "other"}, server=NOBODY), 22)
         await here.news.until(lambda: here.fleet[A].cluster.access.headers["Authorization"] == "Bearer other")
         await here.news.until(lambda: here.joined.lower.warning == "")
-    assert not secrets._waiting or here.joined._secret_changed.set not in secrets._waiting
+    assert not secrets._sync_listeners or here.joined._secret_changed.set not in secrets._sync_listeners
 
 
 async def test_a_lower_of_which_only_the_node_is_left_does_not_count_as_unreachable() -> None:

@@ -346,7 +346,7 @@ async def test_the_file_is_polled_if_it_cannot_be_watched(
 ) -> None:
     """One warning has the reason, however long it lasts."""
     with capture_logs() as logs:
-        async with following(path, FileWatcher(notify, look=0.01)) as found:
+        async with following(path, FileWatcher(notify, poll_seconds=0.01)) as found:
             for lower in ("a", "b", "c"):
                 in_place(path, text(lower))
                 assert await found.next() == [lower]

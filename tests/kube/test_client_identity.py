@@ -40,7 +40,7 @@ async def test_no_request_is_sent_while_the_cluster_denies_reading_its_identity(
 ) -> None:
     """The cluster responds, so it counts as reachable, but it is unproven until its identity can be read."""
     await cluster.identify()
-    cluster.identity.doubt()
+    cluster.identity.require_proof()
     apiserver.play("identity", refusal(403, "Forbidden"))
     with pytest.raises(Denied):
         await cluster.read(REF)
@@ -57,7 +57,7 @@ async def test_a_404_without_a_status_counts_as_no_contact(apiserver: Apiserver)
     now = [0.0]
     cluster = HttpCluster("a", access_to(apiserver.port), clock=lambda: now[0])
     await cluster.identify()
-    cluster.identity.doubt()
+    cluster.identity.require_proof()
     strange = Answer(404, b"404 page not found", {"Content-Type": "text/plain"})
     for now[0] in (10.0, 60.0):
         apiserver.play("identity", strange)
@@ -183,7 +183,7 @@ async def test_closing_the_client_cancels_a_pending_identity_check() -> None:
     async with running(Apiserver()) as server:
         cluster = HttpCluster("a", access_to(server.port))
         await cluster.identify()
-        cluster.identity.suspect("it hangs")
+        cluster.identity.record_hang("it hangs")
         server.play("identity", Hang())
         waiting = asyncio.create_task(cluster.read(REF))
         await server.until("identity", 2)

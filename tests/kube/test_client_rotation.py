@@ -162,7 +162,7 @@ async def test_the_error_for_a_stream_says_that_the_cluster_is_not_reachable() -
     """A message about an unverified identity would suggest a wrong credential."""
     async with two() as (one, other), client(way(one.port, "old")) as cluster:
         cluster.take(way(other.port, "new"))
-        cluster.identity.suspect("cannot connect")
+        cluster.identity.record_hang("cannot connect")
         with pytest.raises(Unreachable, match=r"not reachable: cannot connect"):
             cluster.endpoint()
 

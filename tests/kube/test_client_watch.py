@@ -143,7 +143,7 @@ async def test_a_bookmark_does_not_make_an_unreachable_cluster_reachable(
     apiserver.play("watch", Stream().send(*map(bookmark, (11, 12)), event("ADDED", pod("a", 13)), bookmark(14)))
     async with aclosing(cluster.watch(POD, ALL, "10", 60)) as events:
         await anext(events)
-        cluster.health.silence(0.0, "no answer", unconnected=False)
+        cluster.health.record_failure(0.0, "no answer", unconnected=False)
         for _ in range(2):
             await anext(events)
             assert cluster.health.error == "no answer"

@@ -86,13 +86,13 @@ async def test_a_renewed_access_keeps_the_tls_context_if_only_the_token_changed(
     path = write(home / "f", kubeconfig({"token": "one"}, authority))
     access = await from_kubeconfig(path)
     same = await access.renew()
-    assert same.shows() == access.shows()
+    assert same.visible_parts() == access.visible_parts()
     write(path, kubeconfig({"token": "two"}, authority))
-    other = (await access.renew()).keeping(access)
-    assert other.shows() != access.shows()
+    other = (await access.renew()).with_tls_of(access)
+    assert other.visible_parts() != access.visible_parts()
     assert other.tls is access.tls
     write(path, kubeconfig({"token": "two"}, {"certificate-authority-data": inline(papers.other.pem)}))
-    assert (await access.renew()).keeping(access).tls is not access.tls
+    assert (await access.renew()).with_tls_of(access).tls is not access.tls
 
 
 async def test_an_encrypted_client_key_is_rejected_without_a_password_prompt(home: Path, papers: Papers) -> None:

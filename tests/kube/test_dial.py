@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from tensile.errors import AccessError
-from tensile.kube.dial import STAGGER, NotAServerAddress, Resolver, connected, is_no_server, read_server
+from tensile.kube.dial import STAGGER, NotAServerAddress, Resolver, connected, is_refused_address, read_server
 from tensile.kube.rest import CONNECT_SECONDS
 
 NO_SERVER = [
@@ -81,7 +81,7 @@ WRITTEN_OTHERWISE = [
 @pytest.mark.parametrize("address", NO_SERVER)
 def test_link_local_and_cloud_metadata_addresses_are_refused(address: str) -> None:
     """This includes multicast and unspecified addresses, and IPv6 addresses that embed a refused IPv4 address."""
-    assert is_no_server(ip_address(address))
+    assert is_refused_address(ip_address(address))
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(AccessError, match="link-local, multicast, unspecified or cloud metadata"):
         read_server(f"https://{host}:443", "f")
@@ -90,7 +90,7 @@ def test_link_local_and_cloud_metadata_addresses_are_refused(address: str) -> No
 @pytest.mark.parametrize("address", SERVERS)
 def test_private_loopback_and_public_addresses_are_accepted(address: str) -> None:
     """IPv6 addresses that embed an accepted IPv4 address are accepted too."""
-    assert not is_no_server(ip_address(address))
+    assert not is_refused_address(ip_address(address))
     host = f"[{address}]" if ":" in address else address
     assert read_server(f"https://{host}:443", "f").host == address
 

@@ -293,7 +293,7 @@ async def test_closing_a_watch_cancels_its_pending_callback(file: Path) -> None:
     """A change that was already noticed is not reported after the close."""
     async with ears(FileWatcher()) as here:
         watch = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("f"))
-        watch.stir()
+        watch.record_notice()
         watch.close()
         async with heard(here.watcher, file):
             put(file, "one")
@@ -353,7 +353,7 @@ class Forgetful(Silent):
 
 async def test_a_change_whose_notice_is_lost_is_found_by_comparing_files(file: Path) -> None:
     """Files are compared after notices, because watchfiles loses one that arrives while it returns earlier ones."""
-    async with ears(FileWatcher(lambda _paths: Forgetful(partial(put, file, "other")), look=0.05)) as here:
+    async with ears(FileWatcher(lambda _paths: Forgetful(partial(put, file, "other")), poll_seconds=0.05)) as here:
         here.watch(file)
         assert await here.next() == "f"
 
@@ -383,7 +383,7 @@ async def test_files_are_polled_if_the_system_does_not_report_changes(
     if notify is Silent:
         put(mounts, f"1 1 {device(file)} / / rw - nfs4 there rw\n")
     with capture_logs() as logs:
-        async with ears(FileWatcher(notify, mounts, look=0.01)) as here:
+        async with ears(FileWatcher(notify, mounts, poll_seconds=0.01)) as here:
             here.watch(file)
             for change in (renamed_over, directory_again, rewritten):
                 change(file)

@@ -59,7 +59,7 @@ def test_a_path_that_does_not_exist_is_watched_as_far_as_it_exists(home: Path, p
     (home / "file").write_text("")
     (home / "loop").symlink_to("loop")
     trail = resolve_path(home / path, NOTHING)
-    assert (trail.end, trail.dark) == ("", "")
+    assert (trail.end, trail.unwatchable) == ("", "")
     assert trail.targets == above(home)
     assert str(home / path.partition("/")[0]) in trail.names
 
@@ -90,6 +90,6 @@ def test_the_resolved_path_says_if_it_is_on_a_network_file_system(home: Path) ->
     device = home.stat().st_dev
     mounts = Mounts({f"{os.major(device)}:{os.minor(device)}": "nfs4"}, frozenset())
     assert (
-        resolve_path(home / "f", mounts).dark
+        resolve_path(home / "f", mounts).unwatchable
         == f"{home} is on a file system of type nfs4, which other hosts can write to"
     )

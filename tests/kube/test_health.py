@@ -12,17 +12,17 @@ def test_a_cluster_is_unreachable_until_its_first_response() -> None:
     health = Health(100.0)
     assert (health.unreachable_for(130.0), health.unreachable_for(90.0)) == (30.0, 0.0)
     assert (health.last_contact, health.error) == (None, "not contacted yet")
-    health.silence(110.0, "refused")
-    health.contact(120.0)
+    health.record_failure(110.0, "refused")
+    health.record_response(120.0)
     assert (health.unreachable_for(500.0), health.error, health.last_contact) == (0.0, "", 120.0)
 
 
 def test_unreachable_time_counts_from_the_first_failure() -> None:
     """Later failures only replace the error, and time without requests before does not count."""
     health = Health(0.0)
-    health.contact(10.0)
-    health.silence(400.0, "first")
-    health.silence(420.0, "second")
+    health.record_response(10.0)
+    health.record_failure(400.0, "first")
+    health.record_failure(420.0, "second")
     assert health.unreachable_for(440.0) == 40.0
     assert health.error == "second"
     assert health.last_contact == 10.0
@@ -31,13 +31,13 @@ def test_unreachable_time_counts_from_the_first_failure() -> None:
 def test_a_wrong_cluster_counts_as_unreachable_until_the_right_one_responds() -> None:
     """Responses of the wrong cluster do not end the silence."""
     health = Health(0.0)
-    health.contact(1.0)
-    health.refuse(10.0, "another")
-    health.contact(20.0)
+    health.record_response(1.0)
+    health.record_wrong_cluster(10.0, "another")
+    health.record_response(20.0)
     assert health.wrong
     assert health.unreachable_for(30.0) == 20.0
     assert health.error == "another"
-    health.accept(40.0)
+    health.record_accepted(40.0)
     assert not health.wrong
     assert health.unreachable_for(50.0) == 0.0
 
@@ -45,13 +45,13 @@ def test_a_wrong_cluster_counts_as_unreachable_until_the_right_one_responds() ->
 def test_a_cluster_that_rejects_the_credential_is_unreachable_until_it_accepts_one() -> None:
     """Events of an older watch are contact, but do not show that requests succeed."""
     health = Health(0.0)
-    health.contact(1.0)
-    health.shut(10.0, "credential")
-    health.hear(20.0)
-    assert health.shut_out
+    health.record_response(1.0)
+    health.record_rejection(10.0, "credential")
+    health.record_event(20.0)
+    assert health.is_locked_out
     assert (health.unreachable_for(30.0), health.error, health.last_contact) == (20.0, "credential", 20.0)
-    health.contact(40.0)
-    assert not health.shut_out
+    health.record_response(40.0)
+    assert not health.is_locked_out
     assert (health.unreachable_for(50.0), health.error) == (0.0, "")
 
 
@@ -61,38 +61,38 @@ def test_a_watch_event_does_not_end_silence_while_no_connection_can_be_opened() 
     If the last failure was a slow response, a watch event ends the silence.
     """
     health = Health(0.0)
-    health.contact(1.0)
-    health.silence(10.0, "refused", unconnected=True)
-    health.hear(20.0)
+    health.record_response(1.0)
+    health.record_failure(10.0, "refused", unconnected=True)
+    health.record_event(20.0)
     assert (health.unreachable_for(30.0), health.error, health.last_contact) == (20.0, "refused", 20.0)
-    health.silence(31.0, "slow")
-    health.hear(32.0)
+    health.record_failure(31.0, "slow")
+    health.record_event(32.0)
     assert health.unreachable_for(33.0) == 0.0
-    health.silence(40.0, "refused", unconnected=True)
-    health.contact(41.0)
+    health.record_failure(40.0, "refused", unconnected=True)
+    health.record_response(41.0)
     assert (health.unreachable_for(42.0), health.error) == (0.0, "")
 
 
 def test_a_watch_event_ends_silence_unless_a_wrong_cluster_responds() -> None:
     """After a lost connection, an event is as good as a response."""
     health = Health(0.0)
-    health.silence(5.0, "lost")
-    health.hear(6.0)
+    health.record_failure(5.0, "lost")
+    health.record_event(6.0)
     assert health.unreachable_for(9.0) == 0.0
-    health.refuse(10.0, "another")
-    health.hear(11.0)
+    health.record_wrong_cluster(10.0, "another")
+    health.record_event(11.0)
     assert health.unreachable_for(20.0) == 10.0
 
 
 def test_a_shared_cluster_is_wrong_and_marked_as_shared() -> None:
     """The mark is removed if the cluster is refused for another reason or accepted."""
     health = Health(0.0)
-    health.refuse(1.0, "the same", shared=True)
+    health.record_wrong_cluster(1.0, "the same", shared=True)
     assert (health.wrong, health.shared) == (True, True)
-    health.refuse(2.0, "another")
+    health.record_wrong_cluster(2.0, "another")
     assert (health.wrong, health.shared) == (True, False)
-    health.refuse(3.0, "the same", shared=True)
-    health.accept(4.0)
+    health.record_wrong_cluster(3.0, "the same", shared=True)
+    health.record_accepted(4.0)
     assert (health.wrong, health.shared) == (False, False)
 
 
@@ -107,10 +107,10 @@ def test_a_changed_access_restarts_the_time_of_its_use_but_not_the_silence() -> 
     """No response was received with the new access, so the silence continues."""
     health = Health(100.0)
     assert health.tried_for(130.0) == 30.0
-    health.silence(140.0, "no answer")
-    health.turn(200.0)
+    health.record_failure(140.0, "no answer")
+    health.record_access_change(200.0)
     assert (health.tried_for(205.0), health.unreachable_for(205.0)) == (5.0, 105.0)
-    health.contact(206.0)
+    health.record_response(206.0)
     assert health.tried_for(210.0) == 10.0
 
 
@@ -127,9 +127,9 @@ def identity(pin: str = "", taken: str = "") -> tuple[ClusterIdentity, Health]:
 def test_any_server_certificate_is_accepted_until_the_cluster_is_pinned() -> None:
     """Afterwards only servers are accepted whose certificates were used when the identity was proved."""
     found, _ = identity()
-    assert (found.in_doubt, found.vouches(b"one")) == (False, True)
+    assert (found.in_doubt, found.is_proven(b"one")) == (False, True)
     found.verify("u", b"one", access_to(1), is_current=True)
-    assert (found.pin, found.vouches(b"one"), found.vouches(b"other")) == ("u", True, False)
+    assert (found.pin, found.is_proven(b"one"), found.is_proven(b"other")) == ("u", True, False)
 
 
 def test_an_identity_read_with_an_old_access_leaves_the_cluster_in_doubt() -> None:
@@ -148,7 +148,7 @@ def test_a_different_cluster_removes_all_trusted_server_certificates() -> None:
     found.verify("u", b"one", access_to(1), is_current=True)
     with pytest.raises(WrongCluster, match="a different cluster responds"):
         found.verify("v", b"one", access_to(1), is_current=True)
-    assert (found.pin, found.in_doubt, found.vouches(b"one"), health.wrong) == ("u", True, False, True)
+    assert (found.pin, found.in_doubt, found.is_proven(b"one"), health.wrong) == ("u", True, False, True)
 
 
 def test_a_refused_cluster_stays_in_doubt_until_a_cluster_is_accepted() -> None:
@@ -156,7 +156,7 @@ def test_a_refused_cluster_stays_in_doubt_until_a_cluster_is_accepted() -> None:
     found, health = identity(taken="u")
     with pytest.raises(SharedCluster, match="lower b"):
         found.verify("u", b"one", access_to(1), is_current=True)
-    found.doubt()
+    found.require_proof()
     assert (found.pin, found.in_doubt, health.shared) == ("", True, True)
     found.verify("v", b"one", access_to(1), is_current=True)
     assert (found.pin, found.in_doubt, health.wrong) == ("v", False, False)
@@ -165,12 +165,12 @@ def test_a_refused_cluster_stays_in_doubt_until_a_cluster_is_accepted() -> None:
 def test_health_knows_whether_our_credential_was_rejected_until_the_next_error() -> None:
     """A user only has to renew our own credential, and not that of the cluster; a response clears it too."""
     health = Health(0.0)
-    health.shut(1.0, "Unauthorized", ours=True)
-    assert (health.shut_out, health.rejected) == (True, True)
-    health.silence(2.0, "refused")
-    assert (health.shut_out, health.rejected) == (True, False)
-    health.shut(3.0, "a certificate of nobody")
-    assert (health.shut_out, health.rejected) == (True, False)
-    health.shut(4.0, "Unauthorized", ours=True)
-    health.contact(5.0)
-    assert (health.shut_out, health.rejected) == (False, False)
+    health.record_rejection(1.0, "Unauthorized", ours=True)
+    assert (health.is_locked_out, health.rejected) == (True, True)
+    health.record_failure(2.0, "refused")
+    assert (health.is_locked_out, health.rejected) == (True, False)
+    health.record_rejection(3.0, "a certificate of nobody")
+    assert (health.is_locked_out, health.rejected) == (True, False)
+    health.record_rejection(4.0, "Unauthorized", ours=True)
+    health.record_response(5.0)
+    assert (health.is_locked_out, health.rejected) == (False, False)

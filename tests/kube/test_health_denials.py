@@ -3,7 +3,7 @@
 from structlog.testing import capture_logs
 
 from tensile.errors import Denied
-from tensile.kube.health import REWORDED, Denials
+from tensile.kube.health import REWORDED_SECONDS, Denials
 from tensile.kube.limits import AT_ONCE
 from tensile.objects import ROLE
 
@@ -17,11 +17,11 @@ def test_a_denial_of_another_request_or_with_another_message_is_logged_too() -> 
     """If the list is granted and the watch is denied, that is another line; repeated denials add no lines."""
     denials = Denials("lower-a")
     with capture_logs() as logs:
-        denials.meet("one", ROLE, denied())
-        denials.meet("one", ROLE, denied(doing="watch Role"))
+        denials.record("one", ROLE, denied())
+        denials.record("one", ROLE, denied(doing="watch Role"))
         for _ in range(3):
-            denials.meet("one", ROLE, denied(doing="watch Role"))
-            denials.meet("two", ROLE, denied("another"))
+            denials.record("one", ROLE, denied(doing="watch Role"))
+            denials.record("two", ROLE, denied("another"))
     assert [entry["error"].removeprefix("lower-a: ") for entry in logs] == [
         "list Role: denied: roles is forbidden",
         "watch Role: denied: roles is forbidden",
@@ -34,21 +34,21 @@ def test_the_end_of_a_denial_is_logged_when_no_informer_has_it() -> None:
     """It is logged once, and an informer that had no denial ends none."""
     denials = Denials("lower-a")
     for who in ("one", "two"):
-        denials.meet(who, ROLE, denied())
+        denials.record(who, ROLE, denied())
     with capture_logs() as logs:
         for who in ("one", "two", "two", "three"):
             denials.end(who, ROLE)
     assert logs == [{"event": "permission granted again", "log_level": "info", "cluster": "lower-a", "kind": "Role"}]
     assert (denials.words, denials.of("one")) == ("", None)
     with capture_logs() as logs:
-        denials.meet("one", ROLE, denied())
+        denials.record("one", ROLE, denied())
     assert len(logs) == 1
 
 
 def test_the_denial_of_an_ended_informer_is_removed_without_a_log_line() -> None:
     """The end of the informer does not mean that the permission was granted."""
     denials = Denials("lower-a")
-    denials.meet("one", ROLE, denied())
+    denials.record("one", ROLE, denied())
     with capture_logs() as logs:
         denials.forget("one")
         denials.forget("two")
@@ -61,11 +61,11 @@ def test_the_first_message_of_a_denial_is_kept_for_a_minute() -> None:
     denials = Denials("lower-a", lambda: now[0])
     with capture_logs() as logs:
         for number in range(100):
-            denials.meet("one", ROLE, denied(f"no {number}"))
+            denials.record("one", ROLE, denied(f"no {number}"))
     assert [entry["error"] for entry in logs] == ["lower-a: list Role: denied: no 0"]
     assert denials.words == "lower-a: list Role: denied: no 0"
-    now[0] = REWORDED
-    denials.meet("one", ROLE, denied("no 100"))
+    now[0] = REWORDED_SECONDS
+    denials.record("one", ROLE, denied("no 100"))
     assert denials.words == "lower-a: list Role: denied: no 100"
 
 
@@ -74,6 +74,6 @@ def test_log_lines_are_limited_if_a_permission_is_granted_and_denied_alternately
     denials = Denials("lower-a", lambda: 0.0)
     with capture_logs() as logs:
         for number in range(1_000):
-            denials.meet("one", ROLE, denied(f"no {number}"))
+            denials.record("one", ROLE, denied(f"no {number}"))
             denials.end("one", ROLE)
     assert len(logs) == AT_ONCE

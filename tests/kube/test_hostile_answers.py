@@ -68,7 +68,7 @@ async def test_requests_to_a_cluster_that_sends_too_much_are_paused(way: str, wo
     """The credential error gives the reason, the pause is logged once, and the received bytes are released."""
     async with meeting(way) as met:
         await met.until(lambda: met.fleet[NAME].health.excessive)
-        await met.until(lambda: met.cluster._account.held == 0)
+        await met.until(lambda: met.cluster._budget.held == 0)
         assert words in met.fleet[NAME].credential_error
         told = [one for one in met.told("warning") if "requests paused" in one["event"]]
         assert len(told) == 1

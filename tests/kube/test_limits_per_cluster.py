@@ -36,7 +36,7 @@ def test_pauses_double_with_each_breach_up_to_a_cap() -> None:
         now = restraint.until
         assert restraint.left(now) == 0.0
     assert pauses == [10.0, 20.0, 40.0, 40.0, 40.0]
-    assert restraint.words == "words"
+    assert restraint.message == "words"
     assert restraint.note(now + 101, "words") == 10.0
 
 

@@ -19,6 +19,6 @@ def test_the_number_of_throttled_keys_is_limited() -> None:
     seldom = LogThrottle(lambda: 0.0)
     for number in range(20_000):
         seldom.tell(number, lambda _more: None)
-    assert len(seldom._told) == 10_000
+    assert len(seldom._last_logged) == 10_000
     assert not seldom.tell(19_999, lambda _more: None)
     assert seldom.tell(0, lambda _more: None)

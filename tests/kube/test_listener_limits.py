@@ -94,7 +94,7 @@ async def test_a_silent_connection_is_soon_dropped_for_an_admitted_address(heard
     await ground.befriend(FRIEND)
     guests = await ground.full()
     for guest in guests:
-        guest.silence = lambda: IdleTime(clock(), heard=heard)
+        guest.silence = lambda: IdleTime(clock(), has_sent=heard)
     await ground.come(FRIEND)
     assert ground.dropped == [guests[0]]
     assert seconds <= clock() <= seconds + 0.05
@@ -165,8 +165,8 @@ async def test_the_number_of_admitted_addresses_is_limited() -> None:
     ground = LimitedListener()
     for number in range(300):
         await ground.befriend(f"10.1.{number // 256}.{number % 256}")
-    assert len(ground.door._friends) == 256
-    assert origin_of("10.1.0.0") not in ground.door._friends
+    assert len(ground.door._admitted_origins) == 256
+    assert origin_of("10.1.0.0") not in ground.door._admitted_origins
 
 
 @pytest.mark.parametrize(

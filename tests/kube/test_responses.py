@@ -28,7 +28,7 @@ from tensile.kube.responses import (
     kinds_of,
     page_of,
     release_of,
-    strange,
+    unexpected_response,
     version_of,
 )
 from tensile.objects import POD
@@ -277,4 +277,6 @@ def test_an_invalid_watch_line_raises_unreachable(line: bytes) -> None:
 
 def test_the_error_for_an_unexpected_response_names_cluster_and_request() -> None:
     """It also says that the server is not an apiserver."""
-    assert str(strange(DOING, "a page")).startswith("lower-a: create Pod default/web: not reachable: this is not")
+    assert str(unexpected_response(DOING, "a page")).startswith(
+        "lower-a: create Pod default/web: not reachable: this is not"
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from tensile.errors import Malformed
 from tensile.kube.cluster import Selection
-from tensile.kube.responses import ObjectFilter, unwanted
+from tensile.kube.responses import ObjectFilter, refuse_object
 from tensile.kube.store import version_in
 from tensile.objects import NODE, POD, SECRET, SERVICE_ACCOUNT
 
@@ -77,7 +77,7 @@ def test_an_object_that_was_not_requested_or_is_invalid_is_malformed(
 def test_a_deleted_object_may_lack_the_selected_labels() -> None:
     """A watch reports an object that is no longer selected as deleted."""
     screen = ObjectFilter(POD, Selection(labels="owner=me"))
-    assert screen.meta(raw(labels={}), leaves=True).name == "a"
+    assert screen.meta(raw(labels={}), is_leaving=True).name == "a"
 
 
 def test_a_resource_version_that_is_no_number_is_malformed() -> None:
@@ -90,4 +90,4 @@ def test_a_resource_version_that_is_no_number_is_malformed() -> None:
 def test_any_object_in_a_list_that_must_be_empty_is_malformed() -> None:
     """Such a list selects a name that no object has."""
     with pytest.raises(Malformed):
-        unwanted(raw())
+        refuse_object(raw())

@@ -132,10 +132,10 @@ def test_an_object_that_a_quorum_read_searched_and_did_not_find_is_deleted() -> 
     """It is not if the watch delivered a newer object since, and other UIDs are not deleted."""
     cache, _ = filled()
     cache.put(raw("a", 30))
-    cache.confirm_absent("ns", "a", 20, sought="made for this")
+    cache.confirm_absent("ns", "a", 20, uid="made for this")
     assert not cache.is_deleted("ns", "a", "made for this")
-    cache.confirm_absent("ns", "a", 30, sought="made for this")
-    cache.confirm_absent("ns", "a", 30, sought="and this")
+    cache.confirm_absent("ns", "a", 30, uid="made for this")
+    cache.confirm_absent("ns", "a", 30, uid="and this")
     cache.confirm_absent("ns", "a")
     assert [cache.is_deleted("ns", "a", uid) for uid in ("made for this", "and this", "")] == [True, True, False]
     assert cache.copy().is_deleted("ns", "a", "and this")
@@ -144,10 +144,10 @@ def test_an_object_that_a_quorum_read_searched_and_did_not_find_is_deleted() -> 
 def test_invalidate_or_a_new_object_ends_the_deletion_that_a_read_confirmed() -> None:
     """The object that was not found may be the one that is created now."""
     cache, _ = filled()
-    cache.confirm_absent("ns", "a", sought="one")
+    cache.confirm_absent("ns", "a", uid="one")
     cache.invalidate("ns", "a")
     assert not cache.is_deleted("ns", "a", "one")
-    cache.confirm_absent("ns", "a", sought="one")
+    cache.confirm_absent("ns", "a", uid="one")
     cache.put(raw("a", 7, uid="next"))
     assert not cache.is_deleted("ns", "a", "one")
 

@@ -21,7 +21,7 @@ from tensile.objects import POD, deleted_at, later, timestamp
 from tensile.policy.descheduler.limits import notes_on
 from tensile.policy.descheduler.replacement import freed, successor_of
 from tensile.reconcile.apply import term_of
-from tensile.reconcile.dryrun.semantics import marked
+from tensile.reconcile.dryrun.semantics import marked_for_deletion
 
 TEXTS = (
     "",
@@ -166,8 +166,8 @@ def test_the_planned_deletion_of_a_pod_with_any_grace_period_has_a_valid_time(gr
     """It is valid also after a second deletion."""
     now = datetime(2026, 11, 23, tzinfo=UTC)
     upper = pod({"terminationGracePeriodSeconds": grace})
-    once = marked(POD, upper, asked, now)
-    again = marked(POD, once, 0, now)
+    once = marked_for_deletion(POD, upper, asked, now)
+    again = marked_for_deletion(POD, once, 0, now)
     for ending in (once, again):
         assert len(ending["metadata"]["deletionTimestamp"]) == len("2026-11-23T04:39:20Z")
 

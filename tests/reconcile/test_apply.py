@@ -12,7 +12,7 @@ from tensile.kube.cluster import Cluster, Patch
 from tensile.kube.store import Cache
 from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, POD, UPPER, Manifest, Ref
-from tensile.reconcile.apply import carry_out, reread, taken
+from tensile.reconcile.apply import carry_out, reread, resolve_existing
 from tensile.reconcile.ownership import conflict
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import Problem
@@ -269,7 +269,7 @@ async def problem_of(
     cluster = Answering()
     cluster.answer("read", found)
     asked = step or Step("create", REF, "", body=copy())
-    problem = await taken(asked, cluster, holding() if cache is None else cache, lambda _found: judged)
+    problem = await resolve_existing(asked, cluster, holding() if cache is None else cache, lambda _found: judged)
     return problem is not None
 
 
@@ -360,7 +360,7 @@ async def test_an_event_that_exists_is_no_conflict_and_is_not_read() -> None:
     """An Event that exists has been recorded already."""
     cluster = Answering()
     event = Step("create", Ref(UPPER, EVENT, "default", "web.1"), "", body=thing("Event", "web.1"))
-    assert await taken(event, cluster, None, lambda _found: conflict(REF)) is None
+    assert await resolve_existing(event, cluster, None, lambda _found: conflict(REF)) is None
     assert cluster.asked == []
 
 

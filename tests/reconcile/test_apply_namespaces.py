@@ -21,7 +21,7 @@ from tensile.objects import (
     Manifest,
     Ref,
 )
-from tensile.reconcile.apply import carry_out, first_of_somebody, look_into, name_in
+from tensile.reconcile.apply import carry_out, check_empty, first_foreign_object, name_of
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.plan import Step
 
@@ -62,7 +62,7 @@ class Site(DryRunCluster):
 async def objection(site: Site) -> str:
     """Return the reason why the namespace must not be deleted, "" if it may be."""
     try:
-        await look_into(site, TEAM)
+        await check_empty(site, TEAM)
     except Denied as error:
         found = error
     else:
@@ -127,7 +127,7 @@ async def test_a_kind_that_must_not_be_listed_counts_as_present() -> None:
 async def test_an_error_of_a_list_that_is_not_a_denial_is_raised(error: Any) -> None:
     """The namespace is checked again later."""
     with pytest.raises(type(error)):
-        await look_into(Site(refuses={"Secret": error}), TEAM)
+        await check_empty(Site(refuses={"Secret": error}), TEAM)
 
 
 class Retiring(Site):
@@ -151,7 +151,7 @@ async def test_a_kind_that_is_removed_during_the_check_has_no_objects() -> None:
     assert await objection(Retiring(())) == ""
     for left in (WIDGET, WIDGET._replace(api="example.com/v2")):
         with pytest.raises(NotFound):
-            await look_into(Retiring((left,)), TEAM)
+            await check_empty(Retiring((left,)), TEAM)
 
 
 async def test_the_most_common_kinds_are_listed_first() -> None:
@@ -164,10 +164,10 @@ async def test_the_most_common_kinds_are_listed_first() -> None:
 
 def test_the_first_object_that_kubernetes_did_not_create_is_named() -> None:
     """The name kube-root-ca.crt only counts for kinds other than ConfigMap."""
-    names = [name_in(orjson.dumps(one)) for one in (ROOT, config_map("one"), config_map("two"))]
-    assert first_of_somebody(CONFIG_MAP, names) == "one"
-    assert first_of_somebody(CONFIG_MAP, names[:1]) == ""
-    assert first_of_somebody(SECRET, names[:1]) == "kube-root-ca.crt"
+    names = [name_of(orjson.dumps(one)) for one in (ROOT, config_map("one"), config_map("two"))]
+    assert first_foreign_object(CONFIG_MAP, names) == "one"
+    assert first_foreign_object(CONFIG_MAP, names[:1]) == ""
+    assert first_foreign_object(SECRET, names[:1]) == "kube-root-ca.crt"
 
 
 async def test_a_namespace_with_objects_is_not_deleted() -> None:

@@ -15,7 +15,7 @@ from worldkit import NOW, STRANGER, A, marked, put, world
 from tensile.errors import Denied, Unreachable
 from tensile.names import TOKEN_TERM, UPPER_UID
 from tensile.objects import SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile.apply import TokenTerm, filled, granted, term_of
+from tensile.reconcile.apply import TokenTerm, insert_tokens, term_of, with_requested_tokens
 from tensile.reconcile.desired import Decision, TokenRequest, TokenSecret
 from tensile.reconcile.plan import Step, TokenGrant, plan
 from tensile.reconcile.world import Problem, World
@@ -94,7 +94,7 @@ def test_a_secret_of_another_owner_is_a_conflict(foreign: dict[str, Any]) -> Non
 
 def test_issued_tokens_are_inserted_into_a_create() -> None:
     """The existing data stays, and the term is that of the token that expires first."""
-    step = filled(the_step(world()), [answer("one", 3600), answer("two", 600)])
+    step = insert_tokens(the_step(world()), [answer("one", 3600), answer("two", 600)])
     assert step.body is not None
     assert step.body["data"] == {"ca.crt": "Y2E=", "token": "b25l", "token-vault": "dHdv"}
     assert step.body["metadata"]["annotations"][TOKEN_TERM] == TERM
@@ -104,7 +104,7 @@ def test_issued_tokens_are_inserted_into_a_create() -> None:
 def test_issued_tokens_are_inserted_into_a_patch() -> None:
     """The preconditions of the patch stay."""
     step = renewal()
-    done = filled(step, [answer("one", 3600), answer("two", 600)])
+    done = insert_tokens(step, [answer("one", 3600), answer("two", 600)])
     assert step.patch is not None
     assert done.patch is not None
     assert done.patch.body[:2] == step.patch.body[:2]
@@ -117,7 +117,7 @@ def test_the_planned_step_never_contains_a_token() -> None:
     """The planned step is logged, recorded and printed, so tokens are inserted into a copy."""
     for step in (the_step(world()), renewal()):
         before = repr(step)
-        assert HIDDEN in repr(filled(step, [answer(), answer()]))
+        assert HIDDEN in repr(insert_tokens(step, [answer(), answer()]))
         assert repr(step) == before
         assert HIDDEN not in before
 
@@ -143,7 +143,7 @@ async def test_a_step_without_token_requests_is_returned_unchanged() -> None:
     """No request is sent to any cluster."""
     step = Step("create", REF, "", body=secret())
     upper = Answering(UPPER)
-    assert await granted(step, {UPPER: upper}) is step
+    assert await with_requested_tokens(step, {UPPER: upper}) is step
     assert upper.asked == []
 
 
@@ -151,7 +151,7 @@ async def test_each_token_is_requested_from_the_cluster_of_the_account() -> None
     """The TokenRequests are sent as the step has them, in their order."""
     upper = Answering(UPPER)
     upper.answer("issue", answer("one"), answer("two"))
-    step = await granted(the_step(world()), {UPPER: upper})
+    step = await with_requested_tokens(the_step(world()), {UPPER: upper})
     assert [(one.verb, one.ref, one.carried) for one in upper.asked] == [
         ("issue", ACCOUNT, ask.request) for ask in ASKS
     ]
@@ -162,7 +162,7 @@ async def test_each_token_is_requested_from_the_cluster_of_the_account() -> None
 async def test_a_token_request_raises_unreachable_if_the_accounts_cluster_is_not_connected() -> None:
     """The cluster may not be connected yet."""
     with pytest.raises(Unreachable, match="not connected"):
-        await granted(the_step(world()), {})
+        await with_requested_tokens(the_step(world()), {})
 
 
 async def test_one_denied_token_request_fails_the_whole_step() -> None:
@@ -170,7 +170,7 @@ async def test_one_denied_token_request_fails_the_whole_step() -> None:
     upper = Answering(UPPER)
     upper.answer("issue", answer(), Denied("no rights", reason="Forbidden"))
     with pytest.raises(Denied, match="no rights"):
-        await granted(the_step(world()), {UPPER: upper})
+        await with_requested_tokens(the_step(world()), {UPPER: upper})
 
 
 @in_virtual_time

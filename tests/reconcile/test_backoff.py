@@ -7,13 +7,13 @@ from tensile.errors import ClusterError, Throttled, Unauthorized, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
 from tensile.reconcile.backoff import (
+    EVENT_INTERVAL,
     LASTING_REST,
     LONGEST_REST,
     OF_AN_OBJECT,
     REST_OF_DENIED,
-    RETOLD,
-    REWORDED,
-    SHORTEST_LOOK,
+    REWORDED_INTERVAL,
+    SHORTEST_DELAY,
     SPREAD_OF_DENIED,
     DependencyIndex,
     EventDeduplicator,
@@ -45,10 +45,10 @@ def test_a_key_keeps_its_dependencies_until_they_are_replaced() -> None:
     waits = DependencyIndex()
     assert waits.note(ONE, [TWO]) == {TWO}
     assert waits.note(ONE, [TWO, THREE]) == {THREE}
-    assert list(waits.waiting_for(TWO)) == [ONE]
+    assert list(waits.dependents(TWO)) == [ONE]
     waits.note(ONE, [THREE])
-    assert list(waits.waiting_for(TWO)) == []
-    assert list(waits.waiting_for(THREE)) == [ONE]
+    assert list(waits.dependents(TWO)) == []
+    assert list(waits.dependents(THREE)) == [ONE]
 
 
 def test_the_dependencies_of_a_lower_that_leaves_are_removed() -> None:
@@ -57,16 +57,16 @@ def test_the_dependencies_of_a_lower_that_leaves_are_removed() -> None:
     waits.note(ONE, [TWO])
     waits.note(other, [TWO])
     waits.forget("a")
-    assert list(waits.waiting_for(TWO)) == [other]
+    assert list(waits.dependents(TWO)) == [other]
 
 
 def test_a_refused_step_in_back_off_blocks_only_later_steps_of_its_key() -> None:
     """A pod whose creation is denied still gets status updates."""
     refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
-    assert refusals.rested(ONE, (PATCH, CREATE), now=10.0) == (PATCH,)
-    assert refusals.rested(ONE, (PATCH, CREATE), now=10.0 + rest) == (PATCH, CREATE)
-    assert refusals.rested(TWO, (CREATE,), now=10.0) == (CREATE,)
+    assert refusals.retryable_steps(ONE, (PATCH, CREATE), now=10.0) == (PATCH,)
+    assert refusals.retryable_steps(ONE, (PATCH, CREATE), now=10.0 + rest) == (PATCH, CREATE)
+    assert refusals.retryable_steps(TWO, (CREATE,), now=10.0) == (CREATE,)
 
 
 def test_the_remaining_back_off_has_a_minimum() -> None:
@@ -74,7 +74,7 @@ def test_the_remaining_back_off_has_a_minimum() -> None:
     refusals = FailureBackoff()
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     assert refusals.left(ONE, now=10.0) == pytest.approx(rest)
-    assert refusals.left(ONE, now=10.0 + rest - 0.0001) == SHORTEST_LOOK
+    assert refusals.left(ONE, now=10.0 + rest - 0.0001) == SHORTEST_DELAY
 
 
 def test_back_off_doubles_up_to_a_limit() -> None:
@@ -90,8 +90,8 @@ def test_a_success_resets_the_back_off_of_its_step() -> None:
     """The next refusal starts with a short back-off again, and the success of another step resets nothing."""
     refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
-    assert not refusals.forgive(ONE, PATCH)
-    assert refusals.forgive(ONE, CREATE)
+    assert not refusals.clear(ONE, PATCH)
+    assert refusals.clear(ONE, CREATE)
     assert ONE not in refusals
 
 
@@ -99,9 +99,9 @@ def test_the_refusal_of_a_step_that_is_not_wanted_any_more_is_removed() -> None:
     """It stays as long as the steps of the key contain the refused step."""
     refusals = FailureBackoff()
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
-    refusals.settle(ONE, (PATCH, CREATE))
+    refusals.retain(ONE, (PATCH, CREATE))
     assert ONE in refusals
-    refusals.settle(ONE, (Step("create", Ref("a", CONFIG_MAP, "default", "one"), "because"),))
+    refusals.retain(ONE, (Step("create", Ref("a", CONFIG_MAP, "default", "one"), "because"),))
     assert ONE not in refusals
 
 
@@ -119,10 +119,10 @@ def test_expediting_makes_steps_with_short_back_off_available() -> None:
     rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
     refusals.note(TWO, CREATE, now=10.0, jitter=0.0, at_least=30.0)
     refusals.expedite(10.0, within=rest / 2)
-    assert refusals.rested(ONE, (CREATE,), now=10.0) == ()
+    assert refusals.retryable_steps(ONE, (CREATE,), now=10.0) == ()
     refusals.expedite(10.0, within=1.0)
-    assert refusals.rested(ONE, (CREATE,), now=10.0) == (CREATE,)
-    assert refusals.rested(TWO, (CREATE,), now=39.9) == ()
+    assert refusals.retryable_steps(ONE, (CREATE,), now=10.0) == (CREATE,)
+    assert refusals.retryable_steps(TWO, (CREATE,), now=39.9) == ()
 
 
 def test_the_wait_that_a_cluster_asks_for_is_added_to_the_back_off() -> None:
@@ -136,19 +136,19 @@ def test_keys_that_wait_for_a_key_with_a_problem_do_not_count_as_hopeful() -> No
     waits = DependencyIndex()
     waits.note(ONE, [TWO])
     waits.note(TWO, [THREE])
-    assert waits.hopeful(()) == 2
-    assert waits.hopeful({THREE}) == 1
+    assert waits.count_unblocked(()) == 2
+    assert waits.count_unblocked({THREE}) == 1
     waits.note(ONE, [TWO, THREE])
-    assert waits.hopeful({THREE}) == 0
+    assert waits.count_unblocked({THREE}) == 0
 
 
 def test_an_independent_step_in_back_off_does_not_block_later_steps() -> None:
     """Each independent step has its own back-off."""
     refusals = FailureBackoff()
     rest = refusals.note(ONE, IMAGE, now=0.0, jitter=0.0)
-    assert refusals.rested(ONE, (IMAGE, SIZE, CREATE), now=0.0) == (SIZE, CREATE)
+    assert refusals.retryable_steps(ONE, (IMAGE, SIZE, CREATE), now=0.0) == (SIZE, CREATE)
     refusals.note(ONE, SIZE, now=rest / 2, jitter=0.0)
-    assert refusals.rested(ONE, (IMAGE, SIZE, CREATE), now=rest) == (IMAGE, CREATE)
+    assert refusals.retryable_steps(ONE, (IMAGE, SIZE, CREATE), now=rest) == (IMAGE, CREATE)
     assert refusals.left(ONE, now=0.0) == pytest.approx(rest)
 
 
@@ -156,7 +156,7 @@ def test_an_independent_step_with_other_content_is_not_in_back_off() -> None:
     """A user who corrects a refused change does not wait for the back-off of the mistake."""
     refusals = FailureBackoff()
     refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
-    assert refusals.rested(ONE, (apart(image="a:3"),), now=0.0) == (apart(image="a:3"),)
+    assert refusals.retryable_steps(ONE, (apart(image="a:3"),), now=0.0) == (apart(image="a:3"),)
 
 
 @pytest.mark.parametrize(("problem", "longest"), [(NO, LASTING_REST), (None, LONGEST_REST)])
@@ -204,7 +204,7 @@ def test_a_step_counts_as_refused_until_it_succeeds() -> None:
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     assert refusals.is_refused(ONE, CREATE)
     assert not refusals.is_refused(ONE, PATCH)
-    refusals.forgive(ONE, CREATE)
+    refusals.clear(ONE, CREATE)
     assert not refusals.is_refused(ONE, CREATE)
 
 
@@ -217,9 +217,9 @@ def test_the_messages_of_all_refused_steps_of_a_key_are_combined() -> None:
     assert refusals.problem(ONE) == Problem("Forbidden", "no; too large")
     refusals.note(ONE, IMAGE, now=9.0, jitter=0.0)
     assert refusals.problem(ONE) == Problem("Forbidden", "no; too large")
-    assert refusals.forgive(ONE, IMAGE)
+    assert refusals.clear(ONE, IMAGE)
     assert refusals.problem(ONE) == Problem("Invalid", "too large")
-    refusals.settle(ONE, ())
+    refusals.retain(ONE, ())
     assert (refusals.problem(ONE), ONE in refusals) == (None, False)
 
 
@@ -242,10 +242,10 @@ def test_an_event_is_recorded_again_after_a_while() -> None:
     """The apiserver has deleted it by then, and Events that it still has are not recorded again either."""
     telling, steps = EventDeduplicator(), (told("one"),)
     telling.note(steps[0], 5.0)
-    assert telling.fresh(steps, 4.0 + RETOLD) == ()
-    assert telling.fresh(steps, 5.0 + RETOLD) == steps
-    telling.note(steps[0], 5.0 + RETOLD)
-    assert telling.fresh(steps, 6.0 + RETOLD) == ()
+    assert telling.fresh(steps, 4.0 + EVENT_INTERVAL) == ()
+    assert telling.fresh(steps, 5.0 + EVENT_INTERVAL) == steps
+    telling.note(steps[0], 5.0 + EVENT_INTERVAL)
+    assert telling.fresh(steps, 6.0 + EVENT_INTERVAL) == ()
 
 
 def test_the_oldest_recorded_events_are_dropped_beyond_the_limit() -> None:
@@ -275,14 +275,14 @@ def test_events_about_one_object_are_rate_limited() -> None:
     assert len(fresh) == 10
     telling.note(said(2000), 5.0 + seconds)
     assert telling.fresh((said(2001),), 5.0 + seconds) == ()
-    assert sum(1 for ref in telling._told if ref.name.startswith("words-")) == burst + 1
+    assert sum(1 for ref in telling._last_recorded if ref.name.startswith("words-")) == burst + 1
 
 
 def test_an_event_with_another_message_for_a_refusal_is_delayed() -> None:
     """An Event with another reason, or of a key without a refusal, is recorded at once."""
     telling = EventDeduplicator()
     telling.note(said(1), 5.0)
-    later = 4.0 + REWORDED
+    later = 4.0 + REWORDED_INTERVAL
     assert telling.fresh((said(2), said(2, "Invalid"), CREATE), later, refused=True) == (said(2, "Invalid"), CREATE)
     assert telling.fresh((said(2),), later) == (said(2),)
-    assert telling.fresh((said(2),), 5.0 + REWORDED, refused=True) == (said(2),)
+    assert telling.fresh((said(2),), 5.0 + REWORDED_INTERVAL, refused=True) == (said(2),)

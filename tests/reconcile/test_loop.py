@@ -21,7 +21,7 @@ from tensile.errors import (
 )
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, EVENT, POD, UPPER, Manifest, Ref
-from tensile.reconcile.backoff import RETOLD
+from tensile.reconcile.backoff import EVENT_INTERVAL
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, VerifyAbsent
 from tensile.reconcile.world import Problem
 
@@ -157,7 +157,7 @@ async def test_an_event_is_created_once_and_again_only_after_a_while() -> None:
     assert bench.noted.verbs() == ["create told"] * 2
     await bench.run(Decision((event(),)))
     assert bench.noted.verbs() == ["create told"] * 2
-    await until(2 * RETOLD)
+    await until(2 * EVENT_INTERVAL)
     await bench.run(Decision((event(),)))
     assert bench.noted.verbs() == ["create told"] * 3
 

@@ -14,7 +14,7 @@ from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, Thrott
 from tensile.kube.responses import RequestInfo, error_of
 from tensile.objects import SECRET, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present
-from tensile.reconcile.redaction import UNTOLD
+from tensile.reconcile.redaction import OMITTED
 from tensile.reconcile.world import ForeignProblem, Problem
 
 WANTED = Decision((present(),))
@@ -245,8 +245,8 @@ async def test_a_message_that_quotes_a_secret_is_hidden(key: str, quote: str) ->
     """This holds for any encoding or excerpt, and the reason is still reported."""
     bench, _, wanted = refused_secret(f"no: data[{key}] is {QUOTES[quote](VALUES[key])}, which is bad")
     await bench.run(wanted)
-    assert bench.world.problems == {ONE: Problem("Forbidden", UNTOLD)}
-    assert all(UNTOLD in str(error) for error in bench.noted.errors)
+    assert bench.world.problems == {ONE: Problem("Forbidden", OMITTED)}
+    assert all(OMITTED in str(error) for error in bench.noted.errors)
     await bench.close()
 
 
@@ -257,11 +257,11 @@ async def test_a_message_that_quotes_the_previous_content_of_a_secret_is_hidden(
     put(bench.world.lowers[A].secrets, marked({**secret("one"), "data": {"old": "d2FzLWh1bnRlcjE="}}, "above"))
     lower.answer("patch", Denied("it was was-hunter1", status=403, reason="Forbidden"))
     await bench.run(wanted)
-    assert bench.world.problems == {ONE: Problem("Forbidden", UNTOLD)}
+    assert bench.world.problems == {ONE: Problem("Forbidden", OMITTED)}
     lower.answer("patch", Denied("it would be hunter2-correct", status=403, reason="Forbidden"))
     await until(1.0)
     assert bench.noted.errors[-1] is not None
-    assert bench.noted.errors[-1].message == UNTOLD
+    assert bench.noted.errors[-1].message == OMITTED
     await bench.close()
 
 

@@ -498,10 +498,10 @@ async def test_closing_a_lower_removes_its_dependencies_and_back_off() -> None:
     await bench.run(Decision((present(),), depends_on=(TWO,), reports_on=(ELSEWHERE,)))
     await asyncio.sleep(20)
     assert bench.loop.waiting == 1
-    assert list(bench.loop._heeds.waiting_for(ELSEWHERE)) == [ONE]
+    assert list(bench.loop._reporters.dependents(ELSEWHERE)) == [ONE]
     await bench.loop.close(A)
     assert bench.loop.waiting == 0
-    assert list(bench.loop._heeds.waiting_for(ELSEWHERE)) == []
+    assert list(bench.loop._reporters.dependents(ELSEWHERE)) == []
     before = len(bench.noted.steps)
     await bench.run(WANTED)
     assert len(bench.noted.steps) == before + 1

@@ -317,7 +317,7 @@ async def test_closing_a_queue_discards_work_that_has_not_started() -> None:
     desk, job = QueueWorker(), Job()
     desk.work[ONE] = job
     desk.queue.add(ONE)
-    desk.queue._turn()
+    desk.queue._run_turn()
     await desk.queue.close()
     assert (job.runs, desk.queue.depth) == (0, 0)
 

@@ -230,7 +230,7 @@ BUGS = (
     Bug(
         "a namespace is deleted that is not empty",
         "tensile/reconcile/apply.py",
-        "    if step.only_if_empty:\n        await look_into(cluster, step.ref)\n",
+        "    if step.only_if_empty:\n        await check_empty(cluster, step.ref)\n",
         "",
         _tests("reconcile/rules/namespace_cleanup", "reconcile/apply_namespaces", "reconcile/apply"),
     ),

@@ -26,17 +26,17 @@ from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref
 from tensile.reconcile.dryrun.patch import is_selected, patched
 from tensile.reconcile.dryrun.semantics import (
     FieldManager,
-    booked,
-    check_way,
+    check_subresource,
     created,
     disrupted,
     fence,
-    goes,
-    marked,
+    is_removed_at_once,
+    marked_for_deletion,
     released,
     revised,
     tidied,
     unprotected,
+    with_managed_fields,
 )
 
 SOMEBODY = "somebody-else"
@@ -47,7 +47,7 @@ _TOKEN_SECONDS = 3600
 _UIDS = UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 MADE_UP = "00000000-0000-5000-"
 """What each UID that a dry run makes up begins with: no apiserver and no other program makes such UIDs."""
-_STAYS = ("uid", "creationTimestamp", "generation")
+_KEPT_FIELDS = ("uid", "creationTimestamp", "generation")
 _Name = tuple[str, str]
 
 
@@ -137,17 +137,21 @@ class DryRunCluster:
         before = self.find(kind, ref.namespace, ref.name) or {}
         if given.get("uid", uid(before)) != uid(before):
             before = {}
-        made = created(ref, {}, self._fabricated(), self._author(SOMEBODY))
-        stays = {field: metadata(before or made)[field] for field in _STAYS if field in metadata(before or made)}
-        wanted = {**made, **deepcopy(manifest), "metadata": {**stays, **given}}
-        stored = booked(before, tidied(kind, wanted), self._author(SOMEBODY))
+        fabricated = created(ref, {}, self._fabricated(), self._author(SOMEBODY))
+        kept = {
+            field: metadata(before or fabricated)[field]
+            for field in _KEPT_FIELDS
+            if field in metadata(before or fabricated)
+        }
+        wanted = {**fabricated, **deepcopy(manifest), "metadata": {**kept, **given}}
+        stored = with_managed_fields(before, tidied(kind, wanted), self._author(SOMEBODY))
         if "managedFields" in given:
             stored["metadata"]["managedFields"] = given["managedFields"]
         return _decoded(self._keep(ref, stored))
 
     def alter(self, ref: Ref, change: Callable[[Manifest], None]) -> Manifest:
         """Change an object as another client would, and return it as stored. Raises NotFound."""
-        with self._told("alter", ref):
+        with self._error_context("alter", ref):
             before = self._object(ref)
             after = deepcopy(before)
             change(after)
@@ -155,18 +159,18 @@ class DryRunCluster:
 
     def vanish(self, ref: Ref) -> None:
         """Remove an object, whatever its finalizers. Raises NotFound."""
-        with self._told("vanish", ref):
+        with self._error_context("vanish", ref):
             self._drop(ref, self._object(ref))
 
     async def read(self, ref: Ref) -> bytes:
         """Return the object as held, else as in the real cluster."""
-        with self._told("read", ref):
+        with self._error_context("read", ref):
             return await self._fetched(ref)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Return the objects of a selection: equality and existence of labels, and some fields."""
-        with self._told("list", Ref(self._name, kind, selection.namespace, "")):
-            held = {**await self._beyond(kind, selection), **self._held[kind]}
+        with self._error_context("list", Ref(self._name, kind, selection.namespace, "")):
+            held = {**await self._list_real(kind, selection), **self._held[kind]}
             chosen = [raw for _, raw in sorted(held.items()) if is_selected(_decoded(raw), selection)]
         return Listing([read(raw) for raw in chosen], str(self._count))
 
@@ -185,23 +189,23 @@ class DryRunCluster:
         opened: Callable[[], object] | None = None,  # noqa: ARG002
     ) -> AsyncIterator[WatchEvent]:
         """Raise Denied: caches receive events by `follow`, at once, so that no watch is needed."""
-        with self._told("watch", Ref(self._name, kind, selection.namespace, "")):
+        with self._error_context("watch", Ref(self._name, kind, selection.namespace, "")):
             raise _refused("a dry run does not serve watches: let a cache follow it", HTTPStatus.METHOD_NOT_ALLOWED)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Store a new object and return it."""
-        with self._told("create", ref):
-            _check_place(ref, metadata(body))
+        with self._error_context("create", ref):
+            _check_name(ref, metadata(body))
             await self._admit(ref, body)
             _check_form(metadata(body))
-            if await self._sought(ref) is not None:
-                taken = f'{_resource(ref.kind)} "{ref.name}" already exists'
-                raise AlreadyExists(taken, status=HTTPStatus.CONFLICT, reason="AlreadyExists")
+            if await self._lookup(ref) is not None:
+                message = f'{_resource(ref.kind)} "{ref.name}" already exists'
+                raise AlreadyExists(message, status=HTTPStatus.CONFLICT, reason="AlreadyExists")
             return self._keep(ref, created(ref, body, self._fabricated(), self._author(FIELD_MANAGER)))
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Return an answered TokenRequest with an empty token and the right times."""
-        with self._told("create", account, "token"):
+        with self._error_context("create", account, "token"):
             await self._fetched(account)
             spec = {"expirationSeconds": _TOKEN_SECONDS, **(request.get("spec") or {})}
             end = timestamp(self._now() + timedelta(seconds=spec["expirationSeconds"]))
@@ -210,12 +214,12 @@ class DryRunCluster:
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
         """Patch an object, or a subresource of it, and return it as stored. Without a change nothing is written."""
-        with self._told("patch", ref, subresource):
-            check_way(ref.kind, subresource)
+        with self._error_context("patch", ref, subresource):
+            check_subresource(ref.kind, subresource)
             before = _decoded(await self._fetched(ref))
-            asked = patched(before, patch)
-            fence(before, asked)
-            after = revised(ref.kind, before, asked, subresource)
+            updated = patched(before, patch)
+            fence(before, updated)
+            after = revised(ref.kind, before, updated, subresource)
             return self._revise(ref, before, after, FIELD_MANAGER, subresource)
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
@@ -223,7 +227,7 @@ class DryRunCluster:
 
         A pod that disappears at once is reported as terminating first.
         """
-        with self._told("delete", ref):
+        with self._error_context("delete", ref):
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] != uid:
                 message = f"the UID in the precondition ({uid}) is not that of {_resource(ref.kind)} {ref.name}"
@@ -233,8 +237,8 @@ class DryRunCluster:
                 raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
             at_once = self._ends_pods and ref.kind == POD
             freed = unprotected(ref.kind, before) if self._ends_pods else before
-            after = marked(ref.kind, freed, 0 if at_once else grace, self._now())
-            if not goes(ref.kind, after):
+            after = marked_for_deletion(ref.kind, freed, 0 if at_once else grace, self._now())
+            if not is_removed_at_once(ref.kind, after):
                 return orjson.dumps(before) if after is freed else self._keep(ref, after)
             if ref.kind == POD:
                 self._keep(ref, after)
@@ -243,7 +247,7 @@ class DryRunCluster:
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
         """Set the condition of an eviction on a pod and delete it. Only a real eviction checks disruption budgets."""
-        with self._told("evict", ref):
+        with self._error_context("evict", ref):
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] == uid:
                 self._revise(ref, before, disrupted(before, self._now()), FIELD_MANAGER, "status")
@@ -258,13 +262,13 @@ class DryRunCluster:
         raise Denied("a dry run does not serve streams", cluster=self._name, doing="connect", reason="Forbidden")
 
     @contextmanager
-    def _told(self, verb: str, ref: Ref, subresource: str = "") -> Iterator[None]:
+    def _error_context(self, verb: str, ref: Ref, subresource: str = "") -> Iterator[None]:
         """Add cluster and request to an error."""
         try:
             yield
         except ClusterError as error:
-            where = "/".join(part for part in (ref.namespace, ref.name) if part)
-            error.cluster, error.doing = self._name, f"{verb} {ref.kind.name} {where} {subresource}".rstrip()
+            path = "/".join(part for part in (ref.namespace, ref.name) if part)
+            error.cluster, error.doing = self._name, f"{verb} {ref.kind.name} {path} {subresource}".rstrip()
             raise
 
     def _object(self, ref: Ref) -> Manifest:
@@ -274,28 +278,28 @@ class DryRunCluster:
             raise _missing(ref.kind, ref.name)
         return found
 
-    async def _beyond(self, kind: Kind, selection: Selection) -> dict[_Name, bytes]:
+    async def _list_real(self, kind: Kind, selection: Selection) -> dict[_Name, bytes]:
         """Return the selected objects of the real cluster, without those deleted here."""
         listed = [] if self._behind is None else (await self._behind.list(kind, selection)).items
         metas = [(_ENVELOPES.decode(raw).metadata, raw) for raw in listed]
         found = {(meta.namespace, meta.name): raw for meta, raw in metas}
-        return {place: raw for place, raw in found.items() if (kind, place) not in self._gone}
+        return {name: raw for name, raw in found.items() if (kind, name) not in self._gone}
 
-    async def _sought(self, ref: Ref) -> bytes | None:
+    async def _lookup(self, ref: Ref) -> bytes | None:
         """Return an object that is held, or that the real cluster has and that was not deleted here, else None."""
-        place = (ref.namespace, ref.name)
-        if self._behind is not None and place not in self._held[ref.kind] and (ref.kind, place) not in self._gone:
+        name = (ref.namespace, ref.name)
+        if self._behind is not None and name not in self._held[ref.kind] and (ref.kind, name) not in self._gone:
             try:
                 found = await self._behind.read(ref)
             except NotFound:
-                return self._held[ref.kind].get(place)
-            if (ref.kind, place) not in self._gone:
-                self._held[ref.kind].setdefault(place, found)
-        return self._held[ref.kind].get(place)
+                return self._held[ref.kind].get(name)
+            if (ref.kind, name) not in self._gone:
+                self._held[ref.kind].setdefault(name, found)
+        return self._held[ref.kind].get(name)
 
     async def _fetched(self, ref: Ref) -> bytes:
-        """Return an object as `_sought` does. Raises NotFound."""
-        raw = await self._sought(ref)
+        """Return an object as `_lookup` does. Raises NotFound."""
+        raw = await self._lookup(ref)
         if raw is None:
             raise _missing(ref.kind, ref.name)
         return raw
@@ -304,12 +308,12 @@ class DryRunCluster:
         """Refuse objects in a missing or terminating namespace, and pods without their ServiceAccount."""
         if not ref.namespace:
             return
-        space = _decoded(await self._fetched(Ref(self._name, NAMESPACE, "", ref.namespace)))
-        if "deletionTimestamp" in metadata(space):
+        namespace = _decoded(await self._fetched(Ref(self._name, NAMESPACE, "", ref.namespace)))
+        if "deletionTimestamp" in metadata(namespace):
             message = f"{_resource(ref.kind)} {ref.name} is forbidden: namespace {ref.namespace} is being terminated"
             raise _refused(message, HTTPStatus.FORBIDDEN, "NamespaceTerminating")
         account = (body.get("spec") or {}).get("serviceAccountName") or "default"
-        if ref.kind == POD and not await self._sought(Ref(self._name, SERVICE_ACCOUNT, ref.namespace, account)):
+        if ref.kind == POD and not await self._lookup(Ref(self._name, SERVICE_ACCOUNT, ref.namespace, account)):
             message = f"pods {ref.name} is forbidden: serviceaccount {ref.namespace}/{account} not found"
             raise _refused(message, HTTPStatus.FORBIDDEN)
 
@@ -317,7 +321,7 @@ class DryRunCluster:
         """Store a change, if there is one. An object that only waited for it is removed."""
         if after == tidied(ref.kind, before):
             return self._held[ref.kind][(ref.namespace, ref.name)]
-        stored = booked(before, after, self._author(manager), subresource)
+        stored = with_managed_fields(before, after, self._author(manager), subresource)
         if released(stored):
             self._drop(ref, before)
             return orjson.dumps(stored)
@@ -338,9 +342,9 @@ class DryRunCluster:
         """Remove an object, send its event, and return its last state with a new resourceVersion."""
         last = self._numbered(manifest)
         raw = orjson.dumps(last)
-        place = (ref.namespace, ref.name)
-        self._held[ref.kind].pop(place, None)
-        self._gone.add((ref.kind, place))
+        name = (ref.namespace, ref.name)
+        self._held[ref.kind].pop(name, None)
+        self._gone.add((ref.kind, name))
         for follower in self._followers[ref.kind]:
             follower.gone(raw, last)
         return raw
@@ -371,10 +375,10 @@ def _resource(kind: Kind) -> str:
     return f"{kind.plural}.{group}" if slash else kind.plural
 
 
-def _check_place(ref: Ref, meta: Manifest) -> None:
+def _check_name(ref: Ref, meta: Manifest) -> None:
     """Raise Denied if a new object has another name or namespace than the request."""
-    place = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
-    if place != (ref.name, ref.namespace) and ref.kind.namespaced:
+    name = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
+    if name != (ref.name, ref.namespace) and ref.kind.namespaced:
         raise Denied("the object does not have the name and namespace of the request", status=400, reason="BadRequest")
 
 

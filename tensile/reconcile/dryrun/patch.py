@@ -38,12 +38,12 @@ def patched(manifest: Manifest, patch: Patch) -> Manifest:
     """
     match patch.media:
         case "json-patch":
-            return _operated(manifest, patch.body)
+            return _json_patch(manifest, patch.body)
         case "merge-patch":
-            found: Manifest = _merged(manifest, patch.body)
+            found: Manifest = _merge_patch(manifest, patch.body)
             return found
         case "strategic-merge-patch":
-            return _laid_over(manifest, patch.body)
+            return _strategic_merge(manifest, patch.body)
     raise Denied(
         f"{patch.media} is not supported in a dry run: send another kind of patch",
         status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -51,7 +51,7 @@ def patched(manifest: Manifest, patch: Patch) -> Manifest:
     )
 
 
-def _operated(manifest: Manifest, operations: Any) -> Manifest:
+def _json_patch(manifest: Manifest, operations: Any) -> Manifest:
     """Apply RFC 6902 operations one by one, as leniently as Kubernetes."""
     if not isinstance(operations, list):
         raise Denied("a JSON patch must be a list of operations", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")
@@ -66,13 +66,13 @@ def _operated(manifest: Manifest, operations: Any) -> Manifest:
 
 def _lenient(manifest: Manifest, operation: Manifest) -> Manifest:
     """Convert the replacement of a missing key to an addition."""
-    place, key = jsonpatch.JsonPointer(operation["path"]).to_last(manifest)
-    if operation["op"] == "replace" and isinstance(place, dict) and key is not None and key not in place:
+    parent, key = jsonpatch.JsonPointer(operation["path"]).to_last(manifest)
+    if operation["op"] == "replace" and isinstance(parent, dict) and key is not None and key not in parent:
         return {**operation, "op": "add"}
     return operation
 
 
-def _merged(seen: Any, patch: Any) -> Any:
+def _merge_patch(seen: Any, patch: Any) -> Any:
     """Merge by RFC 7386: maps are merged, null removes, anything else replaces."""
     if not isinstance(patch, dict):
         return patch
@@ -81,11 +81,11 @@ def _merged(seen: Any, patch: Any) -> Any:
         if value is None:
             found.pop(field, None)
         else:
-            found[field] = _merged(found.get(field), value)
+            found[field] = _merge_patch(found.get(field), value)
     return found
 
 
-def _laid_over(seen: Manifest, patch: Manifest) -> Manifest:
+def _strategic_merge(seen: Manifest, patch: Manifest) -> Manifest:
     """Merge maps by Kubernetes' strategic merge."""
     found = {} if patch.get(_DIRECTIVE) == "replace" else dict(seen)
     for field, value in patch.items():
@@ -101,7 +101,7 @@ def _laid_over(seen: Manifest, patch: Manifest) -> Manifest:
 def _value(field: str, seen: Any, value: Any) -> Any:
     """Return the merged value of one field."""
     if isinstance(value, dict):
-        return _laid_over(seen if isinstance(seen, dict) else {}, value)
+        return _strategic_merge(seen if isinstance(seen, dict) else {}, value)
     if isinstance(value, list) and field in _MERGED_BY:
         return _list(seen or [], value, _MERGED_BY[field])
     return value
@@ -114,18 +114,18 @@ def _list(seen: list[Manifest], patch: list[Manifest], key: str) -> list[Manifes
         return fresh
     deleted = {one[key] for one in patch if one.get(_DIRECTIVE) == "delete"}
     known = {one[key]: one for one in seen if one[key] not in deleted}
-    changed = {one[key]: _laid_over(known.get(one[key], {}), one) for one in fresh}
+    changed = {one[key]: _strategic_merge(known.get(one[key], {}), one) for one in fresh}
     whole = known | changed
     return [whole[name] for name in _ordered(list(known), list(changed))]
 
 
 def _ordered(known: list[str], changed: list[str]) -> list[str]:
     """Return the names of `changed` in their order, with the other known ones before those that they preceded."""
-    place = {name: number for number, name in enumerate(known)}
+    positions = {name: number for number, name in enumerate(known)}
     others = [name for name in known if name not in changed]
     found: list[str] = []
     for name in changed:
-        while others and name in place and place[others[0]] < place[name]:
+        while others and name in positions and positions[others[0]] < positions[name]:
             found.append(others.pop(0))
         found.append(name)
     return found + others
@@ -147,12 +147,12 @@ def _terms(selector: str) -> list[str]:
     return [term.strip() for term in selector.split(",") if term.strip()]
 
 
-def _holds(term: str, carried: dict[str, str]) -> bool:
+def _holds(term: str, present: dict[str, str]) -> bool:
     """Report whether one term of a label selector matches."""
     if "=" in term:
         key, wanted, equal = _comparison(term)
-        return (carried.get(key) == wanted) == equal
-    return term[1:].strip() not in carried if term.startswith("!") else term in carried
+        return (present.get(key) == wanted) == equal
+    return term[1:].strip() not in present if term.startswith("!") else term in present
 
 
 def _equals(term: str, fields: dict[str, str]) -> bool:

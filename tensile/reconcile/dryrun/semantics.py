@@ -60,8 +60,8 @@ class FieldManager(NamedTuple):
 def created(ref: Ref, body: Manifest, uid: str, author: FieldManager) -> Manifest:
     """Return a new object as it is stored, without its resourceVersion."""
     given = {field: value for field, value in metadata(body).items() if field not in _SERVERS}
-    place = {"name": ref.name} | ({"namespace": ref.namespace} if ref.namespace else {})
-    meta: Manifest = {**given, **place, "uid": uid, "creationTimestamp": author.moment}
+    identity = {"name": ref.name} | ({"namespace": ref.namespace} if ref.namespace else {})
+    meta: Manifest = {**given, **identity, "uid": uid, "creationTimestamp": author.moment}
     made: Manifest = {**body, "apiVersion": ref.kind.api, "kind": ref.kind.name, "metadata": meta}
     if ref.kind == POD:
         meta["generation"] = 1
@@ -71,7 +71,7 @@ def created(ref: Ref, body: Manifest, uid: str, author: FieldManager) -> Manifes
         made["status"] = {"phase": "Pending"}
     if ref.kind == NAMESPACE:
         made |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-    return booked({}, tidied(ref.kind, made), author)
+    return with_managed_fields({}, tidied(ref.kind, made), author)
 
 
 def tidied(kind: Kind, manifest: Manifest) -> Manifest:
@@ -89,9 +89,9 @@ def _without_empty(fields: Manifest, named: Iterable[str]) -> Manifest:
     return {field: value for field, value in fields.items() if field not in empty}
 
 
-def fence(seen: Manifest, asked: Manifest) -> None:
+def fence(seen: Manifest, updated: Manifest) -> None:
     """Raise the Conflict of Kubernetes for a write to another object, or to an older version."""
-    before, after = metadata(seen), metadata(asked)
+    before, after = metadata(seen), metadata(updated)
     if after.get("resourceVersion") not in (None, "", before["resourceVersion"]):
         message = f"{before['name']} has been modified; apply the change to the latest version and try again"
         raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
@@ -101,94 +101,94 @@ def fence(seen: Manifest, asked: Manifest) -> None:
         raise Conflict(message, status=HTTPStatus.UNPROCESSABLE_ENTITY, reason="Invalid", causes=causes)
 
 
-def check_way(kind: Kind, subresource: str) -> None:
+def check_subresource(kind: Kind, subresource: str) -> None:
     """Raise NotFound for a subresource that the kind does not have. Kubernetes checks that first."""
     has_status = kind in _WITH_STATUS and subresource == "status"
     if subresource and not has_status and not (kind == POD and subresource in _OF_PODS):
         raise NotFound("the server could not find the requested resource", status=404, reason="NotFound")
 
 
-def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") -> Manifest:
+def revised(kind: Kind, seen: Manifest, updated: Manifest, subresource: str = "") -> Manifest:
     """Return the stored result of a write through `subresource` ("" for the object itself)."""
     kept = {field: metadata(seen)[field] for field in _SERVERS if field in metadata(seen)}
-    given = {field: value for field, value in metadata(asked).items() if field not in _SERVERS}
-    asked = {**asked, "metadata": {**given, **kept}}
-    return tidied(kind, _let_through(kind, seen, asked, subresource))
+    given = {field: value for field, value in metadata(updated).items() if field not in _SERVERS}
+    updated = {**updated, "metadata": {**given, **kept}}
+    return tidied(kind, _restricted(kind, seen, updated, subresource))
 
 
-def _let_through(kind: Kind, seen: Manifest, asked: Manifest, subresource: str) -> Manifest:
+def _restricted(kind: Kind, seen: Manifest, updated: Manifest, subresource: str) -> Manifest:
     """Apply only what the subresource may change."""
     match subresource:
         case "":
-            return _with(asked, seen, "status") if kind in _WITH_STATUS else asked
+            return _with(updated, seen, "status") if kind in _WITH_STATUS else updated
         case "status":
-            owners = _with(asked["metadata"], seen["metadata"], "ownerReferences")
-            return _with({**asked, "metadata": owners}, seen, "spec")
+            owners = _with(updated["metadata"], seen["metadata"], "ownerReferences")
+            return _with({**updated, "metadata": owners}, seen, "spec")
         case "ephemeralcontainers":
-            return {**seen, "spec": _with(seen["spec"], asked["spec"], "ephemeralContainers")}
-    return {**seen, "spec": _resized(seen["spec"], asked["spec"])}
+            return {**seen, "spec": _with(seen["spec"], updated["spec"], "ephemeralContainers")}
+    return {**seen, "spec": _resized(seen["spec"], updated["spec"])}
 
 
-def _with(fields: Manifest, others: Manifest, name: str) -> Manifest:
-    """Return `fields` with one field as in `others`, present or missing."""
+def _with(fields: Manifest, source: Manifest, name: str) -> Manifest:
+    """Return `fields` with one field as in `source`, present or missing."""
     found = {field: value for field, value in fields.items() if field != name}
-    return {**found, name: others[name]} if name in others else found
+    return {**found, name: source[name]} if name in source else found
 
 
-def _resized(seen: Manifest, asked: Manifest) -> Manifest:
+def _resized(seen: Manifest, updated: Manifest) -> Manifest:
     """Return the pod's spec with the requested resources, its own and its containers'."""
-    found = _with(seen, asked, "resources")
+    found = _with(seen, updated, "resources")
     for field in _LISTS:
-        wanted = {one["name"]: one for one in asked.get(field) or ()}
+        wanted = {one["name"]: one for one in updated.get(field) or ()}
         if field in seen:
             found[field] = [_with(one, wanted.get(one["name"], one), "resources") for one in seen[field]]
     return found
 
 
-def booked(seen: Manifest, manifest: Manifest, author: FieldManager, subresource: str = "") -> Manifest:
+def with_managed_fields(seen: Manifest, manifest: Manifest, author: FieldManager, subresource: str = "") -> Manifest:
     """Record the owners of labels and annotations in managedFields, and increment a pod's generation.
 
     As for an update in Kubernetes, the writer alone owns what it changed, removed keys have no owner, and unchanged
     values keep their owner. Other fields are not recorded.
     """
     before, after = metadata(seen), dict(metadata(manifest))
-    books = deepcopy(before.get("managedFields") or [])
+    entries = deepcopy(before.get("managedFields") or [])
     for section in _SECTIONS:
-        _book(books, section, before.get(section) or {}, after.get(section) or {}, (author, subresource))
-    if books:
-        after["managedFields"] = books
+        _record_owners(entries, section, before.get(section) or {}, after.get(section) or {}, (author, subresource))
+    if entries:
+        after["managedFields"] = entries
     if "generation" in before and seen.get("spec") != manifest.get("spec"):
         after["generation"] = before["generation"] + 1
     return {**manifest, "metadata": after}
 
 
-def _book(
-    books: list[Manifest], section: str, old: dict[str, str], new: dict[str, str], by: tuple[FieldManager, str]
+def _record_owners(
+    entries: list[Manifest], section: str, old: dict[str, str], new: dict[str, str], by: tuple[FieldManager, str]
 ) -> None:
     """Record one section of metadata."""
     written = [key for key, value in new.items() if old.get(key) != value]
-    for book in books:
-        owned = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
+    for entry in entries:
+        owned = entry.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
         for key in (*written, *(old.keys() - new.keys())):
             owned.pop(f"f:{key}", None)
     if written:
-        mine = _book_of(books, *by)
-        owned = mine["fieldsV1"].setdefault("f:metadata", {}).setdefault(f"f:{section}", {})
+        own_entry = _manager_entry(entries, *by)
+        owned = own_entry["fieldsV1"].setdefault("f:metadata", {}).setdefault(f"f:{section}", {})
         owned.update({f"f:{key}": {} for key in written})
 
 
-def _book_of(books: list[Manifest], author: FieldManager, subresource: str) -> Manifest:
+def _manager_entry(entries: list[Manifest], author: FieldManager, subresource: str) -> Manifest:
     """Return the writer's entry in managedFields, a new one if needed."""
-    for book in books:
-        if (book["manager"], book.get("subresource", "")) == (author.manager, subresource):
-            book["time"] = author.moment
-            return book
+    for entry in entries:
+        if (entry["manager"], entry.get("subresource", "")) == (author.manager, subresource):
+            entry["time"] = author.moment
+            return entry
     made: Manifest = {"manager": author.manager, "operation": "Update", "time": author.moment, "fieldsV1": {}}
-    books.append(made | {"fieldsType": "FieldsV1"} | ({"subresource": subresource} if subresource else {}))
-    return books[-1]
+    entries.append(made | {"fieldsType": "FieldsV1"} | ({"subresource": subresource} if subresource else {}))
+    return entries[-1]
 
 
-def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> Manifest:
+def marked_for_deletion(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> Manifest:
     """Return the object as a delete request leaves it if it stays, the same object if nothing changes.
 
     Only a bound pod has a grace period, which can only be shortened. A namespace stays until it is empty.
@@ -204,12 +204,12 @@ def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> 
     return _with_grace(manifest, 0, now) if meta.get("finalizers") else manifest
 
 
-def _grace(pod: Manifest, asked: int | None) -> int:
+def _grace(pod: Manifest, updated: int | None) -> int:
     """Return the grace period of a pod in seconds: 0 if it runs on no node, 1 for a negative number."""
     spec = pod.get("spec") or {}
     if not spec.get("nodeName") or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE) if asked is None else asked
+    seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE) if updated is None else updated
     return int(seconds) if seconds >= 0 else 1
 
 
@@ -238,8 +238,8 @@ def disrupted(pod: Manifest, now: datetime) -> Manifest:
     """Return a pod with the condition that it was evicted."""
     status = pod.get("status") or {}
     others = [one for one in status.get("conditions") or () if one["type"] != "DisruptionTarget"]
-    said = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    condition = {**said, "message": "Eviction API: evicting", "lastTransitionTime": timestamp(now)}
+    base = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    condition = {**base, "message": "Eviction API: evicting", "lastTransitionTime": timestamp(now)}
     return {**pod, "status": {**status, "conditions": [*others, condition]}}
 
 
@@ -251,8 +251,8 @@ def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": rest | ({"finalizers": kept} if kept else {})}
 
 
-def goes(kind: Kind, manifest: Manifest) -> bool:
-    """Report whether a delete request removes the object that `marked` returned."""
+def is_removed_at_once(kind: Kind, manifest: Manifest) -> bool:
+    """Report whether a delete request removes the object that `marked_for_deletion` returned."""
     meta = metadata(manifest)
     if meta.get("finalizers") or kind == NAMESPACE:
         return False

@@ -158,9 +158,9 @@ def _of_containers(pod: _Pod) -> Amounts:
     sidecars: Amounts = {}
     for container in pod.spec.initContainers or ():
         if container.restartPolicy == "Always":
-            asked = _of_container(container, statuses.get(container.name), infeasible=infeasible)
-            _grow(sidecars, asked)
-            beside = {name: sidecars[name] for name in asked}
+            requested = _of_container(container, statuses.get(container.name), infeasible=infeasible)
+            _grow(sidecars, requested)
+            beside = {name: sidecars[name] for name in requested}
         else:
             beside = {name: amount + sidecars.get(name, 0) for name, amount in _specified(container).items()}
         for name, amount in beside.items():

@@ -25,7 +25,7 @@ TERMINAL = frozenset({"Succeeded", "Failed"})
 _ABOUT_CONTENT = (None, "", "resize")
 """Subresources by which clients write what we write too."""
 _OUR_PARTS, _THEIR_PARTS = ("f:metadata",), ("f:metadata", "f:spec")
-_NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
+_UNREQUESTED = ("DeletionByTaintManager", "DeletionByPodGC")
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
@@ -108,14 +108,14 @@ def digest_below(raw: bytes) -> Transformed:
     These are our metadata, and the metadata and spec of other writers, also if they resize it.
     """
     pod: Manifest = orjson.loads(raw)
-    books = pod["metadata"].pop("managedFields", None)
-    if books:
+    entries = pod["metadata"].pop("managedFields", None)
+    if entries:
         pod["metadata"]["managedFields"] = kept = []
-        for book in books:
-            if book.get("subresource") in _ABOUT_CONTENT:
-                fields = book.get("fieldsV1") or {}
-                parts = _OUR_PARTS if book.get("manager") == FIELD_MANAGER else _THEIR_PARTS
-                kept.append({**book, "fieldsV1": {part: fields[part] for part in parts if part in fields}})
+        for entry in entries:
+            if entry.get("subresource") in _ABOUT_CONTENT:
+                fields = entry.get("fieldsV1") or {}
+                parts = _OUR_PARTS if entry.get("manager") == FIELD_MANAGER else _THEIR_PARTS
+                kept.append({**entry, "fieldsV1": {part: fields[part] for part in parts if part in fields}})
     return Transformed(packed(pod), facts_of(pod), pod)
 
 
@@ -133,7 +133,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         upper_uid=upper_uid,
         terminal=phase in TERMINAL,
         terminating="deletionTimestamp" in meta,
-        unasked=disruption in _NOBODY_ASKED,
+        unasked=disruption in _UNREQUESTED,
         ran=phase != "Pending" or bool(status.get("containerStatuses")),
         daemon=controller.get("kind") == "DaemonSet" and marks.get(VIRTUAL_POD) != "true",
         references=_shared(references(pod)),
@@ -183,16 +183,16 @@ def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
     return not (facts.terminal or facts.daemon or upper_pod.namespace in excluded)
 
 
-def was_deleted(departure: Tombstone, upper_uid: str) -> bool:
+def was_deleted(tombstone: Tombstone, upper_uid: str) -> bool:
     """Report whether the upper pod of that UID is known to have been deleted on request.
 
     Kubernetes itself deletes pods because of their node. And what a read or a write only found missing may have
     disappeared with the history of its store.
     """
-    facts = departure.facts
-    if departure.uid != upper_uid or facts is None or facts.unasked:
+    facts = tombstone.facts
+    if tombstone.uid != upper_uid or facts is None or facts.unasked:
         return False
-    return departure.seen or bool(facts.terminating)
+    return tombstone.seen or bool(facts.terminating)
 
 
 def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
@@ -202,8 +202,8 @@ def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
     delivered yet what another engine created since.
     """
     namespace = lower.namespace(upper.namespace)
-    departure = lower.pods.tombstone(namespace, upper.name)
-    facts = departure.facts if departure is not None else None
+    tombstone = lower.pods.tombstone(namespace, upper.name)
+    facts = tombstone.facts if tombstone is not None else None
     was_its = facts is not None and facts.upper_uid == upper.uid
     return was_its or lower.pods.is_deleted(namespace, upper.name, upper.uid)
 

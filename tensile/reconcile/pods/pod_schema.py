@@ -83,10 +83,10 @@ def stored(node: YAMLNode) -> Any:
 
 def demand(root: YAMLNode, found: Iterable[Found], name: str) -> None:
     """Raise TensileError for the errors found in a tree, each with its position in the file `name`."""
-    problems = dict.fromkeys(TopologyProblem(locate(root, path), path, words) for path, words in found)
+    problems = dict.fromkeys(TopologyProblem(locate(root, path), path, message) for path, message in found)
     if problems:
-        inorder = sorted(problems, key=lambda one: one.position)
-        raise TensileError("\n".join(problem.line(name) for problem in inorder))
+        ordered = sorted(problems, key=lambda one: one.position)
+        raise TensileError("\n".join(problem.line(name) for problem in ordered))
 
 
 def is_pod(found: Any) -> bool:
@@ -131,15 +131,15 @@ def flaws(node: YAMLNode, kind: str, path: Path = ()) -> Iterator[Found]:
     elif kind in forms():
         yield from _in_mapping(node, forms()[kind], path)
     elif not _is_leaf(value, kind):
-        yield path, _said(value, kind)
+        yield path, _mismatch(value, kind)
 
 
 def _in_list(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
     if not isinstance(node.value, list):
         yield path, f"{show(node.value)} is not a list; write each item after a dash"
         return
-    for place, one in enumerate(node.value):
-        yield from _present(one, kind, (*path, place))
+    for index, one in enumerate(node.value):
+        yield from _present(one, kind, (*path, index))
 
 
 def _in_map(node: YAMLNode, kind: str, path: Path) -> Iterator[Found]:
@@ -187,7 +187,7 @@ def _is_leaf(value: Any, kind: str) -> bool:
     return True
 
 
-def _said(value: Any, kind: str) -> str:
+def _mismatch(value: Any, kind: str) -> str:
     """Return what is wrong with a value, and what would be right."""
     if kind == "boolean":
         return f"{show(value)} is neither true nor false; write one of them, without quotes"
@@ -201,8 +201,8 @@ def _numbers(node: YAMLNode, path: Path) -> Iterator[Found]:
         for key, one in node.value.items():
             yield from _numbers(one, (*path, key))
     elif isinstance(node.value, list):
-        for place, one in enumerate(node.value):
-            yield from _numbers(one, (*path, place))
+        for index, one in enumerate(node.value):
+            yield from _numbers(one, (*path, index))
     elif isinstance(node.value, int) and node.value not in _INTEGERS:
         yield path, f"{node.value} is not a 64-bit number; write a smaller one, or a string in quotes"
     elif isinstance(node.value, float) and not math.isfinite(node.value):

@@ -37,7 +37,7 @@ LISTS = ("matchExpressions", "matchFields")
 """The two lists of requirements in a node selector term."""
 SYSTEM_NAMESPACE = "kube-system"
 _NO_EXECUTE = "NoExecute"
-_LAPSES = tuple({"key": key, "effect": _NO_EXECUTE} for key in (NOT_READY, UNREACHABLE))
+_OUTAGE_TAINTS = tuple({"key": key, "effect": _NO_EXECUTE} for key in (NOT_READY, UNREACHABLE))
 LONGEST = 32 * 1024
 """The most characters of the annotation: hundreds of requirements. Kubernetes allows eight times as many."""
 MOST = 1_000
@@ -63,9 +63,9 @@ def tolerations_for_upper(upper_pod: Manifest, taints: Iterable[Mapping[str, Any
     two, an unlimited one is inserted before it.
     """
     present: list[Manifest] = upper_pod["spec"].get("tolerations") or []
-    freed = [_freed(toleration) for toleration in present]
-    before = [_unlimited(taint) for taint in _LAPSES if _is_limited(_first(freed, taint))]
-    after = [_unlimited(taint) for taint in _LAPSES if _first(freed, taint) is None]
+    freed = [_without_limit(toleration) for toleration in present]
+    before = [_unlimited(taint) for taint in _OUTAGE_TAINTS if _is_limited(_first(freed, taint))]
+    after = [_unlimited(taint) for taint in _OUTAGE_TAINTS if _first(freed, taint) is None]
     wanted = before + freed + after + lacking_for(freed, taints)
     return None if wanted == present else wanted
 
@@ -76,8 +76,8 @@ def tolerations_on_admission(present: list[Manifest], taints: Iterable[Mapping[s
     Those for a node that is not ready or unreachable become unlimited, and are added explicitly even if another one
     covers them. Those for the virtual nodes' `taints` that the pod does not tolerate yet follow.
     """
-    freed = [_unlimited(one) if _is_of_lapse(one) else one for one in present]
-    lacking = [taint for taint in _LAPSES if not any(_names(one, taint) for one in freed)]
+    freed = [_unlimited(one) if _is_limited_for_outages(one) else one for one in present]
+    lacking = [taint for taint in _OUTAGE_TAINTS if not any(_names(one, taint) for one in freed)]
     before = [_unlimited(taint) for taint in lacking if _is_limited(_first(freed, taint))]
     after = [_unlimited(taint) for taint in lacking if not _is_limited(_first(freed, taint))]
     return before + freed + after + lacking_for(freed, taints)
@@ -122,9 +122,9 @@ def _is_for_upper(toleration: Manifest, taints: tuple[Mapping[str, Any], ...]) -
     return any(tolerates(toleration, taint) for taint in taints)
 
 
-def _is_of_lapse(toleration: Manifest) -> bool:
+def _is_limited_for_outages(toleration: Manifest) -> bool:
     """Report whether a toleration is for nodes that are not ready or unreachable alone, and limited."""
-    return any(_names(toleration, taint) for taint in _LAPSES) and _is_limited(toleration)
+    return any(_names(toleration, taint) for taint in _OUTAGE_TAINTS) and _is_limited(toleration)
 
 
 def _names(toleration: Manifest, taint: Mapping[str, str]) -> bool:
@@ -132,7 +132,7 @@ def _names(toleration: Manifest, taint: Mapping[str, str]) -> bool:
     return toleration.get("key") == taint["key"] and toleration.get("effect") in (_NO_EXECUTE, "", None)
 
 
-def _freed(toleration: Manifest) -> Manifest:
+def _without_limit(toleration: Manifest) -> Manifest:
     """Remove the limit of a toleration for nodes that are not ready or unreachable alone."""
     if toleration.get("key") in (NOT_READY, UNREACHABLE) and _is_limited(toleration):
         return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
@@ -198,9 +198,9 @@ def has_requirements(term: Manifest) -> bool:
 
 def matches(term: Manifest, node: str, labels: Mapping[str, str]) -> bool:
     """Report whether a node with that name and these labels matches a term, as in the scheduler."""
-    asked = [(one, labels) for one in term.get("matchExpressions") or ()]
-    asked += [(one, {NAME_FIELD: node}) for one in term.get("matchFields") or ()]
-    return bool(asked) and all(_holds(requirement, carried) for requirement, carried in asked)
+    requirements = [(one, labels) for one in term.get("matchExpressions") or ()]
+    requirements += [(one, {NAME_FIELD: node}) for one in term.get("matchFields") or ()]
+    return bool(requirements) and all(_holds(requirement, present) for requirement, present in requirements)
 
 
 def meets(spec: Manifest, node: str, labels: Mapping[str, str]) -> bool:
@@ -223,10 +223,10 @@ def _term(lists: Mapping[str, list[Manifest]], rest: Manifest) -> Manifest | Non
     return {**rest, **kept} if kept else None
 
 
-def _holds(requirement: Manifest, carried: Mapping[str, str]) -> bool:
+def _holds(requirement: Manifest, present: Mapping[str, str]) -> bool:
     """Report whether one requirement matches. An unknown operator never does."""
     test = _OPERATORS.get(requirement.get("operator") or "")
-    return test is not None and test(carried.get(requirement["key"]), requirement.get("values") or [])
+    return test is not None and test(present.get(requirement["key"]), requirement.get("values") or [])
 
 
 def _compared(found: str | None, values: list[str], fits: Callable[[int, int], bool]) -> bool:

@@ -232,10 +232,10 @@ def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | Non
 
     `seen` is the object before the first step, None if it did not exist or is unknown.
     """
-    turns = [place for place, step in enumerate(steps) if step.verb in ("create", "delete")]
-    if not turns:
+    endings = [index for index, step in enumerate(steps) if step.verb in ("create", "delete")]
+    if not endings:
         return _updated(ref, steps, seen)
-    existed, last = steps[0].verb != "create", turns[-1]
+    existed, last = steps[0].verb != "create", endings[-1]
     if steps[last].verb == "delete":
         return _deleted(ref, steps) if existed else None
     made = _made(steps[last:])
@@ -287,9 +287,9 @@ def _deleted(ref: Ref, steps: Sequence[Step]) -> Change:
 
 def _replaced(ref: Ref, steps: Sequence[Step], made: Manifest, seen: Manifest | None) -> Change:
     shown = redacted(ref.kind, made)
-    told = differences(written(seen), written(made)) if seen is not None else ()
+    changed = differences(written(seen), written(made)) if seen is not None else ()
     whole: Operation = {"op": "replace", "path": "", "value": shown}
-    reason, shown_differences = _reason(steps, "delete", "create"), redacted_differences(ref.kind, told)
+    reason, shown_differences = _reason(steps, "delete", "create"), redacted_differences(ref.kind, changed)
     return Change(ref, "replace", reason, (whole,), shown_differences, shown, _moving(steps))
 
 
@@ -303,13 +303,13 @@ def _updated(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change |
         state = then
     if seen is not None and seen == state:
         return None
-    told = _alleged(joined) if seen is None or state is None else differences(seen, state)
+    changed = _stated(joined) if seen is None or state is None else differences(seen, state)
     if ref.kind == POD:
         joined = [operation for operation in joined if _is_shown_of_pod(parts(operation["path"]))]
-        told = tuple(one for one in told if _is_shown_of_pod(one.path))
+        changed = tuple(one for one in changed if _is_shown_of_pod(one.path))
     reason = "; ".join(dict.fromkeys(step.reason for step in steps))
     shown = tuple(redacted_operation(ref.kind, operation) for operation in joined)
-    return Change(ref, "update", reason, shown, redacted_differences(ref.kind, told))
+    return Change(ref, "update", reason, shown, redacted_differences(ref.kind, changed))
 
 
 def _is_shown_of_pod(path: Sequence[str]) -> bool:
@@ -329,7 +329,7 @@ def _reason(steps: Sequence[Step], *verbs: str) -> str:
     return next(step.reason for verb in verbs for step in steps if step.verb == verb)
 
 
-def _alleged(joined: Iterable[Operation]) -> tuple[Difference, ...]:
+def _stated(joined: Iterable[Operation]) -> tuple[Difference, ...]:
     """Return the differences that the operations themselves state."""
     return tuple(Difference(tuple(parts(one["path"])), None, one.get("value")) for one in joined if one["path"])
 
@@ -388,14 +388,16 @@ def arranged(
     """Return the preview of changes in their order; arguments as in `preview`."""
     problems = {key: problem for key, problem in problems.items() if _is_shown(key, only)}
     if only.lowers:
-        unreached = {name: why for name, why in unreached.items() if name in only.lowers}
+        unreached = {name: message for name, message in unreached.items() if name in only.lowers}
         lowers = [name for name in lowers if name in only.lowers]
     left = sorted({change.ref.cluster for change in found} - {UPPER, *lowers})
-    looked_at = [name for name in lowers if name not in unreached]
-    clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *looked_at, *left)}
-    places = {cluster: place for place, cluster in enumerate(clusters)}
-    stuck = sorted(problems.items(), key=lambda item: (places.get(item[0].lower, len(places)), _key_order(item[0])))
-    return Preview(topology, clusters, tuple(stuck), unreached, only)
+    reached = [name for name in lowers if name not in unreached]
+    clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *reached, *left)}
+    positions = {cluster: position for position, cluster in enumerate(clusters)}
+    blocked = sorted(
+        problems.items(), key=lambda item: (positions.get(item[0].lower, len(positions)), _key_order(item[0]))
+    )
+    return Preview(topology, clusters, tuple(blocked), unreached, only)
 
 
 def preview_of(
@@ -506,13 +508,13 @@ def _paths(change: Change, topology: Topology) -> Iterator[Path]:
     if change.ref.cluster != UPPER:
         return
     if change.ref.kind == NODE:
-        for place, spec in enumerate(topology.lowers):
+        for index, spec in enumerate(topology.lowers):
             if spec.node.name == change.ref.name:
-                yield from _of_node(change, ("lowers", place), spec)
+                yield from _of_node(change, ("lowers", index), spec)
     elif change.ref.kind == POD and change.action == "delete":
-        for place, spec in enumerate(topology.lowers):
+        for index, spec in enumerate(topology.lowers):
             if spec.maintenance == "drain" and change.reason == f"lower cluster {spec.name} is being drained":
-                yield ("lowers", place, "maintenance")
+                yield ("lowers", index, "maintenance")
 
 
 def _of_node(change: Change, lower: Path, spec: Lower) -> Iterator[Path]:

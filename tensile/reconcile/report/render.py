@@ -85,8 +85,8 @@ def title(cluster: str) -> str:
 
 
 def _counted(counts: Counts) -> str:
-    words = zip(counts, ("add", "change", "delete"), strict=True)
-    return ", ".join(f"{number} to {word}" for number, word in words if number)
+    pairs = zip(counts, ("add", "change", "delete"), strict=True)
+    return ", ".join(f"{number} to {word}" for number, word in pairs if number)
 
 
 def _nothing(found: Preview) -> str:
@@ -183,7 +183,9 @@ class Later(NamedTuple):
     def sections(self) -> list[str]:
         """Return it as sections of text."""
         titled = (("Needs a restart of the engine", self.restartNeeded), ("Takes effect later", self.pending))
-        return ["\n".join([f"{title}:", *(f"  {harmless(words)}" for words in said)]) for title, said in titled if said]
+        return [
+            "\n".join([f"{title}:", *(f"  {harmless(item)}" for item in items)]) for title, items in titled if items
+        ]
 
 
 def as_json(found: Preview, **more: Any) -> bytes:

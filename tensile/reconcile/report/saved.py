@@ -189,7 +189,7 @@ def _fields(old: SavedStep, new: SavedStep) -> str:
 def _step(change: Change, salt: str) -> SavedStep:
     ref = change.ref
     content = [operation for one in change.operations for operation in _stable(change, one)]
-    told = _normal(content)
+    encoded = _normal(content)
     return SavedStep(
         title(ref.cluster),
         change.action,
@@ -200,8 +200,8 @@ def _step(change: Change, salt: str) -> SavedStep:
         change.uid,
         change.version,
         _salted(salt, change.state),
-        _salted(salt, told.decode() + change.secrets),
-        orjson.loads(told),
+        _salted(salt, encoded.decode() + change.secrets),
+        orjson.loads(encoded),
     )
 
 

@@ -21,7 +21,7 @@ from tensile.reconcile.ownership import (
 )
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import claims, namespaces
-from tensile.reconcile.rules.mirror import when_node_begins
+from tensile.reconcile.rules.mirror import when_node_appears
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "claim"
@@ -81,7 +81,7 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
     Without the controller PV, that is all of them: a lower claim of that name is another's.
     """
     named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
-    return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
+    return sorted(key_of(lower.name, namespace, name) for name in named if not _has_copy(world, lower, namespace, name))
 
 
 def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: str | None) -> Manifest:
@@ -107,18 +107,18 @@ class ClaimRule:
             Watch("PersistentVolumeClaim", _below),
             Watch("upper_pods", _user, facts=("terminal", "references")),
             Watch("pods", _user_below, facts=()),
-            Watch("upper.nodes", when_node_begins(lambda world, here: self.keys(world, here.name))),
+            Watch("upper.nodes", when_node_appears(lambda world, lower_world: self.keys(world, lower_world.name))),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of every claim that is used, chosen or noted for the node, or copied."""
-        here = world.lowers[lower]
-        if not claims.is_enabled(here):
+        lower_world = world.lowers[lower]
+        if not claims.is_enabled(lower_world):
             return
-        found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", here.node)}
+        found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", lower_world.node)}
         found |= {(one.namespace, one.name) for one in world.upper.more[CLAIM] if one.facts.chosen == lower}
-        found |= {(above, copy.name) for copy in here.more[CLAIM] for above in here.above(copy.namespace)}
-        found |= {(pod.namespace, name) for pod in here.upper_pods for name in _named(pod)}
+        found |= {(above, copy.name) for copy in lower_world.more[CLAIM] for above in lower_world.above(copy.namespace)}
+        found |= {(pod.namespace, name) for pod in lower_world.upper_pods for name in _named(pod)}
         yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -126,18 +126,18 @@ class ClaimRule:
         lower = world.lowers[key.lower]
         if not claims.is_enabled(lower):
             return Decision(problem=_not_mirrored(key, lower))
-        if not claims.can_tell(world, lower):
+        if not claims.is_listed(world, lower):
             return Decision()
         claim = world.upper.more[CLAIM].get(key.namespace, key.name)
         if claim is None:
             return _without_original(key, lower, world)
-        found, copy = claims.standing_in(lower, claim), claims.copy_in(lower, claim, world)
+        found, copy = claims.same_named_claim(lower, claim), claims.copy_in(lower, claim, world)
         if found is not None and copy is None and is_copy(found, world.owner):
-            return _not_its(key, found, claim, world)
+            return _foreign_copy(key, found, claim, world)
         if claims.home(claim, world).lower != lower.name:
             return _elsewhere(key, claim, copy, world)
         other = _left_in(claim, lower, world) if found is None else None
-        return _here(key, claim, found, copy, world) if other is None else _after(key, claim, other)
+        return _keep_copy(key, claim, found, copy, world) if other is None else _after(key, claim, other)
 
 
 def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
@@ -149,44 +149,44 @@ def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
     return Decision(problem=_needed(key, world))
 
 
-def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
+def _foreign_copy(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
     """Decide about a lower claim with our marks that is not the copy of the upper claim of that name."""
     lower = world.lowers[key.lower]
     if found.facts.upper_uid != claim.uid:
         return _left_over(key, found, claim, world)
     if claims.home(claim, world).lower != lower.name:
-        return _told_here(key, claim, world)
+        return _report_elsewhere(key, claim, world)
     ref = Ref(lower.name, CLAIM, found.namespace, found.name)
     volume = f"volume {claim.facts.volume}" if claim.facts.volume else "its volume"
-    why = claims.misfit(found, claim, lower) or f"{volume} refers to another lower claim"
+    why = claims.mark_objection(found, claim, lower) or f"{volume} refers to another lower claim"
     return _blocked(claim, conflict(ref, why), lower, world)
 
 
-def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
+def _keep_copy(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
     """Create or update the copy, and report its state on the upper claim; `found` exists under its name."""
     lower = world.lowers[key.lower]
     if claim.facts.passing or not has_node(lower, world) or (found is None and claim.facts.terminating):
         return Decision()
     if found is None and (claim.facts.volume or claims.held_by(claim, lower, world)):
-        return _vanished(key, claim, lower, world)
+        return _report_lost(key, claim, lower, world)
     if not namespaces.ready(lower, key.namespace):
         return Decision(depends_on=(namespaces.key_of(lower.name, key.namespace),))
     manifest = claim.manifest()
     wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
-    unfitting = _unfitting(found, wanted, world) if found is not None and copy is None else None
+    unfitting = _adoption_problem(found, wanted, world) if found is not None and copy is None else None
     if copy is None and unfitting is None:
-        unfitting = _unfilled(key, manifest, lower, world)
+        unfitting = _data_source_problem(key, manifest, lower, world)
     refused = unfitting or _refused(key, world)
     if copy is None and refused is not None and _is_waited_for(claim, lower, world):
-        return Decision(claims.given_up(manifest, refused), problem=refused)
-    told = claims.told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
+        return Decision(claims.release_node(manifest, refused), problem=refused)
+    updates = claims.status_updates(manifest, copy, _lost(copy, lower) or refused, world.now)
     is_left = copy is not None and not is_copy(copy, world.owner) and not adopts(world, lower.name)
     if unfitting is not None or is_left:
         sources = (key_of(lower.name, key.namespace, name) for name in claims.source_claims(manifest["spec"]))
-        return Decision(told, tuple(sources) if unfitting else (), unfitting or _lost(copy, lower))
-    noted = (claims.noted(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
+        return Decision(updates, tuple(sources) if unfitting else (), unfitting or _lost(copy, lower))
+    home_note = (claims.home_note(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
     named = claims.pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
-    return Decision((*told, *noted, wanted, *named), problem=_lost(copy, lower))
+    return Decision((*updates, *home_note, wanted, *named), problem=_lost(copy, lower))
 
 
 def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
@@ -214,36 +214,36 @@ def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
 def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
     """Wait for another lower to release a claim, and report it if that may take long: two copies are two volumes."""
     where = f"claim {claim.namespace}/{claim.name} must be deleted in lower cluster {other.name} first"
-    waits = (key_of(other.name, key.namespace, key.name),)
+    dependencies = (key_of(other.name, key.namespace, key.name),)
     if other.unreachable_seconds:
-        return Decision(depends_on=waits, problem=Problem(LOWER_UNREACHABLE, f"{where}, which does not answer"))
+        return Decision(depends_on=dependencies, problem=Problem(LOWER_UNREACHABLE, f"{where}, which does not answer"))
     if claims.is_enabled(other):
-        return Decision(depends_on=waits)
+        return Decision(depends_on=dependencies)
     ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
     if other.more[CLAIM].get(ref.namespace, ref.name) is None:
         return Decision((VerifyAbsent(ref, claim.uid, "it may have been created there"),))
     return Decision(problem=Problem(CLAIM_IN_OTHER_CLUSTER, f"{where}, where PV is no longer in controllers"))
 
 
-def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
+def _adoption_problem(found: Entry, wanted: Present, world: World) -> Problem | None:
     """Return why a foreign lower claim is not adopted, None where it may be or adoption is not enabled."""
     if not adopts(world, wanted.ref.cluster):
         return None
-    why = claims.unfit(found.manifest(), wanted.manifest)
+    why = claims.replacement_objection(found.manifest(), wanted.manifest)
     upper_uid = annotations(wanted.manifest)[UPPER_UID]
     problem = conflict(wanted.ref, why) if why else None
     return adoption_problem(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
 
 
-def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
+def _data_source_problem(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
     """Return why the copy cannot be filled from the claim's data source, None where it can or there is none."""
     where, foreign = f"claim {key.namespace}/{key.name}", claims.foreign_source(claim["spec"])
     if foreign:
         return Problem(claims.CLAIM_NOT_MIRRORED, f"{where} has the data source {foreign}")
     for name in sorted(claims.source_claims(claim["spec"])):
-        if not _is_there(world, lower, key.namespace, name):
-            words = f"{where} has the data source claim {name}, which is not in lower cluster {lower.name}"
-            return Problem(claims.CLAIM_NOT_MIRRORED, words)
+        if not _has_copy(world, lower, key.namespace, name):
+            message = f"{where} has the data source claim {name}, which is not in lower cluster {lower.name}"
+            return Problem(claims.CLAIM_NOT_MIRRORED, message)
     return None
 
 
@@ -251,16 +251,16 @@ def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
     """Return the problem that a lower does not have the controller PV, if a pod needs it."""
     if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
         return None
-    words = f"claim {key.namespace}/{key.name}: controller PV is not enabled for lower cluster {lower.name}"
-    return Problem(claims.CLAIM_NOT_MIRRORED, f"{words}: add PV to controllers")
+    message = f"claim {key.namespace}/{key.name}: controller PV is not enabled for lower cluster {lower.name}"
+    return Problem(claims.CLAIM_NOT_MIRRORED, f"{message}: add PV to controllers")
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
     """Return the problem that a lower claim has lost its volume, which Kubernetes reports only there."""
     if copy is None or not copy.facts.lost:
         return None
-    words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume and its data"
-    return Problem(LOWER_VOLUME_LOST, words)
+    message = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume and its data"
+    return Problem(LOWER_VOLUME_LOST, message)
 
 
 def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) -> Present:
@@ -286,19 +286,19 @@ def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
 def _blocked(claim: Entry, problem: Problem, lower: LowerWorld, world: World) -> Decision:
     """Let the upper scheduler choose another node for a claim while it can, else report the problem on the claim."""
     if _is_waited_for(claim, lower, world):
-        return Decision(claims.given_up(claim.manifest(), problem), problem=problem)
-    return Decision(claims.told_above(claim.manifest(), None, problem, world.now), problem=problem)
+        return Decision(claims.release_node(claim.manifest(), problem), problem=problem)
+    return Decision(claims.status_updates(claim.manifest(), None, problem, world.now), problem=problem)
 
 
-def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
+def _report_lost(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
     """Report that the data of a claim are gone in the lower cluster, once that is certain."""
     ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
     if lower.more[CLAIM].tombstone(ref.namespace, ref.name) is None:
         return Decision((VerifyAbsent(ref, claim.uid, "its upper volume refers to it"),))
-    lost = (
+    message = (
         f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or lost its owner label"
     )
-    problem = Problem(LOWER_CLAIM_LOST, f"{lost}; to start with an empty volume, delete the upper claim")
+    problem = Problem(LOWER_CLAIM_LOST, f"{message}; to start with an empty volume, delete the upper claim")
     return _blocked(claim, problem, lower, world)
 
 
@@ -306,16 +306,18 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
     """Return why pods in this lower cluster cannot use a claim, and delete an unused copy."""
     lower, place = world.lowers[key.lower], claims.home(claim, world)
     if copy is not None:
-        return _told_here(key, claim, world)._replace(wanted=() if _is_unheard(claim, world) else _unused(copy, lower))
+        return _report_elsewhere(key, claim, world)._replace(
+            wanted=() if _is_volume_unknown(claim, world) else _unused(copy, lower)
+        )
     if place.problem is not None and claims.is_selected(claim) and claim.facts.selected == lower.node:
-        return Decision(claims.told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
-    told = _told_here(key, claim, world)
+        return Decision(claims.status_updates(claim.manifest(), None, place.problem, world.now), problem=place.problem)
+    decision = _report_elsewhere(key, claim, world)
     if copy is None and place.lower and claim.facts.chosen == lower.name and not claim.facts.volume:
-        return told._replace(wanted=(*told.wanted, claims.noted(claim.manifest(), None)))
-    return told
+        return decision._replace(wanted=(*decision.wanted, claims.home_note(claim.manifest(), None)))
+    return decision
 
 
-def _is_unheard(claim: Entry, world: World) -> bool:
+def _is_volume_unknown(claim: Entry, world: World) -> bool:
     """Report whether a claim has a volume that is not known yet: it may be the placeholder that we just created.
 
     Claims and volumes arrive on two watches, and the response to our own write may be read after both.
@@ -323,7 +325,7 @@ def _is_unheard(claim: Entry, world: World) -> bool:
     return bool(claim.facts.volume) and world.upper.more[VOLUME].get("", claim.facts.volume) is None
 
 
-def _told_here(key: Key, claim: Entry, world: World) -> Decision:
+def _report_elsewhere(key: Key, claim: Entry, world: World) -> Decision:
     """Return why the pods in this lower cluster, if any, cannot use a claim that lives elsewhere.
 
     That depends on the upper claim and its volume only. Their changes come here too, so no other lower is waited for.
@@ -331,10 +333,10 @@ def _told_here(key: Key, claim: Entry, world: World) -> Decision:
     lower, place = world.lowers[key.lower], claims.home(claim, world)
     if not claims.users(lower, claim, world.topology.exclude_namespaces):
         return Decision()
-    return Decision(problem=place.problem or _far(claim, place.lower))
+    return Decision(problem=place.problem or _in_other_cluster(claim, place.lower))
 
 
-def _far(claim: Entry, lower: str) -> Problem | None:
+def _in_other_cluster(claim: Entry, lower: str) -> Problem | None:
     """Return the problem that a claim's volume is in another cluster; the chosen node may be none of ours."""
     where = f"claim {claim.namespace}/{claim.name}"
     if lower:
@@ -372,15 +374,15 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
 
 def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
     """Report whether the upper claim of a copy was seen deleted."""
-    departure = world.upper.more[CLAIM].tombstone(key.namespace, key.name)
-    return departure is not None and departure.seen and departure.uid == copy.facts.upper_uid
+    tombstone = world.upper.more[CLAIM].tombstone(key.namespace, key.name)
+    return tombstone is not None and tombstone.seen and tombstone.uid == copy.facts.upper_uid
 
 
 def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
     """Return why a claim waits until another one of its name is deleted, whose data may have to be kept."""
     lower = world.lowers[key.lower]
     if claims.home(claim, world).lower != lower.name:
-        return _told_here(key, claim, world)
+        return _report_elsewhere(key, claim, world)
     name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
     kept = f" for volume {volume}" if volume else ""
     problem = Problem(
@@ -392,11 +394,11 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
 def _needed(key: Key, world: World) -> Problem | None:
     """Return the problem that a claim does not exist, if a pod needs it."""
     pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
-    words = f"{CLAIM.name} {key.namespace}/{key.name} does not exist in the upper cluster"
-    return Problem(CLAIM_NOT_FOUND, words) if pods else None
+    message = f"{CLAIM.name} {key.namespace}/{key.name} does not exist in the upper cluster"
+    return Problem(CLAIM_NOT_FOUND, message) if pods else None
 
 
-def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
+def _has_copy(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether a pod finds its claim in the lower cluster."""
     claim = world.upper.more[CLAIM].get(namespace, name)
     if claim is None or claims.copy_in(lower, claim, world) is None:
@@ -412,10 +414,10 @@ def _named(pod: Entry | None) -> frozenset[str]:
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield an upper claim's key if this lower's node is chosen for it, or a copy or its pods are in this lower."""
-    entry, here = delta.entry, world.lowers[lower]
-    chosen = any(one is not None and one.facts.selected == here.node for one in delta)
-    copied = here.more[CLAIM].get(here.namespace(entry.namespace), entry.name) is not None
-    if chosen or copied or here.upper_pods.select("reference", (CLAIM.name, entry.namespace, entry.name)):
+    entry, lower_world = delta.entry, world.lowers[lower]
+    chosen = any(one is not None and one.facts.selected == lower_world.node for one in delta)
+    copied = lower_world.more[CLAIM].get(lower_world.namespace(entry.namespace), entry.name) is not None
+    if chosen or copied or lower_world.upper_pods.select("reference", (CLAIM.name, entry.namespace, entry.name)):
         yield key_of(lower, entry.namespace, entry.name)
 
 

@@ -155,7 +155,7 @@ def is_enabled(lower: LowerWorld) -> bool:
     return "PV" in lower.spec.controllers
 
 
-def can_tell(world: World, lower: LowerWorld) -> bool:
+def is_listed(world: World, lower: LowerWorld) -> bool:
     """Report whether all that decisions about storage rest on has been listed."""
     above, below = world.upper.more, lower.more
     known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
@@ -168,14 +168,14 @@ def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
     Once a placeholder of ours names the lower claim that holds the data, that is the copy, whatever its marks say.
     Before that, it is the claim under the upper claim's name with our marks, if it could have been made for it.
     """
-    found = standing_in(lower, claim)
+    found = same_named_claim(lower, claim)
     named = held_by(claim, lower, world)
     if found is None or named:
         return found if found is not None and found.uid == named else None
-    return found if is_copy_of(found, world.owner, claim.uid) and not misfit(found, claim, lower) else None
+    return found if is_copy_of(found, world.owner, claim.uid) and not mark_objection(found, claim, lower) else None
 
 
-def standing_in(lower: LowerWorld, claim: Entry) -> Entry | None:
+def same_named_claim(lower: LowerWorld, claim: Entry) -> Entry | None:
     """Return the lower claim under an upper claim's name that has our label, whatever else is written on it."""
     namespace = lower.namespace(claim.namespace)
     return lower.more[CLAIM].get(namespace, claim.name) if lower.upper_namespace(namespace) else None
@@ -188,26 +188,26 @@ def held_by(claim: Entry, lower: LowerWorld, world: World) -> str:
     return next((facts.lower_claim for facts in ours if facts.lower == lower.name and facts.lower_claim), "")
 
 
-def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
+def mark_objection(found: Entry, claim: Entry, lower: LowerWorld) -> str:
     """Return why a lower claim with our marks cannot have been made for an upper one, "" where it can.
 
     Its storage class is not compared: `storageClasses` may have been edited since.
     """
     if found.facts.prebound and not claim.facts.prebound and lower.spec.on_conflict == "fail":
         return f"it requests volume {found.facts.volume}"
-    return unfit(found.manifest(), {"spec": {**claim.manifest()["spec"], "storageClassName": None}})
+    return replacement_objection(found.manifest(), {"spec": {**claim.manifest()["spec"], "storageClassName": None}})
 
 
-def unfit(seen: Manifest, wanted: Manifest) -> str:
+def replacement_objection(seen: Manifest, wanted: Manifest) -> str:
     """Return why a foreign lower claim cannot serve in place of the wanted one, "" where it can.
 
     What it lacks cannot be added, and it may hold other data than the upper claim is to have.
     """
-    has, asked = seen["spec"], wanted["spec"]
+    present, requested = seen["spec"], wanted["spec"]
     for field in ("accessModes", "storageClassName", "volumeMode"):
-        if asked.get(field) is not None and asked[field] != has.get(field):
-            return f"its {field} is {has.get(field)}, not {asked[field]}"
-    sizes = [parse(one["resources"]["requests"]["storage"]) for one in (has, asked)]
+        if requested.get(field) is not None and requested[field] != present.get(field):
+            return f"its {field} is {present.get(field)}, not {requested[field]}"
+    sizes = [parse(one["resources"]["requests"]["storage"]) for one in (present, requested)]
     return "it requests more storage, and claims cannot shrink" if sizes[0] > sizes[1] else ""
 
 
@@ -224,16 +224,16 @@ def without_volume(copy: Entry, lower: LowerWorld, reason: str) -> Absent:
 def home(claim: Entry, world: World) -> ClaimHome:
     """Return where an upper claim lives."""
     if claim.facts.volume:
-        return _of_volume(claim, world)
+        return _home_of_volume(claim, world)
     if claim.namespace in world.topology.exclude_namespaces:
-        words = f"claims of namespace {claim.namespace} are not mirrored (excludeNamespaces)"
-        return ClaimHome(problem=Problem(NAMESPACE_EXCLUDED, words))
-    if held := _holder(claim, world):
-        return ClaimHome(held)
+        message = f"claims of namespace {claim.namespace} are not mirrored (excludeNamespaces)"
+        return ClaimHome(problem=Problem(NAMESPACE_EXCLUDED, message))
+    if holder := _holder(claim, world):
+        return ClaimHome(holder)
     if is_selected(claim):
         chosen = (lower for lower in world.lowers.values() if lower.node == claim.facts.selected)
         return next((ClaimHome(lower.name) for lower in chosen if is_enabled(lower)), ClaimHome())
-    return _of_user(claim, world)
+    return _home_of_users(claim, world)
 
 
 def is_selected(claim: Entry) -> bool:
@@ -265,7 +265,7 @@ def class_below(claim: Manifest, lower: LowerWorld) -> str | None:
     return name if name is None else mapped(lower.spec.storage_classes, name)
 
 
-def _of_volume(claim: Entry, world: World) -> ClaimHome:
+def _home_of_volume(claim: Entry, world: World) -> ClaimHome:
     name = claim.facts.volume
     volume = world.upper.more[VOLUME].get("", name)
     where = f"claim {claim.namespace}/{claim.name}"
@@ -284,7 +284,7 @@ def _holder(claim: Entry, world: World) -> str:
     return next((name for name, copy in copies if copy is not None and may_hold_data(copy)), "")
 
 
-def _of_user(claim: Entry, world: World) -> ClaimHome:
+def _home_of_users(claim: Entry, world: World) -> ClaimHome:
     """Return the lower with a copy in use, or that may have one while its claims are unknown, else the oldest pod's."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
@@ -310,9 +310,9 @@ def _first(claim: Entry, lower: LowerWorld) -> ClaimHome:
     facts = claim.facts
     if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
         return ClaimHome(lower.name) if is_enabled(lower) else ClaimHome()
-    waits = f"claim {claim.namespace}/{claim.name} needs a volume of {facts.provisioner}, which no lower cluster has"
+    message = f"claim {claim.namespace}/{claim.name} needs a volume of {facts.provisioner}, which no lower cluster has"
     advice = f"to create it in {lower.name}, add class {facts.storage_class} to storageClasses"
-    return ClaimHome(problem=Problem(CLAIM_NOT_MIRRORED, f"{waits}; {advice}"))
+    return ClaimHome(problem=Problem(CLAIM_NOT_MIRRORED, f"{message}; {advice}"))
 
 
 def _age(pod: Entry) -> tuple[str, str]:
@@ -349,7 +349,7 @@ def _is_claim(source: Manifest) -> bool:
     return source.get("kind") == CLAIM.name and not source.get("apiGroup") and not source.get("namespace")
 
 
-def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now: datetime) -> tuple[Wanted, ...]:
+def status_updates(claim: Manifest, copy: Entry | None, problem: Problem | None, now: datetime) -> tuple[Wanted, ...]:
     """Return the patch of the upper claim's status: the lower claim's sizes and resizing, and a problem with its event.
 
     It is empty without changes. `copy` is the lower claim, None where there is none. Kubernetes' upper controllers bind
@@ -366,20 +366,20 @@ def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now
     body = {"metadata": as_read(claim), "status": changed}
     reason = problem.message if problem else "the status of the lower claim changed"
     wanted = Patched(_ref(claim), Patch("merge-patch", body), reason, "status")
-    told = EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message) if problem else None
-    return (wanted, told) if told and "conditions" in changed else (wanted,)
+    event = EmitEvent(_ref(claim), uid(claim), problem.reason, problem.message) if problem else None
+    return (wanted, event) if event and "conditions" in changed else (wanted,)
 
 
-def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
+def release_node(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
     """Return the patch that lets the upper scheduler choose another node, as provisioners do on failure."""
     fenced = fence(uid(claim), metadata(claim)["resourceVersion"])
-    taken = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
+    removal = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
     reason = f"no volume can be created there: {problem.message}"
-    told = EmitEvent(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
-    return (told, Patched(_ref(claim), Patch("json-patch", [*fenced, taken]), reason, in_plan=True))
+    event = EmitEvent(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
+    return (event, Patched(_ref(claim), Patch("json-patch", [*fenced, removal]), reason, in_plan=True))
 
 
-def noted(claim: Manifest, lower: str | None) -> Wanted:
+def home_note(claim: Manifest, lower: str | None) -> Wanted:
     """Return the note on a claim in which lower it will be created, so that no later engine creates it elsewhere.
 
     None removes the note: the claim is not in that lower, and will not be created there.
@@ -414,19 +414,19 @@ def _conditions(seen: list[Manifest], below: Manifest | None, problem: Problem |
     """Return all conditions as they should be: the lower's on resizing, ours on problems, others' unchanged."""
     kept = [one for one in seen if one["type"] != MIRRORED and (below is None or one["type"] not in _RESIZING)]
     sizing = [one for one in (below or {}).get("conditions") or () if one["type"] in _RESIZING]
-    return _in_order(seen, [*kept, *sizing, *([_complaint(seen, problem, now)] if problem else [])])
+    return _in_order(seen, [*kept, *sizing, *([_mirrored_condition(seen, problem, now)] if problem else [])])
 
 
 def _in_order(seen: list[Manifest], wanted: list[Manifest]) -> list[Manifest]:
     """Return conditions in their present order, so that equal lists compare equal."""
-    places = {one["type"]: place for place, one in enumerate(seen)}
-    return sorted(wanted, key=lambda one: places.get(one["type"], len(places)))
+    positions = {one["type"]: position for position, one in enumerate(seen)}
+    return sorted(wanted, key=lambda one: positions.get(one["type"], len(positions)))
 
 
-def _complaint(seen: list[Manifest], problem: Problem, now: str) -> Manifest:
+def _mirrored_condition(seen: list[Manifest], problem: Problem, now: str) -> Manifest:
     old = next((one for one in seen if one["type"] == MIRRORED), {})
-    made = {"type": MIRRORED, "status": "False", "reason": problem.reason, "message": problem.message}
-    return {**made, "lastProbeTime": None, "lastTransitionTime": old.get("lastTransitionTime") or now}
+    condition = {"type": MIRRORED, "status": "False", "reason": problem.reason, "message": problem.message}
+    return {**condition, "lastProbeTime": None, "lastTransitionTime": old.get("lastTransitionTime") or now}
 
 
 def _ref(claim: Manifest) -> Ref:

@@ -13,7 +13,7 @@ from itertools import islice
 from tensile.kube.store import Delta, Entry
 from tensile.names import NO_ORIGINAL, ProblemReason
 from tensile.objects import CONFIG_MAP, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
-from tensile.reconcile.copies import keeps, mirror_of
+from tensile.reconcile.copies import is_referenced_below, mirror_of
 from tensile.reconcile.desired import Decision, EmitEvent, Present, Watch
 from tensile.reconcile.ownership import NAME_CONFLICT, has_node, is_copy
 from tensile.reconcile.pods.references import Reference, copy_of, never_copied
@@ -38,9 +38,9 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData", "i
 
 LIMIT = 1_000
 """Maximum names of one kind held in a lower namespace, so that no tenant can fill the lower's store."""
-LOOK_AGAIN = 60.0
+RETRY_SECONDS = 60.0
 """Seconds until the next check whether there is room for one more."""
-_TOLD = 5
+_MAX_EVENTS = 5
 """Maximum pods that get an event about a name that was taken while they ran."""
 _HELD_SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData")
 
@@ -62,12 +62,12 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
     found = {
         key_of(lower.name, namespace, reference.kind, reference.name)
         for reference in wanted
-        if reference.kind in KINDS and not _is_there(world, lower, namespace, reference)
+        if reference.kind in KINDS and not _is_present_below(world, lower, namespace, reference)
     }
     return sorted(found)
 
 
-def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Reference) -> bool:
+def _is_present_below(world: World, lower: LowerWorld, namespace: str, reference: Reference) -> bool:
     kind = KINDS[reference.kind]
     originals, copies = world.upper.cache(kind), lower.below(kind)
     assert originals is not None
@@ -89,16 +89,16 @@ def _is_name_held(copy: Entry) -> bool:
 
 def _need(pair: Pair) -> Need:
     """Return what needs an object; nothing is unneeded before it is known which accounts pull images with it."""
-    if any(True for _ in _askers(pair)):
+    if any(True for _ in _pods_needing(pair)):
         return Need.ASKED
     if not service_accounts.known(pair.world, pair.lower) or pair.is_kept:
         return Need.KEPT
     accounts, namespace = _pulling(pair.ref.kind, pair.world, pair.key.namespace, pair.ref.name), pair.key.namespace
-    is_kept = any(keeps(pair.lower, SERVICE_ACCOUNT.name, namespace, account) for account in accounts)
+    is_kept = any(is_referenced_below(pair.lower, SERVICE_ACCOUNT.name, namespace, account) for account in accounts)
     return Need.KEPT if is_kept else Need.NONE
 
 
-def _askers(pair: Pair) -> Iterator[Entry]:
+def _pods_needing(pair: Pair) -> Iterator[Entry]:
     """Yield the upper pods that need an object, by naming it or by the account that they run as."""
     yield from pair.referring()
     for account in _pulling(pair.ref.kind, pair.world, pair.key.namespace, pair.ref.name):
@@ -115,7 +115,7 @@ def _present(pair: Pair, original: Entry) -> Decision:
     refused = never_copied(original.manifest())
     if refused:
         return _hold(pair, Decision(problem=_needed(pair, SECRET_NOT_MIRRORED, refused)))
-    obstacle = pair.obstacle(_askers(pair))
+    obstacle = pair.obstacle(_pods_needing(pair))
     if obstacle is not None:
         return obstacle
     wanted = Present(
@@ -133,7 +133,7 @@ def _refused(pair: Pair) -> Iterator[EmitEvent]:
     copy, is_blocked = pair.copy, pair.key in pair.world.problems
     if is_blocked and copy is not None and is_copy(copy, pair.world.owner) and not _is_name_held(copy):
         what = f"{pair.ref.kind.name} {pair.key.namespace}/{pair.ref.name}"
-        yield from pair.told(f"{what} is not up to date in lower cluster {pair.lower.name}: ")
+        yield from pair.report_problem(f"{what} is not up to date in lower cluster {pair.lower.name}: ")
 
 
 def _missing(pair: Pair, need: Need) -> Decision:
@@ -145,12 +145,12 @@ def _missing(pair: Pair, need: Need) -> Decision:
     return _hold(pair, decision._replace(problem=problem))
 
 
-def _needed(pair: Pair, reason: str, words: str) -> Problem | None:
+def _needed(pair: Pair, reason: str, message: str) -> Problem | None:
     """Return the problem with an object if some pod cannot start for it."""
     above = pair.above
     needed = Reference(above.kind.name, above.name, optional=False)
     is_needed = any(needed in pod.facts.references for pod in pair.referring())
-    return Problem(reason, f"{above.kind.name} {above.namespace}/{above.name} {words}") if is_needed else None
+    return Problem(reason, f"{above.kind.name} {above.namespace}/{above.name} {message}") if is_needed else None
 
 
 def _hold(pair: Pair, decision: Decision) -> Decision:
@@ -177,10 +177,12 @@ def _hold(pair: Pair, decision: Decision) -> Decision:
     if obstacle is not None:
         return obstacle
     if copy is None and pair.copies.count("held", ref.namespace) >= LIMIT:
-        words = f"its pods refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
+        message = f"its pods refer to more than {LIMIT} {ref.kind.name}s that the upper cluster does not have"
         advice = "create them, or remove the optional references"
         where = f"namespace {ref.namespace} of lower cluster {lower.name}"
-        return Decision(problem=Problem(TOO_MANY_RESERVED, f"{where}: {words}: {advice}"), requeue_after=LOOK_AGAIN)
+        return Decision(
+            problem=Problem(TOO_MANY_RESERVED, f"{where}: {message}: {advice}"), requeue_after=RETRY_SECONDS
+        )
     manifest: Manifest = {
         "apiVersion": ref.kind.api,
         "kind": ref.kind.name,
@@ -222,9 +224,9 @@ def _exposed(pair: Pair) -> Iterator[EmitEvent]:
     """Yield events for running pods that a name they refer to is another's in the lower cluster."""
     problem = pair.world.problems.get(pair.key)
     if problem is not None and problem.reason == NAME_CONFLICT:
-        words = f"delete this pod, it may read an object of another owner: {problem.message}"
-        for pod in islice(_running(pair), _TOLD):
-            yield EmitEvent(Ref(UPPER, POD, pod.namespace, pod.name), pod.uid, problem.reason, words)
+        message = f"delete this pod, it may read an object of another owner: {problem.message}"
+        for pod in islice(_running(pair), _MAX_EVENTS):
+            yield EmitEvent(Ref(UPPER, POD, pod.namespace, pod.name), pod.uid, problem.reason, message)
 
 
 def _concerns(world: World, lower: LowerWorld, kind: Kind, original: Entry) -> bool:
@@ -237,7 +239,7 @@ def _concerns(world: World, lower: LowerWorld, kind: Kind, original: Entry) -> b
 def _pulls(kind: Kind, world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether upper pods run as an account that pulls images with an object."""
     accounts = _pulling(kind, world, namespace, name)
-    return any(service_accounts.is_asked(world, lower, namespace, account) for account in accounts)
+    return any(service_accounts.is_requested(world, lower, namespace, account) for account in accounts)
 
 
 def _keys_of(world: World, lower: str, namespace: str, references: Iterable[Reference]) -> Iterator[Key]:

@@ -20,7 +20,7 @@ from tensile.kube.store import Delta, Entry, Transformed, packed
 from tensile.names import OWNER, Owner
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref, labels, metadata
 from tensile.reconcile import copies
-from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Watch, told_of
+from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present, Watch, problem_events
 from tensile.reconcile.diff import changes, fence
 from tensile.reconcile.ownership import is_copy, is_copy_of, marks_of
 from tensile.reconcile.pods.index import by_namespace
@@ -199,13 +199,13 @@ def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
     is_made = is_copy_of(copy, owner, source.uid)
     if copy is not None and is_made and (copy.facts.print, copy.facts.holder) == (source.print, holder.uid):
         return Decision()
-    held = {"apiVersion": SERVICE.api, "kind": SERVICE.name, "name": holder.name, "uid": holder.uid}
-    wanted = marked_slice(source.manifest(), source.uid, owner, ref.namespace, held)
+    owner_reference = {"apiVersion": SERVICE.api, "kind": SERVICE.name, "name": holder.name, "uid": holder.uid}
+    wanted = marked_slice(source.manifest(), source.uid, owner, ref.namespace, owner_reference)
     if copy is None or not is_made:
-        if not _is_asked(pair):
+        if not _is_requested(pair):
             return pair.end(_REPLACED)
         reason = f"endpoints of Service {holder.name}"
-        return Decision((*_said(pair, source), Present(ref, wanted, reason, replaceable=True)))
+        return Decision((*_problem_events(pair, source), Present(ref, wanted, reason, replaceable=True)))
     seen = copy.manifest()
     if seen.get("addressType") != wanted["addressType"]:
         return pair.end("its addressType is different, and cannot be changed")
@@ -214,20 +214,20 @@ def _kept(pair: Pair, source: SliceSource, holder: Entry) -> Decision:
         return Decision()
     patch = Patch("json-patch", fence(copy.uid) + operations)
     changed = Patched(ref, patch, f"endpoints of Service {holder.name} changed")
-    return Decision((*_said(pair, source), changed))
+    return Decision((*_problem_events(pair, source), changed))
 
 
-def _is_asked(pair: Pair) -> bool:
+def _is_requested(pair: Pair) -> bool:
     """Report whether upper pods use the Services of the namespace, also those that stay without the controller."""
     lower, namespace, world = pair.lower, pair.key.namespace, pair.world
-    return services.is_exposed(lower, namespace, world) or copies.is_inhabited(lower, namespace, world)
+    return services.is_exposed(lower, namespace, world) or copies.has_pods(lower, namespace, world)
 
 
-def _said(pair: Pair, source: SliceSource) -> Iterator[EmitEvent]:
+def _problem_events(pair: Pair, source: SliceSource) -> Iterator[EmitEvent]:
     """Yield an event on the upper Service about what keeps its endpoints from the lower cluster."""
     if source.entry is not None:
         above = Ref(UPPER, SERVICE, pair.key.namespace, source.service)
-        yield from told_of(pair.key, pair.world, above, source.service_uid)
+        yield from problem_events(pair.key, pair.world, above, source.service_uid)
 
 
 def _gone(pair: Pair) -> Decision:
@@ -247,7 +247,7 @@ def _used(world: World, lower: LowerWorld) -> Iterator[Key]:
 
 def _of_first_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of a namespace's upper slices when its first pod comes: without a pod, none were created."""
-    namespace = copies.entered(world.lowers[lower], delta)
+    namespace = copies.first_pod_namespace(world.lowers[lower], delta)
     for entry in world.upper.more[ENDPOINT_SLICE].select("namespace", namespace) if namespace else ():
         yield slice_key(lower, namespace, entry.name)
 
@@ -256,12 +256,12 @@ def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of a lower Service's slices on both sides when it appears, changes or is deleted."""
     if delta.before and delta.after and (delta.before.uid, delta.before.facts) == (delta.after.uid, delta.after.facts):
         return
-    here, entry = world.lowers[lower], delta.entry
-    namespace = here.upper_namespace(entry.namespace)
+    lower_world, entry = world.lowers[lower], delta.entry
+    namespace = lower_world.upper_namespace(entry.namespace)
     if not namespace:
         return
     above = world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))
-    below = here.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))
+    below = lower_world.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))
     names = {one.name for one in (*above, *below)}
     if entry.name == world.topology.services.upper_alias:
         names.add(entry.name)

@@ -25,17 +25,17 @@ from typing import NamedTuple
 from tensile.kube.store import Cache, Delta, Entry, Index, Transform, keep_all
 from tensile.objects import UPPER, Kind, Manifest, Ref
 from tensile.reconcile.copies import (
-    asking,
     changed_references,
-    entered,
-    inhabited,
-    keeps,
-    left,
-    left_below,
-    may_be_made,
+    first_pod_namespace,
+    is_referenced_below,
+    last_lower_pod_namespace,
+    last_pod_namespace,
+    may_be_created,
+    namespaces_with_pods,
+    pods_referring_to,
 )
-from tensile.reconcile.desired import Absent, Decision, EmitEvent, MapKeys, Present, Watch, told_of
-from tensile.reconcile.ownership import copy_metadata, digest_marks, has_node, is_copy, node_begins
+from tensile.reconcile.desired import Absent, Decision, EmitEvent, MapKeys, Present, Watch, problem_events
+from tensile.reconcile.ownership import copy_metadata, digest_marks, has_node, is_copy, node_appears
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.world import Key, LowerWorld, World
@@ -76,11 +76,11 @@ class Pair(NamedTuple):
     @property
     def is_kept(self) -> bool:
         """Whether a lower pod of ours refers to the copy by its name."""
-        return keeps(self.lower, self.ref.kind.name, self.key.namespace, self.ref.name)
+        return is_referenced_below(self.lower, self.ref.kind.name, self.key.namespace, self.ref.name)
 
     def referring(self) -> Iterator[Entry]:
         """Yield the running or starting upper pods that refer to the object by its name."""
-        return asking(self.lower, self.world, self.ref.kind.name, self.key.namespace, self.ref.name)
+        return pods_referring_to(self.lower, self.world, self.ref.kind.name, self.key.namespace, self.ref.name)
 
     def end(self, reason: str) -> Decision:
         """Return the deletion of the copy, if there is one and it is ours."""
@@ -97,23 +97,23 @@ class Pair(NamedTuple):
         sections = ("metadata.labels", "metadata.annotations", *sections)
         return Present(self.ref, manifest, reason, sections, replaceable=True, independent=independent)
 
-    def obstacle(self, askers: Iterable[Entry] | None = None) -> Decision | None:
+    def obstacle(self, pods: Iterable[Entry] | None = None) -> Decision | None:
         """Return the decision while the copy must not be written, None if it may be.
 
         Nothing is written while the Node is not ours or the namespace is not ready, and nothing is created for upper
-        pods (`askers`) that are all being deleted.
+        pods (`pods`) that are all being deleted.
         """
-        is_new = self.copy is None and askers is not None
-        if not has_node(self.lower, self.world) or (is_new and not may_be_made(askers or ())):
+        is_new = self.copy is None and pods is not None
+        if not has_node(self.lower, self.world) or (is_new and not may_be_created(pods or ())):
             return Decision()
         if not namespaces.ready(self.lower, self.key.namespace):
             return Decision(depends_on=(namespaces.key_of(self.lower.name, self.key.namespace),))
         return None
 
-    def told(self, words: str = "") -> Iterator[EmitEvent]:
-        """Yield an event on the original about the problem of the last attempt. `words` precede the message."""
+    def report_problem(self, prefix: str = "") -> Iterator[EmitEvent]:
+        """Yield an event on the original about the problem of the last attempt. `prefix` precedes the message."""
         if self.original is not None and self.key in self.world.problems:
-            yield from told_of(self.key, self.world, self.above, self.original.uid, words)
+            yield from problem_events(self.key, self.world, self.above, self.original.uid, prefix)
 
 
 def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False, reason: str = "") -> Decision:
@@ -121,12 +121,12 @@ def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False, r
 
     `guarded`: an orphan rule decides about copies of all but the object that was last seen deleted.
     """
-    place, copy = (pair.key.namespace, pair.ref.name), pair.copy
-    departed = pair.originals.tombstone(*place)
-    if copy is None or departed is None or not departed.seen:
+    name, copy = (pair.key.namespace, pair.ref.name), pair.copy
+    tombstone = pair.originals.tombstone(*name)
+    if copy is None or tombstone is None or not tombstone.seen:
         return Decision()
     made_for = copy.facts.upper_uid
-    is_its = departed.uid == made_for or (not guarded and pair.originals.is_deleted(*place, made_for))
+    is_its = tombstone.uid == made_for or (not guarded and pair.originals.is_deleted(*name, made_for))
     return pair.end(reason or f"the upper {pair.ref.kind.name} was deleted") if is_its else Decision()
 
 
@@ -191,10 +191,10 @@ class MirrorRule:
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of everything that is needed, and of every copy."""
-        here = world.lowers[lower]
-        found = set(self.users.used(world, here))
+        lower_world = world.lowers[lower]
+        found = set(self.users.used(world, lower_world))
         for one in self.kinds:
-            for copy in filter(one.is_copy, here.below(one.kind) or ()):
+            for copy in filter(one.is_copy, lower_world.below(one.kind) or ()):
                 found.update(self._on_copy(one.kind, world, lower, Delta(None, copy)))
         yield from sorted(found)
 
@@ -228,11 +228,11 @@ class MirrorRule:
         yield Watch(name, one.on_copy or partial(self._on_copy, one.kind))
 
     def _on_original(self, one: MirroredKind, world: World, lower: str, delta: Delta) -> tuple[Key, ...]:
-        here, entry = world.lowers[lower], delta.entry
-        copies = here.below(one.kind)
+        lower_world, entry = world.lowers[lower], delta.entry
+        copies = lower_world.below(one.kind)
         assert copies is not None
-        is_below = copies.get(here.namespace(entry.namespace), entry.name) is not None
-        if is_below or one.concerns(world, here, one.kind, entry):
+        is_below = copies.get(lower_world.namespace(entry.namespace), entry.name) is not None
+        if is_below or one.concerns(world, lower_world, one.kind, entry):
             return (self.key_of(one.kind, lower, entry.namespace, entry.name),)
         return ()
 
@@ -242,15 +242,15 @@ class MirrorRule:
             yield self.key_of(kind, lower, namespace, copy.name)
 
 
-def when_node_begins(used: Callable[[World, LowerWorld], Iterable[Key]]) -> MapKeys:
+def when_node_appears(used: Callable[[World, LowerWorld], Iterable[Key]]) -> MapKeys:
     """Return the keys for a change of a Node: all that is needed, when the Node is created or becomes ours again.
 
     Nothing was written while it was missing.
     """
 
     def keys(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-        here = world.lowers[lower]
-        return used(world, here) if node_begins(here, delta) else ()
+        lower_world = world.lowers[lower]
+        return used(world, lower_world) if node_appears(lower_world, delta) else ()
 
     return keys
 
@@ -278,14 +278,14 @@ def pods_referring(keys: Callable[[World, str, str, Iterable[Reference]], Iterab
     watches = (
         Watch("upper_pods", above, facts=lives),
         Watch("pods", below, facts=("references",)),
-        Watch("upper.nodes", when_node_begins(used)),
+        Watch("upper.nodes", when_node_appears(used)),
     )
     return Users(used, watches)
 
 
 def pods_of_namespace(
     keys: Callable[[World, LowerWorld, str], Iterable[Key]],
-    namespaces: Callable[[LowerWorld, World], Iterable[str]] = inhabited,
+    namespaces: Callable[[LowerWorld, World], Iterable[str]] = namespaces_with_pods,
 ) -> Users:
     """Return the users of objects that all pods of their namespace need, with the node that those pods are bound to.
 
@@ -298,18 +298,18 @@ def pods_of_namespace(
 
     def on(change: Callable[[LowerWorld, Delta], str]) -> MapKeys:
         def keys_of_change(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-            here = world.lowers[lower]
-            namespace = change(here, delta)
-            return keys(world, here, namespace) if namespace else ()
+            lower_world = world.lowers[lower]
+            namespace = change(lower_world, delta)
+            return keys(world, lower_world, namespace) if namespace else ()
 
         return keys_of_change
 
     lives = ("terminal", "daemon")
     watches = (
-        Watch("upper_pods", on(entered), facts=lives),
-        Watch("upper_pods", on(left), delay=PAUSE, facts=lives),
-        Watch("pods", on(left_below), delay=PAUSE, facts=()),
-        Watch("upper.nodes", when_node_begins(used)),
+        Watch("upper_pods", on(first_pod_namespace), facts=lives),
+        Watch("upper_pods", on(last_pod_namespace), delay=PAUSE, facts=lives),
+        Watch("pods", on(last_lower_pod_namespace), delay=PAUSE, facts=()),
+        Watch("upper.nodes", when_node_appears(used)),
     )
     return Users(used, watches)
 

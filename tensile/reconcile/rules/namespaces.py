@@ -41,13 +41,13 @@ class NamespaceFacts(msgspec.Struct, frozen=True, gc=False):
 
 def digest(raw: bytes) -> Transformed:
     """Transform a namespace: its bytes and its `NamespaceFacts`."""
-    space = decoded(raw)
-    ending = "deletionTimestamp" in metadata(space)
-    written, noted = our_keys(space, "annotations"), annotations(space)
-    if UPPER_UID not in written or not labels(space).get(OWNER):
+    namespace = decoded(raw)
+    ending = "deletionTimestamp" in metadata(namespace)
+    written, notes = our_keys(namespace, "annotations"), annotations(namespace)
+    if UPPER_UID not in written or not labels(namespace).get(OWNER):
         return Transformed(raw, NamespaceFacts(ending))
-    above = noted.get(UPPER_NAMESPACE, "") if UPPER_NAMESPACE in written else ""
-    return Transformed(raw, NamespaceFacts(ending, labels(space)[OWNER], noted.get(UPPER_UID, ""), above))
+    above = notes.get(UPPER_NAMESPACE, "") if UPPER_NAMESPACE in written else ""
+    return Transformed(raw, NamespaceFacts(ending, labels(namespace)[OWNER], notes.get(UPPER_UID, ""), above))
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:
@@ -92,9 +92,11 @@ class NamespaceRule:
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield a key for each namespace with a pod or a claim for the node, and for each one that is ours."""
-        here = world.lowers[lower]
-        found = {entry.namespace for entry in here.upper_pods} | claims.namespaces_selected_in(world, here)
-        found |= {entry.facts.above for entry in here.namespaces if entry.facts.mark == world.owner.mark}
+        lower_world = world.lowers[lower]
+        found = {entry.namespace for entry in lower_world.upper_pods} | claims.namespaces_selected_in(
+            world, lower_world
+        )
+        found |= {entry.facts.above for entry in lower_world.namespaces if entry.facts.mark == world.owner.mark}
         for namespace in sorted(found - {""}):
             yield key_of(lower, namespace)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tensile.kube.store import Delta
 from tensile.names import EventReason
 from tensile.objects import NETWORK_POLICY, UPPER, Ref
-from tensile.reconcile.copies import entered, is_inhabited
+from tensile.reconcile.copies import first_pod_namespace, has_pods
 from tensile.reconcile.desired import Decision, EmitEvent, Watch
 from tensile.reconcile.world import Key, World
 
@@ -17,7 +17,7 @@ NAME = "networkpolicy"
 REASON: EventReason = "NetworkPolicyNotMirrored"
 """On a NetworkPolicy: pods of its namespace run in a lower cluster, where it does not apply. Remedy: create an
 equivalent policy there."""
-_TOLD = (
+_MESSAGE = (
     "NetworkPolicies are not mirrored, so this one does not apply to pods of namespace {namespace} in lower cluster "
     "{lower}: create an equivalent policy there"
 )
@@ -30,24 +30,24 @@ class NetworkPolicyRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch policies, and the first pod of a namespace in each lower."""
-        return (Watch("upper.policies", _changed), Watch("upper_pods", _pods_came, facts=("terminal", "daemon")))
+        return (Watch("upper.policies", _changed), Watch("upper_pods", _on_first_pod, facts=("terminal", "daemon")))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all policies whose namespace has pods in the lower."""
-        here = world.lowers[lower]
+        lower_world = world.lowers[lower]
         yield from (
             key_of(lower, one.namespace, one.name)
             for one in world.upper.policies
-            if is_inhabited(here, one.namespace, world)
+            if has_pods(lower_world, one.namespace, world)
         )
 
     def decide(self, key: Key, world: World) -> Decision:
         """Return one event on the policy for each lower."""
         entry = world.upper.policies.get(key.namespace, key.name)
-        if entry is None or not is_inhabited(world.lowers[key.lower], key.namespace, world):
+        if entry is None or not has_pods(world.lowers[key.lower], key.namespace, world):
             return Decision()
         ref = Ref(UPPER, NETWORK_POLICY, key.namespace, key.name)
-        return Decision((EmitEvent(ref, entry.uid, REASON, _TOLD.format(namespace=key.namespace, lower=key.lower)),))
+        return Decision((EmitEvent(ref, entry.uid, REASON, _MESSAGE.format(namespace=key.namespace, lower=key.lower)),))
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
@@ -56,11 +56,11 @@ def key_of(lower: str, namespace: str, name: str) -> Key:
 
 
 def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if delta.before is None and is_inhabited(world.lowers[lower], delta.entry.namespace, world):
+    if delta.before is None and has_pods(world.lowers[lower], delta.entry.namespace, world):
         yield key_of(lower, delta.entry.namespace, delta.entry.name)
 
 
-def _pods_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    namespace = entered(world.lowers[lower], delta)
+def _on_first_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    namespace = first_pod_namespace(world.lowers[lower], delta)
     if namespace:
         yield from (key_of(lower, namespace, one.name) for one in world.upper.policies if one.namespace == namespace)

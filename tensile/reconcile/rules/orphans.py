@@ -75,14 +75,14 @@ class OrphanRule:
         return Decision(tuple(found))
 
     def _above(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        entry, here = delta.entry, world.lowers[lower]
-        is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
+        entry, lower_world = delta.entry, world.lowers[lower]
+        is_below = lower_world.more[kind].get(lower_world.namespace(entry.namespace), entry.name) is not None
         if is_below and (delta.before is None or delta.after is None):
             yield key_of(self.name, lower)
 
     def _below(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        after, here = delta.after, world.lowers[lower]
-        for namespace in here.above(after.namespace) if after else ():
+        after, lower_world = delta.after, world.lowers[lower]
+        for namespace in lower_world.above(after.namespace) if after else ():
             if world.upper.more[kind].get(namespace, delta.entry.name) is None:
                 yield key_of(self.name, lower)
 
@@ -94,18 +94,18 @@ def _step(one: OrphanedKind, copy: Entry, lower: LowerWorld, world: World) -> It
         return
     if not one.is_left(copy, namespace, lower, world):
         return
-    place, made_for = (namespace, copy.name), copy.facts.upper_uid
-    departed = originals.tombstone(*place)
-    if departed is None or not originals.is_deleted(*place, made_for):
-        above = Ref(UPPER, one.kind, *place)
+    upper_name, made_for = (namespace, copy.name), copy.facts.upper_uid
+    tombstone = originals.tombstone(*upper_name)
+    if tombstone is None or not originals.is_deleted(*upper_name, made_for):
+        above = Ref(UPPER, one.kind, *upper_name)
         yield VerifyAbsent(above, made_for, f"its lower {one.kind.name} still exists", requested=False)
-    elif not (departed.seen and departed.uid == made_for):
+    elif not (tombstone.seen and tombstone.uid == made_for):
         yield Absent(
             Ref(lower.name, one.kind, copy.namespace, copy.name),
             copy.uid,
             f"the upper {one.kind.name} is gone, but its deletion was not observed",
             requested=False,
-            after_rollback=originals.is_lost(*place),
+            after_rollback=originals.is_lost(*upper_name),
             version=str(copy.version) if one.is_versioned else "",
         )
 
@@ -139,9 +139,9 @@ class NamespaceCleanupRule:
         """Watch namespaces on both sides, and objects whose deletion may leave a lower one empty."""
         kinds = mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
-        leaving = tuple(Watch(cache, _left, delay=_COLLECT, facts=()) for cache in (*_OURS, *more))
-        spaces = tuple(Watch(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
-        return (*spaces, *leaving)
+        deletions = tuple(Watch(cache, _left, delay=_COLLECT, facts=()) for cache in (*_OURS, *more))
+        namespaces = tuple(Watch(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
+        return (*namespaces, *deletions)
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the lower's key."""
@@ -159,25 +159,25 @@ class NamespaceCleanupRule:
         return Decision(tuple(_vacated(one, lower, world) for one in vacant))
 
 
-def _is_needed(space: Entry, lower: LowerWorld, world: World) -> bool:
+def _is_needed(namespace: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether a namespace of ours has its upper namespace, and is named after it."""
-    name = space.facts.above or space.name
-    return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == space.name
+    name = namespace.facts.above or namespace.name
+    return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == namespace.name
 
 
-def _vacated(space: Entry, lower: LowerWorld, world: World) -> Absent | VerifyAbsent:
+def _vacated(namespace: Entry, lower: LowerWorld, world: World) -> Absent | VerifyAbsent:
     """Return the deletion of a vacant namespace, or a quorum read if its upper one was not seen deleted."""
-    name, spaces = space.facts.above or space.name, world.upper.namespaces
-    departed = spaces.tombstone("", name)
-    if departed is None and spaces.get("", name) is None:
+    name, spaces = namespace.facts.above or namespace.name, world.upper.namespaces
+    tombstone = spaces.tombstone("", name)
+    if tombstone is None and spaces.get("", name) is None:
         above = Ref(UPPER, NAMESPACE, "", name)
-        return VerifyAbsent(above, "", f"lower namespace {space.name} still exists", requested=False)
+        return VerifyAbsent(above, "", f"lower namespace {namespace.name} still exists", requested=False)
     return Absent(
-        Ref(lower.name, NAMESPACE, "", space.name),
-        space.uid,
-        f"upper namespace {name} is gone" if departed is not None else "the namespace mapping has changed",
-        requested=departed is not None and departed.seen and departed.uid == space.facts.upper_uid,
-        after_rollback=departed is not None and spaces.is_lost("", name),
+        Ref(lower.name, NAMESPACE, "", namespace.name),
+        namespace.uid,
+        f"upper namespace {name} is gone" if tombstone is not None else "the namespace mapping has changed",
+        requested=tombstone is not None and tombstone.seen and tombstone.uid == namespace.facts.upper_uid,
+        after_rollback=tombstone is not None and spaces.is_lost("", name),
         only_if_empty=True,
         independent=True,
     )
@@ -197,9 +197,9 @@ def _space(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key when an object is deleted, if that may leave a namespace of ours empty."""
-    here = world.lowers[lower]
-    if delta.after is None and here.namespaces.get("", delta.entry.namespace) is not None:
-        yield key_of(NamespaceCleanupRule.name, here.name)
+    lower_world = world.lowers[lower]
+    if delta.after is None and lower_world.namespaces.get("", delta.entry.namespace) is not None:
+        yield key_of(NamespaceCleanupRule.name, lower_world.name)
 
 
 SERVICES = OrphanRule(
@@ -207,7 +207,7 @@ SERVICES = OrphanRule(
     services.is_known,
     (OrphanedKind(SERVICE, _is_service_left), OrphanedKind(ENDPOINT_SLICE, _is_slice_left)),
 )
-CLAIMS = OrphanRule("claim-orphans", claims.can_tell, (OrphanedKind(CLAIM, _is_claim_left, is_versioned=True),))
+CLAIMS = OrphanRule("claim-orphans", claims.is_listed, (OrphanedKind(CLAIM, _is_claim_left, is_versioned=True),))
 RIGHTS = OrphanRule("rights-orphans", rbac.is_known, (OrphanedKind(ROLE), OrphanedKind(ROLE_BINDING)))
 NAMESPACES = NamespaceCleanupRule()
 

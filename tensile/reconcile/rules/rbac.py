@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tensile.kube.store import Delta, Entry, Transformed, decoded
 from tensile.names import ProblemReason
 from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref, metadata
-from tensile.reconcile.copies import is_merely_missing
+from tensile.reconcile.copies import is_missing_undeleted
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Watch
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.rules import service_accounts
@@ -26,7 +26,7 @@ from tensile.reconcile.rules.mirror import (
     Pair,
     Users,
     follow_deletion,
-    when_node_begins,
+    when_node_appears,
 )
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
@@ -35,7 +35,7 @@ CLUSTER_ROLE_NOT_FOUND: ProblemReason = "ClusterRoleNotFound"
 """A RoleBinding refers to a ClusterRole that the lower cluster does not have; ClusterRoles are not mirrored. Remedy:
 create the ClusterRole there, or use a Role."""
 _UNNEEDED = "it grants nothing to a mirrored ServiceAccount any more"
-_TOLD_AT_MOST = 5
+_MAX_PODS_WITH_EVENT = 5
 """Maximum pods of one account that get an event about a refusal: one is enough to find the reason."""
 
 
@@ -91,7 +91,7 @@ def is_known(world: World, lower: LowerWorld) -> bool:
 def _need(pair: Pair) -> Need:
     """Return what has rights by a role or binding; while that is missing, the orphan rule decides."""
     users = _users(pair.world, pair.lower, *pair.above[1:])
-    if any(service_accounts.is_asked(pair.world, pair.lower, *account) for account in users):
+    if any(service_accounts.is_requested(pair.world, pair.lower, *account) for account in users):
         return Need.ASKED
     if pair.original is None or users or (pair.ref.kind == ROLE and _is_granted_yet(pair)):
         return Need.KEPT
@@ -114,7 +114,7 @@ def _is_ours(world: World, lower: LowerWorld, account: tuple[str, str]) -> bool:
     return (
         is_enabled
         and service_accounts.is_used(world, lower, *account)
-        and service_accounts.standing(world, lower, *account) is not None
+        and service_accounts.usable_copy(world, lower, *account) is not None
     )
 
 
@@ -125,7 +125,7 @@ def _is_granted_yet(pair: Pair) -> bool:
         one.manifest()["roleRef"]
         for one in (pair.lower.more[ROLE_BINDING] if namespace else ())
         if one.namespace == pair.ref.namespace and is_copy(one, pair.world.owner)
-        if is_merely_missing(originals, namespace, one.name)
+        if is_missing_undeleted(originals, namespace, one.name)
     )
     return any((ref["kind"], ref["name"]) == (ROLE.name, pair.ref.name) for ref in refs)
 
@@ -138,11 +138,11 @@ def _present(pair: Pair, original: Entry) -> Decision:
     users, ref, above = _users(pair.world, pair.lower, *pair.above[1:]), pair.ref, original.manifest()
     obstacle = _obstacle(pair, original) if ref.kind == ROLE_BINDING else None
     if obstacle is not None:
-        return obstacle._replace(wanted=(*obstacle.wanted, *_told(pair, obstacle.problem, users)))
+        return obstacle._replace(wanted=(*obstacle.wanted, *_refusal_events(pair, obstacle.problem, users)))
     content = {"rules": above.get("rules") or []} if ref.kind == ROLE else _content(above, users, pair.lower)
     reason = f"it grants permissions to pods on node {pair.lower.node}"
     wanted = pair.copied(original, content, reason, ("rules", "subjects"), independent=True)
-    return Decision((wanted, *_told(pair, pair.world.problems.get(pair.key), users)))
+    return Decision((wanted, *_refusal_events(pair, pair.world.problems.get(pair.key), users)))
 
 
 def _content(binding: Manifest, users: _Accounts, lower: LowerWorld) -> Manifest:
@@ -170,7 +170,7 @@ def _obstacle(pair: Pair, binding: Entry) -> Decision | None:
         above = world.upper.more[ROLE].get(binding.namespace, facts.role)
         if above is not None and is_copy_of(role, world.owner, above.uid):
             return None
-        is_missing = is_merely_missing(world.upper.more[ROLE], binding.namespace, facts.role)
+        is_missing = is_missing_undeleted(world.upper.more[ROLE], binding.namespace, facts.role)
         if is_missing and role is not None and is_copy(role, world.owner):  # it may soon be back
             return Decision()
         left = (
@@ -192,7 +192,7 @@ def _grants(seen: Manifest, facts: BindingFacts) -> bool:
     return (role.get("kind"), role.get("name")) == (facts.kind, facts.role)
 
 
-def _told(pair: Pair, problem: Problem | None, users: _Accounts) -> Iterator[EmitEvent]:
+def _refusal_events(pair: Pair, problem: Problem | None, users: _Accounts) -> Iterator[EmitEvent]:
     """Yield events about a refusal: on the upper object, and on some of the pods that lack the rights."""
     if problem is None or pair.original is None:
         return
@@ -202,7 +202,7 @@ def _told(pair: Pair, problem: Problem | None, users: _Accounts) -> Iterator[Emi
     yield EmitEvent(above, pair.original.uid, problem.reason, message)
     for namespace, name in users:
         pods = lower.upper_pods.select("reference", (SERVICE_ACCOUNT.name, namespace, name))
-        for pod in sorted(pods, key=lambda one: one.name)[:_TOLD_AT_MOST]:
+        for pod in sorted(pods, key=lambda one: one.name)[:_MAX_PODS_WITH_EVENT]:
             yield EmitEvent(Ref(UPPER, POD, namespace, pod.name), pod.uid, problem.reason, message)
 
 
@@ -226,17 +226,17 @@ def _used(world: World, lower: LowerWorld) -> Iterator[Key]:
 
 def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of a binding and its role, if it gives or gave rights to an account of ours, or has a copy."""
-    here = world.lowers[lower]
+    lower_world = world.lowers[lower]
     for entry in (one for one in delta if one is not None):
-        used = any(_is_ours(world, here, one) for one in entry.facts.accounts)
-        if used or here.more[ROLE_BINDING].get(here.namespace(entry.namespace), entry.name) is not None:
+        used = any(_is_ours(world, lower_world, one) for one in entry.facts.accounts)
+        if used or lower_world.more[ROLE_BINDING].get(lower_world.namespace(entry.namespace), entry.name) is not None:
             yield from _of_binding(lower, entry)
 
 
 def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key of a binding's copy, and on its deletion that of its role, which may have stayed for it."""
-    here, entry = world.lowers[lower], delta.entry
-    for namespace in here.above(entry.namespace):
+    lower_world, entry = world.lowers[lower], delta.entry
+    for namespace in lower_world.above(entry.namespace):
         yield key_of(lower, namespace, ROLE_BINDING, entry.name)
         if delta.after is None:
             yield key_of(lower, namespace, ROLE, entry.manifest()["roleRef"]["name"])
@@ -262,14 +262,14 @@ def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of the rights of accounts that a pod is the first to need: they may not be up to date."""
-    here = world.lowers[lower]
-    if delta.before is not None or delta.after is None or "RBAC" not in here.spec.controllers:
+    lower_world = world.lowers[lower]
+    if delta.before is not None or delta.after is None or "RBAC" not in lower_world.spec.controllers:
         return
     for name in sorted(service_accounts.named(delta.after.facts.references)):
-        askers = service_accounts.pods_using(world, here, delta.after.namespace, name)
-        copy = service_accounts.standing(world, here, delta.after.namespace, name)
-        if copy is not None and len(list(islice(askers, 2))) == 1:
-            yield from _of_account(world, here, copy)
+        pods = service_accounts.pods_using(world, lower_world, delta.after.namespace, name)
+        copy = service_accounts.usable_copy(world, lower_world, delta.after.namespace, name)
+        if copy is not None and len(list(islice(pods, 2))) == 1:
+            yield from _of_account(world, lower_world, copy)
 
 
 def _account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -309,7 +309,7 @@ RULE = MirrorRule(
             Watch("ClusterRole", _cluster_role),
             Watch("ServiceAccount", _account),
             Watch("upper_pods", _user, facts=()),
-            Watch("upper.nodes", when_node_begins(_used)),
+            Watch("upper.nodes", when_node_appears(_used)),
         ),
     ),
     is_known=is_known,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from tensile.kube.store import Entry, Transformed, decoded
 from tensile.names import ProblemReason
 from tensile.objects import SERVICE_ACCOUNT, Kind, Manifest
-from tensile.reconcile.copies import asking, is_merely_missing, keeps
+from tensile.reconcile.copies import is_missing_undeleted, is_referenced_below, pods_referring_to
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.pods.references import Reference
@@ -66,9 +66,9 @@ def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry 
     return copy if above is not None and is_copy_of(copy, world.owner, above.uid) else None
 
 
-def standing(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
+def usable_copy(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
     """Return the copy of an account that exists in the upper cluster, or is missing there without a seen deletion."""
-    if not is_merely_missing(world.upper.more[SERVICE_ACCOUNT], namespace, name):
+    if not is_missing_undeleted(world.upper.more[SERVICE_ACCOUNT], namespace, name):
         return copied(world, lower, namespace, name)
     copy = lower.more[SERVICE_ACCOUNT].get(lower.namespace(namespace), name)
     return copy if copy is not None and is_copy(copy, world.owner) else None
@@ -91,17 +91,19 @@ def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Ite
 def pods_using(world: World, lower: LowerWorld, namespace: str, name: str) -> Iterator[Entry]:
     """Yield the upper pods that need the copy of an account, by its upper namespace and name."""
     if lower.spec.service_accounts.identity != "none":
-        yield from asking(lower, world, SERVICE_ACCOUNT.name, namespace, name)
+        yield from pods_referring_to(lower, world, SERVICE_ACCOUNT.name, namespace, name)
 
 
-def is_asked(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
+def is_requested(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether an upper pod needs the copy of an account."""
     return any(True for _ in pods_using(world, lower, namespace, name))
 
 
 def is_used(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether an upper pod needs the copy of an account, or a lower pod of ours keeps it."""
-    return is_asked(world, lower, namespace, name) or keeps(lower, SERVICE_ACCOUNT.name, namespace, name)
+    return is_requested(world, lower, namespace, name) or is_referenced_below(
+        lower, SERVICE_ACCOUNT.name, namespace, name
+    )
 
 
 def named(references: Iterable[Reference]) -> frozenset[str]:
@@ -111,7 +113,7 @@ def named(references: Iterable[Reference]) -> frozenset[str]:
 
 def _need(pair: Pair) -> Need:
     name = pair.ref.name
-    if name != DEFAULT and is_asked(pair.world, pair.lower, pair.key.namespace, name):
+    if name != DEFAULT and is_requested(pair.world, pair.lower, pair.key.namespace, name):
         return Need.ASKED
     return Need.KEPT if name == DEFAULT or pair.is_kept else Need.NONE
 
@@ -145,8 +147,8 @@ def _pulls(account: Manifest) -> list[Manifest]:
 
 def _missing(pair: Pair, _: Need) -> Decision:
     """Follow a deletion that was seen, and report the problem: pods that run as the account need it."""
-    words = f"ServiceAccount {pair.key.namespace}/{pair.ref.name} does not exist in the upper cluster"
-    return follow_deletion(pair)._replace(problem=Problem(ACCOUNT_NOT_FOUND, words))
+    message = f"ServiceAccount {pair.key.namespace}/{pair.ref.name} does not exist in the upper cluster"
+    return follow_deletion(pair)._replace(problem=Problem(ACCOUNT_NOT_FOUND, message))
 
 
 def _concerns(_: World, lower: LowerWorld, kind: Kind, original: Entry) -> bool:

@@ -109,12 +109,12 @@ def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
         return False
     if namespace == KUBE_SYSTEM:
         return world.topology.services.kube_system and lower.in_topology
-    return copies.is_inhabited(lower, namespace, world)
+    return copies.has_pods(lower, namespace, world)
 
 
 def is_kept(lower: LowerWorld, namespace: str) -> bool:
     """Report whether the existing lower Services of an upper namespace stay for pods that run there."""
-    return namespace != KUBE_SYSTEM and copies.keeps_namespace(lower, namespace)
+    return namespace != KUBE_SYSTEM and copies.has_lower_pods(lower, namespace)
 
 
 def is_served(lower: LowerWorld, namespace: str, world: World) -> bool:
@@ -124,7 +124,7 @@ def is_served(lower: LowerWorld, namespace: str, world: World) -> bool:
 
 def served(lower: LowerWorld, world: World) -> Iterator[str]:
     """Yield the upper namespaces whose Services belong in a lower, or stay there, in order."""
-    below = (name for space in lower.pods.values("namespace") for name in lower.above(str(space)))
+    below = (name for namespace in lower.pods.values("namespace") for name in lower.above(str(namespace)))
     found = {KUBE_SYSTEM, *map(str, lower.upper_pods.values("living")), *below}
     yield from sorted(name for name in found if is_served(lower, name, world))
 
@@ -165,10 +165,10 @@ def _present(pair: Pair, _: Entry | None = None) -> Decision:
         # A foreign one is not adopted: it would have to be recreated, and would lose its address.
         upper_uid = annotations(manifest)[UPPER_UID]
         problem = adoption_problem(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, fault)
-        return Decision(tuple(pair.told()), problem=problem)
+        return Decision(tuple(pair.report_problem()), problem=problem)
     reason = f"pods of namespace {namespace} are in lower cluster {pair.lower.name}"
     wanted = Present(ref, manifest, reason, sections=sections(manifest), replaceable=True)
-    return Decision((*pair.told(), wanted))
+    return Decision((*pair.report_problem(), wanted))
 
 
 def _wanted(pair: Pair) -> Manifest | None:

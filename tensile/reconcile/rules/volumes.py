@@ -18,11 +18,11 @@ import orjson
 from tensile.kube.store import Delta, Entry, Transformed
 from tensile.names import HOSTNAME, LOWER, LOWER_CLAIM_UID, LOWER_VOLUME, LOWER_VOLUME_SOURCE, PROVISIONER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, Watch, told_of
+from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, Watch, problem_events
 from tensile.reconcile.ownership import adopts, has_node, is_copy, marks_of
 from tensile.reconcile.rules import claim_rule
-from tensile.reconcile.rules.claims import can_tell, class_of, copy_in, home, is_enabled, is_selected
-from tensile.reconcile.rules.mirror import when_node_begins
+from tensile.reconcile.rules.claims import class_of, copy_in, home, is_enabled, is_listed, is_selected
+from tensile.reconcile.rules.mirror import when_node_appears
 from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "volume"
@@ -159,24 +159,24 @@ class VolumeRule:
             Watch("upper.PersistentVolume", _above),
             Watch("PersistentVolumeClaim", _claim_below),
             Watch("PersistentVolume", _below),
-            Watch("upper.nodes", when_node_begins(lambda world, here: self.keys(world, here.name))),
+            Watch("upper.nodes", when_node_appears(lambda world, lower_world: self.keys(world, lower_world.name))),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of every placeholder of the lower, and of every claim that may need one."""
-        here = world.lowers[lower]
-        if not is_enabled(here):
+        lower_world = world.lowers[lower]
+        if not is_enabled(lower_world):
             return
         found = {volume.name for volume in world.upper.more[VOLUME] if volume.facts.lower == lower}
-        found |= {name_of(claim.uid) for claim in world.upper.more[CLAIM].select("node", here.node)}
-        copies = (copy for copy in here.placed(here.more[CLAIM]) if is_copy(copy, world.owner))
+        found |= {name_of(claim.uid) for claim in world.upper.more[CLAIM].select("node", lower_world.node)}
+        copies = (copy for copy in lower_world.placed(lower_world.more[CLAIM]) if is_copy(copy, world.owner))
         found |= {name_of(copy.facts.upper_uid) for copy in copies}
         yield from sorted(key_of(lower, name) for name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
         """Return what one placeholder should be."""
         lower = world.lowers[key.lower]
-        if not can_tell(world, lower) or not world.upper.more[STORAGE_CLASS].synced:
+        if not is_listed(world, lower) or not world.upper.more[STORAGE_CLASS].synced:
             return Decision()
         volume = world.upper.more[VOLUME].get("", key.name)
         if volume is None or volume.facts.owner != world.owner.mark:
@@ -208,8 +208,8 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
         return Decision(depends_on=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
     if not is_selected(claim) and below(lower, copy) is None:
         return Decision()
-    told = told_of(key, world, Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid)
-    return Decision((*told, _placeholder(claim, copy, lower, world)))
+    events = problem_events(key, world, Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid)
+    return Decision((*events, _placeholder(claim, copy, lower, world)))
 
 
 def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -236,7 +236,7 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
     manifest, volume = claim.manifest(), below(lower, copy)
     meta, spec = metadata(manifest), manifest["spec"]
     kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
-    here = {"key": HOSTNAME, "operator": "In", "values": [lower.node]}
+    node_requirement = {"key": HOSTNAME, "operator": "In", "values": [lower.node]}
     notes = {LOWER: lower.name, PROVISIONED_BY: PROVISIONER, **facts_below(copy, volume)}
     made = {
         "apiVersion": VOLUME.api,
@@ -257,7 +257,7 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
                 **{field: meta[field] for field in ("namespace", "name", "uid")},
             },
             "local": SOURCE,
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [node_requirement]}]}},
         },
     }
     reason = f"claim {claim.namespace}/{claim.name} needs a volume in lower cluster {lower.name}"
@@ -306,25 +306,25 @@ def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
     holder = world.upper.more[CLAIM].get(*facts.claim)
     if not facts.deletes or (holder is not None and holder.uid == facts.claim_uid):
         return Decision()
-    gone = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and its lower volume are gone")
+    deletion = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and its lower volume are gone")
     if not facts.lower_claim:
-        return Decision() if facts.terminating else Decision((gone,))
-    return _data_go(volume, gone, lower, world)
+        return Decision() if facts.terminating else Decision((deletion,))
+    return _delete_data(volume, deletion, lower, world)
 
 
-def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> Decision:
+def _delete_data(volume: Entry, deletion: Absent, lower: LowerWorld, world: World) -> Decision:
     """Delete the lower claim by its UID, and then the placeholder."""
     facts = volume.facts
     namespace, name = lower.namespace(facts.claim[0]), facts.claim[1]
     ref = Ref(lower.name, CLAIM, namespace, name)
     copy = lower.more[CLAIM].get(namespace, name)
     if copy is not None and copy.uid == facts.lower_claim:
-        asked = f"the upper claim was deleted, and volume {volume.name} has reclaim policy Delete"
-        its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
-        return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
+        reason = f"the upper claim was deleted, and volume {volume.name} has reclaim policy Delete"
+        is_its_copy = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
+        return Decision((Absent(ref, copy.uid, reason),) if is_its_copy and not copy.facts.terminating else ())
     if copy is None and lower.more[CLAIM].tombstone(namespace, name) is None:
         return Decision((VerifyAbsent(ref, facts.lower_claim, "it must be gone before its upper volume is deleted"),))
-    return Decision() if facts.terminating else Decision((gone,))
+    return Decision() if facts.terminating else Decision((deletion,))
 
 
 def _size_below(copy: Entry | None) -> str:
@@ -336,9 +336,9 @@ def _size_below(copy: Entry | None) -> str:
 
 def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield a claim's placeholders if this lower's node is chosen for it, or its copy or volume is in this lower."""
-    here, entry = world.lowers[lower], delta.entry
-    chosen = any(one is not None and one.facts.selected == here.node for one in delta)
-    if chosen or copy_in(here, entry, world) is not None:
+    lower_world, entry = world.lowers[lower], delta.entry
+    chosen = any(one is not None and one.facts.selected == lower_world.node for one in delta)
+    if chosen or copy_in(lower_world, entry, world) is not None:
         yield key_of(lower, name_of(entry.uid))
     for volume in world.upper.more[VOLUME].select("claim", entry.uid):
         if volume.facts.lower == lower:
@@ -352,7 +352,7 @@ def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _claim_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the placeholders that name a lower claim, and the one that it does not have yet."""
-    yield from _standing_for(world, lower, delta.entry.uid)
+    yield from _placeholder_keys(world, lower, delta.entry.uid)
     if is_copy(delta.entry, world.owner):
         yield key_of(lower, name_of(delta.entry.facts.upper_uid))
 
@@ -360,13 +360,13 @@ def _claim_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the placeholders of the claim that has a lower volume, and the one that this claim does not have yet."""
     holder = delta.entry.facts.claim_uid
-    yield from _standing_for(world, lower, holder)
+    yield from _placeholder_keys(world, lower, holder)
     for copy in world.lowers[lower].more[CLAIM].select("uid", holder):
         if is_copy(copy, world.owner):
             yield key_of(lower, name_of(copy.facts.upper_uid))
 
 
-def _standing_for(world: World, lower: str, lower_claim: str) -> Iterator[Key]:
+def _placeholder_keys(world: World, lower: str, lower_claim: str) -> Iterator[Key]:
     for volume in world.upper.more[VOLUME].select("lower_claim", lower_claim):
         if volume.facts.lower == lower:
             yield key_of(lower, volume.name)

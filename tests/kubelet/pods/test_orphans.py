@@ -65,7 +65,7 @@ def test_a_verified_orphan_is_deleted_within_the_guard() -> None:
     """The deletion has the lower pod's UID, and counts as unrequested."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
-    here.lowers[A].upper_pods.confirm_absent("default", "web", sought="Pod-web")
+    here.lowers[A].upper_pods.confirm_absent("default", "web", uid="Pod-web")
     found = wanted(here)
     assert isinstance(found, Absent)
     assert (found.ref, found.uid, found.requested) == (BELOW, "below-Pod-web", False)
@@ -135,7 +135,7 @@ def test_the_deletion_of_an_older_lower_pod_does_not_prove_a_newer_one_lost() ->
     assert wanted(here) == VerifyAbsent(
         BELOW, "second", "its upper pod was running and is not deleted", requested=False
     )
-    here.lowers[A].pods.confirm_absent("default", "web", sought="second")
+    here.lowers[A].pods.confirm_absent("default", "web", uid="second")
     assert wanted(here).patch.body["status"]["reason"] == "LowerPodLost"
 
 

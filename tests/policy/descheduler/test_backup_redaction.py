@@ -12,7 +12,7 @@ from tensile.kube.cluster import Patch
 from tensile.objects import Manifest
 from tensile.policy.descheduler.replacement import backup, successor_of
 from tensile.reconcile.plan import Step
-from tensile.reconcile.redaction import UNTOLD, redact_error
+from tensile.reconcile.redaction import OMITTED, redact_error
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 USER = "system:serviceaccount:kube-system:tensile"
@@ -89,7 +89,7 @@ def test_messages_without_secret_values_are_reported_unchanged(words: str) -> No
 def test_messages_with_secret_values_of_the_pod_are_redacted(secret: str) -> None:
     """The value may be complete, truncated, or part of a quoted pod."""
     for quoted in (secret, secret[:8], orjson.dumps({"spec": [secret]}).decode()):
-        assert told(f"no: {quoted} is not allowed") == UNTOLD
+        assert told(f"no: {quoted} is not allowed") == OMITTED
 
 
 def test_messages_with_the_encoded_pod_are_redacted() -> None:
@@ -98,7 +98,7 @@ def test_messages_with_the_encoded_pod_are_redacted() -> None:
     assert step.body is not None
     data = step.body["data"]["pod.json"]
     for quoted in (data, data[:40], f'{{"data":{{"pod.json":"{data}"}}}}'):
-        assert told(f"no: {quoted}", step) == UNTOLD
+        assert told(f"no: {quoted}", step) == OMITTED
 
 
 def test_messages_about_a_patched_annotation_are_redacted_by_the_stored_secret() -> None:
@@ -108,7 +108,7 @@ def test_messages_about_a_patched_annotation_are_redacted_by_the_stored_secret()
     put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
     note = Patch("merge-patch", {"metadata": {"uid": "secret", "annotations": {"a": "b"}}})
     refused = Denied(f"no: {SECRETS['environment']}", status=403, reason="Forbidden")
-    assert redact_error(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == UNTOLD
+    assert redact_error(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == OMITTED
 
 
 def test_messages_about_a_backup_update_are_redacted_only_if_they_quote_the_pod() -> None:
@@ -120,7 +120,7 @@ def test_messages_about_a_backup_update_are_redacted_only_if_they_quote_the_pod(
     changed = Step("patch", step.ref, "why", patch=patch)
     for words, said in (
         (f"{HOOK}: containers of namespace default are not allowed", None),
-        (f"no: {SECRETS['header']}", UNTOLD),
+        (f"no: {SECRETS['header']}", OMITTED),
     ):
         refused = Denied(words, status=403, reason="Forbidden")
         assert redact_error(refused, changed, here.upper.secrets).message == (said or words)
@@ -136,14 +136,14 @@ def test_messages_about_a_backup_update_are_redacted_only_if_they_quote_the_pod(
 )
 def test_a_last_applied_annotation_that_is_no_real_pod_hides_no_secret(applied: Any) -> None:
     """Any client can write such an annotation, so the pod's own values are redacted and plain messages are not."""
-    assert told(f"no: {SECRETS['argument']}", kept(applied)) == UNTOLD
+    assert told(f"no: {SECRETS['argument']}", kept(applied)) == OMITTED
     assert told("exceeded quota", kept(applied)) == "exceeded quota"
 
 
 def test_a_secret_in_a_deeply_nested_annotation_is_redacted() -> None:
     """JSON can be nested more deeply than recursive functions allow."""
     text = '{"kind":"Pod","spec":' + '{"value":' * 900 + '"deep-secret"' + "}" * 901
-    assert told("no: deep-secret", kept(orjson.Fragment(text))) == UNTOLD
+    assert told("no: deep-secret", kept(orjson.Fragment(text))) == OMITTED
 
 
 @pytest.mark.parametrize("content", ["no pod, s3cret-of-nobody", '["s3cret-of-nobody"]', '{"kind":"s3cret-of-nobody"}'])
@@ -152,4 +152,4 @@ def test_backup_content_that_is_no_pod_is_redacted_as_a_whole(content: str) -> N
     step = kept()
     assert step.body is not None
     step.body["data"] = {"pod.json": b64encode(content.encode()).decode()}
-    assert told("no: s3cret-of-nobody", step) == UNTOLD
+    assert told("no: s3cret-of-nobody", step) == OMITTED

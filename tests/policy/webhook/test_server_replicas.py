@@ -24,7 +24,7 @@ from tensile.policy.webhook.certificates import OVERLAP, certificates_of
 from tensile.policy.webhook.registration import call
 from tensile.policy.webhook.server import AGAIN, LOOK, REST, WebhookListener
 from tensile.reconcile.dryrun.cluster import DryRunCluster
-from tensile.reconcile.redaction import UNTOLD
+from tensile.reconcile.redaction import OMITTED
 
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
 PATIENCE = 30.0
@@ -291,8 +291,8 @@ async def test_a_refusal_that_quotes_the_secrets_key_is_redacted(
 
     async with scene(tmp_path, Quoting(UPPER, now=lambda: datetime.now(UTC)), INSIDE) as here:
         assert await here.begin() == REST
-        assert UNTOLD in here.server.waits()
-    assert UNTOLD in capsys.readouterr().out
+        assert OMITTED in here.server.waits()
+    assert OMITTED in capsys.readouterr().out
 
 
 async def test_a_conflict_is_retried_sooner_than_a_refusal(tmp_path: Path) -> None:

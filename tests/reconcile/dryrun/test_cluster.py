@@ -15,7 +15,7 @@ from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.apply import carry_out
 from tensile.reconcile.dryrun.cluster import DryRunCluster
-from tensile.reconcile.dryrun.semantics import FieldManager, booked
+from tensile.reconcile.dryrun.semantics import FieldManager, with_managed_fields
 from tensile.reconcile.ownership import our_keys
 from tensile.reconcile.plan import Step
 
@@ -236,7 +236,9 @@ def test_recording_managed_fields_does_not_change_the_previous_object() -> None:
     book = {"manager": "m", "time": "before", "fieldsV1": {"f:metadata": {"f:labels": {"f:l": {}}}}}
     seen = config_map(labels={"l": "1"}, managedFields=[book])
     kept = deepcopy(seen)
-    (found,) = booked(seen, config_map(labels={"n": "1"}), FieldManager("m", MOMENT))["metadata"]["managedFields"]
+    (found,) = with_managed_fields(seen, config_map(labels={"n": "1"}), FieldManager("m", MOMENT))["metadata"][
+        "managedFields"
+    ]
     assert seen == kept
     assert found == {**book, "time": MOMENT, "fieldsV1": {"f:metadata": {"f:labels": {"f:n": {}}}}}
 

@@ -105,7 +105,7 @@ def test_without_the_controller_a_confirm_replaces_the_other_lowers_key() -> Non
     below(here, copy(claim()), lower=B)
     assert reason(here) == "ClaimInOtherCluster"
     drop(here.lowers[B].more[CLAIM], "data")
-    here.lowers[B].more[CLAIM].confirm_absent("default", "data", sought="claim-data")
+    here.lowers[B].more[CLAIM].confirm_absent("default", "data", uid="claim-data")
     assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)
 
 

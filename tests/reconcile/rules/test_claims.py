@@ -8,10 +8,10 @@ from tensile.names import LOWER, PROVISIONER
 from tensile.objects import CLAIM, VOLUME, Manifest
 from tensile.reconcile.rules.claims import (
     SELECTED_NODE,
-    can_tell,
     class_of,
     facts_of,
     home,
+    is_listed,
     mapped,
     namespaces_selected_in,
 )
@@ -155,11 +155,11 @@ def test_a_claim_of_another_provisioner_has_a_home_only_if_its_class_is_mapped()
 def test_a_lower_without_the_controller_is_no_home() -> None:
     """Nothing is known about its storage."""
     here = ground()
-    assert can_tell(here, here.lowers[A])
+    assert is_listed(here, here.lowers[A])
     bound(here)
     reload(here, more="controllers: [Service]")
     assert where(here, claim()) == where(here, claim(node=A)) == ""
-    assert not can_tell(here, here.lowers[A])
+    assert not is_listed(here, here.lowers[A])
 
 
 @pytest.mark.parametrize("kind", [CLAIM, VOLUME])
@@ -169,7 +169,7 @@ def test_storage_is_not_decided_from_caches_that_are_not_synced(kind: object) ->
         here = ground()
         holder = here.upper if side == "upper" else here.lowers[A]
         next(cache for one, cache in holder.more.items() if one == kind).mark_stale()
-        assert not can_tell(here, here.lowers[A])
+        assert not is_listed(here, here.lowers[A])
 
 
 def test_a_namespace_is_needed_by_a_claim_that_is_selected_for_the_node() -> None:

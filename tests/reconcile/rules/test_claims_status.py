@@ -10,7 +10,7 @@ from tensile.names import MIRRORED
 from tensile.objects import Manifest
 from tensile.reconcile.desired import EmitEvent, Patched
 from tensile.reconcile.rules import claims
-from tensile.reconcile.rules.claims import given_up, told_above
+from tensile.reconcile.rules.claims import release_node, status_updates
 from tensile.reconcile.world import Problem
 
 DENIED = Problem("Forbidden", "only dynamically provisioned pvc can be resized")
@@ -36,7 +36,7 @@ def lower(**status: Any) -> Entry:
 
 def written(above: Manifest, below: Entry | None, problem: Problem | None = None) -> Manifest:
     """Return the status that is patched with preconditions on UID and version, {} for none."""
-    wanted = told_above(above, below, problem, NOW)
+    wanted = status_updates(above, below, problem, NOW)
     if not wanted:
         return {}
     assert isinstance(wanted[0], Patched)
@@ -96,7 +96,7 @@ def test_the_status_of_an_unbound_claim_is_not_patched() -> None:
 
 def test_a_problem_becomes_a_condition_and_one_event() -> None:
     """The condition is written again only if the problem changes, and is removed when it ends."""
-    wanted = told_above(upper(conditions=[THEIRS]), lower(), DENIED, NOW)
+    wanted = status_updates(upper(conditions=[THEIRS]), lower(), DENIED, NOW)
     said = {
         "type": MIRRORED,
         "status": "False",
@@ -111,14 +111,14 @@ def test_a_problem_becomes_a_condition_and_one_event() -> None:
     assert (wanted[1].reason, wanted[1].message, wanted[1].uid) == ("Forbidden", DENIED.message, "claim-data")
     again = upper(conditions=[said | {"lastTransitionTime": "2026-02-01T00:00:00Z"}])
     assert written(again, lower(), DENIED) == {}
-    assert len(told_above(again, lower(capacity={"storage": "5Gi"}), DENIED, NOW)) == 1
+    assert len(status_updates(again, lower(capacity={"storage": "5Gi"}), DENIED, NOW)) == 1
     assert written(again, lower(), Problem("Other", "reason"))["conditions"][0]["reason"] == "Other"
     assert written(again, lower()) == {"conditions": None}
 
 
 def test_a_claim_is_returned_to_the_scheduler_with_an_event() -> None:
     """Provisioners do the same, and the patch requires an unchanged claim."""
-    told, patch = given_up(claim(node="lower-a", resourceVersion="7"), DENIED)
+    told, patch = release_node(claim(node="lower-a", resourceVersion="7"), DENIED)
     assert isinstance(told, EmitEvent)
     assert isinstance(patch, Patched)
     assert (told.reason, patch.in_plan, patch.subresource) == ("ProvisioningFailed", True, "")

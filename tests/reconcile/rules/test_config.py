@@ -39,7 +39,7 @@ from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest,
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.pods.references import Reference, copy_of
 from tensile.reconcile.rules import config, namespaces, service_accounts
-from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, key_of, missing
+from tensile.reconcile.rules.config import LIMIT, RETRY_SECONDS, key_of, missing
 from tensile.reconcile.world import Key, Problem, World
 
 KINDS = {"ConfigMap": CONFIG_MAP, "Secret": SECRET}
@@ -348,7 +348,7 @@ def test_each_namespace_has_a_limit_of_reserved_names_per_kind() -> None:
     assert the_step(here).verb == "create"
     put(below, held("last"))
     decision, found = ASKED.decision(here), planned(here)
-    assert (found.steps, decision.requeue_after) == ((), LOOK_AGAIN)
+    assert (found.steps, decision.requeue_after) == ((), RETRY_SECONDS)
     assert found.problem is not None
     assert found.problem.reason == "TooManyReservedNames"
     assert "namespace default of lower cluster lower-a" in found.problem.message

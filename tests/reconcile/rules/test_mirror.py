@@ -36,7 +36,7 @@ from tensile.kube.store import Cache, Entry
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import NAMESPACE, NETWORK_POLICY, UPPER, Kind, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import mirrored_kinds
-from tensile.reconcile.copies import is_inhabited, keeps_namespace
+from tensile.reconcile.copies import has_lower_pods, has_pods
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.loop import Loop, Timing
@@ -61,9 +61,9 @@ from tensile.reconcile.world import Key, LowerWorld, World
 
 def _need(pair: Pair) -> Need:
     is_enabled = "Service" in pair.lower.spec.controllers
-    if is_enabled and is_inhabited(pair.lower, pair.key.namespace, pair.world):
+    if is_enabled and has_pods(pair.lower, pair.key.namespace, pair.world):
         return Need.ASKED
-    return Need.KEPT if keeps_namespace(pair.lower, pair.key.namespace) else Need.NONE
+    return Need.KEPT if has_lower_pods(pair.lower, pair.key.namespace) else Need.NONE
 
 
 def _present(pair: Pair, original: Entry) -> Decision:
@@ -71,11 +71,13 @@ def _present(pair: Pair, original: Entry) -> Decision:
     if obstacle is not None:
         return obstacle
     content = {"spec": original.manifest()["spec"]}
-    return Decision((*pair.told(), pair.copied(original, content, "pods of its namespace are there", ("spec",))))
+    return Decision(
+        (*pair.report_problem(), pair.copied(original, content, "pods of its namespace are there", ("spec",)))
+    )
 
 
 def _concerns(world: World, lower: LowerWorld, _: Kind, original: Entry) -> bool:
-    return is_inhabited(lower, original.namespace, world)
+    return has_pods(lower, original.namespace, world)
 
 
 def _of_namespace(world: World, lower: LowerWorld, namespace: str) -> Iterator[Key]:
@@ -237,7 +239,7 @@ def test_a_copy_is_kept_or_deleted_by_its_need_and_the_state_of_its_upper_object
     elif original != "there":
         lose(originals, "shut")
     if original == "read missing":
-        originals.confirm_absent("default", "shut", sought="NetworkPolicy-shut")
+        originals.confirm_absent("default", "shut", uid="NetworkPolicy-shut")
     assert verbs(here) == FATES[need, original]
     put(lower.more[NETWORK_POLICY], marked(policy(), "NetworkPolicy-shut", STRANGER))
     assert verbs(here) == []

@@ -101,7 +101,7 @@ def test_a_copy_with_a_missing_upper_object_is_deleted_after_a_confirm(kind: Kin
     lose(here.upper.more[kind], name)
     above_ref, reason = Ref(UPPER, kind, "default", name), f"its lower {kind.name} still exists"
     assert found(here, kind).wanted == (VerifyAbsent(above_ref, uid, reason, requested=False),)
-    here.upper.more[kind].confirm_absent("default", name, sought=uid)
+    here.upper.more[kind].confirm_absent("default", name, uid=uid)
     (gone,) = found(here, kind).wanted
     assert isinstance(gone, Absent)
     assert (gone.ref, gone.uid) == (Ref(A, kind, "default", name), copied(here, kind).uid)
@@ -137,7 +137,7 @@ def test_a_deletion_because_of_a_restored_store_is_marked(kind: Kind) -> None:
     """The guard blocks every such deletion."""
     here, (name, uid) = CASES[kind].world(), named(kind)
     here.upper.more[kind].take_over((), 1, rewound=True)
-    here.upper.more[kind].confirm_absent("default", name, sought=uid)
+    here.upper.more[kind].confirm_absent("default", name, uid=uid)
     gone = [one for one in found(here, kind).wanted if isinstance(one, Absent)]
     assert [one.after_rollback for one in gone] == [True]
 
@@ -233,7 +233,7 @@ def test_a_claim_that_may_hold_data_is_not_deleted(spared: Manifest) -> None:
     """Neither is one with a placeholder, because its reclaim policy decides."""
     here = ground()
     below(here, spared)
-    here.upper.more[CLAIM].confirm_absent("default", "data", sought="claim-data")
+    here.upper.more[CLAIM].confirm_absent("default", "data", uid="claim-data")
     assert orphans.CLAIMS.decide(CLAIMS, here) == Decision()
     below(here, copy(claim()))
     assert orphans.CLAIMS.decide(CLAIMS, here).wanted

@@ -31,7 +31,7 @@ from tensile.reconcile.plan import Plan
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import config, service_accounts
 from tensile.reconcile.rules.config import key_of as secret_key
-from tensile.reconcile.rules.service_accounts import digest, is_asked, key_of, missing, pulling, secrets_of
+from tensile.reconcile.rules.service_accounts import digest, is_requested, key_of, missing, pulling, secrets_of
 from tensile.reconcile.world import World
 
 RULE = service_accounts.RULE
@@ -247,9 +247,9 @@ def test_pull_secrets_of_unused_service_accounts_are_not_mirrored() -> None:
     """Those of `default` are not mirrored either, because its pods name them."""
     here = with_pull(NONE)
     assert pulling(here, "default", "pull") == ["robot"]
-    assert not is_asked(here, here.lowers[A], "default", "robot")
+    assert not is_requested(here, here.lowers[A], "default", "robot")
     here = with_pull()
-    assert not is_asked(here, here.lowers[B], "default", "robot")
+    assert not is_requested(here, here.lowers[B], "default", "robot")
     put(here.upper.more[SERVICE_ACCOUNT], {**account(), "imagePullSecrets": [{"name": "other"}]})
     assert pulling(here, "default", "other") == []
     assert list(secrets_of(here, "default", ROBOT)) == ["pull"]
