@@ -110,7 +110,14 @@ def test_each_role_is_bound_only_to_the_engines_account(side: str) -> None:
 
 def test_topologies_that_share_a_cluster_share_no_role() -> None:
     """Role names contain topology and namespace, and different pairs give different names."""
-    pairs = [("demo", "tensile"), ("other", "tensile"), ("demo", "team"), ("tensile", "demo")]
+    pairs = [
+        ("demo", "tensile"),
+        ("other", "tensile"),
+        ("demo", "team"),
+        ("tensile", "demo"),
+        ("a-b", "c"),
+        ("a", "b-c"),
+    ]
     assert len({role_name(*pair) for pair in pairs}) == len(pairs)
 
 

@@ -28,8 +28,8 @@ from tensile.engine.caches import rules
 from tensile.kube.store import Delta
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import TOKEN_POD, UPPER_NAMESPACE
-from tensile.objects import CLAIM, ENDPOINT_SLICE, ROLE, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, Kind, Manifest
-from tensile.reconcile.desired import Decision, Rule, find_cache
+from tensile.objects import CLAIM, ENDPOINT_SLICE, ROLE, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, UPPER, Kind, Manifest
+from tensile.reconcile.desired import Decision, Rule, VerifyAbsent, find_cache
 from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, World
 
@@ -120,4 +120,5 @@ def test_objects_are_mirrored_again_if_their_namespaces_annotation_is_known() ->
     assert {("service", "team"), ("slice", "team"), ("claim", "team"), ("account", "team"), ("rights", "team")} <= found
     (rule,) = (one for one in rules() if one.name == orphans.CLAIMS.name)
     (wanted,) = rule.decide(orphans.key_of(rule.name, A), here).wanted
-    assert "team" in str(wanted)
+    assert isinstance(wanted, VerifyAbsent)
+    assert (wanted.ref.cluster, wanted.ref.kind, wanted.ref.namespace) == (UPPER, CLAIM, "team")
