@@ -7,6 +7,7 @@ def`.
 
 import ast
 import configparser
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,11 @@ BANNED_MODULES = {
 """Names that say nothing about what a module holds."""
 BANNED_OPENINGS = ("Give", "Gives", "Hear", "Hears", "Say", "Says")
 """First words of docstrings for which Python has others: Return, Report whether, Watch, Describe."""
+
+BANNED_IN_TESTS = re.compile(
+    r"\b(nobody|somebody|anybody|told|tells?|heeds?|hears?|heard|in vain|be it|for ever)\b", re.IGNORECASE
+)
+"""What names and docstrings of tests must not have: actors without a name, and words that say nothing of the action."""
 
 Trees = Mapping[Path, ast.Module]
 
@@ -92,6 +98,18 @@ def broken_words(trees: Trees) -> Iterator[str]:
                     yield f"{path}:{getattr(node, 'lineno', 1)}: a docstring begins with {words[0]!r}"
 
 
+def vague_tests(trees: Trees) -> Iterator[str]:
+    """Yield the docstrings and the names of tests that have a banned word."""
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = getattr(node, "name", "")
+                text = f"{name.replace('_', ' ') if name.startswith('test_') else ''} {ast.get_docstring(node) or ''}"
+                if found := BANNED_IN_TESTS.search(text):
+                    at = f"{path}:{getattr(node, 'lineno', 1)}"
+                    yield f"{at}: {found[0]!r} in a name or docstring: name the actor and the action"
+
+
 def reused_names(trees: Trees) -> Iterator[str]:
     """Yield the public classes that have the same name as another one."""
     places = defaultdict(list)
@@ -108,7 +126,7 @@ def main() -> int:
     tests = parsed(ROOT / "tests")
     everything = {**trees, **tests, **parsed(ROOT / "bench")}
     broken = [*broken_layout(trees), *broken_purity(trees), *reused_names(trees), *broken_words(everything)]
-    broken += strange_folders(tests)
+    broken += [*strange_folders(tests), *vague_tests(tests)]
     print("\n".join(broken), file=sys.stderr, end="\n" if broken else "")  # noqa: T201 - this is the program's output
     return bool(broken)
 
