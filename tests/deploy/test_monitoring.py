@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tensile.engine.metrics import Metrics
-from tensile.kubelet.stats.collector import census
+from tensile.kubelet.stats.collector import node_metrics
 from tensile.kubelet.stats.usage import RunningPod
 from tensile.names import VIRTUAL_NODE
 
@@ -55,7 +55,7 @@ def exposed() -> dict[str, set[str]]:
         for suffix in SUFFIXES.get(family.type, ("",)):
             found[family.name + suffix] = labels | ({"le"} if suffix == "_bucket" else set())
     pod = RunningPod("shop", "web", "uid", None, 0, {"main": 0})  # type: ignore[arg-type]
-    for line in census("node", [pod]).decode().splitlines():
+    for line in node_metrics("node", [pod]).decode().splitlines():
         if not line.startswith("#"):
             name, _, rest = line.partition("{") if "{" in line else (line.split()[0], "", "")
             found[name] = set(re.findall(r"(\w+)=", rest))

@@ -6,7 +6,7 @@ import pytest
 from enginekit import UPPER, A, Ground, polled
 from sitekit import Manifest, is_ready
 
-from tensile.kubelet.pods.event_mirror import OF_AN_OBJECT
+from tensile.kubelet.pods.event_mirror import OBJECT_RATE
 from tensile.kubelet.pods.events import LONGEST_MESSAGE
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -67,7 +67,7 @@ async def test_a_flood_of_events_is_limited_and_does_not_delay_other_tenants(gro
         fields = "fieldSelector=reason=Honest"
         told = await ground.upper.until_all(f"{ground.path('events', namespace=quiet)}?{fields}", bool)
         assert [one["message"] for one in told.values()] == ["all is well"]
-        burst, seconds = OF_AN_OBJECT
+        burst, seconds = OBJECT_RATE
         assert len(await loud(ground)) <= burst + 60 / seconds
         await polled(lambda: not len(mirror))
         found = await loud(ground)

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from usagekit import node_sample, pod_sample, running
 
 from tensile.engine import metrics
-from tensile.kubelet.stats.collector import cadvisor_exposition, census, exposition
-from tensile.kubelet.stats.usage import CPUCounters, picture
+from tensile.kubelet.stats.collector import cadvisor_exposition, exposition, node_metrics
+from tensile.kubelet.stats.usage import CPUCounters, usage_report
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "reference" / "conditions.md"
@@ -128,9 +128,9 @@ def _own_metrics() -> Iterator[str]:
 
 def _node_metrics() -> Iterator[str]:
     samples = {("mapped", "web-below"): pod_sample(main=1)}
-    measured = picture("node", node_sample(), [running()], samples, CPUCounters())
+    measured = usage_report("node", node_sample(), [running()], samples, CPUCounters())
     pages = {
-        "/metrics": census("node", [running()]),
+        "/metrics": node_metrics("node", [running()]),
         "/metrics/resource": exposition(measured),
         "/metrics/cadvisor": cadvisor_exposition(measured),
     }

@@ -139,7 +139,7 @@ BUGS = (
     Bug(
         "a pod is made while its predecessor runs elsewhere",
         "tensile/kubelet/pods/rule.py",
-        "    other = _elsewhere(key, upper, world)\n",
+        "    other = _lower_of_predecessor(key, upper, world)\n",
         "    other = None\n",
         _tests("kubelet/pods/rule"),
     ),
@@ -244,7 +244,7 @@ BUGS = (
     Bug(
         "a prefixed namespace is not mapped in a pod's affinity",
         "tensile/kubelet/pods/scheduling.py",
-        '"namespaces": [place.namespace_of(name) for name in names]',
+        '"namespaces": [context.namespace_of(name) for name in names]',
         '"namespaces": list(names)',
         _tests("kubelet/pods/scheduling"),
     ),
@@ -279,8 +279,8 @@ BUGS = (
     Bug(
         "terms for another virtual node go below as well",
         "tensile/kubelet/pods/scheduling.py",
-        "here = [term for term in terms if _is_met_above(term, place)] or terms",
-        "here = terms",
+        "applicable = [term for term in terms if _is_met_by_virtual_node(term, context)] or terms",
+        "applicable = terms",
         _tests("policy/webhook/round_trip"),
     ),
     Bug(

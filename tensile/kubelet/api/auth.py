@@ -30,27 +30,27 @@ from tensile.objects import ACCESS_REVIEW, TOKEN_REVIEW, UPPER, Kind, Manifest, 
 
 REVIEW_SECONDS = 10.0
 """Maximum duration of a review, including the wait for its turn."""
-AT_ONCE = 8
+REVIEWS_AT_ONCE = 8
 _UNANSWERED = "the upper cluster could not review this request: try again"
-_RATES_REMEMBERED = 4096
+_MAX_RATES = 4096
 TOKEN_SECONDS = 120.0
 """How long a valid token is cached, as in the kubelet."""
 REFUSED_SECONDS = 10.0
 """How long an invalid token is cached: a misconfigured client sends it often."""
-REVIEWS_OF_AN_ADDRESS = (100, 0.1)
+ADDRESS_RATE = (100, 0.1)
 """TokenReviews for one address: the burst, and the seconds for one more.
 
 In TOKEN_SECONDS these are fewer than the cache holds. So a caller with a thousand valid tokens, which it may create for
 its own account, displaces no tokens from other addresses.
 """
-_USERS_REMEMBERED = 4096
-_REFUSED_REMEMBERED = 1024
-_EVERYBODY = "system:authenticated"
+_MAX_USERS = 4096
+_MAX_REFUSED = 1024
+_AUTHENTICATED_GROUP = "system:authenticated"
 ALLOWED_SECONDS = 300.0
 DENIED_SECONDS = 30.0
-DENIALS_OF_A_USER = (100, 1.0)
+DENIAL_RATE = (100, 1.0)
 """Denials for one user: the burst, and the seconds for one more; beyond that no review is made."""
-_DECISIONS_REMEMBERED = 4096
+_MAX_DECISIONS = 4096
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -86,7 +86,7 @@ class _TokenReview(msgspec.Struct, frozen=True):
     status: _TokenStatus
 
 
-_Question = tuple[User, RequiredAccess, str]
+_AccessQuery = tuple[User, RequiredAccess, str]
 
 
 class _AccessStatus(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ class TTLCache(Generic[Key, Value]):
 
 
 class ReviewClient:
-    """Reviews of one kind. `rate` is each party's burst and the seconds for one more; `whose` names it in messages.
+    """Reviews of one kind. `rate` is the burst and the seconds for one more of each subject, of kind `subject_kind`.
 
     Anyone who reaches a port can send invented tokens, and each needs a review. Reviews share a connection and its rate
     limit with all that the engine writes to the upper cluster. So only a few run at a time, and a caller that is denied
@@ -143,26 +143,26 @@ class ReviewClient:
         upper: Cluster,
         log: FilteringBoundLogger,
         rate: tuple[int, float],
-        whose: str,
+        subject_kind: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._upper = upper
         self._log = log
-        self._whose = whose
+        self._subject_kind = subject_kind
         self._clock = clock
-        self._turns = asyncio.Semaphore(AT_ONCE)
-        self._allowed: KeyedTokenBuckets[str] = KeyedTokenBuckets(*rate, limit=_RATES_REMEMBERED)
+        self._slots = asyncio.Semaphore(REVIEWS_AT_ONCE)
+        self._buckets: KeyedTokenBuckets[str] = KeyedTokenBuckets(*rate, limit=_MAX_RATES)
 
-    async def ask(
-        self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer], known: Callable[[], bool] = lambda: False
+    async def review(
+        self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer], is_known: Callable[[], bool] = lambda: False
     ) -> ReviewAnswer | None:
         """Return the upper cluster's answer; raise HTTPError with 503 when there is none.
 
-        Return None if the answer is `known` by the time that the review has its turn.
+        Return None if `is_known` is true by the time that the review has its turn.
         """
         try:
-            async with asyncio.timeout(REVIEW_SECONDS), self._turns:
-                return None if known() else await self._asked(kind, spec, expected)
+            async with asyncio.timeout(REVIEW_SECONDS), self._slots:
+                return None if is_known() else await self._create(kind, spec, expected)
         except (ClusterError, TimeoutError, msgspec.MsgspecError) as error:
             status = error.status if isinstance(error, ClusterError) else 0
             self._log.warning(
@@ -170,18 +170,20 @@ class ReviewClient:
             )
         raise HTTPError(HTTPStatus.SERVICE_UNAVAILABLE, _UNANSWERED)
 
-    async def _asked(self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer]) -> ReviewAnswer:
+    async def _create(self, kind: Kind, spec: Manifest, expected: type[ReviewAnswer]) -> ReviewAnswer:
         body = {"apiVersion": kind.api, "kind": kind.name, "spec": spec}
         return msgspec.json.decode(await self._upper.create(Ref(UPPER, kind, "", ""), body), type=expected)
 
-    def check(self, party: str) -> None:
-        """Raise HTTPError with 429 if a party has used up its rate."""
-        if self._allowed.left(party, self._clock()):
-            raise HTTPError(HTTPStatus.TOO_MANY_REQUESTS, f"too many requests from this {self._whose}: try again later")
+    def check(self, subject: str) -> None:
+        """Raise HTTPError with 429 if a subject has used up its rate."""
+        if self._buckets.left(subject, self._clock()):
+            raise HTTPError(
+                HTTPStatus.TOO_MANY_REQUESTS, f"too many requests from this {self._subject_kind}: try again later"
+            )
 
-    def charge(self, party: str) -> None:
-        """Count one review against a party."""
-        self._allowed.take(party, self._clock())
+    def charge(self, subject: str) -> None:
+        """Count one review against a subject."""
+        self._buckets.take(subject, self._clock())
 
 
 class Authenticator:
@@ -194,12 +196,12 @@ class Authenticator:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._reviews = ReviewClient(upper, log, REVIEWS_OF_AN_ADDRESS, "address", clock)
+        self._reviews = ReviewClient(upper, log, ADDRESS_RATE, "address", clock)
         self._clock = clock
         self._now = now
         self._secret = secrets.token_bytes(32)
-        self._users: TTLCache[bytes, User] = TTLCache(_USERS_REMEMBERED)
-        self._refused: TTLCache[bytes, bool] = TTLCache(_REFUSED_REMEMBERED)
+        self._users: TTLCache[bytes, User] = TTLCache(_MAX_USERS)
+        self._refused: TTLCache[bytes, bool] = TTLCache(_MAX_REFUSED)
         """A cache of its own, so that invented tokens displace no valid one."""
 
     async def user(self, certificate: Certificate, headers: Headers, origin: str = "") -> User:
@@ -208,21 +210,21 @@ class Authenticator:
         `origin` is the caller's address: if it keeps sending new tokens it is refused (429).
         """
         if certificate:
-            return self._holder(certificate)
-        token = _bearer(headers)
+            return self._certificate_user(certificate)
+        token = _bearer_token(headers)
         key = blake2b(token.encode(), key=self._secret).digest()
-        return self._users.get(key, self._clock()) or await self._reviewed(token, key, origin)
+        return self._users.get(key, self._clock()) or await self._token_user(token, key, origin)
 
-    def _holder(self, certificate: Certificate) -> User:
+    def _certificate_user(self, certificate: Certificate) -> User:
         """Return the user named by a certificate; one that expired since the connection was made is refused."""
         pairs = [pair for name in certificate.get("subject", ()) for pair in name]
         names = [value for key, value in pairs if key == "commonName" and value]
         if not names or ssl.cert_time_to_seconds(certificate["notAfter"]) < self._now():
-            raise _stranger()
+            raise _unauthorized()
         groups = (value for key, value in pairs if key == "organizationName")
-        return User(names[-1], "", (*dict.fromkeys((*groups, _EVERYBODY)),), ())
+        return User(names[-1], "", (*dict.fromkeys((*groups, _AUTHENTICATED_GROUP)),), ())
 
-    async def _reviewed(self, token: str, key: bytes, origin: str) -> User:
+    async def _token_user(self, token: str, key: bytes, origin: str) -> User:
         """Return the user of a token by a TokenReview, unless its result is cached."""
 
         def known() -> bool:
@@ -235,31 +237,31 @@ class Authenticator:
 
         if not self._refused.get(key, self._clock()):
             self._reviews.check(origin)
-        review = await self._reviews.ask(TOKEN_REVIEW, {"token": token}, _TokenReview, known)
+        review = await self._reviews.review(TOKEN_REVIEW, {"token": token}, _TokenReview, known)
         if review is None:
             remembered = self._users.get(key, self._clock())
             if remembered is None:
-                raise _stranger()
+                raise _unauthorized()
             return remembered
-        found = review.status.user
-        if review.status.error or not review.status.authenticated or not found.username:
+        user_info = review.status.user
+        if review.status.error or not review.status.authenticated or not user_info.username:
             self._refused.put(key, True, self._clock() + REFUSED_SECONDS)
-            raise _stranger()
-        user = User(found.username, found.uid, found.groups, tuple(sorted(found.extra.items())))
+            raise _unauthorized()
+        user = User(user_info.username, user_info.uid, user_info.groups, tuple(sorted(user_info.extra.items())))
         self._users.put(key, user, self._clock() + TOKEN_SECONDS)
         return user
 
 
-def _bearer(headers: Headers) -> str:
+def _bearer_token(headers: Headers) -> str:
     """Return the one bearer token of the request; 401 when there is none, or more than one Authorization header."""
     fields = [value.split() for name, value in headers if name == "authorization"]
     match fields:
         case [[scheme, token]] if scheme.lower() == "bearer" and is_token(token):
             return token
-    raise _stranger()
+    raise _unauthorized()
 
 
-def _stranger() -> HTTPError:
+def _unauthorized() -> HTTPError:
     return HTTPError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
 
 
@@ -267,9 +269,9 @@ class Authorizer:
     """Admits a user with any of the rights that a call needs; else 403, or 503 when the upper cannot answer."""
 
     def __init__(self, upper: Cluster, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
-        self._reviews = ReviewClient(upper, log, DENIALS_OF_A_USER, "user", clock)
+        self._reviews = ReviewClient(upper, log, DENIAL_RATE, "user", clock)
         self._clock = clock
-        self._answers: TTLCache[_Question, bool] = TTLCache(_DECISIONS_REMEMBERED)
+        self._answers: TTLCache[_AccessQuery, bool] = TTLCache(_MAX_DECISIONS)
 
     async def permit(self, user: User, accesses: tuple[RequiredAccess, ...], node: str) -> None:
         """Return if the user has one of `accesses` to the node, which are reviewed one after the other.
@@ -287,22 +289,22 @@ class Authorizer:
         message = f"Forbidden (user={user.name}, verb={verb}, resource=nodes, name={node}, subresource(s)=[{names}])"
         raise HTTPError(HTTPStatus.FORBIDDEN, message)
 
-    async def _allowed(self, question: _Question) -> bool:
-        answer = self._answers.get(question, self._clock())
+    async def _allowed(self, query: _AccessQuery) -> bool:
+        answer = self._answers.get(query, self._clock())
         if answer is not None:
             return answer
-        user, *_ = question
+        user, *_ = query
         self._reviews.check(user.name)
 
         def known() -> bool:
             """Report whether another request has received the answer meanwhile."""
-            return self._answers.get(question, self._clock()) is not None
+            return self._answers.get(query, self._clock()) is not None
 
-        review = await self._reviews.ask(ACCESS_REVIEW, _spec(*question), _AccessReview, known)
+        review = await self._reviews.review(ACCESS_REVIEW, _spec(*query), _AccessReview, known)
         if review is None:
-            return bool(self._answers.get(question, self._clock()))
+            return bool(self._answers.get(query, self._clock()))
         answer = review.status.allowed and not review.status.denied
-        self._answers.put(question, answer, self._clock() + (ALLOWED_SECONDS if answer else DENIED_SECONDS))
+        self._answers.put(query, answer, self._clock() + (ALLOWED_SECONDS if answer else DENIED_SECONDS))
         return answer
 
 

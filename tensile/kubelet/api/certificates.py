@@ -113,10 +113,10 @@ class ServingCertificate:
         self._files = files
         self._now = now
         self._issued: dict[str, KeyPair] = {}
-        self._made: dict[str, tuple[KeyPair, datetime]] = {}
+        self._self_signed: dict[str, tuple[KeyPair, datetime]] = {}
         self._contexts: dict[str, _Known] = {}
-        self._trouble = ""
-        self._doubted: dict[str, list[str]] = {}
+        self._problem = ""
+        self._reported_warnings: dict[str, list[str]] = {}
 
     def context(self, node: str, authority: str) -> ssl.SSLContext:
         """Return the TLS context for a connection to that node's listener; the last good one while files are unusable.
@@ -127,15 +127,15 @@ class ServingCertificate:
         try:
             pair = self._pair(node)
             if known is None or (known.pair, known.authority) != (pair, authority):
-                known = self._contexts[node] = self._loaded(pair, authority)
-            self._trouble = ""
+                known = self._contexts[node] = self._load(pair, authority)
+            self._problem = ""
         except TensileError as error:
-            self._failed(str(error), first=known is None)
+            self._report_problem(str(error), is_first=known is None)
             if known is not None and known.authority != authority:  # never verify callers by a former authority
-                known = self._contexts[node] = self._loaded(known.pair, authority)
+                known = self._contexts[node] = self._load(known.pair, authority)
         if known is None:
-            raise TensileError(self._trouble)
-        self._doubt(node, known)
+            raise TensileError(self._problem)
+        self._report_warnings(node, known)
         return known.tls
 
     def held(self) -> HeldCertificates:
@@ -169,63 +169,65 @@ class ServingCertificate:
 
     def forget(self, node: str) -> None:
         """Drop the state of a node that is no longer served, except the certificate that was issued for it."""
-        self._made.pop(node, None)
+        self._self_signed.pop(node, None)
         self._contexts.pop(node, None)
 
     def retain(self, nodes: Collection[str]) -> None:
         """Drop the state of all nodes but these, as `forget` does."""
-        for node in {*self._made, *self._contexts}.difference(nodes):
+        for node in {*self._self_signed, *self._contexts}.difference(nodes):
             self.forget(node)
 
     def _pair(self, node: str) -> KeyPair:
         if self._files is not None:
             return read_pair(_FIELDS, self._files, self._read)
-        return self._issued.get(node) or self._own(node)
+        return self._issued.get(node) or self._self_signed_pair(node)
 
-    def _own(self, node: str) -> KeyPair:
+    def _self_signed_pair(self, node: str) -> KeyPair:
         """Return the self-signed certificate, a new one when there is none or it expires soon."""
-        pair, end = self._made.get(node, (None, self._now()))
+        pair, end = self._self_signed.get(node, (None, self._now()))
         if pair is None or end - _RENEWED_BEFORE <= self._now():
             end = self._now() + _LIFE
             pair = self_signed("system:nodes", f"system:node:{node}", (node, self.address), self._now(), _LIFE)
-            self._made[node] = (pair, end)
+            self._self_signed[node] = (pair, end)
             self._log.warning("serving with a self-signed certificate", node=node, advice=self._advice)
         return pair
 
-    def _loaded(self, pair: KeyPair, authority: str) -> _Known:
+    def _load(self, pair: KeyPair, authority: str) -> _Known:
         """Return the TLS context of a pair; raise TensileError with what is wrong with it."""
         try:
             tls = tls_context(pair, authority)
             return _Known(pair, authority, tls, x509.load_pem_x509_certificates(pair.certificate)[0])
         except (OSError, ValueError) as error:
-            whose = self._whose()
-            fault = pair_fault(*whose, *pair) or CertificateProblem(
-                whose[0], f"TLS rejects it ({error})", "use another one"
+            names = self._pair_names()
+            fault = pair_fault(*names, *pair) or CertificateProblem(
+                names[0], f"TLS rejects it ({error})", "use another one"
             )
             raise TensileError(str(fault)) from error
 
-    def _whose(self) -> tuple[str, str]:
+    def _pair_names(self) -> tuple[str, str]:
         """Return the names of the served certificate and key for messages."""
         if self._files is None:
             return "the certificate that the upper cluster issued", "its request"
         return f"{_FIELDS[0]}: {self._files.certificate}", f"{_FIELDS[1]}: {self._files.key}"
 
-    def _failed(self, trouble: str, *, first: bool) -> None:
+    def _report_problem(self, problem: str, *, is_first: bool) -> None:
         """Record what is wrong with the files; log it once, but not when it will be raised."""
-        if trouble != self._trouble and not first:
-            self._log.warning("the serving certificate cannot be reloaded: the previous one stays in use", why=trouble)
-        self._trouble = trouble
+        if problem != self._problem and not is_first:
+            self._log.warning("the serving certificate cannot be reloaded: the previous one stays in use", why=problem)
+        self._problem = problem
 
-    def _doubt(self, node: str, known: _Known) -> None:
+    def _report_warnings(self, node: str, known: _Known) -> None:
         """Log once why callers may refuse a certificate; for a self-signed one that has been logged already."""
         if self._files is None and node not in self._issued:
             return
-        found = [str(each) for each in warnings(self._whose()[0], known.certificate, self.address, self._now())]
-        about = node if self._files is None else ""
-        if found != self._doubted.get(about, []):
-            for each in found:
-                self._log.warning("clients may reject the serving certificate", node=node, why=each)
-        self._doubted[about] = found
+        found = [
+            str(warning) for warning in warnings(self._pair_names()[0], known.certificate, self.address, self._now())
+        ]
+        subject = node if self._files is None else ""
+        if found != self._reported_warnings.get(subject, []):
+            for warning in found:
+                self._log.warning("clients may reject the serving certificate", node=node, why=warning)
+        self._reported_warnings[subject] = found
 
 
 def read_pair(fields: Sequence[str], files: Sequence[Path], read: ReadFile) -> KeyPair:
@@ -277,24 +279,24 @@ class ClientCA:
         self.which = f"kubelet.clientCAFile: {file}" if file else PUBLISHED
         self._text = ""
         self._pem = ""
-        self._trouble = ""
+        self._problem = ""
         self._due = clock()
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def pem(self) -> str:
         """Return the active certificates; "" when none have been readable so far."""
         if self._file is not None:
-            self._heed(self._file)
+            self._read_file(self._file)
         elif self._source is not None:
-            async with self._asking:
+            async with self._lock:
                 await self._refresh(self._source)
         return self._pem
 
-    def _heed(self, file: Path) -> None:
+    def _read_file(self, file: Path) -> None:
         try:
-            self._take(self._read(file).decode(errors="replace"))
+            self._activate(self._read(file).decode(errors="replace"))
         except OSError as error:
-            self._troubled(unreadable(self.which, error))
+            self._report_problem(unreadable(self.which, error))
 
     async def _refresh(self, source: ReadClientCA) -> None:
         """Read the source when that is due, and wait for it only as long as a caller can."""
@@ -302,29 +304,29 @@ class ClientCA:
             return
         try:
             async with asyncio.timeout(RETRY_SECONDS):
-                self._take(await source())
+                self._activate(await source())
         except (TensileError, TimeoutError) as error:
             is_silent = isinstance(error, Unreachable | TimeoutError)
             advice = "it is read as soon as the upper cluster answers" if is_silent else _CLIENT_CA_ADVICE
-            self._troubled(CertificateProblem(self.which, str(error) or "no response in time", advice))
-        self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
+            self._report_problem(CertificateProblem(self.which, str(error) or "no response in time", advice))
+        self._due = self._clock() + (RETRY_SECONDS if self._problem else FRESH_SECONDS)
 
-    def _take(self, text: str) -> None:
+    def _activate(self, text: str) -> None:
         """Activate certificates, encoded again: OpenSSL accepts ASCII only, and bundles have comments."""
         if text and text == self._text:
-            self._trouble = ""
+            self._problem = ""
         elif fault := authority_fault(self.which, text.encode()):
-            self._troubled(fault)
+            self._report_problem(fault)
         else:
             found = x509.load_pem_x509_certificates(text.encode())
-            self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
-            self._text, self._trouble = text, ""
-            for doubt in authority_warnings(self.which, found, self._now()):
-                self._log.warning("client certificates may be rejected", why=str(doubt))
+            self._pem = "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in found)
+            self._text, self._problem = text, ""
+            for warning in authority_warnings(self.which, found, self._now()):
+                self._log.warning("client certificates may be rejected", why=str(warning))
 
-    def _troubled(self, fault: CertificateProblem) -> None:
+    def _report_problem(self, fault: CertificateProblem) -> None:
         """Log what is wrong, once until it changes."""
-        if str(fault) != self._trouble:
+        if str(fault) != self._problem:
             effect = "the previous one stays in use" if self._pem else "every request is rejected"
             self._log.warning("the client CA cannot be used", why=str(fault), effect=effect)
-        self._trouble = str(fault)
+        self._problem = str(fault)

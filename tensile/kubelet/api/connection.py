@@ -25,11 +25,11 @@ from tensile.kube.dial import connected
 from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, IdleTime
 from tensile.kube.net import keep_alive, take_over
 
-_HELD_AT_MOST = 256 * 1024
+_MAX_RECEIVED = 256 * 1024
 _ESTABLISHED = b"\x01"
 _RECORD = 16 * 1024
 _PIECE = 16 * _RECORD
-_AHEAD_AT_MOST = 64 * 1024
+_MAX_PUT_BACK = 64 * 1024
 
 
 class StreamShares(NamedTuple):
@@ -70,12 +70,12 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.lost = asyncio.Event()
-        self._heard = False
-        self._waits_since = math.inf
-        self._held: list[bytes] = []
+        self._has_received = False
+        self._waiting_since = math.inf
+        self._received: list[bytes] = []
         self._size = 0
         self._paused = False
-        self._news = asyncio.Event()
+        self._data_ready = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -87,25 +87,25 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep received data; while it is not read, leave further data in the kernel."""
-        self._held.append(data)
+        self._received.append(data)
         self._size += len(data)
-        self._heard = True
-        self._news.set()
-        if self._size > _HELD_AT_MOST:
+        self._has_received = True
+        self._data_ready.set()
+        if self._size > _MAX_RECEIVED:
             self._paused = True
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         """Record the peer's end; the connection stays open for what is still to be sent."""
         self.ended.set()
-        self._news.set()
+        self._data_ready.set()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Record the end of the connection; received data can still be read, including what the kernel holds."""
         if exc is not None:
-            self._rescue()
-        for event in (self.ended, self.lost, self._news, self._writable):
+            self._read_remaining()
+        for event in (self.ended, self.lost, self._data_ready, self._writable):
             event.set()
 
     def pause_writing(self) -> None:
@@ -118,13 +118,13 @@ class Connection(asyncio.Protocol):
 
     async def read(self) -> bytes:
         """Return the data received since the last call, at least one byte, or b"" at the end."""
-        while not self._held and not self.ended.is_set():
-            self._news.clear()
-            self._waits_since = asyncio.get_running_loop().time()
-            await self._news.wait()
-        self._waits_since = math.inf
-        data = b"".join(self._held)
-        self._held.clear()
+        while not self._received and not self.ended.is_set():
+            self._data_ready.clear()
+            self._waiting_since = asyncio.get_running_loop().time()
+            await self._data_ready.wait()
+        self._waiting_since = math.inf
+        data = b"".join(self._received)
+        self._received.clear()
         self._size = 0
         if self._paused and not self._transport.is_closing():
             self._paused = False
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         """Close at once; unsent data is dropped."""
         self._transport.abort()
 
-    async def hung_up(self, every: float) -> None:
+    async def wait_for_peer_end(self, every: float) -> None:
         """Wait until the peer has ended, even if its earlier data is not read; check each `every` seconds."""
         while not (self.ended.is_set() or self._half_closed()):
             with suppress(TimeoutError):
@@ -164,10 +164,10 @@ class Connection(asyncio.Protocol):
 
     def silence(self) -> IdleTime:
         """Return for how long we have waited for the peer; 0 while the kernel holds unread data of it."""
-        seconds = max(asyncio.get_running_loop().time() - self._waits_since, 0.0)
+        seconds = max(asyncio.get_running_loop().time() - self._waiting_since, 0.0)
         if seconds and not self.lost.is_set() and self._queued(termios.FIONREAD):
             seconds = 0.0
-        return IdleTime(seconds, self._heard)
+        return IdleTime(seconds, self._has_received)
 
     def undelivered(self) -> int:
         """Return how many sent bytes the peer's kernel does not have yet."""
@@ -181,11 +181,11 @@ class Connection(asyncio.Protocol):
         fcntl.ioctl(self._socket.fileno(), direction, count)
         return count[0]
 
-    def _rescue(self) -> None:
+    def _read_remaining(self) -> None:
         """Read what had arrived when sending failed and the event loop drops: it may be the end of an output."""
         with suppress(OSError):
-            while piece := os.read(self._socket.fileno(), _HELD_AT_MOST):
-                self._held.append(piece)
+            while piece := os.read(self._socket.fileno(), _MAX_RECEIVED):
+                self._received.append(piece)
 
     def _half_closed(self) -> bool:
         """Report whether the kernel says that the peer has ended: while we do not read, there is no other sign."""
@@ -203,14 +203,14 @@ class TLSConnection:
         self._patience = leaving / 2
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._ahead = b""
+        self._put_back_data = b""
 
     @property
     def certificate(self) -> dict[str, object]:
         """The peer's verified certificate in the form of `ssl`; {} if it sent none."""
         return dict(self._tls.getpeercert() or {})
 
-    async def shake_hands(self, context: ssl.SSLContext, name: str | None) -> None:
+    async def handshake(self, context: ssl.SSLContext, name: str | None) -> None:
         """Do the TLS handshake, as client of the server called `name` or as server; raise OSError when it fails.
 
         A client's last handshake message is sent with its first data, so that the server does not wake up for it alone.
@@ -231,12 +231,12 @@ class TLSConnection:
 
     async def read(self) -> bytes:
         """Return received data, b"" at the peer's end; raise OSError when the connection broke."""
-        ahead, self._ahead = self._ahead, b""
-        return ahead or await self._next()
+        data, self._put_back_data = self._put_back_data, b""
+        return data or await self._next()
 
     def put_back(self, data: bytes) -> None:
         """Put received data back, so that the next `read` returns it first."""
-        self._ahead = data + self._ahead
+        self._put_back_data = data + self._put_back_data
 
     async def write(self, data: bytes) -> None:
         """Send as fast as the peer reads; raise OSError when the connection broke."""
@@ -246,22 +246,22 @@ class TLSConnection:
         self._pipe.write(self._outgoing.read())
         await self._pipe.drain()
 
-    async def left(self, *, dropping: bool = False) -> None:
+    async def wait_until_left(self, *, dropping: bool = False) -> None:
         """Wait until the peer has gone, while nothing else reads; what it sends before is kept for `read`.
 
         With `dropping` it is not kept, so that the peer's end is noticed however much it sends.
         """
         with suppress(OSError):
-            while len(self._ahead) < _AHEAD_AT_MOST:
+            while len(self._put_back_data) < _MAX_PUT_BACK:
                 data = await self._next()
                 if not data:
                     return
-                self._ahead += b"" if dropping else data
-            await self.hung_up()
+                self._put_back_data += b"" if dropping else data
+            await self.wait_for_peer_end()
 
-    async def hung_up(self) -> None:
+    async def wait_for_peer_end(self) -> None:
         """Wait until the peer has gone, even if not all of its data is read."""
-        await self._pipe.hung_up(self._patience)
+        await self._pipe.wait_for_peer_end(self._patience)
 
     async def close(self) -> None:
         """Close after the peer has received what was written.
@@ -270,8 +270,8 @@ class TLSConnection:
         end.
         """
         with suppress(OSError):
-            self._say_goodbye()
-            await self._linger()
+            self._send_close()
+            await self._await_peer_close()
         self.abort()
 
     def abort(self) -> None:
@@ -302,13 +302,13 @@ class TLSConnection:
         else:
             self._incoming.write_eof()
 
-    def _say_goodbye(self) -> None:
+    def _send_close(self) -> None:
         with suppress(ssl.SSLError):
             self._tls.unwrap()
         self._pipe.write(self._outgoing.read())
         self._pipe.end()
 
-    async def _linger(self) -> None:
+    async def _await_peer_close(self) -> None:
         """Drop incoming data until the peer ends too, and wait for a slow peer to receive everything."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._patience):
@@ -321,16 +321,16 @@ class TLSConnection:
 
 
 async def accept(
-    connection: socket.socket, context: ssl.SSLContext, limits: ConnectionLimits, guest: ClientConnection | None = None
+    connection: socket.socket, context: ssl.SSLContext, limits: ConnectionLimits, client: ClientConnection | None = None
 ) -> TLSConnection:
     """Return an accepted connection after the server side of TLS; raise OSError when that fails.
 
-    `guest` represents the connection while it is not authenticated; its `silence` is set to the time that we have
+    `client` represents the connection while it is not authenticated; its `silence` is set to the time that we have
     waited for the caller.
     """
     pipe = Connection()
-    if guest is not None:
-        guest.silence = pipe.silence
+    if client is not None:
+        client.silence = pipe.silence
     await take_over(connection, lambda: pipe)
     return await _secured(pipe, context, None, limits)
 
@@ -338,11 +338,11 @@ async def accept(
 async def dial(endpoint: Endpoint, limits: ConnectionLimits) -> TLSConnection:
     """Return a connection to an apiserver; raise OSError when that fails."""
     pipe = Connection()
-    made = await connected(endpoint.address, endpoint.port)
+    sock = await connected(endpoint.address, endpoint.port)
     try:
-        await asyncio.get_running_loop().create_connection(lambda: pipe, sock=made)
+        await asyncio.get_running_loop().create_connection(lambda: pipe, sock=sock)
     except BaseException:
-        made.close()
+        sock.close()
         raise
     return await _secured(pipe, endpoint.tls, endpoint.server_name, limits)
 
@@ -353,7 +353,7 @@ async def _secured(
     wire = TLSConnection(pipe, limits.leaving)
     try:
         async with asyncio.timeout(limits.handshake):
-            await wire.shake_hands(context, name)
+            await wire.handshake(context, name)
     except BaseException:
         pipe.close()
         raise

@@ -38,7 +38,7 @@ APPROVED_SECONDS = 0.5
 UNSIGNED_SECONDS = 60.0
 """How long a request may wait for approval, and an approved one for its certificate, before that is logged."""
 
-_ASKED_AT_LEAST, _ASKED_AT_MOST, _PATIENCE = 1.0, 60.0, 0.1
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS, _POLL_FRACTION = 1.0, 60.0, 0.1
 _LONGEST_NAME = 200
 REFUSED_SECONDS = 900.0
 """How long after a refusal the next request is made."""
@@ -46,7 +46,7 @@ AFTER_REFUSAL = (
     f"approve the next request: the engine makes it {REFUSED_SECONDS / 60:g} minutes after the refusal, or when it "
     "restarts"
 )
-_LOOK_SECONDS = 3600.0
+_CHECK_SECONDS = 3600.0
 _RIGHTS = "certificatesigningrequests.certificates.k8s.io"
 
 
@@ -92,7 +92,7 @@ def csr_status(raw: bytes, key: bytes) -> CSRStatus:
     if refused := refusal_of(request):
         return CSRStatus(refusal=refused)
     certificate = b64decode((request.get("status") or {}).get("certificate") or "")
-    if certificate and not _belongs(certificate, key):
+    if certificate and not _matches_key(certificate, key):
         return CSRStatus(refusal="the issued certificate does not match the key of the request")
     return CSRStatus(certificate, approved="Approved" in _conditions(request))
 
@@ -108,9 +108,9 @@ def _conditions(request: Manifest) -> dict[str, Manifest]:
     return {each["type"]: each for each in (request.get("status") or {}).get("conditions") or ()}
 
 
-def pending_reason(name: str, found: CSRStatus, waited: float) -> PendingReason:
+def pending_reason(name: str, status: CSRStatus, waited: float) -> PendingReason:
     """Return what a request waits for after so many seconds."""
-    if not found.approved:
+    if not status.approved:
         approval = PendingReason("approval", f"kubectl certificate approve {name}")
         return approval if waited > APPROVED_SECONDS else PendingReason()
     remedy = "start kube-controller-manager with --cluster-signing-cert-file and --cluster-signing-key-file"
@@ -123,9 +123,9 @@ def renewal(certificate: bytes) -> datetime:
     return leaf.not_valid_before_utc + RENEWED_AT * (leaf.not_valid_after_utc - leaf.not_valid_before_utc)
 
 
-def pause(waited: float) -> float:
+def poll_interval(waited: float) -> float:
     """Return how many seconds to wait before the next look at a request that has waited for `waited` seconds."""
-    return min(max(waited * _PATIENCE, _ASKED_AT_LEAST), _ASKED_AT_MOST)
+    return min(max(waited * _POLL_FRACTION, _MIN_POLL_SECONDS), _MAX_POLL_SECONDS)
 
 
 def _signed(node: str, address: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
@@ -152,13 +152,13 @@ def _manifest(name: str, content: bytes) -> Manifest:
     }
 
 
-def _belongs(certificate: bytes, key: bytes) -> bool:
+def _matches_key(certificate: bytes, key: bytes) -> bool:
     """Report whether the first certificate of a chain is for the key."""
     try:
-        shown = x509.load_pem_x509_certificates(certificate)[0].public_key()
+        public_key = x509.load_pem_x509_certificates(certificate)[0].public_key()
     except ValueError:
         return False
-    return spelled(shown) == spelled(serialization.load_pem_private_key(key, None).public_key())
+    return spelled(public_key) == spelled(serialization.load_pem_private_key(key, None).public_key())
 
 
 def _reason(condition: Manifest) -> str:
@@ -196,62 +196,64 @@ class CertificateRequester:
         while True:
             pair = self._serving.issued(node)
             if pair is None or renewal(pair.certificate) <= self._now():
-                await self._enrol(node)
+                await self._request_certificate(node)
             else:
                 rest = (renewal(pair.certificate) - self._now()).total_seconds()
-                await asyncio.sleep(min(rest, _LOOK_SECONDS))
+                await asyncio.sleep(min(rest, _CHECK_SECONDS))
 
-    async def _enrol(self, node: str) -> None:
+    async def _request_certificate(self, node: str) -> None:
         """Make one request and wait for its result; log a refusal and pause after it."""
         request, advice = request_for(node, self._serving.address), AFTER_REFUSAL
         try:
             await self._send(request)
-            found = await self._awaited(node, request)
+            status = await self._await_result(node, request)
         except (Denied, Unauthorized) as error:
             advice = f"allow the engine to create and get {_RIGHTS}, or set kubelet.tlsCertFile and kubelet.tlsKeyFile"
-            found = CSRStatus(refusal=str(error))
+            status = CSRStatus(refusal=str(error))
         except NotFound:
-            found = CSRStatus(
+            status = CSRStatus(
                 refusal="the CertificateSigningRequest was deleted, or the cluster does not serve this API"
             )
-        if found.certificate:
-            self._serving.take(node, KeyPair(found.certificate, request.key))
+        if status.certificate:
+            self._serving.take(node, KeyPair(status.certificate, request.key))
             self._log.info(
                 "serving with the certificate that the upper cluster issued", node=node, request=request.name
             )
         else:
             what = "no serving certificate was issued"
-            self._log.warning(what, node=node, request=request.name, why=found.refusal, do=advice)
+            self._log.warning(what, node=node, request=request.name, why=status.refusal, do=advice)
             await asyncio.sleep(REFUSED_SECONDS)
 
     async def _send(self, request: SigningRequest) -> None:
         """Create the request, with retries while the upper cluster is unreachable."""
         clock = asyncio.get_running_loop().time
-        begun = clock()
+        started = clock()
         with suppress(AlreadyExists):
             await insist(
                 lambda: self._upper.create(_ref(request), request.manifest),
                 ClusterError,
-                lambda: pause(clock() - begun),
+                lambda: poll_interval(clock() - started),
                 unless=(AlreadyExists, Denied, Unauthorized),
             )
 
-    async def _awaited(self, node: str, request: SigningRequest) -> CSRStatus:
+    async def _await_result(self, node: str, request: SigningRequest) -> CSRStatus:
         """Poll the request until it is issued or refused; raise NotFound if it was deleted."""
         clock = asyncio.get_running_loop().time
-        begun, said = clock(), PendingReason()
+        started, reported = clock(), PendingReason()
         while True:
-            found = await self._seen(request)
-            if found.certificate or found.refusal:
-                return found
-            waited = clock() - begun
-            lack = pending_reason(request.name, found, waited)
-            if lack not in {PendingReason(), said}:
-                said = lack
-                self._log.warning("waiting for a serving certificate", node=node, waits_for=lack.what, do=lack.remedy)
-            await asyncio.sleep(pause(waited))
+            status = await self._read_status(request)
+            if status.certificate or status.refusal:
+                return status
+            waited = clock() - started
+            pending = pending_reason(request.name, status, waited)
+            if pending not in {PendingReason(), reported}:
+                reported = pending
+                self._log.warning(
+                    "waiting for a serving certificate", node=node, waits_for=pending.what, do=pending.remedy
+                )
+            await asyncio.sleep(poll_interval(waited))
 
-    async def _seen(self, request: SigningRequest) -> CSRStatus:
+    async def _read_status(self, request: SigningRequest) -> CSRStatus:
         """Return the state of the request, an empty one while the upper cluster is unreachable."""
         try:
             return csr_status(await self._upper.read(_ref(request)), request.key)

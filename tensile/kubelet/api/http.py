@@ -27,13 +27,13 @@ from tensile.kubelet.api.requests import Headers, LowerRequest
 from tensile.kubelet.api.routes import HTTPError, from_lower
 
 _HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-_SILENT_AT_MOST = 4096
+_MAX_OVERHEAD = 4096
 """Maximum bytes in a row without content: chunk sizes and extensions, trailers. llhttp limits none of them."""
 PLAIN = "text/plain; charset=utf-8"
 
 Result = TypeVar("Result")
-_ERROR_AT_MOST = 64 * 1024
-_ANNOUNCED_AT_MOST = 20
+_MAX_ERROR = 64 * 1024
+_MAX_INFORMATIONAL = 20
 """Maximum number of informational responses before the real one; apiservers send none."""
 _CHUNKED = ("transfer-encoding", "chunked")
 
@@ -60,8 +60,8 @@ class ChunkDecoder:
 
     def __init__(self) -> None:
         self.ended = False
-        self._found: list[bytes] = []
-        self._silent = 0
+        self._content: list[bytes] = []
+        self._overhead = 0
         self._parser = httptools.HttpResponseParser(self)
         self._parser.feed_data(_HEAD)
 
@@ -72,22 +72,22 @@ class ChunkDecoder:
         """
         if self.ended:
             return b""
-        self._found.clear()
+        self._content.clear()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if not self.ended:
                 raise h11.RemoteProtocolError(f"its body is not valid chunked encoding: {error}") from None
-        content = self._found[0] if len(self._found) == 1 else b"".join(self._found)
-        self._silent = 0 if content else self._silent + len(data)
-        if self._silent > _SILENT_AT_MOST:
+        content = self._content[0] if len(self._content) == 1 else b"".join(self._content)
+        self._overhead = 0 if content else self._overhead + len(data)
+        if self._overhead > _MAX_OVERHEAD:
             raise h11.RemoteProtocolError("its body has too many bytes between or after the chunks")
         return content
 
     def on_body(self, content: bytes) -> None:
         """Collect content for httptools; content of a response that follows the body is ignored."""
         if not self.ended:
-            self._found.append(content)
+            self._content.append(content)
 
     def on_message_complete(self) -> None:
         """Record the end for httptools."""
@@ -136,7 +136,7 @@ class ServerExchange(Exchange):
 
     def __init__(self, wire: TLSConnection, head: int) -> None:
         super().__init__(wire, h11.Connection(h11.SERVER, max_incomplete_event_size=head))
-        self._bodiless = False
+        self._is_head = False
         self._in_chunks = False
 
     @property
@@ -149,9 +149,9 @@ class ServerExchange(Exchange):
         event = await self.next()
         if not isinstance(event, h11.Request):
             raise h11.RemoteProtocolError("the connection was closed before a request")
-        headers = plain(event.headers)
-        self._bodiless = event.method == b"HEAD"
-        if _announces_body(headers):
+        headers = header_text(event.headers)
+        self._is_head = event.method == b"HEAD"
+        if _has_body(headers):
             raise HTTPError(HTTPStatus.BAD_REQUEST, "requests must not have a body")
         await self.next()
         return RequestHead(event.method.decode(), event.target.decode(), headers)
@@ -159,7 +159,7 @@ class ServerExchange(Exchange):
     async def reply(self, status: int, body: bytes, media: str = PLAIN, reason: str = "") -> None:
         """Send a whole response; `reason` is the text of the status line, in printable ASCII."""
         await self.begin(status, (("content-type", media), ("content-length", str(len(body)))), reason)
-        await self.piece(b"" if self._bodiless else body)
+        await self.piece(b"" if self._is_head else body)
         await self.end()
 
     async def begin(self, status: int, headers: Headers, reason: str = "") -> None:
@@ -187,67 +187,71 @@ class ServerExchange(Exchange):
         )
 
 
-def plain(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def header_text(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return h11's header fields as text."""
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
 
 
-def _announces_body(headers: Headers) -> bool:
+def _has_body(headers: Headers) -> bool:
     return any(name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers)
 
 
-async def while_present(wire: TLSConnection, work: Coroutine[Any, Any, Result], *, dropping: bool = False) -> Result:
+async def while_connected(
+    wire: TLSConnection, coroutine: Coroutine[Any, Any, Result], *, dropping: bool = False
+) -> Result:
     """Return the result of the work; raise ClientDisconnected if the caller leaves before, and cancel it.
 
     A followed log can be silent for days; without this, a disconnect would be noticed only with the next line. What the
     caller sends meanwhile is kept, or dropped where no more of it is wanted.
     """
-    working = asyncio.create_task(work)
-    gone = asyncio.create_task(wire.left(dropping=dropping))
+    task = asyncio.create_task(coroutine)
+    leaving = asyncio.create_task(wire.wait_until_left(dropping=dropping))
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await cancel_and_wait(working, gone)
-    if working.cancelled():
+        await cancel_and_wait(task, leaving)
+    if task.cancelled():
         raise ClientDisconnected
-    return working.result()
+    return task.result()
 
 
 class LowerExchange:
     """A request to a lower and its response; to be used within `aclosing`, which closes the connection at the end."""
 
-    def __init__(self, cluster: Cluster, ask: LowerRequest, limits: ConnectionLimits) -> None:
+    def __init__(self, cluster: Cluster, request: LowerRequest, limits: ConnectionLimits) -> None:
         self._cluster = cluster
-        self._ask = ask
+        self._request = request
         self._limits = limits
-        self._dialogue: Exchange | None = None
+        self._exchange: Exchange | None = None
         self._in_chunks = False
 
     async def aclose(self) -> None:
         """Close the connection, if there is one."""
-        if self._dialogue is not None:
-            self._dialogue.wire.abort()
-            await self._dialogue.wire.lost.wait()
+        if self._exchange is not None:
+            self._exchange.wire.abort()
+            await self._exchange.wire.lost.wait()
 
     def release(self) -> TLSConnection:
         """Return the connection after the head of the response."""
-        assert self._dialogue is not None
-        return self._dialogue.release()
+        assert self._exchange is not None
+        return self._exchange.release()
 
     async def answer(self, wanted: int) -> Headers:
         """Send the request and return the headers of a response with the wanted status, else raise HTTPError."""
         try:
             async with asyncio.timeout(self._limits.answering):
-                response = await self._exchange()
-                headers = plain(response.headers)
+                response = await self._send()
+                headers = header_text(response.headers)
                 self._in_chunks = isinstance(response, h11.Response) and _CHUNKED in headers
                 if response.status_code == wanted:
                     return headers
-                body, ask = await self._body(), self._ask
-                raise from_lower(self._cluster.name, ask.doing, response.status_code, body, of_kubelet=ask.of_kubelet)
+                body, request = await self._body(), self._request
+                raise from_lower(
+                    self._cluster.name, request.doing, response.status_code, body, of_kubelet=request.of_kubelet
+                )
         except ClusterError as error:
             raise HTTPError(
-                HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}"
+                HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._request.doing}: {error.title}"
             ) from error
         except TimeoutError as error:
             raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no response in time") from error
@@ -272,18 +276,18 @@ class LowerExchange:
                 yield content
 
     async def _framed(self) -> AsyncIterator[bytes]:
-        assert self._dialogue is not None
-        while isinstance(event := await self._dialogue.next(), h11.Data):
+        assert self._exchange is not None
+        while isinstance(event := await self._exchange.next(), h11.Data):
             yield bytes(event.data)
 
-    async def _exchange(self) -> h11.Response | h11.InformationalResponse:
+    async def _send(self) -> h11.Response | h11.InformationalResponse:
         endpoint = self._cluster.endpoint()
         wire = await dial(endpoint, self._limits)
-        self._dialogue = Exchange(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_ERROR_AT_MOST))
-        await self._dialogue.send(_head(endpoint, self._ask))
-        await self._dialogue.send(h11.EndOfMessage())
-        for _ in range(_ANNOUNCED_AT_MOST):
-            event = await self._dialogue.next()
+        self._exchange = Exchange(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_ERROR))
+        await self._exchange.send(_head(endpoint, self._request))
+        await self._exchange.send(h11.EndOfMessage())
+        for _ in range(_MAX_INFORMATIONAL):
+            event = await self._exchange.next()
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
@@ -297,17 +301,17 @@ class LowerExchange:
         body = b""
         async for piece in self.pieces():
             body += piece
-            if len(body) > _ERROR_AT_MOST:
+            if len(body) > _MAX_ERROR:
                 break
         return body
 
-    def _failed(self, status: HTTPStatus, why: str) -> HTTPError:
-        return HTTPError(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
+    def _failed(self, status: HTTPStatus, reason: str) -> HTTPError:
+        return HTTPError(status, f"{self._cluster.name}: {self._request.doing}: the cluster's apiserver: {reason}")
 
 
-def _head(endpoint: Endpoint, ask: LowerRequest) -> h11.Request:
+def _head(endpoint: Endpoint, request: LowerRequest) -> h11.Request:
     """Return the head of a request: host, user agent, the lower's credential and the headers of the request."""
     name = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
     own = [("host", f"{name}:{endpoint.port}"), ("user-agent", f"tensile/{__version__}"), *endpoint.headers.items()]
-    target = f"{endpoint.prefix}{ask.path}" + (f"?{ask.query}" if ask.query else "")
-    return h11.Request(method=ask.method, target=target, headers=[*own, *ask.headers])
+    target = f"{endpoint.prefix}{request.path}" + (f"?{request.query}" if request.query else "")
+    return h11.Request(method=request.method, target=target, headers=[*own, *request.headers])

@@ -20,7 +20,7 @@ from tensile.kube.cluster import Cluster
 from tensile.kube.store import Entry
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.routes import APICall, ContainerRef, HTTPError, Query
-from tensile.kubelet.stats.usage import RunningPod, runner
+from tensile.kubelet.stats.usage import RunningPod, running_pod
 from tensile.names import Owner
 from tensile.objects import POD
 from tensile.reconcile.copies import mirror_of
@@ -38,7 +38,7 @@ _LOG_STREAMS = frozenset({_DEFAULT_STREAM, "Stdout", "Stderr"})
 _PROTOCOLS = frozenset({"websocket", "spdy/3.1"})
 _SUBPROTOCOLS = "sec-websocket-protocol"
 _HIDDEN_TOKEN = "base64url.bearer.authorization.k8s.io."  # noqa: S105 - the prefix that announces one
-_ASKED = frozenset(
+_REQUEST_HEADERS = frozenset(
     {
         "sec-websocket-key",
         "sec-websocket-version",
@@ -47,7 +47,7 @@ _ASKED = frozenset(
         "x-stream-protocol-version",
     },
 )
-_ANSWERED = frozenset(
+_RESPONSE_HEADERS = frozenset(
     {
         "upgrade",
         "sec-websocket-accept",
@@ -113,11 +113,11 @@ class MirroredPods:
     def locate(self, namespace: str, pod: str) -> PodTarget | None:
         """Return the lower pod of the upper pod of that name on this node, None where there is none of ours."""
         upper = self._lower.upper_pods.get(namespace, pod)
-        below = self._below(upper) if upper else None
+        mirror = self._mirror(upper) if upper else None
         cluster = self._cluster()
-        if upper is None or below is None or cluster is None:
+        if upper is None or mirror is None or cluster is None:
             return None
-        return PodTarget(cluster, below.namespace, below.name, _containers(upper))
+        return PodTarget(cluster, mirror.namespace, mirror.name, _containers(upper))
 
     def listed(self) -> bytes:
         """Return the mirrored pods, as they are in the upper cluster, as the JSON of a v1 PodList."""
@@ -125,15 +125,15 @@ class MirroredPods:
 
     def running(self) -> list[RunningPod]:
         """Return the mirrored pods with a running container."""
-        found = (runner(upper, below) for upper, below in self.pairs())
+        found = (running_pod(upper, below) for upper, below in self.pairs())
         return [one for one in found if one.containers]
 
     def pairs(self) -> list[tuple[Entry, Entry]]:
         """Return the mirrored pods, each with its lower pod."""
-        found = ((upper, self._below(upper)) for upper in self._lower.upper_pods)
+        found = ((upper, self._mirror(upper)) for upper in self._lower.upper_pods)
         return [(upper, below) for upper, below in found if below]
 
-    def _below(self, upper: Entry) -> Entry | None:
+    def _mirror(self, upper: Entry) -> Entry | None:
         return mirror_of(upper, self._lower, self._owner)
 
 
@@ -157,24 +157,26 @@ class LowerRequest(NamedTuple):
     of_kubelet: bool = False
 
 
-def ask_for(call: APICall, place: ContainerRef, target: PodTarget, headers: Headers) -> LowerRequest:
+def request_to_lower(call: APICall, container_ref: ContainerRef, target: PodTarget, headers: Headers) -> LowerRequest:
     """Return the request to the target's cluster.
 
     Raise HTTPError with 400 for an invalid query or upgrade. For the log of a container that the pod does not have it
     is 404, as from a kubelet; a lower apiserver would answer 400, a bad request.
     """
     subresource, query_of = _SUBRESOURCES[call.area]
-    ask = LowerRequest(
+    request = LowerRequest(
         doing=f"{subresource} of pod {target.namespace}/{target.name}",
         method=call.method,
         path=f"{POD.path(target.namespace, target.name)}/{subresource}",
-        query=query_of(call.query, place.container),
-        headers=() if call.area == routes.LOGS else lower_request(headers),
+        query=query_of(call.query, container_ref.container),
+        headers=() if call.area == routes.LOGS else upgrade_request_headers(headers),
         of_kubelet=True,
     )
-    if call.area == routes.LOGS and place.container not in target.containers:
-        raise HTTPError(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
-    return ask
+    if call.area == routes.LOGS and container_ref.container not in target.containers:
+        raise HTTPError(
+            HTTPStatus.NOT_FOUND, f'container "{container_ref.container}" not found in pod "{container_ref.pod}"'
+        )
+    return request
 
 
 def exec_query(query: Query, container: str) -> str:
@@ -215,12 +217,14 @@ def log_query(query: Query, container: str) -> str:
 def _streams(query: Query) -> list[tuple[str, str]]:
     """Return the requested streams; a terminal has no stderr of its own, so it is dropped, as in Kubernetes."""
     given = _first(query)
-    asked = {ours: "true" for theirs, ours in _STREAMS.items() if given.get(theirs) == "1"}
-    if "tty" in asked:
-        asked.pop("stderr", None)
-    if not asked.keys() - {"tty"}:
+    requested = {
+        apiserver_name: "true" for kubelet_name, apiserver_name in _STREAMS.items() if given.get(kubelet_name) == "1"
+    }
+    if "tty" in requested:
+        requested.pop("stderr", None)
+    if not requested.keys() - {"tty"}:
         raise _bad("input, output, error: at least one of these streams must be requested")
-    return list(asked.items())
+    return list(requested.items())
 
 
 def _first(query: Query) -> dict[str, str]:
@@ -285,22 +289,22 @@ _SUBRESOURCES: dict[str, tuple[str, Callable[[Query, str], str]]] = {
 """The lower pod's subresource for each route that names a pod, and what makes its query."""
 
 
-def lower_request(headers: Headers) -> Headers:
+def upgrade_request_headers(headers: Headers) -> Headers:
     """Return the headers that request the caller's upgrade from a lower; 400 unless it is to WebSocket or SPDY/3.1."""
-    protocols = words(headers, "upgrade")
-    if "upgrade" not in words(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
+    protocols = header_tokens(headers, "upgrade")
+    if "upgrade" not in header_tokens(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
         raise HTTPError(HTTPStatus.BAD_REQUEST, "Upgrade request required: use websocket or SPDY/3.1")
-    wanted = ((name, _without_tokens(name, value)) for name, value in headers if name in _ASKED)
+    wanted = ((name, _without_tokens(name, value)) for name, value in headers if name in _REQUEST_HEADERS)
     upgrade = next(value for name, value in headers if name == "upgrade")
     return ("connection", "Upgrade"), ("upgrade", upgrade), *(pair for pair in wanted if pair[1])
 
 
-def answered(headers: Headers) -> Headers:
+def upgrade_response_headers(headers: Headers) -> Headers:
     """Return the headers of a lower's 101 response that are passed to the caller."""
-    return ("connection", "Upgrade"), *(pair for pair in headers if pair[0] in _ANSWERED)
+    return ("connection", "Upgrade"), *(pair for pair in headers if pair[0] in _RESPONSE_HEADERS)
 
 
-def words(headers: Headers, name: str) -> list[str]:
+def header_tokens(headers: Headers, name: str) -> list[str]:
     """Return the comma-separated words of a header, in lower case."""
     return [word for key, value in headers if key == name for word in _split(value.lower())]
 

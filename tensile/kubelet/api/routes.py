@@ -33,8 +33,8 @@ report the node as down, which reads them from each kubelet."""
 STATS = "stats"
 
 Query = tuple[tuple[str, str], ...]
-_SAID_AT_MOST = 4096
-_KUBELETS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.INTERNAL_SERVER_ERROR})
+_MAX_MESSAGE = 4096
+_KUBELET_STATUSES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.INTERNAL_SERVER_ERROR})
 """The statuses of a kubelet's own errors; with others it rejects the lower apiserver, not the caller."""
 
 
@@ -69,9 +69,9 @@ class _Route(NamedTuple):
     segments: int
     pages: frozenset[tuple[str, ...]] = frozenset()
 
-    def leads(self, rest: tuple[str, ...]) -> bool:
+    def accepts(self, rest: tuple[str, ...]) -> bool:
         """Report whether the further segments of a path are valid for this route."""
-        return rest in self.pages if self.pages else len(rest) == self.segments and _well_shaped(rest)
+        return rest in self.pages if self.pages else len(rest) == self.segments and _are_valid_names(rest)
 
 
 _READ = frozenset({"GET"})
@@ -110,7 +110,7 @@ _SHAPES = (_LABEL, _SUBDOMAIN, _LABEL)
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def understand(method: str, target: str) -> APICall:
+def parse_call(method: str, target: str) -> APICall:
     """Return the parsed method and target of a request; an unusual path becomes area "", which no route has."""
     path, _, query = target.partition("?")
     area, *rest = _segments(path) or ("",)
@@ -124,10 +124,10 @@ def accesses(call: APICall) -> tuple[RequiredAccess, ...]:
     return tuple(RequiredAccess(verb, subresource) for subresource in OWN_RIGHTS.get(call.area, ("proxy",)))
 
 
-def place(call: APICall) -> ContainerRef:
+def container_ref(call: APICall) -> ContainerRef:
     """Return what the call names; raise HTTPError, 404 where there is no such route and 405 for a wrong method."""
     route = ROUTES.get(call.area)
-    if route is None or not route.leads(call.rest):
+    if route is None or not route.accepts(call.rest):
         raise HTTPError(HTTPStatus.NOT_FOUND, "404 page not found")
     if call.method not in route.methods:
         raise HTTPError(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} allows only {' or '.join(sorted(route.methods))}")
@@ -140,7 +140,7 @@ def _segments(path: str) -> tuple[str, ...]:
     return found if path.startswith("/") and all(map(_SEGMENT.fullmatch, found)) else ()
 
 
-def _well_shaped(names: tuple[str, ...]) -> bool:
+def _are_valid_names(names: tuple[str, ...]) -> bool:
     return all(shape.fullmatch(name) for shape, name in zip(_SHAPES, names, strict=False))
 
 
@@ -164,10 +164,10 @@ def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: 
         return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: the response is a redirect, which is not followed")
     if status < HTTPStatus.BAD_REQUEST or status not in HTTPStatus.__members__.values():
         return HTTPError(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: unexpected response {status}")
-    told = _status(body)
-    words = _printable(_kubelets(status, body, told)) if of_kubelet else ""
-    said = _printable(str(told.get("message", "")) if told else body.decode(errors="replace"))
-    return HTTPError(HTTPStatus(status), words or f"{lower}: {said or HTTPStatus(status).phrase}")
+    status_object = _status(body)
+    kubelet_message = _printable(_kubelet_message(status, body, status_object)) if of_kubelet else ""
+    message = _printable(str(status_object.get("message", "")) if status_object else body.decode(errors="replace"))
+    return HTTPError(HTTPStatus(status), kubelet_message or f"{lower}: {message or HTTPStatus(status).phrase}")
 
 
 def _status(body: bytes) -> dict[str, Any]:
@@ -179,30 +179,30 @@ def _status(body: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
 
 
-def _kubelets(status: int, body: bytes, told: dict[str, Any]) -> str:
+def _kubelet_message(status: int, body: bytes, status_object: dict[str, Any]) -> str:
     """Return the kubelet's message, "" if the message is not the kubelet's.
 
     Kubernetes' apiservers pass a kubelet's response to an upgrade on unchanged. They turn its response to a log request
     into a Status: a 400 with the same message, a 500 with it as the cause.
     """
-    if status not in _KUBELETS:
+    if status not in _KUBELET_STATUSES:
         return ""
-    match told.get("reason"):
+    match status_object.get("reason"):
         case "BadRequest":
-            return str(told.get("message", ""))
+            return str(status_object.get("message", ""))
         case "InternalError":
-            return _cause(told)
-    return "" if told else body.decode(errors="replace")
+            return _first_cause(status_object)
+    return "" if status_object else body.decode(errors="replace")
 
 
-def _cause(told: dict[str, Any]) -> str:
+def _first_cause(status_object: dict[str, Any]) -> str:
     """Return the first cause of a Status, without the words that an apiserver puts before it in the message."""
     try:
-        return str(told["details"]["causes"][0]["message"])
+        return str(status_object["details"]["causes"][0]["message"])
     except (LookupError, TypeError):
         return ""
 
 
 def _printable(text: str) -> str:
     """Return the text cut to the maximum length, without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_SAID_AT_MOST]).strip()
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_MESSAGE]).strip()

@@ -42,15 +42,20 @@ class NodeListener:
     """The port of a virtual node and the task that accepts on it."""
 
     def __init__(
-        self, site: NodeServer, address: Address, service: Service, log: FilteringBoundLogger, door: ConnectionLimiter
+        self,
+        node_server: NodeServer,
+        address: Address,
+        service: Service,
+        log: FilteringBoundLogger,
+        limiter: ConnectionLimiter,
     ) -> None:
-        """Start to accept connections for a site; raise TensileError when the port is not available."""
-        self.site = site
+        """Start to accept connections for a node; raise TensileError when the port is not available."""
+        self.node_server = node_server
         self.address = address
         self._service = service
         self._log = log
-        self._socket = open_port(site.node, *address)
-        self._accepting = asyncio.create_task(accept(self._socket, door, self._serve, self._failed))
+        self._socket = open_port(node_server.node, *address)
+        self._accepting = asyncio.create_task(accept(self._socket, limiter, self._serve, self._failed))
         self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def port(self) -> int:
@@ -60,35 +65,35 @@ class NodeListener:
     async def close(self) -> None:
         """Close the port and end every connection."""
         await cancel_and_wait(self._accepting)
-        await self.site.close()
+        await self.node_server.close()
 
-    def _serve(self, connection: socket.socket, guest: ClientConnection) -> None:
-        site = self.site
-        task = asyncio.create_task(self._service.serve(connection, site, guest))
-        guest.drop = task.cancel
-        site.connections.add(task)
-        task.add_done_callback(partial(self._ended, site))
-        task.add_done_callback(partial(_left, connection, guest))
+    def _serve(self, connection: socket.socket, client: ClientConnection) -> None:
+        node_server = self.node_server
+        task = asyncio.create_task(self._service.serve(connection, node_server, client))
+        client.drop = task.cancel
+        node_server.connections.add(task)
+        task.add_done_callback(partial(self._ended, node_server))
+        task.add_done_callback(partial(_on_connection_done, connection, client))
 
     def _failed(self, error: OSError) -> None:
-        self._log.warning("cannot accept connections", node=self.site.node, why=str(error))
+        self._log.warning("cannot accept connections", node=self.node_server.node, why=str(error))
 
-    def _ended(self, site: NodeServer, task: asyncio.Task[None]) -> None:
+    def _ended(self, node_server: NodeServer, task: asyncio.Task[None]) -> None:
         """Remove a connection; log an unexpected error, which ends only this connection.
 
         The error's message is left out, because it may quote a credential.
         """
-        site.connections.discard(task)
+        node_server.connections.discard(task)
         if not task.cancelled() and (error := task.exception()):
             at = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in extract_tb(error.__traceback__)]
-            fields = {"node": site.node, "why": type(error).__name__, "at": at}
+            fields = {"node": node_server.node, "why": type(error).__name__, "at": at}
             self._log.warning("a connection to the kubelet API failed", **fields)
 
 
-def _left(connection: socket.socket, guest: ClientConnection, _task: asyncio.Task[None]) -> None:
+def _on_connection_done(connection: socket.socket, client: ClientConnection, _task: asyncio.Task[None]) -> None:
     """Close a connection that may have been cancelled before anything took it over."""
     connection.close()
-    guest.leave()
+    client.leave()
 
 
 def open_port(node: str, bind: str, port: int) -> socket.socket:
@@ -106,12 +111,12 @@ def open_port(node: str, bind: str, port: int) -> socket.socket:
 class KubeletServer:
     """The listeners of all virtual nodes; they come and go without effect on open connections of other nodes."""
 
-    def __init__(self, gate: RequestAuth, log: FilteringBoundLogger, limits: ConnectionLimits | None = None) -> None:
-        self._gate = gate
+    def __init__(self, auth: RequestAuth, log: FilteringBoundLogger, limits: ConnectionLimits | None = None) -> None:
+        self._auth = auth
         self._log = log
         self._limits = limits or ConnectionLimits()
-        self._service = Service(gate, log, self._limits)
-        self._door = ConnectionLimiter(self._limits.waiting, self._limits.patience)
+        self._service = Service(auth, log, self._limits)
+        self._limiter = ConnectionLimiter(self._limits.waiting, self._limits.patience)
         self._listeners: dict[str, NodeListener] = {}
 
     async def serve(self, endpoints: Mapping[str, NodeEndpoint]) -> dict[str, TensileError]:
@@ -130,13 +135,13 @@ class KubeletServer:
             except TensileError as error:
                 errors[node] = error
             else:
-                listener.site.pods, listener.site.meter = endpoint.pods, endpoint.meter
+                listener.node_server.pods, listener.node_server.meter = endpoint.pods, endpoint.meter
                 self._listeners[node] = listener
         return errors
 
     async def stop(self, node: str) -> None:
         """Stop serving a virtual node; its streams end."""
-        self._gate.serving.forget(node)
+        self._auth.serving.forget(node)
         listener = self._listeners.pop(node, None)
         if listener is not None:
             await listener.close()
@@ -156,6 +161,6 @@ class KubeletServer:
 
     def _listener(self, node: str, endpoint: NodeEndpoint) -> NodeListener:
         """Return a new listener of a node; raises TensileError without a certificate or a free port."""
-        self._gate.serving.context(node, "")
-        site = NodeServer(node, endpoint.pods)
-        return NodeListener(site, endpoint.address, self._service, self._log, self._door)
+        self._auth.serving.context(node, "")
+        node_server = NodeServer(node, endpoint.pods)
+        return NodeListener(node_server, endpoint.address, self._service, self._log, self._limiter)

@@ -25,15 +25,15 @@ from tensile.kubelet.api.auth import Authenticator, Authorizer, TTLCache, User
 from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.api.connection import ConnectionLimits, StreamShares, TLSConnection, accept
 from tensile.kubelet.api.http import ClientDisconnected, LowerExchange, RequestHead, ServerExchange
-from tensile.kubelet.api.requests import PodLister, ask_for, command_of
+from tensile.kubelet.api.requests import PodLister, command_of, request_to_lower
 from tensile.kubelet.api.routes import APICall, HTTPError
 from tensile.kubelet.api.streaming import follow, tunnel
-from tensile.kubelet.stats.collector import MEDIA, StatsCollector, census, running_list, show
+from tensile.kubelet.stats.collector import MEDIA, StatsCollector, node_metrics, reply_usage, running_pod_list
 
-_KEPT = 20
+_RESERVED_PART = 20
 """1/20 of a user's limit is available on each node, even if streams to other nodes use up the limit."""
 AGAIN_SECONDS = 600.0
-_REMEMBERED = 256
+_MAX_LOGGED = 256
 _CLIENT_CERTIFICATE = "the upper apiserver sends its --kubelet-client-certificate"
 _BINDING = "if this user is the upper apiserver, bind it to ClusterRole system:kubelet-api-admin"
 _JSON = "application/json"
@@ -65,7 +65,7 @@ class RequestAuth(NamedTuple):
     authorizer: Authorizer
 
 
-class _Visit(NamedTuple):
+class _AdmittedRequest(NamedTuple):
     """A request that was authenticated and authorized."""
 
     caller: ServerExchange
@@ -104,7 +104,7 @@ class StreamLimiter:
             raise self._full(f"pod {pod}", most.pod)
         if self._open[own] >= most.node:
             raise self._full(f"node {node}", most.node)
-        if self._open[user] >= self._limit and self._open[own] >= self._limit // _KEPT:
+        if self._open[user] >= self._limit and self._open[own] >= self._limit // _RESERVED_PART:
             raise self._full(f"user {user}", self._limit)
         with self._counted(user, own, nodes, pods):
             yield
@@ -139,45 +139,47 @@ class RejectionLog:
     def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self._said: TTLCache[tuple[str, str], bool] = TTLCache(_REMEMBERED)
+        self._logged: TTLCache[tuple[str, str], bool] = TTLCache(_MAX_LOGGED)
 
-    def handshake(self, node: str, error: OSError, shown: str, authority: str) -> None:
+    def handshake(self, node: str, error: OSError, certificate: str, authority: str) -> None:
         """Log a failed TLS handshake, unless the caller merely disconnected.
 
-        `shown` describes our certificate, `authority` says where the client CA is read.
+        `certificate` describes our certificate, `authority` says where the client CA is read.
         """
         if isinstance(error, ssl.SSLCertVerificationError):
             advice = f"{authority} must contain the CA that signed it; {_CLIENT_CERTIFICATE}"
-            self._say(node, f"a client certificate was rejected ({error.verify_message})", advice)
-        elif isinstance(error, ssl.SSLError) and _is_about_us(error.reason or ""):
+            self._log_once(node, f"a client certificate was rejected ({error.verify_message})", advice)
+        elif isinstance(error, ssl.SSLError) and _is_certificate_alert(error.reason or ""):
             advice = (
                 "if the client is the upper apiserver, its --kubelet-certificate-authority must contain the issuer; "
-                f"the certificate must be valid for the called address: {shown}"
+                f"the certificate must be valid for the called address: {certificate}"
             )
-            self._say(node, f"a client rejected the serving certificate ({_alert(error)})", advice)
+            self._log_once(node, f"a client rejected the serving certificate ({_alert(error)})", advice)
 
-    def refused(self, node: str, refused: HTTPError, *, named: bool) -> None:
-        """Log a rejected request; `named`: the caller sent a certificate or a token."""
-        if refused.status == HTTPStatus.FORBIDDEN:
-            self._say(node, refused.message, _BINDING)
-        elif refused.status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._say(
-                node, refused.message, "this client sends many invalid tokens or forbidden requests: find out who it is"
+    def refused(self, node: str, error: HTTPError, *, has_credential: bool) -> None:
+        """Log a rejected request; `has_credential`: the caller sent a certificate or a token."""
+        if error.status == HTTPStatus.FORBIDDEN:
+            self._log_once(node, error.message, _BINDING)
+        elif error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._log_once(
+                node, error.message, "this client sends many invalid tokens or forbidden requests: find out who it is"
             )
-        elif refused.status == HTTPStatus.UNAUTHORIZED and not named:
+        elif error.status == HTTPStatus.UNAUTHORIZED and not has_credential:
             advice = f"{_CLIENT_CERTIFICATE}; other clients must send a token of the upper cluster"
-            self._say(node, "a client sent neither a certificate nor a token", advice)
-        elif refused.status == HTTPStatus.UNAUTHORIZED:
-            self._say(node, "the upper cluster does not accept the token or certificate of a client", "use another one")
+            self._log_once(node, "a client sent neither a certificate nor a token", advice)
+        elif error.status == HTTPStatus.UNAUTHORIZED:
+            self._log_once(
+                node, "the upper cluster does not accept the token or certificate of a client", "use another one"
+            )
 
-    def _say(self, node: str, why: str, advice: str) -> None:
+    def _log_once(self, node: str, why: str, advice: str) -> None:
         now = self._clock()
-        if self._said.get((node, why), now) is None:
-            self._said.put((node, why), True, now + AGAIN_SECONDS)
+        if self._logged.get((node, why), now) is None:
+            self._logged.put((node, why), True, now + AGAIN_SECONDS)
             self._log.warning("kubelet API request rejected", node=node, why=why, advice=advice)
 
 
-def _is_about_us(reason: str) -> bool:
+def _is_certificate_alert(reason: str) -> bool:
     """Report whether the caller refused our certificate: Go says "bad certificate" for any reason."""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
@@ -189,11 +191,11 @@ def _alert(error: ssl.SSLError) -> str:
 class Service:
     """Serves connections to any virtual node; what belongs to one node is in its `NodeServer`."""
 
-    def __init__(self, gate: RequestAuth, log: FilteringBoundLogger, limits: ConnectionLimits) -> None:
-        self._gate = gate
+    def __init__(self, auth: RequestAuth, log: FilteringBoundLogger, limits: ConnectionLimits) -> None:
+        self._auth = auth
         self._log = log
         self._limits = limits
-        self._complaints = RejectionLog(log, time.monotonic)
+        self._rejections = RejectionLog(log, time.monotonic)
         self._streams = StreamLimiter(limits.streams)
         self._requests = StreamLimiter(limits.streams, "requests in progress (pods, metrics, stats, health)")
 
@@ -201,36 +203,36 @@ class Service:
         """Return the number of open streams to a virtual node."""
         return self._streams.to(node)
 
-    async def serve(self, connection: socket.socket, site: NodeServer, guest: ClientConnection) -> None:
-        """Serve one connection to its end; `guest` no longer counts as waiting once the caller is admitted.
+    async def serve(self, connection: socket.socket, node_server: NodeServer, client: ClientConnection) -> None:
+        """Serve one connection to its end; `client` no longer counts as waiting once the caller is admitted.
 
         What calls this closes a connection that was not taken over.
         """
-        authority = await self._gate.authority.pem()
-        context = self._gate.serving.context(site.node, authority)
+        authority = await self._auth.authority.pem()
+        context = self._auth.serving.context(node_server.node, authority)
         try:
-            wire = await accept(connection, context, self._limits, guest)
+            wire = await accept(connection, context, self._limits, client)
         except OSError as error:
-            shown = self._gate.serving.shown(site.node)
-            self._complaints.handshake(site.node, error, shown, self._gate.authority.which)
+            certificate = self._auth.serving.shown(node_server.node)
+            self._rejections.handshake(node_server.node, error, certificate, self._auth.authority.which)
             return
-        guest.advance(known=bool(wire.certificate))
-        await self._converse(wire, site, guest, trusting=bool(authority))
+        client.advance(known=bool(wire.certificate))
+        await self._exchange(wire, node_server, client, has_client_ca=bool(authority))
 
-    async def _converse(
-        self, wire: TLSConnection, site: NodeServer, guest: ClientConnection, *, trusting: bool
+    async def _exchange(
+        self, wire: TLSConnection, node_server: NodeServer, client: ClientConnection, *, has_client_ca: bool
     ) -> None:
-        caller = ServerExchange(wire, self._limits.head if guest.is_known else self._limits.unknown)
+        caller = ServerExchange(wire, self._limits.head if client.is_known else self._limits.unknown)
         try:
             async with asyncio.timeout(self._limits.asking):
                 request = await caller.request()
-            guest.advance(known=guest.is_known)
-            visit = await self._admit(caller, request, site.node, guest.origin if trusting else None)
-            guest.be_admitted()
-            await self._answer(visit, site)
+            client.advance(known=client.is_known)
+            admitted = await self._admit(caller, request, node_server.node, client.origin if has_client_ca else None)
+            client.be_admitted()
+            await self._answer(admitted, node_server)
         except (HTTPError, h11.RemoteProtocolError) as error:
-            guest.advance(known=guest.is_known)
-            status = error.status if isinstance(error, HTTPError) else _blamed(error)
+            client.advance(known=client.is_known)
+            status = error.status if isinstance(error, HTTPError) else _client_error_status(error)
             await self._refuse(caller, status, str(error))
         except (OSError, ClientDisconnected):
             wire.abort()
@@ -240,7 +242,9 @@ class Service:
             wire.abort()
             await wire.lost.wait()
 
-    async def _admit(self, caller: ServerExchange, request: RequestHead, node: str, origin: str | None) -> _Visit:
+    async def _admit(
+        self, caller: ServerExchange, request: RequestHead, node: str, origin: str | None
+    ) -> _AdmittedRequest:
         """Return the request with its user if the user may make it; raise HTTPError (401, 403, 429, 503) if not.
 
         `origin` is the caller's address, None while no caller can be admitted.
@@ -249,58 +253,65 @@ class Service:
             raise HTTPError(HTTPStatus.UNAUTHORIZED, "Unauthorized")
         certificate = caller.wire.certificate
         try:
-            user = await self._gate.authenticator.user(certificate, request.headers, origin)
-            call = routes.understand(request.method, request.target)
-            await self._gate.authorizer.permit(user, routes.accesses(call), node)
+            user = await self._auth.authenticator.user(certificate, request.headers, origin)
+            call = routes.parse_call(request.method, request.target)
+            await self._auth.authorizer.permit(user, routes.accesses(call), node)
         except HTTPError as refused:
-            named = bool(certificate) or any(name == "authorization" for name, _ in request.headers)
-            self._complaints.refused(node, refused, named=named)
+            has_credential = bool(certificate) or any(name == "authorization" for name, _ in request.headers)
+            self._rejections.refused(node, refused, has_credential=has_credential)
             raise
-        return _Visit(caller, request, call, user)
+        return _AdmittedRequest(caller, request, call, user)
 
-    async def _answer(self, visit: _Visit, site: NodeServer) -> None:
-        place = routes.place(visit.call)
-        if place.pod:
-            pod = f"{place.namespace}/{place.pod}"
-            with self._streams.one_to(visit.user.name, site.node, pod, self._limits.portion):
-                lower_call = self._lower_call(visit, place, site)
-                if visit.call.area == routes.LOGS:
-                    await follow(visit.caller, lower_call)
+    async def _answer(self, admitted: _AdmittedRequest, node_server: NodeServer) -> None:
+        container_ref = routes.container_ref(admitted.call)
+        if container_ref.pod:
+            pod = f"{container_ref.namespace}/{container_ref.pod}"
+            with self._streams.one_to(admitted.user.name, node_server.node, pod, self._limits.portion):
+                lower_call = self._lower_call(admitted, container_ref, node_server)
+                if admitted.call.area == routes.LOGS:
+                    await follow(admitted.caller, lower_call)
                 else:
-                    await tunnel(visit.caller, lower_call, self._limits)
+                    await tunnel(admitted.caller, lower_call, self._limits)
             return
-        with self._requests.one(visit.user.name):
-            await self._tell(visit, site)
+        with self._requests.one(admitted.user.name):
+            await self._answer_about_node(admitted, node_server)
 
-    async def _tell(self, visit: _Visit, site: NodeServer) -> None:
+    async def _answer_about_node(self, admitted: _AdmittedRequest, node_server: NodeServer) -> None:
         """Answer a request about the node as a whole."""
-        match visit.call.area:
+        match admitted.call.area:
             case routes.HEALTH:
-                await visit.caller.reply(HTTPStatus.OK, b"ok")
+                await admitted.caller.reply(HTTPStatus.OK, b"ok")
             case routes.PODS:
-                await visit.caller.reply(HTTPStatus.OK, site.pods.listed(), _JSON)
+                await admitted.caller.reply(HTTPStatus.OK, node_server.pods.listed(), _JSON)
             case routes.RUNNING_PODS:
-                await visit.caller.reply(HTTPStatus.OK, running_list(site.pods.running()), _JSON)
-            case routes.METRICS if not visit.call.rest:
-                await visit.caller.reply(HTTPStatus.OK, census(site.node, site.pods.running()), MEDIA)
-            case routes.METRICS if visit.call.rest in routes.WITHOUT_SAMPLES:
-                await visit.caller.reply(HTTPStatus.OK, b"", MEDIA)
+                await admitted.caller.reply(HTTPStatus.OK, running_pod_list(node_server.pods.running()), _JSON)
+            case routes.METRICS if not admitted.call.rest:
+                await admitted.caller.reply(
+                    HTTPStatus.OK, node_metrics(node_server.node, node_server.pods.running()), MEDIA
+                )
+            case routes.METRICS if admitted.call.rest in routes.WITHOUT_SAMPLES:
+                await admitted.caller.reply(HTTPStatus.OK, b"", MEDIA)
             case _:
-                await show(visit.caller, visit.call, site.meter)
+                await reply_usage(admitted.caller, admitted.call, node_server.meter)
 
-    def _lower_call(self, visit: _Visit, place: routes.ContainerRef, site: NodeServer) -> LowerExchange:
+    def _lower_call(
+        self, admitted: _AdmittedRequest, container_ref: routes.ContainerRef, node_server: NodeServer
+    ) -> LowerExchange:
         """Return the request to the lower for a call; 404 if the pod is not ours or not on this node."""
-        target = site.pods.locate(place.namespace, place.pod)
+        target = node_server.pods.locate(container_ref.namespace, container_ref.pod)
         if target is None:
-            raise HTTPError(HTTPStatus.NOT_FOUND, f"pod {place.namespace}/{place.pod} is not on node {site.node}")
-        call = visit.call
-        ask = ask_for(call, place, target, visit.request.headers)
+            raise HTTPError(
+                HTTPStatus.NOT_FOUND,
+                f"pod {container_ref.namespace}/{container_ref.pod} is not on node {node_server.node}",
+            )
+        call = admitted.call
+        request = request_to_lower(call, container_ref, target, admitted.request.headers)
         if call.area != routes.LOGS:
-            who = {"user": visit.user.name, "node": site.node, "lower": target.cluster.name}
+            who = {"user": admitted.user.name, "node": node_server.node, "lower": target.cluster.name}
             command = command_of(call.query)
             size = {"command_words": len(command), "command_length": sum(map(len, command))}
-            self._log.info(call.area, **who, **place._asdict(), **size)
-        return LowerExchange(target.cluster, ask, self._limits)
+            self._log.info(call.area, **who, **container_ref._asdict(), **size)
+        return LowerExchange(target.cluster, request, self._limits)
 
     async def _refuse(self, caller: ServerExchange, status: int, message: str) -> None:
         """Send an error and close, with a short timeout; a response that has begun is aborted instead."""
@@ -311,7 +322,7 @@ class Service:
                     await caller.wire.close()
 
 
-def _blamed(error: h11.RemoteProtocolError) -> int:
+def _client_error_status(error: h11.RemoteProtocolError) -> int:
     """Return the status for HTTP that cannot be parsed: always a 4xx, the caller's fault."""
     hint: int = error.error_status_hint
     return hint if hint < HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST

@@ -19,17 +19,17 @@ _THOUSAND = 1000
 Basis = Literal["free", "allocatable"]
 Amount = TypeVar("Amount")
 
-_ALWAYS = ("cpu", "memory", "pods")
-_FIRST = (*_ALWAYS, "ephemeral-storage")
-MOST_RESOURCES = 100
+_ALWAYS_LISTED = ("cpu", "memory", "pods")
+_LISTED_FIRST = (*_ALWAYS_LISTED, "ephemeral-storage")
+MAX_RESOURCES = 100
 """Upper limit of resources that a virtual node lists; each appears on it four times, managedFields included.
 
 No real node has as many, but a cluster could invent them, and the upper cluster would have to store them. From about a
 megabyte on, an apiserver no longer records who wrote which field of a Node, and then the engine does not know which
 fields are its own.
 """
-_MOST_FEATURES = 500
-_LONGEST = 256
+_MAX_FEATURES = 500
+_LONGEST_FIELD = 256
 """Maximum characters of each field that describes a node's machine."""
 
 
@@ -134,16 +134,16 @@ def node_offer(raw: bytes) -> Transformed:
     info = node.status.nodeInfo
     offer = NodeOffer(
         node.metadata.name,
-        parse_all(_fewest(node.status.allocatable or {})),
+        parse_all(_limited(node.status.allocatable or {})),
         ready=any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ()),
         schedulable=not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
-        kubelet_version=info.kubeletVersion[:_LONGEST],
-        operating_system=info.operatingSystem[:_LONGEST],
-        architecture=info.architecture[:_LONGEST],
-        kernel_version=info.kernelVersion[:_LONGEST],
-        os_image=info.osImage[:_LONGEST],
-        container_runtime=info.containerRuntimeVersion[:_LONGEST],
-        declared_features=frozenset(sorted(node.status.declaredFeatures or ())[:_MOST_FEATURES]),
+        kubelet_version=info.kubeletVersion[:_LONGEST_FIELD],
+        operating_system=info.operatingSystem[:_LONGEST_FIELD],
+        architecture=info.architecture[:_LONGEST_FIELD],
+        kernel_version=info.kernelVersion[:_LONGEST_FIELD],
+        os_image=info.osImage[:_LONGEST_FIELD],
+        container_runtime=info.containerRuntimeVersion[:_LONGEST_FIELD],
+        declared_features=frozenset(sorted(node.status.declaredFeatures or ())[:_MAX_FEATURES]),
         label_keys=frozenset(node.metadata.labels or ()),
         families=_families(node),
     )
@@ -170,12 +170,12 @@ def capacity(
     refuses it), and everything but cpu is a whole number (the API refuses half a GPU).
     """
     offers = [node for node in nodes if node.counts]
-    taken = _taken(foreign_pods) if basis == "free" else {}
-    total: Amounts = dict.fromkeys(_ALWAYS, 0)
+    taken = _requests_by_node(foreign_pods) if basis == "free" else {}
+    total: Amounts = dict.fromkeys(_ALWAYS_LISTED, 0)
     for node in offers:
-        total = add(total, _left(node.allocatable, taken.get(node.name, {})))
-    kept = clamp(_left(total, parse_all(reserve)), parse_all(limit))
-    return render_all({name: _whole(name, amount) for name, amount in _fewest(kept).items()})
+        total = add(total, _subtract(node.allocatable, taken.get(node.name, {})))
+    advertised = clamp(_subtract(total, parse_all(reserve)), parse_all(limit))
+    return render_all({name: _rounded_down(name, amount) for name, amount in _limited(advertised).items()})
 
 
 class ResourceShare(NamedTuple):
@@ -201,25 +201,25 @@ def shares(
     foreign_pods: Iterable[PodDemand],
     our_pods: Iterable[PodDemand],
     basis: Basis,
-    held: tuple[Mapping[str, str], Mapping[str, str]],
+    bounds: tuple[Mapping[str, str], Mapping[str, str]],
 ) -> dict[str, ResourceShare]:
-    """Return how each resource is used; `held` are `reserve` and `limit`. Amounts are those of `capacity`."""
+    """Return how each resource is used; `bounds` are `reserve` and `limit`. Amounts are those of `capacity`."""
     offers = [node for node in nodes if node.counts]
-    taken = _taken(foreign_pods)
-    total: Amounts = dict.fromkeys(_ALWAYS, 0)
-    left = dict(total)
+    taken = _requests_by_node(foreign_pods)
+    total: Amounts = dict.fromkeys(_ALWAYS_LISTED, 0)
+    free = dict(total)
     for node in offers:
         total = add(total, node.allocatable)
-        left = add(left, _left(node.allocatable, taken.get(node.name, {})))
-    offered = left if basis == "free" else total
-    reserve, limit = map(parse_all, held)
-    kept = clamp(_left(offered, reserve), limit)
+        free = add(free, _subtract(node.allocatable, taken.get(node.name, {})))
+    offered = free if basis == "free" else total
+    reserve, limit = map(parse_all, bounds)
+    advertised = clamp(_subtract(offered, reserve), limit)
     ours: Amounts = {}
-    for amounts in _taken(our_pods).values():
+    for amounts in _requests_by_node(our_pods).values():
         ours = add(ours, amounts)
     return {
-        name: ResourceShare(whole, ours.get(name, 0), whole - left[name], offered[name] - kept[name])
-        for name, whole in total.items()
+        name: ResourceShare(amount, ours.get(name, 0), amount - free[name], offered[name] - advertised[name])
+        for name, amount in total.items()
     }
 
 
@@ -229,7 +229,7 @@ def declared_features(nodes: Iterable[NodeOffer]) -> frozenset[str]:
     return frozenset.intersection(*declared) if declared else frozenset()
 
 
-def _taken(pods: Iterable[PodDemand]) -> dict[str, Amounts]:
+def _requests_by_node(pods: Iterable[PodDemand]) -> dict[str, Amounts]:
     """Return the sums of requests by node ("" for pods without a node); pods that ended request nothing."""
     taken: dict[str, Amounts] = {}
     for pod in pods:
@@ -240,19 +240,19 @@ def _taken(pods: Iterable[PodDemand]) -> dict[str, Amounts]:
     return taken
 
 
-def _left(offered: Mapping[str, int], taken: Mapping[str, int]) -> Amounts:
+def _subtract(offered: Mapping[str, int], taken: Mapping[str, int]) -> Amounts:
     """Return the difference, at least zero; what is taken of a resource that is not offered does not count."""
     return {name: max(0, amount - taken.get(name, 0)) for name, amount in offered.items()}
 
 
-def _fewest(amounts: Mapping[str, Amount]) -> dict[str, Amount]:
+def _limited(amounts: Mapping[str, Amount]) -> dict[str, Amount]:
     """Return the first MOST_RESOURCES resources: those that every node has, then the others by name."""
-    if len(amounts) <= MOST_RESOURCES:
+    if len(amounts) <= MAX_RESOURCES:
         return dict(amounts)
-    names = sorted(amounts, key=lambda name: (name not in _FIRST, name))
-    return {name: amounts[name] for name in names[:MOST_RESOURCES]}
+    names = sorted(amounts, key=lambda name: (name not in _LISTED_FIRST, name))
+    return {name: amounts[name] for name in names[:MAX_RESOURCES]}
 
 
-def _whole(name: str, amount: int) -> int:
+def _rounded_down(name: str, amount: int) -> int:
     """Return an amount rounded down to whole units; only cpu keeps thousandths."""
     return amount if name == "cpu" else amount - amount % _THOUSAND

@@ -19,12 +19,12 @@ from tensile.kube.cluster import Cluster, Patch
 from tensile.names import ENGINE, LEASE_NAMESPACE, OTHER_ENGINE
 from tensile.objects import LEASE, UPPER, Manifest, Ref, annotations, as_read
 
-RENEW = 10.0
-DURATION = 40
-_RETRY = 1.0
-_PATIENCE = 10.0
+RENEW_SECONDS = 10.0
+DURATION_SECONDS = 40
+_RETRY_SECONDS = 1.0
+_RENEWAL_TIMEOUT = 10.0
 """Seconds for one renewal, as in a kubelet: with the client's own timeout, a hanging request could cost the Lease."""
-_MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Heartbeat:
@@ -52,20 +52,20 @@ class Heartbeat:
         self._ref = Ref(UPPER, LEASE, LEASE_NAMESPACE, node)
         self._node_uid = node_uid
         self._now = now
-        self._lost = lost
+        self._on_failure = lost
         self._sleep = sleep
-        self._failing = False
+        self._is_failing = False
         self._engine = engine
-        self._shared = shared
+        self._on_shared = shared
         self._lease: Manifest | None = None
-        self._before = ""
+        self._previous_engine = ""
         """The other engine that renewed the Lease before our last renewal, "" for none."""
         self._reported = ""
 
     async def run(self) -> None:
         """Renew the Lease every ten seconds, sooner after a failure and while the Node does not exist yet."""
         while True:
-            await self._sleep(RENEW if await self.beat() else _RETRY)
+            await self._sleep(RENEW_SECONDS if await self.beat() else _RETRY_SECONDS)
 
     async def beat(self) -> bool:
         """Renew the Lease once, and report whether that succeeded."""
@@ -73,23 +73,23 @@ class Heartbeat:
         if not node_uid:
             return False
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_RENEWAL_TIMEOUT):
                 await self._renew(node_uid)
         except TimeoutError:
-            return self._fails(
-                Unreachable(f"no response in {_PATIENCE:g} s", cluster=UPPER, doing=f"renew {self._ref}")
+            return self._report_failure(
+                Unreachable(f"no response in {_RENEWAL_TIMEOUT:g} s", cluster=UPPER, doing=f"renew {self._ref}")
             )
         except ClusterError as error:
-            return self._fails(error)
-        if self._failing:
-            self._failing = False
-            self._lost(self._ref.name, None)
+            return self._report_failure(error)
+        if self._is_failing:
+            self._is_failing = False
+            self._on_failure(self._ref.name, None)
         return True
 
-    def _fails(self, error: ClusterError) -> bool:
-        if not self._failing:
-            self._failing = True
-            self._lost(self._ref.name, error)
+    def _report_failure(self, error: ClusterError) -> bool:
+        if not self._is_failing:
+            self._is_failing = True
+            self._on_failure(self._ref.name, error)
         return False
 
     async def _renew(self, node_uid: str) -> None:
@@ -102,11 +102,13 @@ class Heartbeat:
             except Conflict:
                 before = await self._read()
                 if known is not None:
-                    self._note(annotations(before).get(ENGINE, ""))  # first, so that the Lease names the other engine
+                    self._note_engine(
+                        annotations(before).get(ENGINE, "")
+                    )  # first, so that the Lease names the other engine
                 self._lease = await self._patched(before, node_uid)
             else:
                 if known is not None:
-                    self._note(self._engine)
+                    self._note_engine(self._engine)
         except NotFound:
             lease = {"apiVersion": LEASE.api, "kind": LEASE.name, **self._body(node_uid)}
             self._lease = orjson.loads(await self._upper.create(self._ref, lease))
@@ -121,14 +123,14 @@ class Heartbeat:
         found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))
         return found
 
-    def _note(self, engine: str) -> None:
+    def _note_engine(self, engine: str) -> None:
         """Record which engine renewed the Lease last before us, and report a change of what is to be reported."""
         other = "" if engine == self._engine else engine
-        reported = other if self._before else ""
-        self._before = other
+        reported = other if self._previous_engine else ""
+        self._previous_engine = other
         if reported != self._reported:
             self._reported = reported
-            self._shared(reported)
+            self._on_shared(reported)
 
     def _body(self, node_uid: str) -> Manifest:
         owner: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "name": self._ref.name, "uid": node_uid}
@@ -141,7 +143,7 @@ class Heartbeat:
             },
             "spec": {
                 "holderIdentity": self._ref.name,
-                "leaseDurationSeconds": DURATION,
-                "renewTime": self._now().strftime(_MICRO),
+                "leaseDurationSeconds": DURATION_SECONDS,
+                "renewTime": self._now().strftime(_TIME_FORMAT),
             },
         }

@@ -34,7 +34,7 @@ from tensile.text import listed
 
 SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
-_SHOWN_FROM = 0.05
+_MIN_SHOWN_CHANGE = 0.05
 """A plan shows a change of advertised capacity from this share on."""
 NODE_READY: ConditionType = "Ready"
 """On a node: True while the engine runs, whatever the state of the lower cluster; Unknown once no engine renews the
@@ -87,7 +87,7 @@ NO_DELETIONS_BLOCKED: ConditionReason = "NoDeletionsBlocked"
 """`DeletionsBlocked`: the guard blocks nothing. Remedy: nothing."""
 _NOT_TRACKED = "not tracked on virtual nodes; see the lower cluster's nodes"
 _FEATURES = "declaredFeatures"
-_OURS = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", _FEATURES)
+_OUR_FIELDS = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", _FEATURES)
 
 RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
 """The rules for deletions that no client is known to have requested, with one key for each lower."""
@@ -96,8 +96,8 @@ RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
 def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
     """Return the node's status; `seen` is the Node as observed, {} when there is none."""
     now = timestamp(world.now)
-    old = _said_by_type(seen)
-    amounts = _amounts(seen, lower)
+    old = _conditions_by_type(seen)
+    amounts = _advertised(seen, lower)
     return {
         "capacity": amounts,
         "allocatable": amounts,
@@ -116,7 +116,9 @@ def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
     """
     if not lower.connected or lower.unreachable_seconds > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
         return False
-    return _said(seen, LOWER_REACHABLE) != "False" or (lower.unreachable_seconds == 0 and lower.nodes.synced)
+    return _condition_status(seen, LOWER_REACHABLE) != "False" or (
+        lower.unreachable_seconds == 0 and lower.nodes.synced
+    )
 
 
 def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
@@ -127,14 +129,14 @@ def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
     if lower.is_withheld:
         return False
     if not lower.nodes.synced:
-        return _said(seen, LOWER_SCHEDULABLE) == "True"
+        return _condition_status(seen, LOWER_SCHEDULABLE) == "True"
     return any(offer.counts for offer in _offers(lower))
 
 
-def architecture(lower: LowerWorld, otherwise: str) -> str:
-    """Return the architecture of most of the lower's nodes, on a tie the first by name; `otherwise` without nodes."""
-    found = _most_first(offer.architecture for offer in _offers(lower))
-    return found[0] if found else otherwise or "amd64"
+def architecture(lower: LowerWorld, default: str) -> str:
+    """Return the architecture of most of the lower's nodes, on a tie the first by name; `default` without nodes."""
+    found = _by_frequency(offer.architecture for offer in _offers(lower))
+    return found[0] if found else default or "amd64"
 
 
 def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -> bool:
@@ -143,7 +145,7 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
     Features are no reason to write a Node that has none: an apiserver that does not know the field drops it each time.
     """
     status = seen.get("status", {})
-    ours = (field for field in _OURS if field != _FEATURES or status.get(_FEATURES))
+    ours = (field for field in _OUR_FIELDS if field != _FEATURES or status.get(_FEATURES))
     if any((status.get(field) or None) != (wanted[field] or None) for field in ours):
         return True
     known = {one["type"]: one for one in status.get("conditions") or ()}
@@ -151,8 +153,8 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
         before = known.get(one["type"], {})
         if any((before.get(field) or "") != one[field] for field in ("status", "reason", "message")):
             return True
-        beat = before.get("lastHeartbeatTime")
-        if not beat or now - moment_of(beat) >= timedelta(seconds=heartbeat - 1):
+        heartbeat_time = before.get("lastHeartbeatTime")
+        if not heartbeat_time or now - moment_of(heartbeat_time) >= timedelta(seconds=heartbeat - 1):
             return True
     return False
 
@@ -164,16 +166,16 @@ def as_patch(seen: Manifest, wanted: Manifest) -> Manifest:
     no longer has, if merely left out of a patch, would be advertised indefinitely.
     """
     known = seen.get("status") or {}
-    return {**wanted, **{field: replacing(field, wanted[field], known.get(field)) for field in _OURS}}
+    return {**wanted, **{field: replacing(field, wanted[field], known.get(field)) for field in _OUR_FIELDS}}
 
 
-def moved(seen: Manifest, wanted: Manifest) -> bool:
+def capacity_changed(seen: Manifest, wanted: Manifest) -> bool:
     """Report whether advertised capacity changed by enough to be shown in a plan."""
     before = seen.get("status", {}).get("allocatable") or {}
     after = wanted["allocatable"]
     for name in before.keys() | after.keys():
         old, new = parse(before.get(name, "0")), parse(after.get(name, "0"))
-        if abs(new - old) > _SHOWN_FROM * max(old, 1):
+        if abs(new - old) > _MIN_SHOWN_CHANGE * max(old, 1):
             return True
     return False
 
@@ -185,13 +187,13 @@ def keys(lower: str) -> tuple[Key, ...]:
 
 def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None:
     """Return what is held back, None for nothing; `seen` is the Node as observed, {} when there is none."""
-    found = [world.problems[key] for key in keys(lower.name) if key in world.problems]
-    if found:
-        return min(found, key=lambda one: one.reason != STORE_RESTORED)
-    note = noted(seen)
-    if note is None or (_is_certain(lower, world) and not any(_unasked(lower, world))):
+    blocked = [world.problems[key] for key in keys(lower.name) if key in world.problems]
+    if blocked:
+        return min(blocked, key=lambda one: one.reason != STORE_RESTORED)
+    record = noted(seen)
+    if record is None or (_is_certain(lower, world) and not any(_wants_unrequested_changes(lower, world))):
         return None
-    return Problem(STORE_RESTORED, note["message"])
+    return Problem(STORE_RESTORED, record["message"])
 
 
 def _is_certain(lower: LowerWorld, world: World) -> bool:
@@ -201,13 +203,13 @@ def _is_certain(lower: LowerWorld, world: World) -> bool:
     sides = ((world.upper.more, True), (lower.more, False))
     kinds = (
         (more, kind)
-        for more, above in sides
-        for kind in mirrored_kinds.watched_kinds(lower.spec.controllers, above=above)
+        for more, is_upper in sides
+        for kind in mirrored_kinds.watched_kinds(lower.spec.controllers, above=is_upper)
     )
     return all(more[kind].synced for more, kind in kinds) and all(cache.synced for cache in world.upper.caches())
 
 
-def _unasked(lower: LowerWorld, world: World) -> Iterator[bool]:
+def _wants_unrequested_changes(lower: LowerWorld, world: World) -> Iterator[bool]:
     """Yield, for each rule, whether it wants unrequested changes."""
     for rule in RULES:
         for key in rule.keys(world, lower.name):
@@ -219,7 +221,7 @@ def _offers(lower: LowerWorld) -> list[NodeOffer]:
     return [entry.facts for entry in lower.nodes]
 
 
-def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
+def _advertised(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
     """Return what to advertise; while the lower's state is not known, what was advertised before."""
     if not (lower.nodes.synced and lower.foreign_pods.synced):
         known: dict[str, str] = seen.get("status", {}).get("allocatable") or {"cpu": "0", "memory": "0", "pods": "0"}
@@ -236,30 +238,37 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     """
     reachable = is_reachable(seen, lower)
     schedulable = has_ready_node(seen, lower) if reachable or lower.is_withheld else None
-    held = held_back(seen, lower, world)
-    trouble = _trouble(lower)
-    counts = f"lower cluster {lower.name} counts as reachable, with a problem: {trouble}"
-    answers = counts if trouble else f"lower cluster {lower.name} answers"
-    away = "does not answer" if lower.connected else "is not in the topology, so the engine does not connect to it"
-    silent = trouble or f"lower cluster {lower.name} {away}" + (f": {lower.silence}" if lower.silence else "")
+    blocked = held_back(seen, lower, world)
+    problem = _problem_of(lower)
+    with_problem = f"lower cluster {lower.name} counts as reachable, with a problem: {problem}"
+    reachable_message = with_problem if problem else f"lower cluster {lower.name} answers"
+    state = "does not answer" if lower.connected else "is not in the topology, so the engine does not connect to it"
+    unreachable_message = problem or f"lower cluster {lower.name} {state}" + (
+        f": {lower.silence}" if lower.silence else ""
+    )
     return [
         (NODE_READY, True, KUBELET_READY, "the engine is running"),
         (MEMORY_PRESSURE, False, SUFFICIENT_MEMORY, _NOT_TRACKED),
         (DISK_PRESSURE, False, NO_DISK_PRESSURE, _NOT_TRACKED),
         (PID_PRESSURE, False, SUFFICIENT_PID, _NOT_TRACKED),
-        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), answers if reachable else silent),
-        (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
-        (IN_TOPOLOGY, lower.in_topology, DECLARED if lower.in_topology else REMOVED, _why(lower)),
+        (
+            LOWER_REACHABLE,
+            reachable,
+            _reachability_reason(lower, reachable=reachable),
+            reachable_message if reachable else unreachable_message,
+        ),
+        (LOWER_SCHEDULABLE, schedulable, *_schedulability(lower, schedulable=schedulable)),
+        (IN_TOPOLOGY, lower.in_topology, DECLARED if lower.in_topology else REMOVED, _topology_message(lower)),
         (
             DELETIONS_BLOCKED,
-            held is not None,
-            held.reason if held else NO_DELETIONS_BLOCKED,
-            held.message if held else "the guard blocks no deletions",
+            blocked is not None,
+            blocked.reason if blocked else NO_DELETIONS_BLOCKED,
+            blocked.message if blocked else "the guard blocks no deletions",
         ),
     ]
 
 
-def _room(lower: LowerWorld, *, schedulable: bool | None) -> tuple[str, str]:
+def _schedulability(lower: LowerWorld, *, schedulable: bool | None) -> tuple[str, str]:
     """Return the reason and the message for why pods can or cannot start in the lower cluster."""
     if lower.is_withheld:
         return FORBIDDEN, lower.denied
@@ -272,7 +281,7 @@ def _room(lower: LowerWorld, *, schedulable: bool | None) -> tuple[str, str]:
     return NO_READY_NODES, f"lower cluster {lower.name} has no node that is ready and schedulable"
 
 
-def _reach(lower: LowerWorld, *, reachable: bool) -> str:
+def _reachability_reason(lower: LowerWorld, *, reachable: bool) -> str:
     """Return the CamelCase reason for why the lower cluster counts as reachable or not."""
     if lower.is_wrong:
         return DUPLICATE_CLUSTER if lower.is_shared else WRONG_CLUSTER
@@ -281,12 +290,12 @@ def _reach(lower: LowerWorld, *, reachable: bool) -> str:
     return CLUSTER_REACHABLE if reachable else CLUSTER_UNREACHABLE
 
 
-def _said_by_type(seen: Manifest) -> dict[str, Any]:
+def _conditions_by_type(seen: Manifest) -> dict[str, Any]:
     return {one["type"]: one for one in seen.get("status", {}).get("conditions") or ()}
 
 
-def _said(seen: Manifest, kind: str) -> str:
-    return str(_said_by_type(seen).get(kind, {}).get("status", ""))
+def _condition_status(seen: Manifest, kind: str) -> str:
+    return str(_conditions_by_type(seen).get(kind, {}).get("status", ""))
 
 
 def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
@@ -297,11 +306,11 @@ def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
     return sorted(declared_features(_offers(lower)))
 
 
-def _trouble(lower: LowerWorld) -> str:
+def _problem_of(lower: LowerWorld) -> str:
     return lower.refusal or lower.warning or lower.denied
 
 
-def _why(lower: LowerWorld) -> str:
+def _topology_message(lower: LowerWorld) -> str:
     if lower.in_topology:
         return f"lower cluster {lower.name} is in the topology"
     return (
@@ -311,8 +320,8 @@ def _why(lower: LowerWorld) -> str:
 
 
 def _condition(old: dict[str, Any], wanted: tuple[str, bool | None, str, str], now: str) -> Manifest:
-    kind, true, reason, message = wanted
-    status = "Unknown" if true is None else "True" if true else "False"
+    kind, is_true, reason, message = wanted
+    status = "Unknown" if is_true is None else "True" if is_true else "False"
     before = old.get(kind, {})
     since = before.get("lastTransitionTime") if before.get("status") == status else None
     return {
@@ -360,14 +369,14 @@ def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
     }
     return {
         **dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion"), ""),
-        **{field: listed(_most_first(values)) or known.get(field, "") for field, values in machines.items()},
+        **{field: listed(_by_frequency(values)) or known.get(field, "") for field, values in machines.items()},
         "kubeletVersion": lower.version or known.get("kubeletVersion", ""),
         "operatingSystem": "linux",
         "architecture": architecture(lower, known.get("architecture", "")),
     }
 
 
-def _most_first(values: Iterable[str]) -> list[str]:
+def _by_frequency(values: Iterable[str]) -> list[str]:
     """Return each value once, the most frequent first, then by name; empty values are left out."""
     counts = Counter(filter(None, values))
     return sorted(counts, key=lambda value: (-counts[value], value))

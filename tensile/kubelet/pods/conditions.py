@@ -50,7 +50,7 @@ describe pod`."""
 GATES_NOT_READY: ConditionReason = "ReadinessGatesNotReady"
 """`Ready`: a readiness gate of the upper pod is not True. Remedy: see the controller that sets the condition in the
 message."""
-_KUBELETS = (
+_KUBELET_TYPES = (
     READY_TO_START,
     INITIALIZED,
     READY,
@@ -61,7 +61,7 @@ _KUBELETS = (
 )
 """The types that a kubelet writes, in its order, in which people read them."""
 _TERMINAL_REASONS = {"Succeeded": POD_COMPLETED, "Failed": POD_FAILED}
-_DELETED_BELOW = "another client is deleting the pod in the lower cluster"
+_DELETED_MESSAGE = "another client is deleting the pod in the lower cluster"
 
 _MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
 _DIRECTIVE = "$patch"
@@ -87,10 +87,10 @@ def is_ready(pod: Manifest) -> bool:
     return (conditions_of(pod).get(READY) or {}).get("status") == "True"
 
 
-def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
+def unschedulable_condition(pod: Manifest, reasons: Container[str]) -> Manifest | None:
     """Return the condition by which a scheduler found no node for a pod, for one of these reasons; else None."""
-    said = conditions_of(pod).get(SCHEDULED) or {}
-    return said if said.get("status") == "False" and said.get("reason") in reasons else None
+    condition = conditions_of(pod).get(SCHEDULED) or {}
+    return condition if condition.get("status") == "False" and condition.get("reason") in reasons else None
 
 
 def status_patch(upper: PodView, fields: Fields, conditions: WantedConditions) -> Manifest:
@@ -109,14 +109,14 @@ def status_patch(upper: PodView, fields: Fields, conditions: WantedConditions) -
 
 def _differs(value: Any, seen: Any) -> bool:
     """Report whether values differ, ignoring nulls: not every version of the API writes them for unset times."""
-    return value is None or seen is None or bool(_bare(value) != _bare(seen))
+    return value is None or seen is None or bool(_without_nulls(value) != _without_nulls(seen))
 
 
-def _bare(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """Return a value without the nulls in it."""
     if isinstance(value, dict):
-        return {field: _bare(inner) for field, inner in value.items() if inner is not None}
-    return [_bare(one) for one in value] if isinstance(value, list) else value
+        return {field: _without_nulls(inner) for field, inner in value.items() if inner is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def replacing(field: str, value: Any, seen: Any) -> Any:
@@ -137,17 +137,17 @@ def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> M
         return None if old is None else {"type": kind, _DIRECTIVE: "delete"}
     if old is None:
         return new
-    stays = {"observedGeneration": old["observedGeneration"]} if "observedGeneration" in old else {}
-    target = stays | new
+    preserved = {"observedGeneration": old["observedGeneration"]} if "observedGeneration" in old else {}
+    target = preserved | new
     return None if target == old else {field: None for field in old if field not in target} | target
 
 
 def condition(upper: PodView, kind: str, status: str, *, reason: str, message: str, now: str) -> Manifest:
     """Return a condition; it keeps its present transition time if the status is the same."""
-    old = upper.conditions.get(kind) or {}
-    since = old.get("lastTransitionTime") if old.get("status") == status else None
-    made = {"type": kind, "status": status, "reason": reason, "message": message}
-    return {field: value for field, value in made.items() if value} | {"lastTransitionTime": since or now}
+    present = upper.conditions.get(kind) or {}
+    since = present.get("lastTransitionTime") if present.get("status") == status else None
+    fields = {"type": kind, "status": status, "reason": reason, "message": message}
+    return {field: value for field, value in fields.items() if value} | {"lastTransitionTime": since or now}
 
 
 def reflected_conditions(upper: PodView, lower: PodView, generation: int) -> dict[str, Manifest | None]:
@@ -155,19 +155,19 @@ def reflected_conditions(upper: PodView, lower: PodView, generation: int) -> dic
 
     `generation` is the upper generation whose spec the lower pod has.
     """
-    below = _renumbered(lower, generation)
-    wanted: dict[str, Manifest | None] = dict.fromkeys(_KUBELETS)
-    for kind in wanted.keys() & below.keys():
-        wanted[kind] = below[kind]
-    wanted[READY] = _ready(upper, lower, below)
+    lower_conditions = _with_upper_generation(lower, generation)
+    wanted: dict[str, Manifest | None] = dict.fromkeys(_KUBELET_TYPES)
+    for kind in wanted.keys() & lower_conditions.keys():
+        wanted[kind] = lower_conditions[kind]
+    wanted[READY] = _ready(upper, lower, lower_conditions)
     wanted[MIRRORED] = None
     if SCHEDULED not in upper.conditions:
-        wanted[SCHEDULED] = _bound_from_the_start(upper)
-    scheduled = below.get(SCHEDULED)
+        wanted[SCHEDULED] = _scheduled_at_creation(upper)
+    scheduled = lower_conditions.get(SCHEDULED)
     wanted[LOWER_SCHEDULED] = scheduled and {**scheduled, "type": LOWER_SCHEDULED}
     if lower.phase in TERMINAL:
         wanted[CONTAINERS_READY] = _unready_at_end(wanted[CONTAINERS_READY], lower)
-    if disruption := _disruption(upper, lower, below):
+    if disruption := _disruption(upper, lower, lower_conditions):
         wanted[DISRUPTION] = disruption
     return wanted
 
@@ -178,13 +178,13 @@ def is_disrupted(upper: PodView, lower: PodView) -> bool:
     return bool(deleted) and lower.phase not in TERMINAL
 
 
-def _bound_from_the_start(upper: PodView) -> Manifest:
+def _scheduled_at_creation(upper: PodView) -> Manifest:
     """Return the condition of a pod that no scheduler placed."""
     created = upper.meta.get("creationTimestamp")
     return {"type": SCHEDULED, "status": "True"} | ({"lastTransitionTime": created} if created else {})
 
 
-def _renumbered(lower: PodView, generation: int) -> Conditions:
+def _with_upper_generation(lower: PodView, generation: int) -> Conditions:
     """Return the lower pod's conditions with the upper pod's generation in place of the lower pod's."""
     found, newest = dict(lower.conditions), lower.meta.get("generation") or 0
     for kind, one in lower.conditions.items():
@@ -196,25 +196,25 @@ def _renumbered(lower: PodView, generation: int) -> Conditions:
     return found
 
 
-def _ready(upper: PodView, lower: PodView, below: Conditions) -> Manifest | None:
+def _ready(upper: PodView, lower: PodView, lower_conditions: Conditions) -> Manifest | None:
     """Return Ready as it should be in the upper cluster; None where the lower pod has no readiness condition."""
-    base = _ready_below(below)
+    base = _lower_readiness(lower_conditions)
     if base is None or base["status"] != "True":
         return base
     if lower.phase in TERMINAL:
         return _unready_at_end(base, lower)
     if lower.meta.get("deletionTimestamp") and is_disrupted(upper, lower):
-        return _deleted_below(READY, "False", lower)
-    return _gated(upper, base) if upper.spec.get("readinessGates") else base
+        return _deletion_condition(READY, "False", lower)
+    return _apply_readiness_gates(upper, base) if upper.spec.get("readinessGates") else base
 
 
-def _ready_below(below: Conditions) -> Manifest | None:
+def _lower_readiness(lower_conditions: Conditions) -> Manifest | None:
     """Return what the lower cluster reports about readiness, under the type Ready.
 
     When a node fails, Kubernetes sets Ready to False and leaves ContainersReady; a kubelet keeps the two in step
     otherwise.
     """
-    ready, containers = below.get(READY), below.get(CONTAINERS_READY)
+    ready, containers = lower_conditions.get(READY), lower_conditions.get(CONTAINERS_READY)
     if containers is not None and (ready is None or containers["status"] != "True"):
         return {**containers, "type": READY} if ready is None or ready["status"] == "True" else ready
     return ready
@@ -228,45 +228,47 @@ def _unready_at_end(base: Manifest | None, lower: PodView) -> Manifest | None:
     return {field: value for field, value in base.items() if field != "message"} | ended
 
 
-def _gated(upper: PodView, base: Manifest) -> Manifest:
+def _apply_readiness_gates(upper: PodView, base: Manifest) -> Manifest:
     """Return Ready as the upper pod's readiness gates decide it, as in a kubelet."""
-    above = upper.conditions
-    kinds = [gate["conditionType"] for gate in upper.spec["readinessGates"]]
-    closed = [kind for kind in kinds if (above.get(kind) or {}).get("status") != "True"]
-    times = [one["lastTransitionTime"] for kind in kinds if "lastTransitionTime" in (one := above.get(kind) or {})]
+    upper_conditions = upper.conditions
+    gates = [gate["conditionType"] for gate in upper.spec["readinessGates"]]
+    closed_gates = [kind for kind in gates if (upper_conditions.get(kind) or {}).get("status") != "True"]
+    times = [
+        one["lastTransitionTime"] for kind in gates if "lastTransitionTime" in (one := upper_conditions.get(kind) or {})
+    ]
     latest = max([*times, base.get("lastTransitionTime") or ""])
-    if not closed:
-        return base | _since(above, "True", latest)
-    message = ", ".join(f'readiness gate "{kind}" is not "True"' for kind in closed)
-    made = {"type": READY, "status": "False", "reason": GATES_NOT_READY, "message": message}
+    if not closed_gates:
+        return base | _transition_time(upper_conditions, "True", latest)
+    message = ", ".join(f'readiness gate "{kind}" is not "True"' for kind in closed_gates)
+    condition = {"type": READY, "status": "False", "reason": GATES_NOT_READY, "message": message}
     numbered = {"observedGeneration": base["observedGeneration"]} if "observedGeneration" in base else {}
-    return made | numbered | _since(above, "False", latest)
+    return condition | numbered | _transition_time(upper_conditions, "False", latest)
 
 
-def _since(above: Conditions, status: str, otherwise: str) -> dict[str, str]:
+def _transition_time(upper_conditions: Conditions, status: str, default: str) -> dict[str, str]:
     """Return the transition time of Ready: its present one, if it has that status already; {} when unknown."""
-    ready = above.get(READY) or {}
+    ready = upper_conditions.get(READY) or {}
     known = ready.get("lastTransitionTime") if ready.get("status") == status else None
-    time = known or otherwise
+    time = known or default
     return {"lastTransitionTime": time} if time else {}
 
 
-def _disruption(upper: PodView, lower: PodView, below: Conditions) -> Manifest | None:
+def _disruption(upper: PodView, lower: PodView, lower_conditions: Conditions) -> Manifest | None:
     """Return the condition that tells a Job's failure policy that a pod did not fail by itself; None: no change.
 
     A condition that was set in the upper cluster, for example by an eviction, is removed only there: it decides whether
     the pod is created again.
     """
-    marked = (upper.conditions.get(DISRUPTION) or {}).get("status") == "True"
-    said = below.get(DISRUPTION)
-    if said is not None and (said["status"] == "True" or not marked):
-        return said
-    if marked or not is_disrupted(upper, lower):
+    is_disrupted_above = (upper.conditions.get(DISRUPTION) or {}).get("status") == "True"
+    lower_condition = lower_conditions.get(DISRUPTION)
+    if lower_condition is not None and (lower_condition["status"] == "True" or not is_disrupted_above):
+        return lower_condition
+    if is_disrupted_above or not is_disrupted(upper, lower):
         return None
-    return _deleted_below(DISRUPTION, "True", lower)
+    return _deletion_condition(DISRUPTION, "True", lower)
 
 
-def _deleted_below(kind: str, status: str, lower: PodView) -> Manifest:
+def _deletion_condition(kind: str, status: str, lower: PodView) -> Manifest:
     """Return a condition whose transition time is the deletion of the lower pod."""
-    made = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_BELOW}
-    return made | {"lastTransitionTime": timestamp(deleted_at(lower.manifest))}
+    condition = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_MESSAGE}
+    return condition | {"lastTransitionTime": timestamp(deleted_at(lower.manifest))}

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import orjson
 
 from tensile.kube.store import Entry
-from tensile.kubelet.pods.status import ending, evicted, status_write, upper_status
+from tensile.kubelet.pods.status import eviction_status, status_write, terminal_status, upper_status
 from tensile.names import UNREACHABLE_TAINT, EventReason
 from tensile.objects import Manifest, Ref, controller_of, metadata, moment_of, timestamp, tolerates
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Wanted
@@ -28,21 +28,21 @@ EVICTED: EventReason = "EvictedFromUnreachable"
 Remedy: bring the cluster back; a controller replaces the pod."""
 TAINT = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 """The taint of a node whose lower cluster is unreachable: a pod that tolerates it would come back to that node."""
-_SOONEST = 1.0
+_MIN_REQUEUE_SECONDS = 1.0
 
 
-def delete_lower(upper: PodView, below: Entry, ref: Ref, *, asked: bool) -> Decision:
+def delete_lower(upper: PodView, lower_entry: Entry, ref: Ref, *, requested: bool) -> Decision:
     """Delete the lower pod within the time that the upper one has left, and keep reporting its status.
 
-    If the deletion was not `asked` for, the lower pod is not deleted, since the guard has to decide about it. The
+    If the deletion was not `requested`, the lower pod is not deleted, since the guard has to decide about it. The
     deletion itself counts as a generation, which is not worth a write of its own.
     """
-    pod = view_of(below.manifest())
+    lower_pod = view_of(lower_entry.manifest())
     wanted: list[Wanted] = []
     grace = upper.meta.get("deletionGracePeriodSeconds")
-    if asked and _is_too_slow(pod.meta, grace):
-        wanted.append(Absent(ref, below.uid, "the upper pod was deleted", grace))
-    status = upper_status(upper, pod, generation=upper.status.get("observedGeneration") or 0)
+    if requested and _has_to_shorten(lower_pod.meta, grace):
+        wanted.append(Absent(ref, lower_entry.uid, "the upper pod was deleted", grace))
+    status = upper_status(upper, lower_pod, generation=upper.status.get("observedGeneration") or 0)
     if status is not None:
         wanted.append(status_write(upper, status, "the status of the lower pod changed"))
     return Decision(tuple(wanted))
@@ -58,7 +58,7 @@ def remove_upper(upper: PodView, last: PodView | None, now: datetime) -> Decisio
     meta = upper.meta
     wanted: list[Wanted] = []
     counted = meta.get("finalizers") or upper.spec.get("restartPolicy", "Always") != "Always"
-    status = ending(upper, last, timestamp(now)) if counted else None
+    status = terminal_status(upper, last, timestamp(now)) if counted else None
     if status is not None:
         wanted.append(status_write(upper, status, "the pod terminated"))
     if meta.get("deletionGracePeriodSeconds") != 0 or not meta.get("finalizers"):
@@ -68,8 +68,8 @@ def remove_upper(upper: PodView, last: PodView | None, now: datetime) -> Decisio
 
 def has_run(upper: Entry, lower: LowerWorld) -> bool:
     """Report whether containers of a pod have been seen, in its status or in the lower pod that is gone by now."""
-    departure = lower.pods.tombstone(lower.namespace(upper.namespace), upper.name)
-    facts = departure.facts if departure else None
+    tombstone = lower.pods.tombstone(lower.namespace(upper.namespace), upper.name)
+    facts = tombstone.facts if tombstone else None
     return upper.facts.ran or (facts is not None and facts.ran and facts.upper_uid == upper.uid)
 
 
@@ -80,7 +80,7 @@ def last_known_status(upper: Entry, lower: LowerWorld) -> PodView | None:
     return view_of(last) if last is not None and upper_uid_of(last) == upper.uid else None
 
 
-def _is_too_slow(meta: Manifest, grace: int | None) -> bool:
+def _has_to_shorten(meta: Manifest, grace: int | None) -> bool:
     """Report whether a lower pod is not being deleted yet, or has a longer grace period than the upper one."""
     if "deletionTimestamp" not in meta:
         return True
@@ -88,44 +88,50 @@ def _is_too_slow(meta: Manifest, grace: int | None) -> bool:
     return grace is not None and given is not None and grace < given
 
 
-def or_evicted(said: Decision, upper: PodView, lower: LowerWorld, world: World) -> Decision:
-    """Return the pod's eviction if it is due, else what is `said` of it, requeued for when it will be."""
-    left = _left(upper.manifest, lower, world)
-    if left is None:
-        return said
-    return _evicted(upper, lower, world) if left <= 0 else said._replace(requeue_after=max(left, _SOONEST))
+def or_eviction(decision: Decision, upper: PodView, lower: LowerWorld, world: World) -> Decision:
+    """Return the pod's eviction if it is due, else `decision`, requeued for when it will be."""
+    seconds = _seconds_to_eviction(upper.manifest, lower, world)
+    if seconds is None:
+        return decision
+    return (
+        _eviction(upper, lower, world)
+        if seconds <= 0
+        else decision._replace(requeue_after=max(seconds, _MIN_REQUEUE_SECONDS))
+    )
 
 
-def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
+def _seconds_to_eviction(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
     """Return the seconds until a pod is to be evicted, None where it never is.
 
     The pod itself has to be that old: a pod that was created again for the same node, despite its taint, is not evicted
     repeatedly at once.
     """
-    after = lower.spec.unreachable.evict_after
-    if after is None or not _is_away(lower) or not lower.in_topology or _belongs_there(upper_pod):
+    evict_after = lower.spec.unreachable.evict_after
+    if evict_after is None or not _is_unanswering(lower) or not lower.in_topology or _would_return(upper_pod):
         return None
-    born = metadata(upper_pod).get("creationTimestamp")
-    waited = min(timedelta(seconds=lower.unreachable_seconds), world.now - moment_of(born) if born else after)
-    return (after - waited).total_seconds()
+    created = metadata(upper_pod).get("creationTimestamp")
+    waited = min(
+        timedelta(seconds=lower.unreachable_seconds), world.now - moment_of(created) if created else evict_after
+    )
+    return (evict_after - waited).total_seconds()
 
 
-def _is_away(lower: LowerWorld) -> bool:
+def _is_unanswering(lower: LowerWorld) -> bool:
     """Report whether the cluster does not answer, as opposed to a problem with our address or credential for it."""
     return lower.was_attempted and not lower.refusal and not lower.is_wrong
 
 
-def _belongs_there(upper_pod: Manifest) -> bool:
+def _would_return(upper_pod: Manifest) -> bool:
     """Report whether a pod would come back to the same node: of a DaemonSet, or one that tolerates its taint."""
     if controller_of(upper_pod).get("kind") == "DaemonSet":
         return True
     return any(tolerates(one, TAINT) for one in upper_pod["spec"].get("tolerations") or ())
 
 
-def _evicted(upper: PodView, lower: LowerWorld, world: World) -> Decision:
+def _eviction(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     """Report why, and delete the pod with its own grace period."""
     uid, ref = upper.meta["uid"], upper.ref
-    words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter"
-    body = evicted(upper, words, timestamp(world.now))
-    said = [status_write(upper, body, words)] if body else []
-    return Decision((*said, EmitEvent(ref, uid, EVICTED, words), Absent(ref, uid, words, cause="unreachable")))
+    message = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter"
+    body = eviction_status(upper, message, timestamp(world.now))
+    steps = [status_write(upper, body, message)] if body else []
+    return Decision((*steps, EmitEvent(ref, uid, EVICTED, message), Absent(ref, uid, message, cause="unreachable")))

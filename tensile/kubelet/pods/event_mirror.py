@@ -25,15 +25,15 @@ from tensile.kubelet.pods.events import (
     CarriedEvent,
     EventHeader,
     EventSubject,
-    carried,
+    carried_event,
     content,
     copy_of,
     event_header,
     is_copy,
+    is_up_to_date,
     may_become_ours,
     ref_of,
     repeat_of,
-    says_the_same,
     subject_of,
     uid_of_copy,
 )
@@ -44,20 +44,20 @@ MOST_WAITING = 2_000
 """Maximum number of waiting events of one lower."""
 MOST_KEPT = 200
 """Maximum number of events of one lower that are kept to be shown, after they were copied."""
-PAUSE = 0.1
+PAUSE_SECONDS = 0.1
 """Seconds between two rounds, in which repetitions are combined."""
-PATIENCE = 1.0
+MAX_WAIT_SECONDS = 1.0
 """Seconds after which one event is sent even though the engine is busy."""
-OF_AN_OBJECT = (50, 60.0)
+OBJECT_RATE = (50, 60.0)
 """Events about one pod or claim: the burst, and the seconds for one more.
 
 A kubelet sends 25 at once and then one in five minutes, and so does each other program: client-go enforces it.
 """
-OF_A_NAMESPACE = (2_000, 0.2)
-OF_A_LOWER = (5_000, 0.1)
+NAMESPACE_RATE = (2_000, 0.2)
+LOWER_RATE = (5_000, 0.1)
 _RETRY = 5.0
 _BATCH = 25
-_REMEMBERED = 4_000
+_MAX_COPIES = 4_000
 
 Item = TypeVar("Item")
 
@@ -80,28 +80,28 @@ class FairQueue(Generic[Item]):
     def __len__(self) -> int:
         return self._size
 
-    def __contains__(self, place: EventKey) -> bool:
-        return place.uid in self._queues.get(place.namespace, ())
+    def __contains__(self, key: EventKey) -> bool:
+        return key.uid in self._queues.get(key.namespace, ())
 
-    def put(self, place: EventKey, item: Item) -> bool:
+    def put(self, key: EventKey, item: Item) -> bool:
         """Put an item at the end of its namespace's queue; report whether another one was dropped for it."""
-        queue = self._queues.setdefault(place.namespace, OrderedDict())
-        self._size += place.uid not in queue
-        queue[place.uid] = item
+        queue = self._queues.setdefault(key.namespace, OrderedDict())
+        self._size += key.uid not in queue
+        queue[key.uid] = item
         if self._size <= self._limit:
             return False
         self._drop(max(self._queues, key=lambda namespace: len(self._queues[namespace])))
         return True
 
-    def put_back(self, place: EventKey, item: Item) -> None:
+    def put_back(self, key: EventKey, item: Item) -> None:
         """Put a taken item back at the head of its namespace's queue, unless a newer one is there, or no room."""
-        if place not in self and self._size < self._limit:
-            self.put(place, item)
-            self._queues[place.namespace].move_to_end(place.uid, last=False)
+        if key not in self and self._size < self._limit:
+            self.put(key, item)
+            self._queues[key.namespace].move_to_end(key.uid, last=False)
 
-    def take(self, may: Callable[[str], bool]) -> tuple[EventKey, Item] | None:
-        """Take the oldest item of the namespace whose turn it is, among those that `may`; None where none may."""
-        namespace = next((one for one in self._queues if may(one)), None)
+    def take(self, is_allowed: Callable[[str], bool]) -> tuple[EventKey, Item] | None:
+        """Take the oldest item of the namespace whose turn it is, of those that `is_allowed`; None for none."""
+        namespace = next((one for one in self._queues if is_allowed(one)), None)
         if namespace is None:
             return None
         self._queues.move_to_end(namespace)
@@ -123,8 +123,8 @@ class FairQueue(Generic[Item]):
 class _Waiting(NamedTuple):
     """A waiting event: what it is about, and its content."""
 
-    seen: EventHeader
-    said: Manifest
+    header: EventHeader
+    content: Manifest
 
 
 class EventMirror:
@@ -141,14 +141,14 @@ class EventMirror:
         self._upper = upper
         self._busy = busy
         self._queue: FairQueue[_Waiting] = FairQueue(MOST_WAITING)
-        self._kept: FairQueue[CarriedEvent] = FairQueue(MOST_KEPT)
+        self._recent: FairQueue[CarriedEvent] = FairQueue(MOST_KEPT)
         self._awake = asyncio.Event()
         self._copies: OrderedDict[str, str] = OrderedDict()
-        self._progress = 0.0
-        self._of_objects: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_AN_OBJECT, limit=_REMEMBERED)
-        self._of_namespaces: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_A_NAMESPACE, limit=_REMEMBERED)
-        self._of_all: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_A_LOWER, limit=1)
-        self._resting: dict[str, float] = {}
+        self._last_progress = 0.0
+        self._object_buckets: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OBJECT_RATE, limit=_MAX_COPIES)
+        self._namespace_buckets: KeyedTokenBuckets[str] = KeyedTokenBuckets(*NAMESPACE_RATE, limit=_MAX_COPIES)
+        self._total_bucket: KeyedTokenBuckets[str] = KeyedTokenBuckets(*LOWER_RATE, limit=1)
+        self._paused_until: dict[str, float] = {}
         """Until when namespaces pause because the upper cluster failed to store one of their events."""
 
     def __len__(self) -> int:
@@ -156,94 +156,94 @@ class EventMirror:
 
     def last(self, namespace: str, uid: str) -> list[CarriedEvent]:
         """Return the last events about the upper object of that namespace and UID, the latest first."""
-        return sorted((one for one in self._kept.of(namespace) if one.about == uid), key=_moment, reverse=True)
+        return sorted((one for one in self._recent.of(namespace) if one.about == uid), key=_time_of, reverse=True)
 
     def hear(self, event: WatchEvent) -> None:
         """Receive an event of the lower cluster about a pod or claim of ours; it replaces its former state."""
-        seen = event_header(event.raw) if event.type in ("ADDED", "MODIFIED") else None
-        if seen is None or not self._concerns(seen):
+        header = event_header(event.raw) if event.type in ("ADDED", "MODIFIED") else None
+        if header is None or not self._is_relevant(header):
             return
         now = asyncio.get_running_loop().time()
-        place = EventKey(seen.involvedObject.namespace, seen.metadata.uid)
-        if place not in self._queue and not self._of_objects.take(seen.involvedObject.uid, now):
+        key = EventKey(header.involvedObject.namespace, header.metadata.uid)
+        if key not in self._queue and not self._object_buckets.take(header.involvedObject.uid, now):
             self.counts["dropped"] += 1
             return
         try:
-            waiting = _Waiting(seen, content(event.raw))
+            waiting = _Waiting(header, content(event.raw))
         except orjson.JSONDecodeError:
             return
         if not self._queue:
-            self._progress = now
-        self.counts["dropped"] += self._queue.put(place, waiting)
+            self._last_progress = now
+        self.counts["dropped"] += self._queue.put(key, waiting)
         self._awake.set()
 
-    def _concerns(self, seen: EventHeader) -> bool:
+    def _is_relevant(self, header: EventHeader) -> bool:
         """Report whether an event is worth keeping; its object is determined again when it is copied."""
-        ours = subject_of(seen, self._lower, self._world) is not None
-        return ours or may_become_ours(seen, self._lower)
+        is_ours = subject_of(header, self._lower, self._world) is not None
+        return is_ours or may_become_ours(header, self._lower)
 
     async def run(self) -> None:
         """Copy events until cancelled."""
         while True:
             await self._awake.wait()
-            await asyncio.sleep(PAUSE)
-            await self._carry_some()
+            await asyncio.sleep(PAUSE_SECONDS)
+            await self._copy_batch()
             if not self._queue:
                 self._awake.clear()
 
-    async def _carry_some(self) -> None:
+    async def _copy_batch(self) -> None:
         """Copy a batch of events; none while the engine is busy, unless one has waited long."""
         now = asyncio.get_running_loop().time()
         for _ in range(_BATCH):
-            if self._busy() and now - self._progress < PATIENCE:
+            if self._busy() and now - self._last_progress < MAX_WAIT_SECONDS:
                 return
-            taken = self._queue.take(partial(self._may, now=now))
+            taken = self._queue.take(partial(self._may_copy, now=now))
             if taken is None:
                 return
-            place, waiting = taken
-            upper = subject_of(waiting.seen, self._lower, self._world)
-            if upper is not None:
-                self._kept.put(EventKey(upper.namespace, place.uid), carried(waiting.said, upper))
-                await self._attempt(place, waiting, upper)
-            self._progress = now = asyncio.get_running_loop().time()
+            key, waiting = taken
+            subject = subject_of(waiting.header, self._lower, self._world)
+            if subject is not None:
+                self._recent.put(EventKey(subject.namespace, key.uid), carried_event(waiting.content, subject))
+                await self._try_copy(key, waiting, subject)
+            self._last_progress = now = asyncio.get_running_loop().time()
 
-    def _may(self, namespace: str, now: float) -> bool:
+    def _may_copy(self, namespace: str, now: float) -> bool:
         """Report whether an event of a namespace may be copied now."""
-        rests = now < self._resting.get(namespace, now)
-        return not (rests or self._of_all.left("", now) or self._of_namespaces.left(namespace, now))
+        is_paused = now < self._paused_until.get(namespace, now)
+        return not (is_paused or self._total_bucket.left("", now) or self._namespace_buckets.left(namespace, now))
 
-    async def _attempt(self, place: EventKey, waiting: _Waiting, upper: EventSubject) -> None:
+    async def _try_copy(self, key: EventKey, waiting: _Waiting, subject: EventSubject) -> None:
         """Copy one event; one that may succeed later goes back to the head of its namespace's queue.
 
         If the upper cluster answers that it failed, as for a webhook of that namespace, only the namespace pauses.
         """
         now = asyncio.get_running_loop().time()
-        self._of_all.take("", now)
-        self._of_namespaces.take(place.namespace, now)
-        self._resting.pop(place.namespace, None)
+        self._total_bucket.take("", now)
+        self._namespace_buckets.take(key.namespace, now)
+        self._paused_until.pop(key.namespace, None)
         try:
-            await self._carry(waiting, upper)
+            await self._copy_event(waiting, subject)
         except (Unreachable, Throttled) as error:
-            self._queue.put_back(place, waiting)
+            self._queue.put_back(key, waiting)
             if error.status and isinstance(error, Unreachable):
-                self._resting[place.namespace] = asyncio.get_running_loop().time() + _RETRY
+                self._paused_until[key.namespace] = asyncio.get_running_loop().time() + _RETRY
             else:
                 await asyncio.sleep(max(error.retry_after, _RETRY))
         except ClusterError:
             self.counts["failed"] += 1
 
-    async def _carry(self, waiting: _Waiting, upper: EventSubject) -> None:
+    async def _copy_event(self, waiting: _Waiting, subject: EventSubject) -> None:
         """Create the copy, or update the existing one."""
-        ref = ref_of(waiting.seen, upper)
-        copy = copy_of(waiting.said, ref, upper, self._lower.name, self._world.owner)
-        known = self._copies.get(waiting.seen.metadata.uid)
-        stored = await self._repeated(ref, copy, known) if known else None
+        ref = ref_of(waiting.header, subject)
+        copy = copy_of(waiting.content, ref, subject, self._lower.name, self._world.owner)
+        known = self._copies.get(waiting.header.metadata.uid)
+        stored = await self._update(ref, copy, known) if known else None
         if stored is None:
-            stored = await self._made(ref, copy)
-        self._remember(waiting.seen.metadata.uid, stored)
+            stored = await self._create(ref, copy)
+        self._remember(waiting.header.metadata.uid, stored)
         self.counts["copied"] += 1
 
-    async def _made(self, ref: Ref, copy: Manifest) -> str:
+    async def _create(self, ref: Ref, copy: Manifest) -> str:
         """Create the copy and return its UID; a copy made before a restart is updated."""
         try:
             return uid_of_copy(orjson.loads(await self._upper.create(ref, copy)))
@@ -251,11 +251,11 @@ class EventMirror:
             found: Manifest = orjson.loads(await self._upper.read(ref))
             if not is_copy(found, copy):
                 raise
-            if not says_the_same(found, copy):
+            if not is_up_to_date(found, copy):
                 await self._upper.patch(ref, repeat_of(copy, uid_of_copy(found)))
             return uid_of_copy(found)
 
-    async def _repeated(self, ref: Ref, copy: Manifest, uid: str) -> str | None:
+    async def _update(self, ref: Ref, copy: Manifest, uid: str) -> str | None:
         """Update the copy of that UID and return it; None where it is gone, as events are after a while."""
         try:
             await self._upper.patch(ref, repeat_of(copy, uid))
@@ -267,9 +267,9 @@ class EventMirror:
         """Record which copy an event has; the oldest records are dropped."""
         self._copies[uid] = copy
         self._copies.move_to_end(uid)
-        if len(self._copies) > _REMEMBERED:
+        if len(self._copies) > _MAX_COPIES:
             self._copies.popitem(last=False)
 
 
-def _moment(event: CarriedEvent) -> str:
+def _time_of(event: CarriedEvent) -> str:
     return event.time

@@ -29,30 +29,30 @@ LONGEST_MESSAGE = 1024
 """Maximum bytes of a message in UTF-8: Kubernetes' own limit for newer events."""
 _LONGEST_WORD = 128
 _LONGEST_NAME = 253
-_LONGEST_MOMENT = 40
-_MOST_REPEATS = (1 << 31) - 1
+_LONGEST_TIME = 40
+_MAX_COUNT = (1 << 31) - 1
 _TEXTS = {
     "reason": _LONGEST_WORD,
     "message": LONGEST_MESSAGE,
     "action": _LONGEST_WORD,
-    "firstTimestamp": _LONGEST_MOMENT,
-    "lastTimestamp": _LONGEST_MOMENT,
-    "eventTime": _LONGEST_MOMENT,
+    "firstTimestamp": _LONGEST_TIME,
+    "lastTimestamp": _LONGEST_TIME,
+    "eventTime": _LONGEST_TIME,
     "reportingComponent": _LONGEST_NAME,
     "reportingInstance": _LONGEST_WORD,
 }
 _SOURCE = {"component": _LONGEST_NAME, "host": _LONGEST_NAME}
-_SERIES = {"lastObservedTime": _LONGEST_MOMENT}
-_MOMENTS = ("lastTimestamp", "eventTime", "firstTimestamp")
-_SORTS = ("Normal", "Warning")
+_SERIES = {"lastObservedTime": _LONGEST_TIME}
+_TIMES = ("lastTimestamp", "eventTime", "firstTimestamp")
+_TYPES = ("Normal", "Warning")
 FIELD_PATH = "fieldPath"
 """The field with the part of the involved object that an event is about."""
 OF_PODS = Selection(fields="involvedObject.kind=Pod")
-"""As narrow as the API can select: by kind, and not by whose the pod is."""
+"""As narrow as the API can select: by kind, and not by the owner of the pod."""
 OF_CLAIMS = Selection(fields="involvedObject.kind=PersistentVolumeClaim")
 _LONGEST = 1 << 16
-_NAME_LIMIT = 200
-_REPEATED = ("count", "lastTimestamp", "series", "message")
+_MAX_NAME = 200
+_UPDATED_FIELDS = ("count", "lastTimestamp", "series", "message")
 
 _Word = Annotated[str, msgspec.Meta(max_length=253)]
 """A name as Kubernetes allows it: what is kept of a waiting event is bounded, whoever created it."""
@@ -109,7 +109,7 @@ class CarriedEvent(NamedTuple):
     times: int
 
 
-_GLIMPSES = msgspec.json.Decoder(EventHeader)
+_HEADERS = msgspec.json.Decoder(EventHeader)
 
 
 def event_header(raw: bytes) -> EventHeader | None:
@@ -117,7 +117,7 @@ def event_header(raw: bytes) -> EventHeader | None:
     if len(raw) > _LONGEST:
         return None
     try:
-        return _GLIMPSES.decode(raw)
+        return _HEADERS.decode(raw)
     except msgspec.MsgspecError:
         return None
 
@@ -128,48 +128,52 @@ def content(raw: bytes) -> Manifest:
     `fieldPath` is put beside the other fields. Raise orjson.JSONDecodeError for invalid JSON.
     """
     event: Manifest = orjson.loads(raw)
-    sort = event.get("type")
-    found: Manifest = {**_texts(event, _TEXTS), "type": sort if sort in _SORTS else _SORTS[0]}
-    found |= _repeats(event)
+    event_type = event.get("type")
+    found: Manifest = {**_texts(event, _TEXTS), "type": event_type if event_type in _TYPES else _TYPES[0]}
+    found |= _count(event)
     if isinstance(event.get("source"), dict):
         found["source"] = _texts(event["source"], _SOURCE)
     if isinstance(event.get("series"), dict):
-        found["series"] = _texts(event["series"], _SERIES) | _repeats(event["series"])
+        found["series"] = _texts(event["series"], _SERIES) | _count(event["series"])
     return found | _texts(event["involvedObject"], {FIELD_PATH: _LONGEST_NAME})
 
 
-def carried(said: Manifest, upper: EventSubject) -> CarriedEvent:
-    """Return what is kept of an event about an upper object; `said` is its content."""
-    series: Manifest = said.get("series") or {}
-    moments = (series.get("lastObservedTime"), *(said.get(name) for name in _MOMENTS))
-    time = next((str(one) for one in moments if one), "")
-    count = int(series.get("count") or said.get("count") or 1)
-    return CarriedEvent(upper.uid, time, said["type"], said.get("reason", ""), said.get("message", ""), count)
-
-
-def _texts(given: Manifest, longest: dict[str, int]) -> Manifest:
-    """Return the texts among some fields, each cut to its maximum bytes; empty ones are left out."""
-    found = ((field, given.get(field), most) for field, most in longest.items())
-    return {field: cut(value, most) for field, value, most in found if value and isinstance(value, str)}
-
-
-def _repeats(given: Manifest) -> Manifest:
-    """Return the count among some fields, if the API accepts it."""
-    count = given.get("count")
-    return {"count": count} if type(count) is int and 0 <= count <= _MOST_REPEATS else {}
-
-
-def subject_of(seen: EventHeader, lower: LowerWorld, world: World) -> EventSubject | None:
-    """Return the upper pod or claim that a lower event is about, None if it is about no copy or written by us."""
-    if _is_our_own(seen, world.owner):
-        return None
-    return (
-        _claim_of(seen, lower, world) if seen.involvedObject.kind == CLAIM.name else _pod_of(seen, lower, world.owner)
+def carried_event(content: Manifest, subject: EventSubject) -> CarriedEvent:
+    """Return what is kept of an event about an upper object, from its `content`."""
+    series: Manifest = content.get("series") or {}
+    times = (series.get("lastObservedTime"), *(content.get(name) for name in _TIMES))
+    time = next((str(one) for one in times if one), "")
+    count = int(series.get("count") or content.get("count") or 1)
+    return CarriedEvent(
+        subject.uid, time, content["type"], content.get("reason", ""), content.get("message", ""), count
     )
 
 
-def _pod_of(seen: EventHeader, lower: LowerWorld, owner: Owner) -> EventSubject | None:
-    involved = seen.involvedObject
+def _texts(fields: Manifest, longest: dict[str, int]) -> Manifest:
+    """Return the texts among some fields, each cut to its maximum bytes; empty ones are left out."""
+    found = ((field, fields.get(field), most) for field, most in longest.items())
+    return {field: cut(value, most) for field, value, most in found if value and isinstance(value, str)}
+
+
+def _count(fields: Manifest) -> Manifest:
+    """Return the count among some fields, if the API accepts it."""
+    count = fields.get("count")
+    return {"count": count} if type(count) is int and 0 <= count <= _MAX_COUNT else {}
+
+
+def subject_of(header: EventHeader, lower: LowerWorld, world: World) -> EventSubject | None:
+    """Return the upper pod or claim that a lower event is about, None if it is about no copy or written by us."""
+    if _is_written_by_engine(header, world.owner):
+        return None
+    return (
+        _claim_subject(header, lower, world)
+        if header.involvedObject.kind == CLAIM.name
+        else _pod_subject(header, lower, world.owner)
+    )
+
+
+def _pod_subject(header: EventHeader, lower: LowerWorld, owner: Owner) -> EventSubject | None:
+    involved = header.involvedObject
     below = lower.pods.get(involved.namespace, involved.name)
     if below is None or below.uid != involved.uid or involved.kind != POD.name:
         return None
@@ -179,55 +183,55 @@ def _pod_of(seen: EventHeader, lower: LowerWorld, owner: Owner) -> EventSubject 
     return EventSubject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
 
 
-def _claim_of(seen: EventHeader, lower: LowerWorld, world: World) -> EventSubject | None:
-    involved = seen.involvedObject
+def _claim_subject(header: EventHeader, lower: LowerWorld, world: World) -> EventSubject | None:
+    involved = header.involvedObject
     namespace = lower.upper_namespace(involved.namespace)
-    claim = world.upper.more[CLAIM].get(namespace, involved.name) if namespace and seen.type == "Warning" else None
+    claim = world.upper.more[CLAIM].get(namespace, involved.name) if namespace and header.type == "Warning" else None
     copy = copy_in(lower, claim, world) if claim is not None else None
     if claim is None or copy is None or copy.uid != involved.uid:
         return None
     return EventSubject(CLAIM.name, claim.namespace, claim.name, claim.uid)
 
 
-def may_become_ours(seen: EventHeader, lower: LowerWorld) -> bool:
+def may_become_ours(header: EventHeader, lower: LowerWorld) -> bool:
     """Report whether an event is about a lower pod that is being created: it can arrive before that pod is known."""
-    involved = seen.involvedObject
-    made = lower.pods.get(involved.namespace, involved.name) is not None
+    involved = header.involvedObject
+    exists = lower.pods.get(involved.namespace, involved.name) is not None
     namespace = lower.upper_namespace(involved.namespace)
-    return not made and lower.upper_pods.get(namespace, involved.name) is not None
+    return not exists and lower.upper_pods.get(namespace, involved.name) is not None
 
 
-def ref_of(seen: EventHeader, upper: EventSubject) -> Ref:
+def ref_of(header: EventHeader, subject: EventSubject) -> Ref:
     """Return the name of the copy."""
-    digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]
-    return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
+    digest = sha256(header.metadata.uid.encode()).hexdigest()[:16]
+    return Ref(UPPER, EVENT, subject.namespace, f"{subject.name[:_MAX_NAME].rstrip('-.')}.{digest}")
 
 
-def copy_of(said: Manifest, ref: Ref, upper: EventSubject, lower: str, owner: Owner) -> Manifest:
-    """Return the copy of an event, as it should be created in the upper cluster; `said` is its content."""
+def copy_of(content: Manifest, ref: Ref, subject: EventSubject, lower: str, owner: Owner) -> Manifest:
+    """Return the copy of an event, as it should be created in the upper cluster, from its `content`."""
     about = {
         "apiVersion": "v1",
-        "kind": upper.kind,
-        "namespace": upper.namespace,
-        "name": upper.name,
-        "uid": upper.uid,
-        **({"resourceVersion": upper.version} if upper.version else {}),
+        "kind": subject.kind,
+        "namespace": subject.namespace,
+        "name": subject.name,
+        "uid": subject.uid,
+        **({"resourceVersion": subject.version} if subject.version else {}),
     }
-    part = {FIELD_PATH: said[FIELD_PATH]} if FIELD_PATH in said else {}
+    field_path = {FIELD_PATH: content[FIELD_PATH]} if FIELD_PATH in content else {}
     marks = {"labels": owner.label, "annotations": {LOWER: lower}}
     return {
         "apiVersion": EVENT.api,
         "kind": EVENT.name,
         "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
-        "involvedObject": about | part,
-        **{field: value for field, value in said.items() if field != FIELD_PATH},
+        "involvedObject": about | field_path,
+        **{field: value for field, value in content.items() if field != FIELD_PATH},
     }
 
 
 def repeat_of(copy: Manifest, uid: str) -> Patch:
     """Return the patch that updates the copy of that UID to a newer one."""
-    said = {field: copy[field] for field in _REPEATED if field in copy}
-    return Patch("merge-patch", {"metadata": {"uid": uid}, **said})
+    fields = {field: copy[field] for field in _UPDATED_FIELDS if field in copy}
+    return Patch("merge-patch", {"metadata": {"uid": uid}, **fields})
 
 
 def is_copy(found: Manifest, copy: Manifest) -> bool:
@@ -236,9 +240,9 @@ def is_copy(found: Manifest, copy: Manifest) -> bool:
     return same and labels(found).get(OWNER) == labels(copy)[OWNER] and LOWER in annotations(found)
 
 
-def says_the_same(found: Manifest, copy: Manifest) -> bool:
+def is_up_to_date(found: Manifest, copy: Manifest) -> bool:
     """Report whether an existing copy needs no update."""
-    return all(found.get(field) == copy.get(field) for field in _REPEATED)
+    return all(found.get(field) == copy.get(field) for field in _UPDATED_FIELDS)
 
 
 def uid_of_copy(found: Manifest) -> str:
@@ -246,8 +250,8 @@ def uid_of_copy(found: Manifest) -> str:
     return str(metadata(found)["uid"])
 
 
-def _is_our_own(seen: EventHeader, owner: Owner) -> bool:
+def _is_written_by_engine(header: EventHeader, owner: Owner) -> bool:
     """Report whether this program wrote an event, or this topology's engine copied it."""
-    author = (seen.source.component if seen.source else "") or seen.reportingComponent
-    labelled = seen.metadata.labels
+    author = (header.source.component if header.source else "") or header.reportingComponent
+    labelled = header.metadata.labels
     return author == COMPONENT or (labelled is not None and labelled.owner == owner.mark)

@@ -18,7 +18,7 @@ from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
-from tensile.kubelet.pods.status import status_write, upper_status, without_lower_pod
+from tensile.kubelet.pods.status import lost_status, status_write, upper_status
 from tensile.kubelet.pods.sync import placement, report_blocked
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata, timestamp
 from tensile.reconcile.copies import bound_as, existing_copy, upper_of
@@ -31,10 +31,10 @@ from tensile.reconcile.pods.references import is_token_volume
 from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "orphans"
-_COLLECT = 0.5
-_UNASKED = "its upper pod is gone, but its deletion was not observed"
-_Found = Absent | VerifyAbsent | Patched
-LOOK_AGAIN = 15.0
+_COLLECT_SECONDS = 0.5
+_UNOBSERVED_DELETION = "its upper pod is gone, but its deletion was not observed"
+_Step = Absent | VerifyAbsent | Patched
+RECHECK_SECONDS = 15.0
 """Seconds until it is checked again whether the other owner is gone."""
 _LISTS = ("containers", "initContainers")
 _PROGRAM = ("image", "command", "args", "workingDir", "securityContext")
@@ -55,9 +55,11 @@ class PodOrphanRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch pods that are deleted on either side, appear without their counterpart, or free a name."""
         return (
-            Watch("upper_pods", _above, delay=_COLLECT, facts=("terminal", "terminating", "unasked")),
-            Watch("pods", _below, delay=_COLLECT, facts=("terminal", "terminating", "owner", "upper_uid")),
-            Watch("foreign_pods", _left, delay=_COLLECT, facts=()),
+            Watch("upper_pods", _on_upper_pod, delay=_COLLECT_SECONDS, facts=("terminal", "terminating", "unasked")),
+            Watch(
+                "pods", _on_lower_pod, delay=_COLLECT_SECONDS, facts=("terminal", "terminating", "owner", "upper_uid")
+            ),
+            Watch("foreign_pods", _on_foreign_pod, delay=_COLLECT_SECONDS, facts=()),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -69,23 +71,26 @@ class PodOrphanRule:
         lower = world.lowers[key.lower]
         if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:
             return Decision()
-        found = [*_orphans(lower, world), *(_lost(lower, world) if has_node(lower, world) else ())]
-        found.sort(key=lambda one: one.ref)
-        return Decision(tuple(found))
+        steps = [
+            *_steps_for_lower_pods(lower, world),
+            *(_steps_for_upper_pods(lower, world) if has_node(lower, world) else ()),
+        ]
+        steps.sort(key=lambda one: one.ref)
+        return Decision(tuple(steps))
 
 
-def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
+def _steps_for_lower_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield the steps for our lower pods that should end without a requested deletion of their upper pod."""
     for below in lower.placed(lower.pods):
         if not is_mirror(below, world.owner) or below.facts.terminating:
             continue
         upper = upper_of(below, lower)
         if upper is None:
-            yield from _orphan(below, lower, world)
+            yield from _orphan_steps(below, lower, world)
         elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, requested=False)
-        elif _is_afterlife(below, upper):
+        elif _outlives_upper_pod(below, upper):
             reason = "its upper pod has terminated, so no lower pod may run"
             yield Absent(_ref(below, lower), below.uid, reason, requested=False, version=str(below.version))
         elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
@@ -93,7 +98,7 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
             yield Absent(_ref(below, lower), below.uid, reason, requested=False, after_rollback=True)
 
 
-def _is_afterlife(below: Entry, upper: Entry) -> bool:
+def _outlives_upper_pod(below: Entry, upper: Entry) -> bool:
     """Report whether a lower pod goes on though its upper one has ended, as one created by a late write does.
 
     A kubelet ends such a pod too. If it has ended meanwhile (another client may have reported that), it stays.
@@ -104,35 +109,35 @@ def _is_afterlife(below: Entry, upper: Entry) -> bool:
 
 def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether the upper store may have lost the upper pod of a lower one; `upper` now has that name."""
-    is_forgotten = lower.upper_pods.is_lost(upper.namespace, upper.name, below.facts.upper_uid)
-    return is_forgotten or is_restored(lower, world)
+    is_lost = lower.upper_pods.is_lost(upper.namespace, upper.name, below.facts.upper_uid)
+    return is_lost or is_restored(lower, world)
 
 
-def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
+def _orphan_steps(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield a quorum read of the upper pod, or the deletion of the lower pod.
 
     The rule for pods decides where the upper pod was seen deleted, or where another pod needs the name.
     """
-    above = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
-    successor = bound_as(above.namespace, above.name, world)
+    upper_ref = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
+    successor = bound_as(upper_ref.namespace, upper_ref.name, world)
     if successor is not None and not (below.facts.terminal or is_doubtful(below, successor.pod, lower, world)):
         return
-    departure = lower.upper_pods.tombstone(above.namespace, above.name)
-    if not lower.upper_pods.is_deleted(above.namespace, above.name, below.facts.upper_uid):
-        yield VerifyAbsent(above, below.facts.upper_uid, "its lower pod still exists", requested=False)
+    tombstone = lower.upper_pods.tombstone(upper_ref.namespace, upper_ref.name)
+    if not lower.upper_pods.is_deleted(upper_ref.namespace, upper_ref.name, below.facts.upper_uid):
+        yield VerifyAbsent(upper_ref, below.facts.upper_uid, "its lower pod still exists", requested=False)
         return
-    is_back = lower.pods.came_back(below)
-    is_doubted = is_back or is_restored(lower, world)
-    if is_doubted or departure is None or not was_deleted(departure, below.facts.upper_uid):
-        lost = is_back or lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
-        yield Absent(_ref(below, lower), below.uid, _UNASKED, requested=False, after_rollback=lost)
+    came_back = lower.pods.came_back(below)
+    is_uncertain = came_back or is_restored(lower, world)
+    if is_uncertain or tombstone is None or not was_deleted(tombstone, below.facts.upper_uid):
+        lost = came_back or lower.upper_pods.is_lost(upper_ref.namespace, upper_ref.name, below.facts.upper_uid)
+        yield Absent(_ref(below, lower), below.uid, _UNOBSERVED_DELETION, requested=False, after_rollback=lost)
 
 
 def _ref(below: Entry, lower: LowerWorld) -> Ref:
     return Ref(lower.name, POD, below.namespace, below.name)
 
 
-def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
+def _steps_for_upper_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield the steps for upper pods that ran and have no lower pod; those on a foreign Node run elsewhere."""
     for upper in lower.upper_pods:
         facts = upper.facts
@@ -151,7 +156,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             continue
         if _runs_unmarked(lower, namespace, upper.name):
             continue
-        yield from _ended(upper, lower, world)
+        yield from _ended_status(upper, lower, world)
 
 
 def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
@@ -162,33 +167,33 @@ def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
     return bool(foreign.raw) or foreign.facts.made_for == upper.uid
 
 
-def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
+def _ended_status(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield how a pod ended, if its lower pod reported that before its deletion; else that it is lost."""
-    pod, last = view_of(upper.manifest()), last_known_status(upper, lower)
+    upper_pod, last = view_of(upper.manifest()), last_known_status(upper, lower)
     if last is not None and last.phase in TERMINAL:
-        body = upper_status(pod, last, generation=pod.status.get("observedGeneration") or 0)
-        yield from [status_write(pod, body, "this is the last known status of the lower pod")] if body else ()
+        body = upper_status(upper_pod, last, generation=upper_pod.status.get("observedGeneration") or 0)
+        yield from [status_write(upper_pod, body, "this is the last known status of the lower pod")] if body else ()
         return
-    body = without_lower_pod(pod, timestamp(world.now))
+    body = lost_status(upper_pod, timestamp(world.now))
     if body is not None:
         lost = lower.pods.is_lost(lower.namespace(upper.namespace), upper.name)
         yield status_write(
-            pod, body, "its lower pod is gone, but the upper pod was not deleted", asked=False, lost=lost
+            upper_pod, body, "its lower pod is gone, but the upper pod was not deleted", requested=False, lost=lost
         )
 
 
 def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether a lower pod is missing only because another client removed our label from it."""
-    foreign, departure = lower.foreign_pods.get(namespace, name), lower.pods.tombstone(namespace, name)
-    return foreign is not None and departure is not None and foreign.uid == departure.uid
+    foreign, tombstone = lower.foreign_pods.get(namespace, name), lower.pods.tombstone(namespace, name)
+    return foreign is not None and tombstone is not None and foreign.uid == tombstone.uid
 
 
-def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_upper_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key when a pod is deleted, replaced, deleted by Kubernetes itself, or ends before its lower pod.
 
     While the guard blocks changes, it is news of any pod that it has ended: another client may have done that part.
 
-    While a pod of another lower has the name, `_orphan` leaves a lower pod alone. So its deletion is news there too.
+    While a pod of another lower has the name, `_orphan_steps` skips a lower pod. So its deletion is news there too.
     """
     before, after = delta
     if after is None:
@@ -199,44 +204,48 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     if after is None or is_another or (after.facts.terminating and after.facts.unasked):
         yield key_of(lower)
     elif after.facts.terminal:
-        here = world.lowers[lower]
-        below = here.pods.get(here.namespace(after.namespace), after.name)
-        if key_of(lower) in world.problems or (below is not None and _is_afterlife(below, after)):
+        lower_world = world.lowers[lower]
+        below = lower_world.pods.get(lower_world.namespace(after.namespace), after.name)
+        if key_of(lower) in world.problems or (below is not None and _outlives_upper_pod(below, after)):
             yield key_of(lower)
 
 
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key when a lower pod is deleted, or its upper pod is missing or has ended."""
-    here, after = world.lowers[lower], delta.after
-    upper = upper_of(after, here) if after is not None else None
-    if after is None or upper is None or upper.uid != after.facts.upper_uid or _is_afterlife(after, upper):
+    lower_world, after = world.lowers[lower], delta.after
+    upper = upper_of(after, lower_world) if after is not None else None
+    if after is None or upper is None or upper.uid != after.facts.upper_uid or _outlives_upper_pod(after, upper):
         yield key_of(lower)
 
 
-def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_foreign_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key when a foreign pod with an upper pod's name is deleted."""
-    here, before = world.lowers[lower], delta.before
+    lower_world, before = world.lowers[lower], delta.before
     if before is None or delta.after is not None:
         return
-    if upper_of(before, here) is not None:
+    if upper_of(before, lower_world) is not None:
         yield key_of(lower)
 
 
-def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decision:
+def adopt(upper: Entry, lower_entry: Entry, lower: LowerWorld, world: World) -> Decision:
     """Adopt a lower pod that is not ours for an upper pod, or report on the upper pod why not.
 
-    `found` is the whole pod, or only its facts where nothing indicates that it may be adopted.
+    `lower_entry` is the whole pod, or only its facts where nothing indicates that it may be adopted.
     """
-    ref = Ref(lower.name, POD, found.namespace, found.name)
-    wanted = lower_pod(upper.manifest(), _place(upper, lower, world))
-    why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(found)
-    if why:
-        said = report_blocked(view_of(upper.manifest()), conflict(ref, why), world.now)
-        return said._replace(requeue_after=LOOK_AGAIN)
-    operations = marking(wanted, found.manifest(), _SECTIONS)
+    ref = Ref(lower.name, POD, lower_entry.namespace, lower_entry.name)
+    wanted = lower_pod(upper.manifest(), _context(upper, lower, world))
+    objection = (
+        _adoption_objection(ref, upper, lower_entry, wanted, world)
+        if lower_entry.raw
+        else _objection_by_facts(lower_entry)
+    )
+    if objection:
+        decision = report_blocked(view_of(upper.manifest()), conflict(ref, objection), world.now)
+        return decision._replace(requeue_after=RECHECK_SECONDS)
+    operations = marking(wanted, lower_entry.manifest(), _SECTIONS)
     fence = [
-        {"op": "replace", "path": "/metadata/uid", "value": found.uid},
-        {"op": "replace", "path": "/metadata/resourceVersion", "value": str(found.version)},
+        {"op": "replace", "path": "/metadata/uid", "value": lower_entry.uid},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": str(lower_entry.version)},
     ]
     return Decision((Patched(ref, Patch("json-patch", fence + operations), "onConflict: adopt", in_plan=True),))
 
@@ -246,10 +255,10 @@ def _objection_by_facts(found: Entry) -> str:
     return "it is being deleted" if found.facts.ending else UNMARKED
 
 
-def _objection_to(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
+def _adoption_objection(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
     """Return why a whole pod is not adopted, "" where it is."""
     pod = found.manifest()
-    return objection(ref, pod, upper.uid, world) or next(misfits(wanted, pod, token_volumes(upper.manifest())), "")
+    return objection(ref, pod, upper.uid, world) or next(differences(wanted, pod, token_volumes(upper.manifest())), "")
 
 
 def token_volumes(upper_pod: Manifest) -> frozenset[str]:
@@ -257,22 +266,22 @@ def token_volumes(upper_pod: Manifest) -> frozenset[str]:
     return frozenset(one["name"] for one in upper_pod["spec"].get("volumes") or () if is_token_volume(one))
 
 
-def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
+def differences(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield how a running pod differs from the wanted one; nothing if it can be adopted.
 
     Node constraints were met when it was scheduled. The account and its `token` volumes, or what replaces them, are not
     compared.
     """
-    others = metadata(found).get("ownerReferences") or []
-    if others not in ([], metadata(wanted).get("ownerReferences")):
-        yield f"it is owned by {others[0].get('kind')} {others[0].get('name')}"
-    want, have = wanted["spec"], found["spec"]
-    yield from (f"its {field} is different" for field in _POD_WIDE if _differs(want, have, field))
+    owners = metadata(found).get("ownerReferences") or []
+    if owners not in ([], metadata(wanted).get("ownerReferences")):
+        yield f"it is owned by {owners[0].get('kind')} {owners[0].get('name')}"
+    wanted_spec, found_spec = wanted["spec"], found["spec"]
+    yield from (f"its {field} is different" for field in _POD_WIDE if _differs(wanted_spec, found_spec, field))
     for field in _LISTS:
-        containers = [_without_mounts(one, token) for one in want.get(field) or ()]
-        yield from _container_misfits(field, containers, have.get(field) or [])
-    known = {volume["name"]: volume for volume in have.get("volumes") or ()}
-    for volume in want.get("volumes") or ():
+        containers = [_without_mounts(one, token) for one in wanted_spec.get(field) or ()]
+        yield from _container_differences(field, containers, found_spec.get(field) or [])
+    known = {volume["name"]: volume for volume in found_spec.get("volumes") or ()}
+    for volume in wanted_spec.get("volumes") or ():
         if volume["name"] not in token and known.get(volume["name"]) != volume:
             yield f"its volume {volume['name']} is different"
 
@@ -283,38 +292,38 @@ def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
     return {**container, "volumeMounts": mounts}
 
 
-def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -> Iterator[str]:
+def _container_differences(field: str, wanted: list[Manifest], found: list[Manifest]) -> Iterator[str]:
     """Yield how containers differ."""
-    if [one["name"] for one in want] != [one["name"] for one in have]:
+    if [one["name"] for one in wanted] != [one["name"] for one in found]:
         yield f"its {field} are different"
         return
-    for one, other in zip(want, have, strict=True):
+    for one, other in zip(wanted, found, strict=True):
         for part in _PROGRAM:
             if _differs(one, other, part):
                 yield f"container {one['name']} has a different {part}"
-        yield from _environment_misfits(one, other)
+        yield from _environment_differences(one, other)
 
 
-def _differs(want: Manifest, have: Manifest, field: str) -> bool:
+def _differs(wanted: Manifest, found: Manifest, field: str) -> bool:
     """Report whether a field differs; empty and absent are equal."""
-    return (want.get(field) or None) != (have.get(field) or None)
+    return (wanted.get(field) or None) != (found.get(field) or None)
 
 
-def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
+def _environment_differences(wanted: Manifest, found: Manifest) -> Iterator[str]:
     """Yield which variable or mount differs; not those with `valueFrom`, which tensile-kube resolved to values."""
-    known = {variable["name"]: variable for variable in have.get("env") or ()}
-    for variable in want.get("env") or ():
+    known = {variable["name"]: variable for variable in found.get("env") or ()}
+    for variable in wanted.get("env") or ():
         other = known.get(variable["name"])
         if other is None or ("valueFrom" not in variable and other.get("value") != variable.get("value")):
-            yield f"container {want['name']} has a different value of {variable['name']}"
-    mounts = [(mount["name"], mount["mountPath"]) for mount in have.get("volumeMounts") or ()]
-    for mount in want.get("volumeMounts") or ():
+            yield f"container {wanted['name']} has a different value of {variable['name']}"
+    mounts = [(mount["name"], mount["mountPath"]) for mount in found.get("volumeMounts") or ()]
+    for mount in wanted.get("volumeMounts") or ():
         if (mount["name"], mount["mountPath"]) not in mounts:
-            yield f"container {want['name']} does not mount {mount['name']}"
+            yield f"container {wanted['name']} does not mount {mount['name']}"
 
 
-def _place(upper: Entry, lower: LowerWorld, world: World) -> LowerContext:
+def _context(upper: Entry, lower: LowerWorld, world: World) -> LowerContext:
     """Return the `LowerContext` of the pod."""
-    space = lower.namespaces.get("", lower.namespace(upper.namespace))
+    namespace = lower.namespaces.get("", lower.namespace(upper.namespace))
     key = Key("pod", lower.name, upper.namespace, upper.name)
-    return placement(space.uid if space else "", key, lower, world)
+    return placement(namespace.uid if namespace else "", key, lower, world)

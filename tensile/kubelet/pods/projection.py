@@ -163,24 +163,24 @@ def with_verdict(table: Mapping[str, FieldVerdict], *verdicts: FieldVerdict) -> 
     return frozenset(field for field, verdict in table.items() if verdict in verdicts)
 
 
-def digits(image: str) -> str:
+def image_digest(image: str) -> str:
     """Return the digits that stand for an image in a note."""
     return sha256(image.encode()).hexdigest()[:_DIGITS]
 
 
 def note_of_images(upper_pod: Manifest) -> str:
     """Return the note of the images in an upper pod's spec, by container."""
-    return _json({one["name"]: digits(one.get("image", "")) for one in _containers(upper_pod["spec"])})
+    return _encode_note({one["name"]: image_digest(one.get("image", "")) for one in _containers(upper_pod["spec"])})
 
 
 def noted_images(lower_pod: Manifest) -> Mapping[str, Any] | None:
     """Return the digits of the images that we sent, by container, None where that is not noted."""
-    return _read(annotations(lower_pod).get(WRITTEN_IMAGES))
+    return _decode_note(annotations(lower_pod).get(WRITTEN_IMAGES))
 
 
 def note_of_keys(labels: Iterable[str], notes: Iterable[str]) -> str:
     """Return the note of label and annotation keys that we write, without our marks, which are always ours."""
-    return _json({"annotations": sorted(set(notes) - _MARKS), "labels": sorted(set(labels) - _MARKS)})
+    return _encode_note({"annotations": sorted(set(notes) - _MARKS), "labels": sorted(set(labels) - _MARKS)})
 
 
 def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> dict[str, str]:
@@ -191,9 +191,9 @@ def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> 
     noted = noted_keys(lower_pod, section)
     if noted is None:
         return wanted
-    seen: Mapping[str, str] = metadata(lower_pod).get(section) or {}
+    present: Mapping[str, str] = metadata(lower_pod).get(section) or {}
     ours = _MARKS | our_keys(lower_pod, section) | noted
-    return {key: value for key, value in wanted.items() if key not in seen or key in ours}
+    return {key: value for key, value in wanted.items() if key not in present or key in ours}
 
 
 def _containers(spec: Manifest) -> Iterator[Manifest]:
@@ -202,12 +202,12 @@ def _containers(spec: Manifest) -> Iterator[Manifest]:
         yield from spec.get(field) or ()
 
 
-def _json(value: Any) -> str:
+def _encode_note(value: Any) -> str:
     """Return a note as text."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _read(text: str | None) -> Mapping[str, Any] | None:
+def _decode_note(text: str | None) -> Mapping[str, Any] | None:
     """Return the content of a note, None for an invalid one."""
     try:
         found = orjson.loads(text or "")
@@ -216,9 +216,9 @@ def _read(text: str | None) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-_LEFT_OUT = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
+_OMITTED = with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})
-_ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"schedulerName"}
+_MAPPED_SEPARATELY = _OMITTED | _SCHEDULING | {"schedulerName"}
 _TOPOLOGY_LABELS = "topology.kubernetes.io/"
 _UPPER_ANNOTATIONS = frozenset(
     {
@@ -260,53 +260,53 @@ class PodNote(NamedTuple):
     message: str
 
 
-def lower_pod(upper_pod: Manifest, place: LowerContext) -> Manifest:
+def lower_pod(upper_pod: Manifest, context: LowerContext) -> Manifest:
     """Return the lower pod to create. It shares unchanged parts with the upper pod, which is never modified."""
     name = upper_pod["metadata"]["name"]
-    identified = {"name": name, "namespace": place.namespace, "ownerReferences": [_namespace_owner(place)]}
+    identity = {"name": name, "namespace": context.namespace, "ownerReferences": [_namespace_owner(context)]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": identified | mutable_metadata(upper_pod, place),
-        "spec": lower_spec(upper_pod, place),
+        "metadata": identity | mutable_metadata(upper_pod, context),
+        "spec": lower_spec(upper_pod, context),
     }
 
 
-def lower_spec(upper_pod: Manifest, place: LowerContext) -> Manifest:
+def lower_spec(upper_pod: Manifest, context: LowerContext) -> Manifest:
     """Return the spec of the lower pod."""
-    spec = with_lower_classes(upper_pod["spec"], place)
-    mapped = {**upper_pod, "spec": spec}
-    kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
-    scheduling = scheduling_fields(mapped, place) | {"schedulerName": DEFAULT_SCHEDULER}
-    return kept | scheduling | account_fields(mapped, place)
+    spec = with_lower_classes(upper_pod["spec"], context)
+    upper_with_lower_classes = {**upper_pod, "spec": spec}
+    copied = {field: value for field, value in spec.items() if field not in _MAPPED_SEPARATELY}
+    scheduling = scheduling_fields(upper_with_lower_classes, context) | {"schedulerName": DEFAULT_SCHEDULER}
+    return copied | scheduling | account_fields(upper_with_lower_classes, context)
 
 
-def with_lower_classes(spec: Manifest, place: LowerContext) -> Manifest:
+def with_lower_classes(spec: Manifest, context: LowerContext) -> Manifest:
     """Return a pod's spec with the lower names of storage classes; the same object without changes."""
     volumes: list[Manifest] = spec.get("volumes") or []
-    found = [_volume(volume, place) for volume in volumes]
+    found = [_volume(volume, context) for volume in volumes]
     return spec if found == volumes else {**spec, "volumes": found}
 
 
-def _volume(volume: Manifest, place: LowerContext) -> Manifest:
+def _volume(volume: Manifest, context: LowerContext) -> Manifest:
     template: dict[str, Any] = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
     name = (template.get("spec") or {}).get("storageClassName")
-    if name is None or name not in place.storage_classes:
+    if name is None or name not in context.storage_classes:
         return volume
-    claim = {**template["spec"], "storageClassName": place.storage_classes[name]}
+    claim = {**template["spec"], "storageClassName": context.storage_classes[name]}
     return {**volume, "ephemeral": {**volume["ephemeral"], "volumeClaimTemplate": {**template, "spec": claim}}}
 
 
-def mutable_metadata(upper_pod: Manifest, place: LowerContext, lower_pod: Manifest | None = None) -> Manifest:
+def mutable_metadata(upper_pod: Manifest, context: LowerContext, lower_pod: Manifest | None = None) -> Manifest:
     """Return the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
 
     Keys that others set in `lower_pod` are left out, and are not ours to change or remove.
     """
     present = labels(upper_pod)
-    tripped = {key: value for key, value in present.items() if key in place.ignore_labels}
+    ignored_labels = {key: value for key, value in present.items() if key in context.ignore_labels}
     kept = {
-        "labels": _lower_labels(present, place),
-        "annotations": _lower_annotations(upper_pod, tripped, place),
+        "labels": _lower_labels(present, context),
+        "annotations": _lower_annotations(upper_pod, ignored_labels, context),
     }
     if lower_pod is not None:
         kept = {section: ours_to_write(wanted, lower_pod, section) for section, wanted in kept.items()}
@@ -331,40 +331,42 @@ def notes(upper_pod: Manifest) -> list[PodNote]:
     return found
 
 
-def _namespace_owner(place: LowerContext) -> Manifest:
+def _namespace_owner(context: LowerContext) -> Manifest:
     """Return the owner reference by which the lower Namespace controls the pod."""
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
-        "name": place.namespace,
-        "uid": place.namespace_uid,
+        "name": context.namespace,
+        "uid": context.namespace_uid,
         "controller": True,
     }
 
 
-def _lower_labels(present: dict[str, str], place: LowerContext) -> dict[str, str]:
+def _lower_labels(present: dict[str, str], context: LowerContext) -> dict[str, str]:
     """Return the labels of the lower pod, with our marks."""
     kept = {
         key: value
         for key, value in present.items()
-        if key not in place.ignore_labels and not key.startswith(_TOPOLOGY_LABELS)
+        if key not in context.ignore_labels and not key.startswith(_TOPOLOGY_LABELS)
     }
-    return kept | {VIRTUAL_POD: "true"} | place.owner.label
+    return kept | {VIRTUAL_POD: "true"} | context.owner.label
 
 
-def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: LowerContext) -> dict[str, str]:
+def _lower_annotations(upper_pod: Manifest, ignored_labels: dict[str, str], context: LowerContext) -> dict[str, str]:
     """Return the annotations of the lower pod: mirrored ones, our marks, the ignored labels, and `safe-to-evict`."""
     kept = {
         key: value
         for key, value in annotations(upper_pod).items()
         if key not in _UPPER_ANNOTATIONS and not key.startswith(_CONFIG_SOURCES)
     }
-    said = {TRIPPED_LABELS: orjson.dumps(tripped, option=orjson.OPT_SORT_KEYS).decode()}
-    removable = {SAFE_TO_EVICT: "true"} if _is_remade(upper_pod) and not _has_local_storage(upper_pod["spec"]) else {}
-    return removable | kept | said | place.owner.signed(uid(upper_pod))
+    ignored = {TRIPPED_LABELS: orjson.dumps(ignored_labels, option=orjson.OPT_SORT_KEYS).decode()}
+    safe_to_evict = (
+        {SAFE_TO_EVICT: "true"} if _is_recreated(upper_pod) and not _has_local_storage(upper_pod["spec"]) else {}
+    )
+    return safe_to_evict | kept | ignored | context.owner.signed(uid(upper_pod))
 
 
-def _is_remade(upper_pod: Manifest) -> bool:
+def _is_recreated(upper_pod: Manifest) -> bool:
     """Report whether an upper controller recreates the pod when it is deleted.
 
     In the lower cluster its controller is a Namespace, and the Cluster Autoscaler keeps every node with a pod of an

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
-from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_evicted, remove_upper
+from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_eviction, remove_upper
 from tensile.kubelet.pods.orphans import adopt, is_doubtful
-from tensile.kubelet.pods.status import forgotten, status_write
+from tensile.kubelet.pods.status import forgotten_status, status_write
 from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, STORE_RESTORED, VIRTUAL_POD, ProblemReason
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
@@ -38,7 +38,7 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 NAME = "pod"
 UNREACHABLE_AFTER = 40.0
 """Seconds without an answer after which pods are no longer reported ready, as Kubernetes does for a node."""
-_SOON = 1.5
+_RECHECK_SECONDS = 1.5
 """Seconds until the next check whether all lowers have listed their pods: more than what `plan` waits for."""
 DAEMON_SET_NOT_MIRRORED: ProblemReason = "DaemonSetNotMirrored"
 """The pod is of a DaemonSet, which is not mirrored unless its author asks for it. Remedy: exclude nodes with the label
@@ -53,9 +53,9 @@ PREDECESSOR_UNREACHABLE: ProblemReason = "PredecessorUnreachable"
 """An older pod of that name may still run in a lower cluster that does not answer. Remedy: bring that cluster back."""
 PREDECESSOR_RUNNING: ProblemReason = "PredecessorRunning"
 """An older pod of that name still runs in another lower cluster. Remedy: wait; if it stays, delete it there."""
-_RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
+_RANDOM_NAME_CONTROLLERS = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
 """Controllers that give each pod a random name: no other pod of that name exists anywhere."""
-_BRIEFLY = 5.0
+_SHORT_WAIT = 5.0
 """Seconds to wait for other lowers to list their pods, for pods of reusable names outside StatefulSets."""
 _DEFAULT_GRACE = 30
 """Kubernetes' default for terminationGracePeriodSeconds."""
@@ -75,10 +75,10 @@ class PodRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch the pod, its lower pod, foreign pods that take or free its name there, and marks of namespaces."""
         return (
-            Watch("upper_pods", _above),
-            Watch("pods", _below),
-            Watch("foreign_pods", _in_the_way),
-            Watch("namespaces", _marked, facts=("mark", "above")),
+            Watch("upper_pods", _on_upper_pod),
+            Watch("pods", _on_lower_pod),
+            Watch("foreign_pods", _on_foreign_pod),
+            Watch("namespaces", _on_namespace_marks, facts=("mark", "above")),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -86,16 +86,18 @@ class PodRule:
 
         There are none while the lower's pods are being listed: nothing could be decided, and another call follows.
         """
-        here = world.lowers[lower]
-        if not here.pods.synced and here.unreachable_seconds <= UNREACHABLE_AFTER:
+        lower_world = world.lowers[lower]
+        if not lower_world.pods.synced and lower_world.unreachable_seconds <= UNREACHABLE_AFTER:
             return
-        found = {(entry.namespace, entry.name) for entry in here.upper_pods}
-        found |= {(namespace, entry.name) for entry in here.pods for namespace in here.above(entry.namespace)}
+        found = {(entry.namespace, entry.name) for entry in lower_world.upper_pods}
+        found |= {
+            (namespace, entry.name) for entry in lower_world.pods for namespace in lower_world.above(entry.namespace)
+        }
 
         def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
             """Sort pods that are in sync last: after a restart of the engine that is nearly all of them."""
-            below = here.pods.get(here.namespace(name[0]), name[1])
-            return not differ(here.upper_pods.get(*name), below), name
+            below = lower_world.pods.get(lower_world.namespace(name[0]), name[1])
+            return not differ(lower_world.upper_pods.get(*name), below), name
 
         yield from (key_of(lower, *name) for name in sorted(found, key=urgency))
 
@@ -107,7 +109,7 @@ class PodRule:
         upper = lower.upper_pods.get(key.namespace, key.name)
         if upper is None:
             lower.in_step.pop((key.namespace, key.name), None)
-            return _bound_no_more(key, lower, world) if lower.mapping_known else _NOTHING
+            return _unbound(key, lower, world) if lower.mapping_known else _NOTHING
         if not has_node(lower, world):
             return Decision(depends_on=(node_key(lower),))
         below = copies.existing_copy(upper, lower)
@@ -115,8 +117,8 @@ class PodRule:
             return _terminating(key, upper, below, lower, world)
         if below is not None and mirrors(below, upper, world.owner):
             return _NOTHING if upper.facts.terminal else _mirrored(key, upper, below, lower, world)
-        if below is not None and is_mirror(below, world.owner) and _is_told_of(lower):
-            return _place_taken(key, below, BoundPod(upper, lower), world)
+        if below is not None and is_mirror(below, world.owner) and _is_up_to_date(lower):
+            return _end_predecessor(key, below, BoundPod(upper, lower), world)
         return _NOTHING if upper.facts.terminal else _unmirrored(key, upper, below, lower, world)
 
 
@@ -143,29 +145,29 @@ def is_kept_out(upper: PodView, namespaces: Collection[str]) -> bool:
     A pod that was mirrored before it became excluded never had that status, or has another one since.
     """
     objection = excluded(upper.manifest, namespaces)
-    said = upper.conditions.get(MIRRORED) or {}
-    return objection is not None and (said.get("status"), said.get("reason")) == ("False", objection.reason)
+    condition = upper.conditions.get(MIRRORED) or {}
+    return objection is not None and (condition.get("status"), condition.get("reason")) == ("False", objection.reason)
 
 
-def _is_told_of(lower: LowerWorld) -> bool:
+def _is_up_to_date(lower: LowerWorld) -> bool:
     """Report whether the pods of a lower cluster are known as they are now."""
     return lower.pods.synced and lower.mapping_known and lower.unreachable_seconds <= UNREACHABLE_AFTER
 
 
-def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
+def _unbound(key: Key, lower: LowerWorld, world: World) -> Decision:
     """Delete the lower pod if its upper pod was seen deleted, or if another upper pod has its name.
 
     If Kubernetes deleted the upper pod because of its node, the lower pod stays, since the guard has to decide about
     it.
     """
-    namespace, departure = lower.namespace(key.namespace), lower.upper_pods.tombstone(key.namespace, key.name)
+    namespace, tombstone = lower.namespace(key.namespace), lower.upper_pods.tombstone(key.namespace, key.name)
     below = lower.pods.get(namespace, key.name)
     if below is None or not is_mirror(below, world.owner):
         return _NOTHING
-    is_asked = departure is not None and was_deleted(departure, below.facts.upper_uid)
-    if not lower.upper_namespace(namespace) and (lower.naming is not None or not is_asked):
+    is_requested = tombstone is not None and was_deleted(tombstone, below.facts.upper_uid)
+    if not lower.upper_namespace(namespace) and (lower.naming is not None or not is_requested):
         return _NOTHING  # with the same names, the namespace of a deleted pod may be deleted after it
-    if is_asked:
+    if is_requested:
         if is_restored(lower, world) or lower.pods.came_back(below):
             return _NOTHING  # an earlier state of its store brought it back: a person decides whether to delete it
         if not below.facts.terminating:
@@ -173,10 +175,10 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
     successor = copies.bound_as(key.namespace, key.name, world)
     if successor is None or below.facts.terminal or not _is_predecessor(below, successor.pod, world):
         return _NOTHING
-    if not _is_told_of(lower):
+    if not _is_up_to_date(lower):
         return _NOTHING
     is_held = is_doubtful(below, successor.pod, lower, world)
-    return _NOTHING if is_held else Decision(_predecessor_ends(key, below, successor.pod, lower))
+    return _NOTHING if is_held else Decision(_predecessor_deletion(key, below, successor.pod, lower))
 
 
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -189,18 +191,20 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     if not lower.mapping_known:
         return remove_upper(pod, None, world.now) if never_mirrored else _NOTHING
     if below is not None and mirrors(below, upper, world.owner):
-        return delete_lower(pod, below, _ref_of(below, lower), asked=not upper.facts.unasked)
-    ref = _below_ref(key, lower)
+        return delete_lower(pod, below, _ref_of(below, lower), requested=not upper.facts.unasked)
+    ref = _lower_ref(key, lower)
     if _is_astray(upper, lower, world):
-        return report_blocked(pod, _astray(ref), world.now)
+        return report_blocked(pod, _astray_problem(ref), world.now)
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
     certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
     if not certain and not never_mirrored:
         return Decision((VerifyAbsent(ref, upper.uid, "the lower pod must be gone before the upper pod is removed"),))
-    is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
-    rival = _place_taken(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
-    ended = remove_upper(pod, last_known_status(upper, lower), world.now)
-    return Decision((*(one for one in rival if isinstance(one, Absent | VerifyAbsent)), *ended.wanted))
+    is_taken = below is not None and _is_predecessor(below, upper, world) and _is_up_to_date(lower)
+    predecessor_steps = (
+        _end_predecessor(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
+    )
+    removal = remove_upper(pod, last_known_status(upper, lower), world.now)
+    return Decision((*(one for one in predecessor_steps if isinstance(one, Absent | VerifyAbsent)), *removal.wanted))
 
 
 def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
@@ -212,7 +216,7 @@ def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
     return below is not None and mirrors(below, upper, world.owner)
 
 
-def _astray(ref: Ref) -> Problem:
+def _astray_problem(ref: Ref) -> Problem:
     """Return the problem of a pod that cannot be deleted where it runs."""
     where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
     why = f"namespace {ref.namespace} there has lost its owner label and annotations"
@@ -223,7 +227,7 @@ def _astray(ref: Ref) -> Problem:
 def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: World) -> Decision:
     """Keep the lower pod of a living pod in sync, or report that it is out of reach."""
     if lower.unreachable_seconds > UNREACHABLE_AFTER:
-        return _kept_apart(upper, None, lower, world)
+        return _report_or_evict(upper, None, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
     return sync(key, view_of(upper.manifest()), below, lower, world)
@@ -231,23 +235,25 @@ def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: Wo
 
 def _unmirrored(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Create the lower pod of a living pod, or report why not; `below` is another pod under its name."""
-    objection = _objection(upper, lower, world)
+    objection = _mirroring_problem(upper, lower, world)
     if objection is not None or lower.unreachable_seconds > UNREACHABLE_AFTER:
-        return _kept_apart(upper, objection, lower, world)
+        return _report_or_evict(upper, objection, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
-    return _missing(key, upper, below, lower, world)
+    return _create_or_report(key, upper, below, lower, world)
 
 
-def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
+def _report_or_evict(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
     """Report why a pod is not mirrored or out of reach; evict it if its cluster is unreachable for too long."""
     pod = view_of(upper.manifest())
-    said = report_blocked(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
-    is_away = lower.unreachable_seconds > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
-    return or_evicted(said, pod, lower, world) if is_away else said
+    decision = report_blocked(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
+    is_unreachable = lower.unreachable_seconds > UNREACHABLE_AFTER and lives_below(
+        upper, world.topology.exclude_namespaces
+    )
+    return or_eviction(decision, pod, lower, world) if is_unreachable else decision
 
 
-def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
+def _mirroring_problem(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
     """Return why a pod without a lower pod gets none, whatever exists in the lower cluster."""
     objection = excluded(upper.manifest(), world.topology.exclude_namespaces)
     if upper.facts.ran:  # its containers may run until its lower pod is known to be gone
@@ -255,8 +261,8 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
     if objection is not None:
         return objection
     if not lower.in_topology:
-        gone = f"lower cluster {lower.name} was removed from the topology and takes no new pods"
-        return Problem(NOT_IN_TOPOLOGY, gone)
+        message = f"lower cluster {lower.name} was removed from the topology and takes no new pods"
+        return Problem(NOT_IN_TOPOLOGY, message)
     if lower.unreachable_seconds > UNREACHABLE_AFTER:
         return Problem(LOWER_UNREACHABLE, f"lower cluster {lower.name} does not answer")
     return None
@@ -267,7 +273,7 @@ def _is_predecessor(below: Entry, upper: Entry, world: World) -> bool:
     return is_mirror(below, world.owner) and below.facts.upper_uid != upper.uid
 
 
-def _runs_before(below: Entry, upper: Entry, world: World) -> bool:
+def _is_running_predecessor(below: Entry, upper: Entry, world: World) -> bool:
     """Report whether a lower pod in another cluster is of an earlier upper pod of that name, and runs.
 
     A pod that was never scheduled, or has ended, does not count.
@@ -275,7 +281,7 @@ def _runs_before(below: Entry, upper: Entry, world: World) -> bool:
     return _is_predecessor(below, upper, world) and below.facts.scheduled and not below.facts.terminal
 
 
-def _place_taken(key: Key, below: Entry, bound: BoundPod, world: World) -> Decision:
+def _end_predecessor(key: Key, below: Entry, bound: BoundPod, world: World) -> Decision:
     """Delete the lower pod of an earlier upper pod whose name is needed, and report that until it is gone.
 
     If the upper store was restored, the existing pod may be the newer one. Which of the two is to run is then not
@@ -284,34 +290,34 @@ def _place_taken(key: Key, below: Entry, bound: BoundPod, world: World) -> Decis
     upper, lower = bound
     where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
     if is_doubtful(below, upper, lower, world):
-        return report_blocked(view_of(upper.manifest()), _held(where), world.now)
-    ends = _predecessor_ends(key, below, upper, lower)
-    if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in ends):
-        return Decision(ends)
-    words = f"{where} of an earlier pod of this name must terminate first"
-    waits = Problem(PREDECESSOR_TERMINATING, f"{words}; if it does not, check its finalizers there")
-    problem = _objection(upper, lower, world) or waits
-    return Decision(ends + report_blocked(view_of(upper.manifest()), problem, world.now).wanted, problem=problem)
+        return report_blocked(view_of(upper.manifest()), _restored_problem(where), world.now)
+    deletion = _predecessor_deletion(key, below, upper, lower)
+    if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in deletion):
+        return Decision(deletion)
+    message = f"{where} of an earlier pod of this name must terminate first"
+    waiting = Problem(PREDECESSOR_TERMINATING, f"{message}; if it does not, check its finalizers there")
+    problem = _mirroring_problem(upper, lower, world) or waiting
+    return Decision(deletion + report_blocked(view_of(upper.manifest()), problem, world.now).wanted, problem=problem)
 
 
-def _held(where: str) -> Problem:
+def _restored_problem(where: str) -> Problem:
     """Return the problem of a pod that waits for another one which may be newer."""
-    words = f"{where} was created for another pod of this name, which the restored upper cluster may have lost"
-    return Problem(STORE_RESTORED, f"{words}: delete the pod that must not run, or run: tensile apply --force")
+    message = f"{where} was created for another pod of this name, which the restored upper cluster may have lost"
+    return Problem(STORE_RESTORED, f"{message}: delete the pod that must not run, or run: tensile apply --force")
 
 
-def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
+def _predecessor_deletion(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
     """Return the deletion of the lower pod of an earlier upper pod, within the grace period of its successor.
 
     That it is the earlier one is read at quorum. With another engine at work, it may be for an upper pod that has not
     been received here yet.
     """
     if not lower.upper_pods.is_deleted(key.namespace, key.name, below.facts.upper_uid):
-        above = Ref(UPPER, POD, key.namespace, key.name)
-        return (VerifyAbsent(above, below.facts.upper_uid, "its lower pod blocks a new pod of this name"),)
+        upper_ref = Ref(UPPER, POD, key.namespace, key.name)
+        return (VerifyAbsent(upper_ref, below.facts.upper_uid, "its lower pod blocks a new pod of this name"),)
     pod, grace = below.manifest(), _grace_of(upper.manifest())
-    left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
-    if left is not None and left <= grace:
+    grace_left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
+    if grace_left is not None and grace_left <= grace:
         return ()
     reason = "its upper pod was replaced by a new pod of this name"
     return (Absent(_ref_of(below, lower), below.uid, reason, min(grace, _grace_of(pod))),)
@@ -323,77 +329,77 @@ def _grace_of(pod: Manifest) -> int:
     return _DEFAULT_GRACE if given is None else int(given)
 
 
-def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+def _create_or_report(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Create the lower pod, unless its name is taken, it has run before, or its predecessor may run elsewhere."""
-    ref = _below_ref(key, lower)
+    ref = _lower_ref(key, lower)
     foreign = lower.foreign_pods.get(ref.namespace, ref.name)
-    in_the_way = foreign or below
-    if in_the_way is not None and adopts(world, lower.name):
-        return adopt(upper, in_the_way, lower, world)
-    if in_the_way is not None:
+    existing = foreign or below
+    if existing is not None and adopts(world, lower.name):
+        return adopt(upper, existing, lower, world)
+    if existing is not None:
         return report_blocked(view_of(upper.manifest()), conflict(ref), world.now)
     if has_run(upper, lower):
-        return _forgotten(upper, ref, lower, world)
-    other = _elsewhere(key, upper, world)
+        return _lost_in_rollback(upper, ref, lower, world)
+    other = _lower_of_predecessor(key, upper, world)
     if other is None and _may_be_elsewhere(upper.manifest(), lower, world):
-        return Decision(requeue_after=_SOON)
+        return Decision(requeue_after=_RECHECK_SECONDS)
     if other is None:
         return create(key, view_of(upper.manifest()), upper.facts.references, lower, world)
     awaited = (key_of(other.name, key.namespace, key.name),)
-    return report_blocked(view_of(upper.manifest()), _unfinished(key, upper, other, world), world.now, awaited)
+    return report_blocked(view_of(upper.manifest()), _predecessor_problem(key, upper, other, world), world.now, awaited)
 
 
-def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
+def _predecessor_problem(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
     """Return the problem that an earlier pod of that name runs, or may run, in another lower cluster."""
     if other.unreachable_seconds > UNREACHABLE_AFTER:
-        unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
-        return Problem(PREDECESSOR_UNREACHABLE, unknown)
+        message = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
+        return Problem(PREDECESSOR_UNREACHABLE, message)
     where = f"pod {other.namespace(key.namespace)}/{key.name} in lower cluster {other.name}"
     earlier = copies.existing_copy(upper, other)
     if earlier is not None and is_doubtful(earlier, upper, other, world):
-        return _held(where)
+        return _restored_problem(where)
     advice = f"if it does not, delete it there, or remove {other.name} from the topology"
     return Problem(PREDECESSOR_RUNNING, f"{where} of an earlier pod of this name must terminate first; {advice}")
 
 
-def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
+def _lost_in_rollback(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
     """Mark a pod unready whose lower pod was lost in a rollback of its store; whether it ends is not decided here."""
     if not lower.pods.is_lost(ref.namespace, ref.name):
         return _NOTHING
     pod = view_of(upper.manifest())
-    body = forgotten(pod, timestamp(world.now))
+    body = forgotten_status(pod, timestamp(world.now))
     return Decision((status_write(pod, body, "its lower pod is missing"),)) if body else _NOTHING
 
 
-def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
+def _lower_of_predecessor(key: Key, upper: Entry, world: World) -> LowerWorld | None:
     """Return the other lower where the pod of an earlier pod of that name is known to run: two must never run."""
     for other in world.lowers.values():
         earlier = copies.existing_copy(upper, other) if other.name != key.lower else None
-        if earlier is not None and _runs_before(earlier, upper, world):
+        if earlier is not None and _is_running_predecessor(earlier, upper, world):
             return other
     return None
 
 
-def _patience(upper_pod: Manifest) -> float:
+def _seconds_to_wait(upper_pod: Manifest) -> float:
     """Return for how many seconds to wait for a lower that does not answer, where an older pod of that name may run.
 
     A StatefulSet guarantees that no two pods of one name run. For other names that may be used again, as those of bare
     pods, a lower that does not answer causes only a short delay.
     """
     kind = controller_of(upper_pod).get("kind")
-    if kind in _RENAMING:
+    if kind in _RANDOM_NAME_CONTROLLERS:
         return 0.0
-    return UNREACHABLE_AFTER if kind == "StatefulSet" else _BRIEFLY
+    return UNREACHABLE_AFTER if kind == "StatefulSet" else _SHORT_WAIT
 
 
-def _may_be_elsewhere(upper_pod: Manifest, here: LowerWorld, world: World) -> bool:
+def _may_be_elsewhere(upper_pod: Manifest, lower: LowerWorld, world: World) -> bool:
     """Report whether another lower may soon report a pod that runs there: lowers are connected one by one."""
-    patience = _patience(upper_pod)
-    names = {spec.name for spec in world.topology.lowers} | world.lowers.keys() if patience else ()
-    return any(_is_unread(world.lowers.get(name), here, world, patience) for name in names)
+    seconds = _seconds_to_wait(upper_pod)
+    names = {spec.name for spec in world.topology.lowers} | world.lowers.keys() if seconds else ()
+    return any(_is_unlisted(world.lowers.get(name), lower, world, seconds) for name in names)
 
 
-def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World, patience: float) -> bool:
+def _is_unlisted(other: LowerWorld | None, lower: LowerWorld, world: World, seconds: float) -> bool:
     """Report whether a lower has not listed its pods yet; None is a lower that is not connected yet.
 
     A lower that has not listed them for too long, because it is unreachable or forbids it, does not delay the others
@@ -401,47 +407,53 @@ def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World, patienc
     """
     if other is not None and (other.pods.synced or not other.connected):
         return False
-    since = (other or here).since
-    return since is None or (world.now - since).total_seconds() <= patience
+    since = (other or lower).since
+    return since is None or (world.now - since).total_seconds() <= seconds
 
 
 def _ref_of(below: Entry, lower: LowerWorld) -> Ref:
     return Ref(lower.name, POD, below.namespace, below.name)
 
 
-def _below_ref(key: Key, lower: LowerWorld) -> Ref:
+def _lower_ref(key: Key, lower: LowerWorld) -> Ref:
     return Ref(lower.name, POD, lower.namespace(key.namespace), key.name)
 
 
-def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_upper_pod(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
     entry = delta.entry
     yield key_of(lower, entry.namespace, entry.name)
 
 
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key of an upper pod also if its lower namespace has lost its marks, which its status reports."""
     if named := world.lowers[lower].named(delta.entry.namespace):
         yield key_of(lower, named, delta.entry.name)
 
 
-def _marked(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_namespace_marks(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of the pods of a lower namespace that loses its marks, or gets them back."""
-    here = world.lowers[lower]
-    named = here.named(delta.entry.name) if here.naming is not None and delta.before is not None else ""
-    yield from (key_of(lower, named, pod.name) for pod in (here.upper_pods.select("namespace", named) if named else ()))
+    lower_world = world.lowers[lower]
+    named = lower_world.named(delta.entry.name) if lower_world.naming is not None and delta.before is not None else ""
+    yield from (
+        key_of(lower, named, pod.name) for pod in (lower_world.upper_pods.select("namespace", named) if named else ())
+    )
 
 
-def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_foreign_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key of an upper pod whose name a foreign pod takes or frees, or whose foreign pod changes its owner."""
-    if delta.before is not None and delta.after is not None and _whose(delta.before) == _whose(delta.after):
+    if (
+        delta.before is not None
+        and delta.after is not None
+        and _adoption_facts(delta.before) == _adoption_facts(delta.after)
+    ):
         return
-    here, entry = world.lowers[lower], delta.entry
-    for namespace in here.above(entry.namespace):
-        if here.upper_pods.get(namespace, entry.name) is not None:
+    lower_world, entry = world.lowers[lower], delta.entry
+    for namespace in lower_world.above(entry.namespace):
+        if lower_world.upper_pods.get(namespace, entry.name) is not None:
             yield key_of(lower, namespace, entry.name)
 
 
-def _whose(foreign: Entry) -> tuple[str, str, bool, bool]:
+def _adoption_facts(foreign: Entry) -> tuple[str, str, bool, bool]:
     """Return the facts that decide whether a foreign pod may be adopted."""
     facts = foreign.facts
     return facts.mark, facts.made_for, facts.ending, bool(foreign.raw)

@@ -29,13 +29,13 @@ _CREDENTIALS = frozenset({"serviceAccountToken", "podCertificate"})
 """Sources of a projected volume that hold credentials of the pod."""
 _PREFIX = "upper-token-"
 _ONE_HOUR = 3600
-_STRETCHED = 3607
+_ADMISSION_SECONDS = 3607
 """The lifetime that admission requests: the apiserver takes it for old clients and issues a token for a year."""
-_SHORTEST = 600
+_MIN_SECONDS = 600
 _DIGITS = 8
 DEFAULT_ACCOUNT = "default"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-_STARTED = ("containers", "initContainers")
+_STARTED_CONTAINERS = ("containers", "initContainers")
 
 
 class ProjectedToken(NamedTuple):
@@ -66,10 +66,10 @@ def secret_name(pod_uid: str) -> str:
 def digest(raw: bytes) -> Transformed:
     """Transform a lower Secret of ours: its bytes and marks, with `TokenFacts` if it is no copy of an upper one."""
     secret = decoded(raw)
-    noted = annotations(secret)
-    uid = noted.get(UPPER_UID, "")
-    has_tokens = TOKEN_POD in noted and metadata(secret)["name"] == secret_name(uid)
-    return Transformed(raw, marks_of(secret, TokenFacts(noted[TOKEN_POD], uid) if has_tokens else None))
+    notes = annotations(secret)
+    uid = notes.get(UPPER_UID, "")
+    has_tokens = TOKEN_POD in notes and metadata(secret)["name"] == secret_name(uid)
+    return Transformed(raw, marks_of(secret, TokenFacts(notes[TOKEN_POD], uid) if has_tokens else None))
 
 
 def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
@@ -83,7 +83,7 @@ INDEXES = {"pod": _by_pod, **ownership.INDEXES}
 def projected_tokens(spec: Manifest) -> tuple[ProjectedToken, ...]:
     """Return the tokens that a pod's volumes need, one for each audience; () for none."""
     found: dict[str, int] = {}
-    for audience, seconds in _asked(spec):
+    for audience, seconds in _requested_tokens(spec):
         found[audience] = min(seconds, found.get(audience, seconds))
     return tuple(ProjectedToken(entry_of(audience), audience, found[audience]) for audience in sorted(found))
 
@@ -98,12 +98,12 @@ def sources_of(volume: Manifest) -> list[Manifest]:
     return list((volume.get("projected") or {}).get("sources") or ())
 
 
-def with_token(volume: Manifest) -> bool:
+def has_token(volume: Manifest) -> bool:
     """Report whether a volume projects a token."""
     return any("serviceAccountToken" in source for source in sources_of(volume))
 
 
-def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
+def _requested_tokens(spec: Manifest) -> Iterator[tuple[str, int]]:
     """Yield audience and seconds of each token that a volume requests."""
     for volume in spec.get("volumes") or ():
         if is_token_volume(volume) and "secret" in volume:
@@ -116,20 +116,20 @@ def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
 
 def _lifetime(seconds: int | None) -> int:
     """Return the lifetime to request for a token; less than ten minutes would be refused."""
-    return _ONE_HOUR if seconds in (None, _STRETCHED) else max(int(seconds or 0), _SHORTEST)
+    return _ONE_HOUR if seconds in (None, _ADMISSION_SECONDS) else max(int(seconds or 0), _MIN_SECONDS)
 
 
-def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
+def with_secret(volume: Manifest, secret: str) -> Manifest:
     """Return a volume with the Secret in place of each token, and of the cluster's CA and namespace beside it.
 
     These are then the upper cluster's; the files have the same names.
     """
     if is_token_volume(volume) and "secret" in volume:
         items = [_item(name, name) for name in (TOKEN, CA, NAMESPACE)]
-        return {"name": volume["name"], "projected": {"sources": [_from(secret, items)]}}
-    if not with_token(volume):
+        return {"name": volume["name"], "projected": {"sources": [_secret_source(secret, items)]}}
+    if not has_token(volume):
         return volume
-    sources = [one for source in sources_of(volume) for one in _replaced(source, secret)]
+    sources = [one for source in sources_of(volume) for one in _replacements(source, secret)]
     return {**volume, "projected": {**volume["projected"], "sources": sources}}
 
 
@@ -141,14 +141,14 @@ def without_tokens(volume: Manifest) -> Manifest:
     return {**volume, "projected": {**volume["projected"], "sources": sources}}
 
 
-def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
+def _replacements(source: Manifest, secret: str) -> Iterator[Manifest]:
     """Yield what replaces one source."""
-    token, published, downward = (source.get(form) for form in ("serviceAccountToken", "configMap", "downwardAPI"))
+    token, config_map, downward = (source.get(form) for form in ("serviceAccountToken", "configMap", "downwardAPI"))
     if token is not None:
-        yield _from(secret, [_item(entry_of(token.get("audience") or ""), token["path"])])
-    elif published is not None and published.get("name") == PUBLISHED_CA:
-        paths = [item["path"] for item in published.get("items") or ({"key": CA, "path": CA},) if item["key"] == CA]
-        yield _from(secret, [_item(CA, path) for path in paths])
+        yield _secret_source(secret, [_item(entry_of(token.get("audience") or ""), token["path"])])
+    elif config_map is not None and config_map.get("name") == PUBLISHED_CA:
+        paths = [item["path"] for item in config_map.get("items") or ({"key": CA, "path": CA},) if item["key"] == CA]
+        yield _secret_source(secret, [_item(CA, path) for path in paths])
     elif downward is not None:
         yield from _without_namespace(downward, secret)
     else:
@@ -157,18 +157,18 @@ def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
 
 def _without_namespace(downward: Manifest, secret: str) -> Iterator[Manifest]:
     """Yield a downward source with the pod's namespace taken from the Secret: the lower namespace may differ."""
-    named: list[Manifest] = []
+    namespace_items: list[Manifest] = []
     rest: list[Manifest] = []
     for item in downward.get("items") or ():
         path = (item.get("fieldRef") or {}).get("fieldPath")
-        (named if path == "metadata.namespace" else rest).append(item)
-    if named:
-        yield _from(secret, [_item(NAMESPACE, item["path"]) for item in named])
-    if rest or not named:
+        (namespace_items if path == "metadata.namespace" else rest).append(item)
+    if namespace_items:
+        yield _secret_source(secret, [_item(NAMESPACE, item["path"]) for item in namespace_items])
+    if rest or not namespace_items:
         yield {"downwardAPI": {**downward, "items": rest}}
 
 
-def _from(secret: str, items: list[Manifest]) -> Manifest:
+def _secret_source(secret: str, items: list[Manifest]) -> Manifest:
     return {"secret": {"name": secret, "items": items}}
 
 
@@ -176,30 +176,30 @@ def _item(key: str, path: str) -> Manifest:
     return {"key": key, "path": path}
 
 
-def account_fields(upper_pod: Manifest, place: LowerContext) -> Manifest:
+def account_fields(upper_pod: Manifest, context: LowerContext) -> Manifest:
     """Return the fields of the lower spec that depend on the pod's identity; others are as in the upper spec."""
     spec = upper_pod["spec"]
-    match place.identity:
+    match context.identity:
         case "none":
             return _without_identity(spec)
         case "lower":
             return _with_lower_identity(spec)
         case "upper":
-            return _with_upper_identity(upper_pod, place)
+            return _with_upper_identity(upper_pod, context)
 
 
 def _without_identity(spec: Manifest) -> Manifest:
-    given_none = {
+    defaults = {
         "serviceAccountName": DEFAULT_ACCOUNT,
         "serviceAccount": DEFAULT_ACCOUNT,
         "automountServiceAccountToken": False,
     }
     fields = without_token(spec)
     volumes = {**spec, **fields}.get("volumes") or []
-    without = [without_tokens(volume) for volume in volumes]
-    if without != volumes:
-        fields["volumes"] = without
-    return given_none | fields
+    stripped = [without_tokens(volume) for volume in volumes]
+    if stripped != volumes:
+        fields["volumes"] = stripped
+    return defaults | fields
 
 
 def _with_lower_identity(spec: Manifest) -> Manifest:
@@ -210,16 +210,16 @@ def _with_lower_identity(spec: Manifest) -> Manifest:
     return {} if any(map(is_token_volume, volumes)) else {"automountServiceAccountToken": False}
 
 
-def _with_upper_identity(upper_pod: Manifest, place: LowerContext) -> Manifest:
+def _with_upper_identity(upper_pod: Manifest, context: LowerContext) -> Manifest:
     spec = upper_pod["spec"]
     fields: Manifest = {"automountServiceAccountToken": False}
     if not projected_tokens(spec):
         return fields
     name = secret_name(uid(upper_pod))
-    fields["volumes"] = [in_place_of_tokens(volume, name) for volume in spec["volumes"]]
-    for kind in _STARTED:
+    fields["volumes"] = [with_secret(volume, name) for volume in spec["volumes"]]
+    for kind in _STARTED_CONTAINERS:
         if spec.get(kind):
-            fields[kind] = [with_address(one, place.upper_server) for one in spec[kind]]
+            fields[kind] = [with_address(one, context.upper_server) for one in spec[kind]]
     return fields
 
 
@@ -227,28 +227,28 @@ def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
     """Return a container with the upper apiserver's address in its environment, unless it is set already or unknown."""
     if server is None:
         return container
-    told = {
+    variables = {
         "KUBERNETES_SERVICE_HOST": server.host,
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "KUBERNETES_SERVICE_PORT_HTTPS": str(server.port),
     }
-    own = container.get("env") or []
-    named = {variable["name"] for variable in own}
-    added = [{"name": name, "value": value} for name, value in told.items() if name not in named]
-    return {**container, "env": [*added, *own]}
+    existing = container.get("env") or []
+    present = {variable["name"] for variable in existing}
+    added = [{"name": name, "value": value} for name, value in variables.items() if name not in present]
+    return {**container, "env": [*added, *existing]}
 
 
-def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[Manifest]:
+def debug_containers(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> list[Manifest]:
     """Return the ephemeral containers of an upper pod for its lower pod: without mounts of volumes it does not have.
 
     Where tokens of the upper cluster are mounted, they get the upper apiserver's address too.
     """
-    above, below = upper_pod["spec"], lower_pod["spec"]
-    held = {volume["name"] for volume in below.get("volumes") or ()}
-    gone = {one["name"] for one in above.get("volumes") or () if is_token_volume(one)} - held
-    wanted = [_without_mounts(one, gone) for one in above.get("ephemeralContainers") or ()]
+    upper_spec, lower_spec = upper_pod["spec"], lower_pod["spec"]
+    lower_volumes = {volume["name"] for volume in lower_spec.get("volumes") or ()}
+    removed_volumes = {one["name"] for one in upper_spec.get("volumes") or () if is_token_volume(one)} - lower_volumes
+    wanted = [_without_mounts(one, removed_volumes) for one in upper_spec.get("ephemeralContainers") or ()]
     uses_upper = uses_tokens(lower_pod, uid(upper_pod))
-    return [with_address(one, place.upper_server) for one in wanted] if uses_upper else wanted
+    return [with_address(one, context.upper_server) for one in wanted] if uses_upper else wanted
 
 
 def uses_tokens(lower_pod: Manifest, pod_uid: str) -> bool:
@@ -261,38 +261,38 @@ def uses_tokens(lower_pod: Manifest, pod_uid: str) -> bool:
 def without_token(spec: Manifest) -> Manifest:
     """Return volumes and containers of a spec without the token's volume and mounts; {} when there is none."""
     volumes = spec.get("volumes") or []
-    gone = {volume["name"] for volume in volumes if is_token_volume(volume)}
-    if not gone:
+    removed = {volume["name"] for volume in volumes if is_token_volume(volume)}
+    if not removed:
         return {}
-    lists = {kind: [_without_mounts(one, gone) for one in spec[kind]] for kind in _CONTAINERS if spec.get(kind)}
-    return {"volumes": [volume for volume in volumes if volume["name"] not in gone]} | lists
+    lists = {kind: [_without_mounts(one, removed) for one in spec[kind]] for kind in _CONTAINERS if spec.get(kind)}
+    return {"volumes": [volume for volume in volumes if volume["name"] not in removed]} | lists
 
 
-def _without_mounts(container: Manifest, gone: set[str]) -> Manifest:
+def _without_mounts(container: Manifest, removed: set[str]) -> Manifest:
     """Return a container without the mounts of removed volumes; the same object when it has none."""
     mounts = container.get("volumeMounts") or []
-    left = [mount for mount in mounts if mount["name"] not in gone]
-    if len(left) == len(mounts):
+    remaining = [mount for mount in mounts if mount["name"] not in removed]
+    if len(remaining) == len(mounts):
         return container
     rest = {field: value for field, value in container.items() if field != "volumeMounts"}
-    return rest | ({"volumeMounts": left} if left else {})
+    return rest | ({"volumeMounts": remaining} if remaining else {})
 
 
-def awaited(namespace: str, needs: Iterable[Reference], lower: LowerWorld, world: World) -> list[Key]:
-    """Return the keys of what a pod in `namespace` with references `needs` still lacks in the lower cluster.
+def missing_keys(namespace: str, references: Iterable[Reference], lower: LowerWorld, world: World) -> list[Key]:
+    """Return the keys of what a pod in `namespace` with these `references` still lacks in the lower cluster.
 
     Tokens of the upper cluster are not among them. They are requested last, once nothing else is missing: otherwise a
     pod that waits for another reason would leave an unused credential in the lower cluster.
     """
-    needs = tuple(needs)
-    found = [] if namespaces.ready(lower, namespace) else [namespaces.key_of(lower.name, namespace)]
-    found += config.missing(world, lower, namespace, needs)
-    found += claim_rule.missing(world, lower, namespace, needs)
-    found += service_accounts.missing(world, lower, namespace, needs)
-    return found
+    references = tuple(references)
+    keys = [] if namespaces.ready(lower, namespace) else [namespaces.key_of(lower.name, namespace)]
+    keys += config.missing(world, lower, namespace, references)
+    keys += claim_rule.missing(world, lower, namespace, references)
+    keys += service_accounts.missing(world, lower, namespace, references)
+    return keys
 
 
-def refused(upper_pod: Manifest) -> Problem | None:
+def creation_problem(upper_pod: Manifest) -> Problem | None:
     """Return why a pod is never created in the lower cluster: it names what exists only there."""
     for volume in upper_pod["spec"].get("volumes") or ():
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}

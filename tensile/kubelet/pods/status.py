@@ -41,10 +41,10 @@ CONTAINERS_OF: Mapping[str, str] = MappingProxyType(
 )
 """The field of the spec that each list of statuses is about."""
 
-_KILLED = 137
+_KILLED_EXIT_CODE = 137
 _RESTART_ALL = "RestartAllContainers"
-_COPIED = with_verdict(STATUS, FieldVerdict.KEEP)
-_NOT_SEEN_ENDING = "the pod terminated in the lower cluster before the final status of this container was reported"
+_COPIED_FIELDS = with_verdict(STATUS, FieldVerdict.KEEP)
+_NOT_SEEN_MESSAGE = "the pod terminated in the lower cluster before the final status of this container was reported"
 LOWER_POD_LOST: ConditionReason = "LowerPodLost"
 """The pod is Failed and has `DisruptionTarget`: another client deleted the lower pod, and it is gone.
 Remedy: find out who did it from the audit log of the lower cluster; a controller replaces the pod."""
@@ -54,10 +54,10 @@ Remedy: nothing."""
 _READINESS = (READY, CONTAINERS_READY)
 _BY_GARBAGE_COLLECTOR = "DeletionByPodGC"
 """The reason of DisruptionTarget with which PodGC ends the pods of a node that was deleted."""
-_NODE_GONE = "the node of the lower cluster that ran the container was deleted"
-_LOST = "another client deleted the pod in the lower cluster"
-_UNREACHABLE = "the lower cluster that runs the pod does not answer"
-_FORGOTTEN = "the lower cluster lost the pod when its store was restored to an earlier state"
+_NODE_GONE_MESSAGE = "the node of the lower cluster that ran the container was deleted"
+_LOST_MESSAGE = "another client deleted the pod in the lower cluster"
+_UNREACHABLE_MESSAGE = "the lower cluster that runs the pod does not answer"
+_FORGOTTEN_MESSAGE = "the lower cluster lost the pod when its store was restored to an earlier state"
 
 
 def upper_status(
@@ -79,21 +79,21 @@ def upper_status(
     if number and number > (upper.status.get("observedGeneration") or 0):
         fields["observedGeneration"] = number
     patch = status_patch(upper, fields, conditions)
-    return {"status": patch} if patch and _is_of_worth(patch, upper) else None
+    return {"status": patch} if patch and _is_worth_a_write(patch, upper) else None
 
 
-def ending(upper: PodView, lower: PodView | None, now: str) -> Manifest | None:
+def terminal_status(upper: PodView, lower: PodView | None, now: str) -> Manifest | None:
     """Return the last status of a deleted pod before its object is removed; None when it says so already.
 
     Job controllers wait for a terminal phase of each pod that they count: the lower pod's last one, else Failed.
     Containers that still ran are reported as a kubelet reports containers that it cannot find. `now` is in RFC 3339.
     """
-    fields, conditions = _last_words(upper, lower)
+    fields, conditions = _last_lower_status(upper, lower)
     phase = next(one for one in (upper.phase, fields.get("phase"), "Failed") if one in TERMINAL)
     lists = {field: fields.get(field, entries) for field, entries in present_containers(upper).items()}
     fields = {
         **fields,
-        **ended_containers(lists, _NOT_SEEN_ENDING),
+        **ended_containers(lists, _NOT_SEEN_MESSAGE),
         "phase": phase,
         **_addresses(upper, ended=True),
     }
@@ -102,7 +102,7 @@ def ending(upper: PodView, lower: PodView | None, now: str) -> Manifest | None:
     return {"status": patch} if patch else None
 
 
-def _last_words(upper: PodView, lower: PodView | None) -> tuple[Fields, WantedConditions]:
+def _last_lower_status(upper: PodView, lower: PodView | None) -> tuple[Fields, WantedConditions]:
     """Return the lower pod's last status, as far as it can still change the upper pod's status."""
     if lower is None or (upper.phase in TERMINAL and lower.phase != upper.phase):
         return {}, {}
@@ -119,17 +119,20 @@ def _unready(upper: PodView, conditions: WantedConditions, kind: str, now: str) 
 
 def _fields(upper: PodView, lower: PodView) -> dict[str, Any]:
     """Return every field but conditions and observedGeneration as it should be in the upper pod."""
-    fields: dict[str, Any] = {field: lower.status.get(field) for field in _COPIED}
+    fields: dict[str, Any] = {field: lower.status.get(field) for field in _COPIED_FIELDS}
     fields["phase"] = lower.phase
     fields |= _addresses(lower, ended=lower.phase in TERMINAL and not upper.spec.get("hostNetwork"))
     containers = reflected_containers(upper, lower)
-    return fields | (ended_containers(containers, _NODE_GONE) if _has_lost_its_node(lower) else containers)
+    return fields | (ended_containers(containers, _NODE_GONE_MESSAGE) if _has_lost_its_node(lower) else containers)
 
 
 def _has_lost_its_node(lower: PodView) -> bool:
     """Report whether Kubernetes ended a pod because its node is gone: no kubelet will report the end of containers."""
-    said = lower.conditions.get(DISRUPTION) or {}
-    return lower.phase == "Failed" and (said.get("status"), said.get("reason")) == ("True", _BY_GARBAGE_COLLECTOR)
+    condition = lower.conditions.get(DISRUPTION) or {}
+    return lower.phase == "Failed" and (condition.get("status"), condition.get("reason")) == (
+        "True",
+        _BY_GARBAGE_COLLECTOR,
+    )
 
 
 def _addresses(pod: PodView, *, ended: bool) -> dict[str, Any]:
@@ -159,16 +162,16 @@ def _observed(lower: PodView, generation: int) -> int | None:
     return generation if number is None or number >= (lower.meta.get("generation") or 0) else None
 
 
-def _is_of_worth(patch: Manifest, upper: PodView) -> bool:
+def _is_worth_a_write(patch: Manifest, upper: PodView) -> bool:
     """Report whether a patch contains something that cannot wait for the next one."""
     if patch.keys() - {"conditions", "observedGeneration"}:
         return True
     if "observedGeneration" in patch and upper.status.get("observedGeneration"):
         return True
-    return any(not _is_mere_scheduling(one, upper) for one in patch.get("conditions", ()))
+    return any(not _is_first_scheduling(one, upper) for one in patch.get("conditions", ()))
 
 
-def _is_mere_scheduling(one: Manifest, upper: PodView) -> bool:
+def _is_first_scheduling(one: Manifest, upper: PodView) -> bool:
     """Report whether a condition only says, for the first time, that a node was found."""
     found = one["type"] in (SCHEDULED, LOWER_SCHEDULED) and one.get("status") == "True"
     return found and one["type"] not in upper.conditions
@@ -182,8 +185,8 @@ def reflected_containers(upper: PodView, lower: PodView) -> dict[str, list[Manif
     """
     found: dict[str, list[Manifest]] = {}
     for field in CONTAINERS_OF:
-        below = lower.status.get(field)
-        found[field] = _reflected(field, below, upper) if below else []
+        statuses = lower.status.get(field)
+        found[field] = _reflected(field, statuses, upper) if statuses else []
     return found
 
 
@@ -201,18 +204,22 @@ def present_containers(upper: PodView) -> dict[str, list[Manifest]]:
     return {field: upper.status.get(field) or [] for field in CONTAINERS_OF}
 
 
-def _reflected(field: str, below: list[Manifest], upper: PodView) -> list[Manifest]:
+def _reflected(field: str, lower_statuses: list[Manifest], upper: PodView) -> list[Manifest]:
     """Return one list as it should be in the upper pod, from the lower pod's."""
     specs = {one["name"]: one for one in upper.spec.get(CONTAINERS_OF[field]) or ()}
-    shown = [one for one in below if one["name"] in specs]
-    above: list[Manifest] = upper.status.get(field) or []
-    ended = {one["name"]: one for one in above if (one.get("state") or {}).get("terminated")}
+    shown = [one for one in lower_statuses if one["name"] in specs]
+    upper_statuses: list[Manifest] = upper.status.get(field) or []
+    ended = {one["name"]: one for one in upper_statuses if (one.get("state") or {}).get("terminated")}
     if not ended:
         return shown
-    back = {one["name"] for one in shown if one["name"] in ended and "terminated" not in (one.get("state") or {})}
-    if not back or (field != _EPHEMERAL and _restarts_together(upper.spec)):
+    running_again = {
+        one["name"] for one in shown if one["name"] in ended and "terminated" not in (one.get("state") or {})
+    }
+    if not running_again or (field != _EPHEMERAL and _restarts_together(upper.spec)):
         return shown
-    refused = {name for name in back if field == _EPHEMERAL or not _may_restart(specs[name], ended[name], upper.spec)}
+    refused = {
+        name for name in running_again if field == _EPHEMERAL or not _may_restart(specs[name], ended[name], upper.spec)
+    }
     return [ended[one["name"]] if one["name"] in refused else one for one in shown]
 
 
@@ -239,8 +246,8 @@ def _has_restart_rule(container: Manifest, exit_code: int) -> bool:
 
 def _matches(codes: Manifest, exit_code: int) -> bool:
     """Report whether a rule applies to an exit code."""
-    listed = exit_code in (codes.get("values") or ())
-    return listed if codes.get("operator") == "In" else not listed
+    is_listed = exit_code in (codes.get("values") or ())
+    return is_listed if codes.get("operator") == "In" else not is_listed
 
 
 def _ended(field: str, status: Manifest, message: str) -> Manifest:
@@ -249,13 +256,13 @@ def _ended(field: str, status: Manifest, message: str) -> Manifest:
     if "terminated" in state or (field != "containerStatuses" and "running" not in state):
         return status
     running = state.get("running") or {}
-    end = {"exitCode": _KILLED, "reason": STATUS_UNKNOWN, "message": message}
+    end = {"exitCode": _KILLED_EXIT_CODE, "reason": STATUS_UNKNOWN, "message": message}
     times = {"startedAt": running.get("startedAt"), "containerID": status.get("containerID")}
     terminated = end | {name: value for name, value in times.items() if value}
     return {**status, "ready": False, "started": False, "state": {"terminated": terminated}}
 
 
-def pending_because(upper: PodView, reason: str, message: str, now: str) -> Manifest | None:
+def pending_status(upper: PodView, reason: str, message: str, now: str) -> Manifest | None:
     """Return the status of a bound pod without a lower pod, with the reason; None when it says so or has ended.
 
     kubectl shows a status reason in its STATUS column; the lower pod's first status removes it again.
@@ -268,7 +275,7 @@ def pending_because(upper: PodView, reason: str, message: str, now: str) -> Mani
     return _body(status_patch(upper, fields, {MIRRORED: mirrored, READY_TO_START: waiting}))
 
 
-def without_lower_pod(upper: PodView, now: str) -> Manifest | None:
+def lost_status(upper: PodView, now: str) -> Manifest | None:
     """Return the status Failed for a pod whose lower pod is certainly gone though the upper one was not deleted.
 
     It is None for a pod that is being deleted, or whose phase is terminal. It sets DisruptionTarget, so that a Job's
@@ -278,13 +285,15 @@ def without_lower_pod(upper: PodView, now: str) -> Manifest | None:
         return None
     conditions = {kind: condition(upper, kind, "False", reason=POD_FAILED, message="", now=now) for kind in _READINESS}
     if not _is_true(upper, DISRUPTION):
-        conditions[DISRUPTION] = condition(upper, DISRUPTION, "True", reason=LOWER_POD_LOST, message=_LOST, now=now)
-    fields = {"phase": "Failed", "reason": LOWER_POD_LOST, "message": _LOST, "podIP": "", "podIPs": []}
-    containers = ended_containers(present_containers(upper), _LOST)
+        conditions[DISRUPTION] = condition(
+            upper, DISRUPTION, "True", reason=LOWER_POD_LOST, message=_LOST_MESSAGE, now=now
+        )
+    fields = {"phase": "Failed", "reason": LOWER_POD_LOST, "message": _LOST_MESSAGE, "podIP": "", "podIPs": []}
+    containers = ended_containers(present_containers(upper), _LOST_MESSAGE)
     return _body(status_patch(upper, fields | containers, conditions))
 
 
-def unreachable(upper: PodView, now: str) -> Manifest | None:
+def unreachable_status(upper: PodView, now: str) -> Manifest | None:
     """Return the status that makes a pod unready because its cluster does not answer, so that Services stop using it.
 
     Only existing readiness conditions change: a pod that was never mirrored has none, and phase and container states
@@ -292,19 +301,21 @@ def unreachable(upper: PodView, now: str) -> Manifest | None:
     """
     if upper.phase in TERMINAL:
         return None
-    return _body(status_patch(upper, {}, _unreadiness(upper, LOWER_UNREACHABLE, _UNREACHABLE, now)))
+    return _body(status_patch(upper, {}, _unreadiness(upper, LOWER_UNREACHABLE, _UNREACHABLE_MESSAGE, now)))
 
 
-def forgotten(upper: PodView, now: str) -> Manifest | None:
+def forgotten_status(upper: PodView, now: str) -> Manifest | None:
     """Return the status that makes a pod unready because its restored lower cluster does not know it."""
-    return _body(status_patch(upper, {}, _unreadiness(upper, STORE_RESTORED, _FORGOTTEN, now)))
+    return _body(status_patch(upper, {}, _unreadiness(upper, STORE_RESTORED, _FORGOTTEN_MESSAGE, now)))
 
 
-def evicted(upper: PodView, words: str, now: str) -> Manifest | None:
+def eviction_status(upper: PodView, message: str, now: str) -> Manifest | None:
     """Return the status of a pod that is to be deleted because its cluster is unreachable, as for an eviction."""
-    conditions = _unreadiness(upper, LOWER_UNREACHABLE, _UNREACHABLE, now)
+    conditions = _unreadiness(upper, LOWER_UNREACHABLE, _UNREACHABLE_MESSAGE, now)
     if not _is_true(upper, DISRUPTION):
-        conditions[DISRUPTION] = condition(upper, DISRUPTION, "True", reason=LOWER_UNREACHABLE, message=words, now=now)
+        conditions[DISRUPTION] = condition(
+            upper, DISRUPTION, "True", reason=LOWER_UNREACHABLE, message=message, now=now
+        )
     return _body(status_patch(upper, {}, conditions))
 
 
@@ -324,18 +335,18 @@ def _body(patch: Manifest) -> Manifest | None:
     return {"status": patch} if patch else None
 
 
-def status_write(upper: PodView, body: Manifest, reason: str, *, asked: bool = True, lost: bool = False) -> Patched:
+def status_write(upper: PodView, body: Manifest, reason: str, *, requested: bool = True, lost: bool = False) -> Patched:
     """Return the write of {"status": ...}, with its preconditions.
 
     It is conditional on the pod's UID. With a phase it is also conditional on the resourceVersion, because two keys may
     write a phase, and a slow write must not revert an end that was reported meanwhile. The same holds for
     DisruptionTarget, which an eviction also sets just before it deletes the pod. Other statuses need no such condition:
-    a later decision corrects them. One that no user `asked` for ends a pod, so a plan shows it.
+    a later decision corrects them. One that no user `requested` ends a pod, so a plan shows it.
     """
     meta, status = upper.meta, body["status"]
     fence = {"uid": meta["uid"]}
-    shared = "phase" in status or DISRUPTION in [one["type"] for one in status.get("conditions", ())]
-    if shared and "resourceVersion" in meta:
+    is_contested = "phase" in status or DISRUPTION in [one["type"] for one in status.get("conditions", ())]
+    if is_contested and "resourceVersion" in meta:
         fence["resourceVersion"] = meta["resourceVersion"]
     patch = Patch("strategic-merge-patch", {"metadata": fence, **body})
-    return Patched(upper.ref, patch, reason, "status", in_plan=not asked, requested=asked, after_rollback=lost)
+    return Patched(upper.ref, patch, reason, "status", in_plan=not requested, requested=requested, after_rollback=lost)

@@ -14,7 +14,7 @@ from tensile.kube.store import Entry
 from tensile.kubelet.pods import service_account, token_rule
 from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.pods.scheduling import LowerContext
-from tensile.kubelet.pods.status import pending_because, status_write, unreachable, upper_status
+from tensile.kubelet.pods.status import pending_status, status_write, unreachable_status, upper_status
 from tensile.kubelet.pods.update import (
     CHANGE_NOT_APPLIED,
     MODIFIED_IN_LOWER,
@@ -39,37 +39,37 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 _MUTABLE = ("metadata.labels", "metadata.annotations")
 _NOTHING = Decision()
-_SAID = "the status of the lower pod changed"
+_STATUS_CHANGED = "the status of the lower pod changed"
 
 
 def report_blocked(upper: PodView, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
     """Report on the pod, and once in an event, why it is not mirrored."""
-    return Decision(tuple(_complaint(upper, problem, now)), waits, problem)
+    return Decision(tuple(_blocked_steps(upper, problem, now)), waits, problem)
 
 
-def create(key: Key, upper: PodView, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
-    """Create the lower pod once its namespace and all that it refers to (`named`) exist in the lower cluster."""
-    refused = service_account.refused(upper.manifest)
-    if refused is not None:
-        return report_blocked(upper, refused, world.now)
-    awaited = service_account.awaited(key.namespace, named, lower, world) or token_rule.missing(
+def create(key: Key, upper: PodView, references: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
+    """Create the lower pod once its namespace and all that it refers to (`references`) exist in the lower cluster."""
+    refusal = service_account.creation_problem(upper.manifest)
+    if refusal is not None:
+        return report_blocked(upper, refusal, world.now)
+    awaited_keys = service_account.missing_keys(key.namespace, references, lower, world) or token_rule.missing(
         lower, upper.manifest, world.owner
     )
-    problem = _obstacle(awaited or (key,), world)
-    if awaited and problem is not None:
-        return report_blocked(upper, problem, world.now, tuple(awaited))
-    if awaited:
-        return Decision(depends_on=tuple(awaited))
-    complaint = _complaint(upper, problem, world.now) if problem is not None else []
-    place = placement(namespaces.ready(lower, key.namespace), key, lower, world)
-    return Decision((*complaint, *_made(key, upper, place)))
+    problem = _first_problem(awaited_keys or (key,), world)
+    if awaited_keys and problem is not None:
+        return report_blocked(upper, problem, world.now, tuple(awaited_keys))
+    if awaited_keys:
+        return Decision(depends_on=tuple(awaited_keys))
+    steps = _blocked_steps(upper, problem, world.now) if problem is not None else []
+    context = placement(namespaces.ready(lower, key.namespace), key, lower, world)
+    return Decision((*steps, *_creation_steps(key, upper, context)))
 
 
 def out_of_reach(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     """Report on a pod that its lower cluster does not answer."""
-    body = unreachable(upper, timestamp(world.now))
-    lost = f"lower cluster {lower.name} does not answer"
-    return Decision((status_write(upper, body, lost),) if body else ())
+    body = unreachable_status(upper, timestamp(world.now))
+    reason = f"lower cluster {lower.name} does not answer"
+    return Decision((status_write(upper, body, reason),) if body else ())
 
 
 def sync(key: Key, upper: PodView, below: Entry, lower: LowerWorld, world: World) -> Decision:
@@ -80,10 +80,10 @@ def sync(key: Key, upper: PodView, below: Entry, lower: LowerWorld, world: World
     """
     pod = view_of(below.manifest())
     known = lower.in_step.get((key.namespace, key.name))
-    if known is None or known[1] is not world.topology or known[0] != _pair(upper, pod):
+    if known is None or known[1] is not world.topology or known[0] != _pair_hash(upper, pod):
         return _sync_all(key, upper, pod, lower, world)
     body = upper_status(upper, pod, generation=upper.meta.get("generation") or 1)
-    return _NOTHING if body is None else Decision((status_write(upper, body, _SAID),))
+    return _NOTHING if body is None else Decision((status_write(upper, body, _STATUS_CHANGED),))
 
 
 def _sync_all(key: Key, upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> Decision:
@@ -91,46 +91,54 @@ def _sync_all(key: Key, upper: PodView, pod: PodView, lower: LowerWorld, world: 
 
     The status comes first; its observedGeneration is the generation whose spec the lower pod has.
     """
-    changed, described = _differences(upper, pod, lower, world)
+    changed, metadata_steps = _differences(upper, pod, lower, world)
     is_ending = "deletionTimestamp" in pod.meta or pod.phase in TERMINAL
-    waits = () if is_ending else _awaited(upper, changed, lower, world)
-    below_now: list[Wanted] = [one for one in changed if not (waits and adds_containers(one))]
-    below_now = [] if is_ending else below_now + described
-    problem = _obstacle((key, *waits), world) if below_now or waits else None
-    said = sync_condition(upper, problem, lower.name, world.now, waiting=bool(below_now or waits))
-    if not (problem or below_now or waits or is_ending):
-        said = _drifted(upper, pod, lower, world)
-    tolerant = _tolerant(upper)
-    pair = _pair(upper, pod)
-    if pair and not (changed or described or said or tolerant):
-        lower.in_step[key.namespace, key.name] = (pair, world.topology)
-    seen = upper.status.get("observedGeneration") or 0
-    body = upper_status(upper, pod, generation=seen if changed else upper.meta.get("generation") or 1, in_step=said)
-    wanted = tolerant if body is None else [status_write(upper, body, _SAID), *_refusal(upper, said)]
-    return Decision((*wanted, *below_now), waits)
+    waits = () if is_ending else _awaited_keys(upper, changed, lower, world)
+    lower_steps: list[Wanted] = [one for one in changed if not (waits and adds_containers(one))]
+    lower_steps = [] if is_ending else lower_steps + metadata_steps
+    problem = _first_problem((key, *waits), world) if lower_steps or waits else None
+    condition = sync_condition(upper, problem, lower.name, world.now, waiting=bool(lower_steps or waits))
+    if not (problem or lower_steps or waits or is_ending):
+        condition = _drift_condition(upper, pod, lower, world)
+    toleration_steps = _toleration_patch(upper)
+    pair_hash = _pair_hash(upper, pod)
+    if pair_hash and not (changed or metadata_steps or condition or toleration_steps):
+        lower.in_step[key.namespace, key.name] = (pair_hash, world.topology)
+    observed = upper.status.get("observedGeneration") or 0
+    body = upper_status(
+        upper, pod, generation=observed if changed else upper.meta.get("generation") or 1, in_step=condition
+    )
+    wanted = (
+        toleration_steps
+        if body is None
+        else [status_write(upper, body, _STATUS_CHANGED), *_refusal_events(upper, condition)]
+    )
+    return Decision((*wanted, *lower_steps), waits)
 
 
-def _drifted(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> Manifest | None:
+def _drift_condition(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> Manifest | None:
     """Return the condition of a pod that another client has changed irreversibly in the lower cluster, else None."""
-    words = drift(upper.manifest, pod.manifest, _kept_place(pod.meta["namespace"], lower, world))
-    return changed_below(upper, words, lower.name, world.now) if words else None
+    message = drift(upper.manifest, pod.manifest, _update_context(pod.meta["namespace"], lower, world))
+    return changed_below(upper, message, lower.name, world.now) if message else None
 
 
 def irreversible(upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World) -> list[LastingChange]:
     """Return what another client has changed irreversibly in the lower pod of a living pod."""
-    place = _kept_place(metadata(pod)["namespace"], lower, world)
-    return lasting_changes(upper_pod, pod, place)
+    context = _update_context(metadata(pod)["namespace"], lower, world)
+    return lasting_changes(upper_pod, pod, context)
 
 
 def _differences(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> tuple[list[Patched], list[Wanted]]:
     """Return the changes of spec and of metadata that the lower pod needs."""
     namespace, name = pod.meta["namespace"], pod.meta["name"]
-    place, ref = _kept_place(namespace, lower, world), Ref(lower.name, POD, namespace, name)
-    changed = changes_below(upper.manifest, pod.manifest, ref, place)
-    return changed, _metadata(upper.manifest, pod.manifest, ref, place, sent=any(map(changes_images, changed)))
+    context, ref = _update_context(namespace, lower, world), Ref(lower.name, POD, namespace, name)
+    spec_changes = changes_below(upper.manifest, pod.manifest, ref, context)
+    return spec_changes, _metadata_steps(
+        upper.manifest, pod.manifest, ref, context, sent=any(map(changes_images, spec_changes))
+    )
 
 
-def _pair(upper: PodView, lower: PodView) -> int:
+def _pair_hash(upper: PodView, lower: PodView) -> int:
     """Return a hash of two pods without status, by which an unchanged pair is recognized; 0 without generations."""
     above, below = upper.meta, lower.meta
     if not (above.get("generation") and below.get("generation")):
@@ -139,55 +147,55 @@ def _pair(upper: PodView, lower: PodView) -> int:
     return hash((above["uid"], above["generation"], below["uid"], below["generation"], *maps))
 
 
-def _awaited(upper: PodView, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
+def _awaited_keys(upper: PodView, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
     """Return the keys of what new ephemeral containers refer to and the lower cluster does not have yet."""
     if not any(map(adds_containers, changed)):
         return ()
     return tuple(config.missing(world, lower, upper.meta["namespace"], references(upper.manifest)))
 
 
-def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
+def _first_problem(keys: Iterable[Key], world: World) -> Problem | None:
     """Return the first known problem of the keys."""
     return next((world.problems[one] for one in keys if one in world.problems), None)
 
 
-def _refusal(upper: PodView, said: Manifest | None) -> list[Wanted]:
+def _refusal_events(upper: PodView, condition: Manifest | None) -> list[Wanted]:
     """Return one event about a change that is refused; none where the condition already says so."""
-    if said is None or said == upper.conditions.get(SYNCED):
+    if condition is None or condition == upper.conditions.get(SYNCED):
         return []
-    reason = MODIFIED_IN_LOWER if said["reason"] == MODIFIED_IN_LOWER else CHANGE_NOT_APPLIED
-    return [EmitEvent(upper.ref, upper.meta["uid"], reason, said["message"])]
+    reason = MODIFIED_IN_LOWER if condition["reason"] == MODIFIED_IN_LOWER else CHANGE_NOT_APPLIED
+    return [EmitEvent(upper.ref, upper.meta["uid"], reason, condition["message"])]
 
 
-def _complaint(upper: PodView, problem: Problem, now: datetime) -> list[Wanted]:
-    body = pending_because(upper, problem.reason, problem.message, timestamp(now))
+def _blocked_steps(upper: PodView, problem: Problem, now: datetime) -> list[Wanted]:
+    body = pending_status(upper, problem.reason, problem.message, timestamp(now))
     if body is None:
         return []
-    written = status_write(upper, body, problem.message)
-    return [written, EmitEvent(upper.ref, upper.meta["uid"], problem.reason, problem.message)]
+    step = status_write(upper, body, problem.message)
+    return [step, EmitEvent(upper.ref, upper.meta["uid"], problem.reason, problem.message)]
 
 
-def _made(key: Key, upper: PodView, place: LowerContext) -> list[Wanted]:
+def _creation_steps(key: Key, upper: PodView, context: LowerContext) -> list[Wanted]:
     """Return the lower pod, events about what was not mirrored, and the tolerations of the upper pod."""
-    ref = Ref(key.lower, POD, place.namespace, key.name)
-    present = Present(ref, lower_pod(upper.manifest, place), f"bound to node {place.node_name}")
-    told = [EmitEvent(upper.ref, upper.meta["uid"], note.reason, note.message) for note in notes(upper.manifest)]
-    return [present, *_tolerant(upper), *told]
+    ref = Ref(key.lower, POD, context.namespace, key.name)
+    present = Present(ref, lower_pod(upper.manifest, context), f"bound to node {context.node_name}")
+    events = [EmitEvent(upper.ref, upper.meta["uid"], note.reason, note.message) for note in notes(upper.manifest)]
+    return [present, *_toleration_patch(upper), *events]
 
 
-def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: LowerContext, *, sent: bool) -> list[Wanted]:
+def _metadata_steps(upper_pod: Manifest, pod: Manifest, ref: Ref, context: LowerContext, *, sent: bool) -> list[Wanted]:
     """Return the write of labels and annotations of the lower pod, [] where it has them.
 
     Where images are `sent` in this round, only that write changes the note of them. Most pods are in sync, which our
     keys on them show: a key that was removed from the upper pod is still in the note of written keys. A pod without
     notes, created before there were any, gets them with its next change.
     """
-    meta = mutable_metadata(upper_pod, place)
+    meta = mutable_metadata(upper_pod, context)
     if meta["labels"].items() <= labels(pod).items() and meta["annotations"].items() <= annotations(pod).items():
         return []
     if WRITTEN_KEYS not in annotations(pod) and not changes({"metadata": _without_notes(meta)}, pod, _MUTABLE):
         return []
-    meta = mutable_metadata(upper_pod, place, pod)
+    meta = mutable_metadata(upper_pod, context, pod)
     if sent:
         del meta["annotations"][WRITTEN_IMAGES]
         meta["annotations"] |= {key: note for key, note in annotations(pod).items() if key == WRITTEN_IMAGES}
@@ -203,7 +211,7 @@ def _without_notes(meta: Manifest) -> Manifest:
     return {**meta, "annotations": kept}
 
 
-def _kept_place(namespace: str, lower: LowerWorld, world: World) -> LowerContext:
+def _update_context(namespace: str, lower: LowerWorld, world: World) -> LowerContext:
     """Return a `LowerContext` with what updates of a lower pod depend on."""
     return LowerContext(
         world.owner,
@@ -221,7 +229,7 @@ def _virtual_taints(world: World) -> tuple[Manifest, ...]:
     return taints_of([one.spec for one in world.lowers.values()])
 
 
-def _tolerant(upper: PodView) -> list[Wanted]:
+def _toleration_patch(upper: PodView) -> list[Wanted]:
     """Return the patch that makes the pod tolerate a node whose engine is down; it fails if the pod changed."""
     tolerations = tolerations_for_upper(upper.manifest)
     if tolerations is None:
@@ -233,8 +241,8 @@ def _tolerant(upper: PodView) -> list[Wanted]:
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:
     """Return the `LowerContext` for the pods of a namespace."""
-    real = frozenset(map(str, lower.nodes.values("label")))
-    above = _node_labels(lower, world)
+    lower_label_keys = frozenset(map(str, lower.nodes.values("label")))
+    node_labels = _node_labels(lower, world)
     return LowerContext(
         world.owner,
         lower.node,
@@ -242,9 +250,9 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         namespace_uid,
         identity=lower.spec.service_accounts.identity,
         ignore_labels=frozenset(lower.spec.ignore_labels),
-        node_label_keys=frozenset(lower.spec.node.labels) - real,
-        domain_keys=frozenset(above or ()) - real - {HOSTNAME} if real else frozenset(),
-        node_labels=above,
+        node_label_keys=frozenset(lower.spec.node.labels) - lower_label_keys,
+        domain_keys=frozenset(node_labels or ()) - lower_label_keys - {HOSTNAME} if lower_label_keys else frozenset(),
+        node_labels=node_labels,
         ignore_selector_keys=frozenset(world.topology.webhook.ignore_selector_keys),
         virtual_nodes=world.virtual_nodes,
         taints=_virtual_taints(world),

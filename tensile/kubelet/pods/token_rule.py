@@ -32,7 +32,7 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 NAME = "token"
 RENEWED_AT = 0.8
 """The part of a token's lifetime after which it is renewed."""
-_SHORTEST = timedelta(minutes=1)
+_MIN_RENEWAL = timedelta(minutes=1)
 """Minimum time between renewals, however short the lifetime that an apiserver grants."""
 UPPER_CA_NOT_FOUND: ProblemReason = "UpperCANotFound"
 """With `serviceAccounts.identity: upper`: the namespace has no ConfigMap `kube-root-ca.crt` with the CA of the upper
@@ -40,7 +40,7 @@ cluster. Remedy: wait for kube-controller-manager, which creates it in each name
 _API = "authentication.k8s.io/v1"
 
 
-class _Held(NamedTuple):
+class _HeldByPod(NamedTuple):
     """What exists for a pod in the lower cluster: its lower pod, if ours, and the Secrets with tokens for its name.
 
     `namespace` is the lower one. The lower pod may be that of an earlier upper pod, which keeps its tokens.
@@ -62,8 +62,8 @@ def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
         return []
     meta = metadata(upper_pod)
     held = lower.secrets.get(lower.namespace(meta["namespace"]), secret_name(meta["uid"]))
-    is_there = held is not None and (held.facts.owner, held.facts.upper_uid) == (owner.mark, meta["uid"])
-    return [] if is_there else [key_of(lower.name, meta["namespace"], meta["name"])]
+    is_current = held is not None and (held.facts.owner, held.facts.upper_uid) == (owner.mark, meta["uid"])
+    return [] if is_current else [key_of(lower.name, meta["namespace"], meta["name"])]
 
 
 class TokenRule:
@@ -74,18 +74,20 @@ class TokenRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch pods on both sides, the lower Secrets, and the upper cluster's CA."""
         return (
-            Watch("upper_pods", _above, facts=("terminal", "terminating", "daemon")),
-            Watch("pods", _below, facts=("terminal", "owner", "upper_uid")),
-            Watch("secrets", _secret),
-            Watch("upper.config_maps", _authority),
+            Watch("upper_pods", _on_upper_pod, facts=("terminal", "terminating", "daemon")),
+            Watch("pods", _on_lower_pod, facts=("terminal", "owner", "upper_uid")),
+            Watch("secrets", _on_secret),
+            Watch("upper.config_maps", _on_authority),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of every pod if pods get such tokens, and of every Secret with tokens."""
-        here = world.lowers[lower]
-        found = {key for entry in here.secrets if entry.facts.token for key in _of_secret(here, entry)}
-        if here.spec.service_accounts.identity == "upper":
-            found |= {key_of(lower, entry.namespace, entry.name) for entry in here.upper_pods}
+        lower_world = world.lowers[lower]
+        found = {
+            key for entry in lower_world.secrets if entry.facts.token for key in _keys_of_secret(lower_world, entry)
+        }
+        if lower_world.spec.service_accounts.identity == "upper":
+            found |= {key_of(lower, entry.namespace, entry.name) for entry in lower_world.upper_pods}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -96,30 +98,30 @@ class TokenRule:
         lower = world.lowers[key.lower]
         if not lower.settled or lower.unreachable_seconds:
             return Decision()
-        held = _held(key, lower, world)
-        upper = _user(key, held, lower, world)
-        ended = tuple(_ended(upper, held, lower, world))
+        held = _held_by_pod(key, lower, world)
+        upper = _pod_with_tokens(key, held, lower, world)
+        ended = tuple(_unused_secrets(upper, held, lower, world))
         if upper is None:
             return Decision(ended)
         if held.pod is None or held.pod.facts.upper_uid != upper.uid:
-            awaited = service_account.awaited(key.namespace, upper.facts.references, lower, world)
-            if awaited or held.pod is not None or service_account.refused(upper.manifest()):
+            awaited = service_account.missing_keys(key.namespace, upper.facts.references, lower, world)
+            if awaited or held.pod is not None or service_account.creation_problem(upper.manifest()):
                 return Decision(ended, tuple(awaited))
         decision = _issued(upper.manifest(), held, lower, world)
         return decision._replace(wanted=(*ended, *decision.wanted))
 
 
-def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
+def _held_by_pod(key: Key, lower: LowerWorld, world: World) -> _HeldByPod:
     """Return what exists for a pod; nothing in a namespace that is not for the pod's own."""
     namespace = lower.namespace(key.namespace)
     if not lower.upper_namespace(namespace):
-        return _Held(None, namespace, ())
+        return _HeldByPod(None, namespace, ())
     below = lower.pods.get(namespace, key.name)
     ours = below if below is not None and is_mirror(below, world.owner) else None
-    return _Held(ours, namespace, lower.secrets.select("pod", (namespace, key.name)))
+    return _HeldByPod(ours, namespace, lower.secrets.select("pod", (namespace, key.name)))
 
 
-def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
+def _pod_with_tokens(key: Key, held: _HeldByPod, lower: LowerWorld, world: World) -> Entry | None:
     """Return the upper pod if its lower pod uses tokens of the upper cluster, or will."""
     upper = lower.upper_pods.get(key.namespace, key.name)
     if upper is None or upper.facts.terminal or not projected_tokens(upper.manifest()["spec"]):
@@ -134,38 +136,38 @@ def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | Non
     return upper if lower.spec.service_accounts.identity == "upper" else None
 
 
-def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) -> Iterator[Absent]:
+def _unused_secrets(upper: Entry | None, held: _HeldByPod, lower: LowerWorld, world: World) -> Iterator[Absent]:
     """Yield the deletion of Secrets whose pod neither exists nor will be created."""
     for secret in held.secrets:
-        coming = upper is not None and upper.uid == secret.facts.token.uid
-        here = held.pod is not None and held.pod.facts.upper_uid == secret.facts.token.uid
-        if not (coming or here) and is_ours(secret.manifest(), world.owner):
+        is_needed = upper is not None and upper.uid == secret.facts.token.uid
+        is_used = held.pod is not None and held.pod.facts.upper_uid == secret.facts.token.uid
+        if not (is_needed or is_used) and is_ours(secret.manifest(), world.owner):
             ref = Ref(lower.name, SECRET, secret.namespace, secret.name)
             yield Absent(ref, secret.uid, "the pod that used its tokens is gone")
 
 
-def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
+def _issued(pod: Manifest, held: _HeldByPod, lower: LowerWorld, world: World) -> Decision:
     """Return the tokens to issue for a pod when there are none or they have to be renewed."""
     meta = metadata(pod)
     authority = _authority_of(world, meta["namespace"])
     if not authority:
-        missing_one = f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} with the CA of the upper cluster does not exist"
-        return Decision(problem=Problem(UPPER_CA_NOT_FOUND, missing_one))
-    wanted, name = projected_tokens(pod["spec"]), secret_name(meta["uid"])
+        message = f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} with the CA of the upper cluster does not exist"
+        return Decision(problem=Problem(UPPER_CA_NOT_FOUND, message))
+    tokens, name = projected_tokens(pod["spec"]), secret_name(meta["uid"])
     ref = Ref(lower.name, SECRET, held.namespace, name)
     secret = next((one.manifest() for one in held.secrets if (one.namespace, one.name) == (ref.namespace, name)), None)
-    manifest = _secret_of(pod, wanted, authority, ref, world)
-    again = _good_for(secret, manifest, world)
-    if again > 0:
-        return Decision(requeue_after=again)
+    manifest = _secret_of(pod, tokens, authority, ref, world)
+    seconds_valid = _seconds_valid(secret, manifest, world)
+    if seconds_valid > 0:
+        return Decision(requeue_after=seconds_valid)
     reason = f"pod {meta['name']} uses tokens of the upper cluster" if secret is None else "its tokens expire soon"
     account = Ref(UPPER, SERVICE_ACCOUNT, meta["namespace"], pod["spec"].get("serviceAccountName") or "default")
-    asks = tuple(TokenRequest(wish.entry, _request(wish, meta)) for wish in wanted)
-    granted: Wanted = TokenSecret(ref, account, asks, manifest, reason)
-    return Decision((granted, *_told(pod, lower, world, runs=secret is not None)))
+    requests = tuple(TokenRequest(token.entry, _request(token, meta)) for token in tokens)
+    token_secret: Wanted = TokenSecret(ref, account, requests, manifest, reason)
+    return Decision((token_secret, *_renewal_events(pod, lower, world, runs=secret is not None)))
 
 
-def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iterator[EmitEvent]:
+def _renewal_events(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iterator[EmitEvent]:
     """Yield an event why a running pod's tokens are not renewed; for a waiting pod its status says so."""
     meta = metadata(pod)
     refusal = world.problems.get(key_of(lower.name, meta["namespace"], meta["name"]))
@@ -175,23 +177,29 @@ def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iter
         yield EmitEvent(ref, meta["uid"], refusal.reason, message)
 
 
-def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
+def _seconds_valid(secret: Manifest | None, wanted: Manifest, world: World) -> float:
     """Return for how many seconds a Secret is valid as it is; 0 or less when it has to be written."""
-    term = None if secret is None else term_of(secret)
-    if secret is None or term is None or not is_of(secret, world.owner, wanted["metadata"]["annotations"][UPPER_UID]):
+    lifetime = None if secret is None else term_of(secret)
+    if (
+        secret is None
+        or lifetime is None
+        or not is_of(secret, world.owner, wanted["metadata"]["annotations"][UPPER_UID])
+    ):
         return 0.0
-    data, should = secret.get("data") or {}, wanted["data"]
-    whole = data.keys() == should.keys() and all(data[name] == value for name, value in should.items() if value)
-    is_strange = term.since > world.now + _SHORTEST or any(
-        others_wrote(secret, ("f:data", f"f:{name}")) for name in should
+    data, wanted_data = secret.get("data") or {}, wanted["data"]
+    is_complete = data.keys() == wanted_data.keys() and all(
+        data[name] == value for name, value in wanted_data.items() if value
     )
-    if is_strange or not whole:
+    is_tampered = lifetime.since > world.now + _MIN_RENEWAL or any(
+        others_wrote(secret, ("f:data", f"f:{name}")) for name in wanted_data
+    )
+    if is_tampered or not is_complete:
         return 0.0
-    due = max(term.passed(RENEWED_AT), term.since + _SHORTEST)
+    due = max(lifetime.passed(RENEWED_AT), lifetime.since + _MIN_RENEWAL)
     return (due - world.now).total_seconds()
 
 
-def _secret_of(pod: Manifest, wanted: Iterable[ProjectedToken], authority: str, ref: Ref, world: World) -> Manifest:
+def _secret_of(pod: Manifest, tokens: Iterable[ProjectedToken], authority: str, ref: Ref, world: World) -> Manifest:
     """Return the Secret, with "" for each token."""
     meta = metadata(pod)
     return {
@@ -208,15 +216,15 @@ def _secret_of(pod: Manifest, wanted: Iterable[ProjectedToken], authority: str, 
             CA: b64encode(authority.encode()).decode(),
             NAMESPACE: b64encode(meta["namespace"].encode()).decode(),
         }
-        | {wish.entry: "" for wish in wanted},
+        | {token.entry: "" for token in tokens},
     }
 
 
-def _request(wish: ProjectedToken, pod: Manifest) -> Manifest:
+def _request(token: ProjectedToken, pod: Manifest) -> Manifest:
     """Return a TokenRequest that is bound to the pod of that UID."""
     bound = {"apiVersion": POD.api, "kind": POD.name, "name": pod["name"], "uid": pod["uid"]}
-    audiences = {"audiences": [wish.audience]} if wish.audience else {}
-    spec = {**audiences, "expirationSeconds": wish.seconds, "boundObjectRef": bound}
+    audiences = {"audiences": [token.audience]} if token.audience else {}
+    spec = {**audiences, "expirationSeconds": token.seconds, "boundObjectRef": bound}
     return {"apiVersion": _API, "kind": "TokenRequest", "spec": spec}
 
 
@@ -226,7 +234,7 @@ def _authority_of(world: World, namespace: str) -> str:
     return str((found.manifest().get("data") or {}).get(CA, "")) if found is not None else ""
 
 
-def _of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
+def _keys_of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
     return _keys_below(lower, secret, secret.facts.token.pod)
 
 
@@ -241,27 +249,27 @@ def _has_tokens(lower: LowerWorld, namespace: str, pod: str) -> bool:
     return lower.spec.service_accounts.identity == "upper" or lower.secrets.count("pod", (namespace, pod)) > 0
 
 
-def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here, entry = world.lowers[lower], delta.entry
-    if _has_tokens(here, here.namespace(entry.namespace), entry.name):
+def _on_upper_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    lower_world, entry = world.lowers[lower], delta.entry
+    if _has_tokens(lower_world, lower_world.namespace(entry.namespace), entry.name):
         yield key_of(lower, entry.namespace, entry.name)
 
 
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here, entry = world.lowers[lower], delta.entry
-    if _has_tokens(here, entry.namespace, entry.name):
-        yield from _keys_below(here, entry, entry.name)
+def _on_lower_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    lower_world, entry = world.lowers[lower], delta.entry
+    if _has_tokens(lower_world, entry.namespace, entry.name):
+        yield from _keys_below(lower_world, entry, entry.name)
 
 
-def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     found = (one for one in delta if one is not None and one.facts.token is not None)
-    yield from dict.fromkeys(key for one in found for key in _of_secret(world.lowers[lower], one))
+    yield from dict.fromkeys(key for one in found for key in _keys_of_secret(world.lowers[lower], one))
 
 
-def _authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key of every pod in a namespace whose CA changed."""
-    here, entry = world.lowers[lower], delta.entry
+    lower_world, entry = world.lowers[lower], delta.entry
     if entry.name == PUBLISHED_CA:
-        for pod in here.upper_pods.select("namespace", entry.namespace):
-            if _has_tokens(here, here.namespace(entry.namespace), pod.name):
+        for pod in lower_world.upper_pods.select("namespace", entry.namespace):
+            if _has_tokens(lower_world, lower_world.namespace(entry.namespace), pod.name):
                 yield key_of(lower, entry.namespace, pod.name)

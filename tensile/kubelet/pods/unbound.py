@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry, Transformed, decoded
-from tensile.kubelet.pods.conditions import unplaced
+from tensile.kubelet.pods.conditions import unschedulable_condition
 from tensile.names import EventReason
 from tensile.objects import POD, UPPER, Manifest, Ref, as_read, labels, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Wanted, Watch
@@ -36,14 +36,16 @@ Remedy: enable the [webhook](../webhook.md) and create the pod again, or give th
 _NOTHING = Decision()
 _UNSCHEDULABLE = "Unschedulable"
 _MARK = f'"{_UNSCHEDULABLE}"'.encode()
-_MISSED = "no virtual node matches the node affinity/selector, and no webhook moved it to annotation clusterSelector: "
-_SERVE = "set webhook.enabled and recreate the pod, or set node.labels"
-_REPAIR = "run `tensile doctor`, which checks the webhook, and recreate the pod, or set node.labels"
+_BYPASSED_MESSAGE = (
+    "no virtual node matches the node affinity/selector, and no webhook moved it to annotation clusterSelector: "
+)
+_ADVICE_ENABLE = "set webhook.enabled and recreate the pod, or set node.labels"
+_ADVICE_DOCTOR = "run `tensile doctor`, which checks the webhook, and recreate the pod, or set node.labels"
 
 
 def digest(raw: bytes) -> Transformed:
     """Transform a pod: keep its bytes, and whether the scheduler has found no node for it."""
-    return Transformed(raw, _MARK in raw and unplaced(decoded(raw), (_UNSCHEDULABLE,)) is not None)
+    return Transformed(raw, _MARK in raw and unschedulable_condition(decoded(raw), (_UNSCHEDULABLE,)) is not None)
 
 
 class UnboundPodRule:
@@ -53,7 +55,7 @@ class UnboundPodRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch such pods, and virtual nodes that appear."""
-        return (Watch("upper.waiting", _changed), Watch("upper.nodes", _node_came))
+        return (Watch("upper.waiting", _on_pod), Watch("upper.nodes", _on_node))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all of them, for the first lower."""
@@ -73,7 +75,7 @@ class UnboundPodRule:
         pod = entry.manifest()
         if pod["spec"].get("nodeName") or "deletionTimestamp" in metadata(pod):
             return _NOTHING
-        return Decision((*_tolerant(pod, world), *_told(pod, world)))
+        return Decision((*_toleration_steps(pod, world), *_bypass_events(pod, world)))
 
 
 def key_of(lower: str, entry: Entry) -> Key:
@@ -81,7 +83,7 @@ def key_of(lower: str, entry: Entry) -> Key:
     return Key(WAITING, lower, entry.namespace, entry.name)
 
 
-def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
+def _toleration_steps(pod: Manifest, world: World) -> Iterator[Wanted]:
     """Yield the patch that makes the pod tolerate the virtual nodes' taints; it fails if the pod changed.
 
     It also adds the tolerations for nodes whose engine is down; those alone can wait until the pod is bound.
@@ -96,20 +98,20 @@ def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
     yield Patched(_ref(meta), patch, "it selects virtual nodes but does not tolerate their taints", in_plan=True)
 
 
-def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
+def _bypass_events(pod: Manifest, world: World) -> Iterator[Wanted]:
     """Yield an event that a selector should have been moved, if it keeps the pod from every virtual node."""
     nodes = [node for lower in world.lowers.values() if (node := world.upper.nodes.get("", lower.node)) is not None]
     spec = pod["spec"]
-    if not nodes or cluster_selector(pod) is not None or not _asks_below(spec, world):
+    if not nodes or cluster_selector(pod) is not None or not _constrains_lower_nodes(spec, world):
         return
     if any(meets(spec, node.name, labels(node.manifest())) for node in nodes):
         return
     meta = metadata(pod)
-    advice = _REPAIR if world.topology.webhook.enabled else _SERVE
-    yield EmitEvent(_ref(meta), meta["uid"], MISSED, f"{_MISSED}{advice}")
+    advice = _ADVICE_DOCTOR if world.topology.webhook.enabled else _ADVICE_ENABLE
+    yield EmitEvent(_ref(meta), meta["uid"], MISSED, f"{_BYPASSED_MESSAGE}{advice}")
 
 
-def _asks_below(spec: Manifest, world: World) -> bool:
+def _constrains_lower_nodes(spec: Manifest, world: World) -> bool:
     """Report whether a spec constrains lower nodes, and not only virtual ones."""
     keys = UPPER_ONLY_KEYS | set(world.topology.webhook.ignore_selector_keys)
     nodes = world.virtual_nodes
@@ -123,12 +125,12 @@ def _ref(meta: Manifest) -> Ref:
     return Ref(UPPER, POD, meta["namespace"], meta["name"])
 
 
-def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     if delta.after is not None and delta.after.facts and lower == world.speaker:
         yield key_of(lower, delta.after)
 
 
-def _node_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield all keys when a virtual node appears: it may have what no other had."""
     if delta.before is None and lower == world.speaker:
         yield from UnboundPodRule().keys(world, lower)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import condition
-from tensile.kubelet.pods.projection import LISTS, digits, note_of_images, noted_images
+from tensile.kubelet.pods.projection import LISTS, image_digest, note_of_images, noted_images
 from tensile.kubelet.pods.scheduling import LowerContext, lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
 from tensile.names import SYNCED, WRITTEN_IMAGES, EventReason, ProblemReason
@@ -35,30 +35,30 @@ MODIFIED_IN_LOWER: ProblemReason = "ModifiedInLower"
 delete the pod to have it created again as the upper cluster has it."""
 _RESIZE = "resize"
 _DEBUG = "ephemeralcontainers"
-_LONGEST = 1024
+_MAX_MESSAGE = 1024
 
 
-def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: LowerContext) -> list[Patched]:
+def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, context: LowerContext) -> list[Patched]:
     """Return the writes that update the lower pod (`ref`) to the upper pod's spec; [] without differences."""
     found = (
         ("", image_patch(upper_pod, lower_pod), "images or activeDeadlineSeconds differ from the upper pod's"),
-        ("", toleration_patch(upper_pod, lower_pod, place), "tolerations were added to the upper pod"),
+        ("", toleration_patch(upper_pod, lower_pod, context), "tolerations were added to the upper pod"),
         (_RESIZE, resize_patch(upper_pod, lower_pod), "resources differ from the upper pod's"),
-        (_DEBUG, ephemeral_patch(upper_pod, lower_pod, place), "ephemeral containers were added to the upper pod"),
+        (_DEBUG, ephemeral_patch(upper_pod, lower_pod, context), "ephemeral containers were added to the upper pod"),
     )
     return [
-        Patched(ref, _fenced(body, lower_pod), reason, subresource, in_plan=True, independent=True)
+        Patched(ref, _fenced_patch(body, lower_pod), reason, subresource, in_plan=True, independent=True)
         for subresource, body, reason in found
         if body is not None
     ]
 
 
-def _fenced(body: Manifest, lower_pod: Manifest) -> Patch:
+def _fenced_patch(body: Manifest, lower_pod: Manifest) -> Patch:
     """Return the patch with the pod's UID; a list that is replaced whole must not have changed since."""
-    seen = metadata(lower_pod)
-    fence = {"uid": seen["uid"]}
+    meta = metadata(lower_pod)
+    fence = {"uid": meta["uid"]}
     if "tolerations" in body["spec"]:
-        fence["resourceVersion"] = seen["resourceVersion"]
+        fence["resourceVersion"] = meta["resourceVersion"]
     return Patch("strategic-merge-patch", {**body, "metadata": {**body.get("metadata", {}), **fence}})
 
 
@@ -81,7 +81,7 @@ def sync_condition(
     """
     if problem is None:
         return upper.conditions.get(SYNCED) if waiting else None
-    message = f"a change of this pod is not applied in lower cluster {lower}: {problem.message}"[:_LONGEST]
+    message = f"a change of this pod is not applied in lower cluster {lower}: {problem.message}"[:_MAX_MESSAGE]
     return condition(upper, SYNCED, "False", reason=problem.reason, message=message, now=timestamp(now))
 
 
@@ -94,25 +94,25 @@ def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
     return {"metadata": noted, **body} if body and noted else body
 
 
-def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> Manifest | None:
+def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> Manifest | None:
     """Return the patch of tolerations; the lower pod's own are never removed."""
     seen = lower_pod["spec"].get("tolerations") or []
-    return _body({"tolerations": _tolerations(lower_tolerations(upper_pod, place), seen)})
+    return _body({"tolerations": _tolerations(lower_tolerations(upper_pod, context), seen)})
 
 
 def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
     """Return the patch of the resize subresource: resources of containers and sidecars, and of the pod as a whole."""
-    above, below = upper_pod["spec"], lower_pod["spec"]
-    sidecars = [one for one in above.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    upper_spec, lower_spec = upper_pod["spec"], lower_pod["spec"]
+    sidecars = [one for one in upper_spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
     fields: Manifest = {
-        "containers": _resized(above["containers"], below.get("containers")),
-        "initContainers": _resized(sidecars, below.get("initContainers")),
+        "containers": _resized(upper_spec["containers"], lower_spec.get("containers")),
+        "initContainers": _resized(sidecars, lower_spec.get("initContainers")),
     }
-    fields["resources"] = _resources(above.get("resources"), below.get("resources"))
+    fields["resources"] = _resources(upper_spec.get("resources"), lower_spec.get("resources"))
     return _body(fields)
 
 
-def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> Manifest | None:
+def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> Manifest | None:
     """Return the patch of the ephemeralcontainers subresource: those that the lower pod lacks; they can only be added.
 
     The existing ones are named first, or the API would put the new ones before them.
@@ -120,7 +120,7 @@ def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: LowerContex
     if not upper_pod["spec"].get("ephemeralContainers"):
         return None
     known = _by_name(lower_pod["spec"].get("ephemeralContainers"))
-    fresh = [one for one in debug_containers(upper_pod, lower_pod, place) if one["name"] not in known]
+    fresh = [one for one in debug_containers(upper_pod, lower_pod, context) if one["name"] not in known]
     return _body({"ephemeralContainers": [{"name": name} for name in known] + fresh}) if fresh else None
 
 
@@ -140,13 +140,19 @@ def _images(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manife
 
     An image that was already sent stays as lower admission has changed it, unless another client has edited it since.
     """
-    above: list[Manifest] = upper_pod["spec"].get(field) or []
-    below = lower_pod["spec"].get(field) or []
-    if [one.get("image") for one in above] == [one.get("image") for one in below]:
+    upper_containers: list[Manifest] = upper_pod["spec"].get(field) or []
+    lower_containers = lower_pod["spec"].get(field) or []
+    if [one.get("image") for one in upper_containers] == [one.get("image") for one in lower_containers]:
         return []
-    known, sent = _by_name(below), noted_images(lower_pod) or {}
-    differ = [one for one in above if one["name"] in known and one.get("image") != known[one["name"]].get("image")]
-    fresh = [one for one in differ if sent.get(one["name"]) != digits(one["image"]) or _edited(field, one, lower_pod)]
+    known, sent = _by_name(lower_containers), noted_images(lower_pod) or {}
+    differing = [
+        one for one in upper_containers if one["name"] in known and one.get("image") != known[one["name"]].get("image")
+    ]
+    fresh = [
+        one
+        for one in differing
+        if sent.get(one["name"]) != image_digest(one["image"]) or _edited(field, one, lower_pod)
+    ]
     return [{"name": one["name"], "image": one["image"]} for one in fresh]
 
 
@@ -156,40 +162,42 @@ def _edited(field: str, container: Manifest, lower_pod: Manifest) -> bool:
     return others_wrote(lower_pod, ("f:spec", f"f:{field}", element, "f:image"))
 
 
-def _deadline(wanted: Manifest, seen: Manifest) -> int | None:
+def _deadline(upper_spec: Manifest, lower_spec: Manifest) -> int | None:
     """Return the deadline to set; Kubernetes allows one to be added or shortened only."""
-    want, see = wanted.get("activeDeadlineSeconds"), seen.get("activeDeadlineSeconds")
-    return want if want and (see is None or want < see) else None
+    deadline, present = upper_spec.get("activeDeadlineSeconds"), lower_spec.get("activeDeadlineSeconds")
+    return deadline if deadline and (present is None or deadline < present) else None
 
 
 def _tolerations(wanted: list[Manifest], seen: list[Manifest]) -> list[Manifest]:
     """Return the whole list to set, [] without changes: existing tolerations with new seconds, and missing ones."""
     by_subject = {subject(one): one for one in wanted}
     kept = [by_subject.pop(subject(one), one) for one in seen]
-    whole = kept + list(by_subject.values())
-    return whole if whole != seen else []
+    merged = kept + list(by_subject.values())
+    return merged if merged != seen else []
 
 
-def _resized(above: list[Manifest], below: list[Manifest] | None) -> list[Manifest]:
+def _resized(upper_containers: list[Manifest], lower_containers: list[Manifest] | None) -> list[Manifest]:
     """Return each container whose resources differ in the lower pod, with the upper resources."""
-    if [one.get("resources") for one in above] == [one.get("resources") for one in below or ()]:
+    if [one.get("resources") for one in upper_containers] == [one.get("resources") for one in lower_containers or ()]:
         return []
-    known = _by_name(below)
-    pairs = [(one, known[one["name"]]) for one in above if one["name"] in known]
+    known = _by_name(lower_containers)
+    pairs = [(one, known[one["name"]]) for one in upper_containers if one["name"] in known]
     changed = ((one["name"], _resources(one.get("resources"), old.get("resources"))) for one, old in pairs)
     return [{"name": name, "resources": resources} for name, resources in changed if resources]
 
 
-def _resources(above: Manifest | None, below: Manifest | None) -> Manifest:
+def _resources(upper_resources: Manifest | None, lower_resources: Manifest | None) -> Manifest:
     """Return requests and limits if an amount that the upper spec names differs in the lower pod."""
-    want, see = above or {}, below or {}
-    return {field: want[field] for field in _AMOUNTS if _differ(want.get(field) or {}, see.get(field) or {})}
+    wanted, present = upper_resources or {}, lower_resources or {}
+    return {
+        field: wanted[field] for field in _AMOUNTS if _is_different(wanted.get(field) or {}, present.get(field) or {})
+    }
 
 
-def _differ(want: Mapping[str, Any], see: Mapping[str, Any]) -> bool:
+def _is_different(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> bool:
     """Report whether a wanted amount is missing or different."""
-    return want != see and any(
-        name not in see or parse(str(amount)) != parse(str(see[name])) for name, amount in want.items()
+    return wanted != present and any(
+        name not in present or parse(str(amount)) != parse(str(present[name])) for name, amount in wanted.items()
     )
 
 
@@ -205,7 +213,7 @@ class LastingChange(NamedTuple):
     words: str
 
 
-def lasting_changes(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[LastingChange]:
+def lasting_changes(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> list[LastingChange]:
     """Return what another client has changed irreversibly in a lower pod.
 
     Other changes in the lower cluster are reverted, but an earlier deadline, added tolerations and ephemeral containers
@@ -214,38 +222,50 @@ def lasting_changes(upper_pod: Manifest, lower_pod: Manifest, place: LowerContex
     """
     return [
         *_earlier_deadline(upper_pod, lower_pod),
-        *_added_tolerations(upper_pod, lower_pod, place),
+        *_added_tolerations(upper_pod, lower_pod, context),
         *_added(upper_pod, lower_pod),
     ]
 
 
-def drift(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> str:
+def drift(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> str:
     """Return the `lasting_changes` for people, "" for none."""
-    return ", ".join(one.words for one in lasting_changes(upper_pod, lower_pod, place))
+    return ", ".join(one.words for one in lasting_changes(upper_pod, lower_pod, context))
 
 
-def changed_below(upper: PodView, words: str, lower: str, now: datetime) -> Manifest:
+def changed_below(upper: PodView, drift: str, lower: str, now: datetime) -> Manifest:
     """Return the condition that reports such changes."""
     message = (
-        f"another client changed the pod in lower cluster {lower}, and Kubernetes does not allow to revert it: {words}"
+        f"another client changed the pod in lower cluster {lower}, and Kubernetes does not allow to revert it: {drift}"
     )
-    return condition(upper, SYNCED, "False", reason=MODIFIED_IN_LOWER, message=message[:_LONGEST], now=timestamp(now))
+    return condition(
+        upper, SYNCED, "False", reason=MODIFIED_IN_LOWER, message=message[:_MAX_MESSAGE], now=timestamp(now)
+    )
 
 
 def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[LastingChange]:
     """Return a deadline that is earlier than the upper pod's: it can only be shortened."""
-    want, have = upper_pod["spec"].get("activeDeadlineSeconds"), lower_pod["spec"].get("activeDeadlineSeconds")
-    earlier = have is not None and (want is None or have < want)
+    upper_deadline, lower_deadline = (
+        upper_pod["spec"].get("activeDeadlineSeconds"),
+        lower_pod["spec"].get("activeDeadlineSeconds"),
+    )
+    earlier = lower_deadline is not None and (upper_deadline is None or lower_deadline < upper_deadline)
     if not earlier or not others_wrote(lower_pod, ("f:spec", "f:activeDeadlineSeconds")):
         return []
-    return [LastingChange(("spec", "activeDeadlineSeconds"), want, have, f"activeDeadlineSeconds is {have}")]
+    return [
+        LastingChange(
+            ("spec", "activeDeadlineSeconds"),
+            upper_deadline,
+            lower_deadline,
+            f"activeDeadlineSeconds is {lower_deadline}",
+        )
+    ]
 
 
-def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: LowerContext) -> list[LastingChange]:
+def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> list[LastingChange]:
     """Return tolerations that were added: none can be removed."""
     if not others_wrote(lower_pod, ("f:spec", "f:tolerations")):
         return []
-    wanted = {subject(one) for one in lower_tolerations(upper_pod, place)}
+    wanted = {subject(one) for one in lower_tolerations(upper_pod, context)}
     return [
         LastingChange(
             ("spec", "tolerations", index), None, one, f"toleration of {one.get('key') or 'everything'} added"

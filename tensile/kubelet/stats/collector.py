@@ -34,7 +34,7 @@ from structlog.typing import FilteringBoundLogger
 from tensile.kube.cluster import Cluster
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.connection import ConnectionLimits
-from tensile.kubelet.api.http import PLAIN, LowerExchange, ServerExchange, while_present
+from tensile.kubelet.api.http import PLAIN, LowerExchange, ServerExchange, while_connected
 from tensile.kubelet.api.requests import LowerRequest, MirroredPods
 from tensile.kubelet.api.routes import APICall, HTTPError
 from tensile.kubelet.stats.usage import (
@@ -47,10 +47,10 @@ from tensile.kubelet.stats.usage import (
     UsageReading,
     UsageReport,
     node_samples,
-    picture,
     pod_samples,
-    runner,
-    whole,
+    running_pod,
+    total_of_nodes,
+    usage_report,
 )
 from tensile.names import OWNER, Owner
 from tensile.objects import Kind, Manifest, timestamp
@@ -70,9 +70,9 @@ PATIENCE_SECONDS = 8.0
 """Seconds after which a reader gets an error: metrics-server gives up after ten."""
 _LARGEST, _PER_POD, _PER_NODE = 1 << 20, 32 << 10, 8 << 10
 """Maximum bytes of a response: a fixed part, and a part for each pod of ours or lower node, labels included."""
-_AT_ONCE = 100
+_PODS_PER_STEP = 100
 _JSON = "application/json"
-_REASON_AT_MOST = 400
+_MAX_REASON = 400
 
 
 class _Scope(NamedTuple):
@@ -83,60 +83,60 @@ class _Scope(NamedTuple):
     readings: list[tuple[tuple[str, ...], UsageReading]]
 
 
-class _Measured(Collector):
+class _ResourceMetrics(Collector):
     """The collector that prometheus_client renders instead of the metrics of this process."""
 
-    def __init__(self, picture: UsageReport) -> None:
-        self._picture = picture
+    def __init__(self, report: UsageReport) -> None:
+        self._report = report
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family; without a reading of the node, `resource_scrape_error` is 1."""
-        for scope in _scopes(self._picture):
-            yield from _use(scope)
-        yield _starts(self._picture)
+        for scope in _scopes(self._report):
+            yield from _scope_metrics(scope)
+        yield _start_times(self._report)
         failed = GaugeMetricFamily(
             "resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise"
         )
-        failed.add_metric((), int(self._picture.node is None))
+        failed.add_metric((), int(self._report.node is None))
         yield failed
 
 
 class _CAdvisor(Collector):
     """The collector of cAdvisor's metrics, which has no others if the usage is not known (None)."""
 
-    def __init__(self, picture: UsageReport | None) -> None:
-        self._picture = picture
+    def __init__(self, report: UsageReport | None) -> None:
+        self._report = report
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family; without a usage, `container_scrape_error` is 1."""
-        if self._picture is not None:
-            yield from _cgroup_use(self._picture)
+        if self._report is not None:
+            yield from _cgroup_metrics(self._report)
         failed = GaugeMetricFamily(
             "container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise"
         )
-        failed.add_metric((), int(self._picture is None or self._picture.node is None))
+        failed.add_metric((), int(self._report is None or self._report.node is None))
         yield failed
 
 
-def exposition(picture: UsageReport) -> bytes:
+def exposition(report: UsageReport) -> bytes:
     """Return the text of `/metrics/resource`."""
-    return generate_latest(_Measured(picture))
+    return generate_latest(_ResourceMetrics(report))
 
 
-def cadvisor_exposition(picture: UsageReport | None) -> bytes:
+def cadvisor_exposition(report: UsageReport | None) -> bytes:
     """Return the text of `/metrics/cadvisor`; None for a usage that is not known."""
-    return generate_latest(_CAdvisor(picture))
+    return generate_latest(_CAdvisor(report))
 
 
-def _cgroup_use(picture: UsageReport) -> Iterator[Metric]:
+def _cgroup_metrics(report: UsageReport) -> Iterator[Metric]:
     """Yield the cpu seconds and the memory bytes of every cgroup, and the starts of containers."""
-    words = "Cumulative cpu time consumed in seconds"
-    cpu = CounterMetricFamily("container_cpu_usage_seconds", words, labels=(*_CGROUP, "cpu"))
+    description = "Cumulative cpu time consumed in seconds"
+    cpu = CounterMetricFamily("container_cpu_usage_seconds", description, labels=(*_CGROUP, "cpu"))
     memory = GaugeMetricFamily("container_memory_working_set_bytes", "Current working set in bytes", labels=_CGROUP)
     starts = GaugeMetricFamily(
         "container_start_time_seconds", "Start time of the container since unix epoch in seconds", labels=_CGROUP
     )
-    for values, (counter, amount), started in _cgroups(picture):
+    for values, (counter, amount), started in _cgroups(report):
         time = counter.time / _THOUSAND
         cpu.add_metric((*values, "total"), counter.used / _NANO, timestamp=time)
         memory.add_metric(values, amount.memory, timestamp=time)
@@ -145,31 +145,31 @@ def _cgroup_use(picture: UsageReport) -> Iterator[Metric]:
     yield from (cpu, memory, starts)
 
 
-def _cgroups(picture: UsageReport) -> Iterator[tuple[tuple[str, ...], UsageReading, int | None]]:
+def _cgroups(report: UsageReport) -> Iterator[tuple[tuple[str, ...], UsageReading, int | None]]:
     """Yield the label values and the reading of each cgroup, and the start of a container."""
-    if picture.node is not None:
-        yield ("", "/", "", "", ""), picture.node, None
-    for pod in picture.pods:
-        runner = pod.runner
-        place, names = f"/kubepods/pod{runner.uid}", (runner.namespace, runner.name)
-        yield ("", place, "", *names), pod.reading, None
+    if report.node is not None:
+        yield ("", "/", "", "", ""), report.node, None
+    for pod in report.pods:
+        running_pod = pod.pod
+        cgroup, names = f"/kubepods/pod{running_pod.uid}", (running_pod.namespace, running_pod.name)
+        yield ("", cgroup, "", *names), pod.reading, None
         for one in pod.containers:
-            labels = (one.name, f"{place}/{one.name}", runner.images.get(one.name, ""), *names)
+            labels = (one.name, f"{cgroup}/{one.name}", running_pod.images.get(one.name, ""), *names)
             yield labels, one.reading, one.started
 
 
-def _scopes(picture: UsageReport) -> Iterator[_Scope]:
-    yield _Scope("container", _CONTAINER, [(names, one.reading) for names, one in _containers(picture)])
-    yield _Scope("node", (), [((), picture.node)] if picture.node is not None else [])
-    yield _Scope("pod", _POD, [((pod.runner.namespace, pod.runner.name), pod.reading) for pod in picture.pods])
+def _scopes(report: UsageReport) -> Iterator[_Scope]:
+    yield _Scope("container", _CONTAINER, [(names, one.reading) for names, one in _containers(report)])
+    yield _Scope("node", (), [((), report.node)] if report.node is not None else [])
+    yield _Scope("pod", _POD, [((pod.pod.namespace, pod.pod.name), pod.reading) for pod in report.pods])
 
 
-def _use(scope: _Scope) -> Iterator[Metric]:
+def _scope_metrics(scope: _Scope) -> Iterator[Metric]:
     """Yield the cpu seconds and the memory bytes of a scope."""
-    words = f"Cumulative cpu time consumed by the {scope.name} in core-seconds"
-    cpu = CounterMetricFamily(f"{scope.name}_cpu_usage_seconds", words, labels=scope.labels)
-    words = f"Current working set of the {scope.name} in bytes"
-    memory = GaugeMetricFamily(f"{scope.name}_memory_working_set_bytes", words, labels=scope.labels)
+    description = f"Cumulative cpu time consumed by the {scope.name} in core-seconds"
+    cpu = CounterMetricFamily(f"{scope.name}_cpu_usage_seconds", description, labels=scope.labels)
+    description = f"Current working set of the {scope.name} in bytes"
+    memory = GaugeMetricFamily(f"{scope.name}_memory_working_set_bytes", description, labels=scope.labels)
     for values, (counter, amount) in scope.readings:
         time = counter.time / _THOUSAND
         cpu.add_metric(values, counter.used / _NANO, timestamp=time)
@@ -177,31 +177,31 @@ def _use(scope: _Scope) -> Iterator[Metric]:
     yield from (cpu, memory)
 
 
-def _starts(picture: UsageReport) -> Metric:
-    words = "Start time of the container since unix epoch in seconds"
-    found = GaugeMetricFamily("container_start_time_seconds", words, labels=_CONTAINER)
-    for values, container in _containers(picture):
-        found.add_metric(values, container.started / _THOUSAND)
-    return found
+def _start_times(report: UsageReport) -> Metric:
+    description = "Start time of the container since unix epoch in seconds"
+    family = GaugeMetricFamily("container_start_time_seconds", description, labels=_CONTAINER)
+    for values, container in _containers(report):
+        family.add_metric(values, container.started / _THOUSAND)
+    return family
 
 
-def _containers(picture: UsageReport) -> Iterator[tuple[tuple[str, ...], ContainerReading]]:
+def _containers(report: UsageReport) -> Iterator[tuple[tuple[str, ...], ContainerReading]]:
     """Yield each container with its label values."""
-    for pod in picture.pods:
-        yield from (((one.name, pod.runner.namespace, pod.runner.name), one) for one in pod.containers)
+    for pod in report.pods:
+        yield from (((one.name, pod.pod.namespace, pod.pod.name), one) for one in pod.containers)
 
 
-def summary(picture: UsageReport) -> bytes:
+def summary(report: UsageReport) -> bytes:
     """Return the JSON of a stats v1alpha1 Summary."""
-    node = {"nodeName": picture.name, **(_stats(picture.node) if picture.node else {})}
-    return orjson.dumps({"node": node, "pods": [_pod(pod) for pod in picture.pods]})
+    node = {"nodeName": report.name, **(_stats(report.node) if report.node else {})}
+    return orjson.dumps({"node": node, "pods": [_pod(pod) for pod in report.pods]})
 
 
 def _pod(pod: PodReading) -> Stats:
-    runner = pod.runner
+    running_pod = pod.pod
     return {
-        "podRef": {"name": runner.name, "namespace": runner.namespace, "uid": runner.uid},
-        "startTime": None if runner.started is None else _time(runner.started),
+        "podRef": {"name": running_pod.name, "namespace": running_pod.namespace, "uid": running_pod.uid},
+        "startTime": None if running_pod.started is None else _time(running_pod.started),
         "containers": [_container(one) for one in pod.containers],
         **_stats(pod.reading),
     }
@@ -223,12 +223,12 @@ def _time(milliseconds: int) -> str:
     return timestamp(datetime.fromtimestamp(milliseconds / _THOUSAND, UTC))
 
 
-def census(node: str, runners: Sequence[RunningPod]) -> bytes:
+def node_metrics(node: str, running_pods: Sequence[RunningPod]) -> bytes:
     """Return the part of a kubelet's `/metrics` that is about the node: its name, running pods and containers."""
-    containers = sum(len(one.containers) for one in runners)
+    containers = sum(len(one.containers) for one in running_pods)
     lines = [
         *_gauge("kubelet_node_name", "The node's name. The count is always 1.", f'{{node="{node}"}} 1'),
-        *_gauge("kubelet_running_pods", "Number of pods of which a container runs", f" {len(runners)}"),
+        *_gauge("kubelet_running_pods", "Number of pods of which a container runs", f" {len(running_pods)}"),
         *_gauge(
             "kubelet_running_containers",
             "Number of containers that run",
@@ -238,15 +238,15 @@ def census(node: str, runners: Sequence[RunningPod]) -> bytes:
     return "\n".join((*lines, "")).encode()
 
 
-def running_list(runners: Sequence[RunningPod]) -> bytes:
+def running_pod_list(running_pods: Sequence[RunningPod]) -> bytes:
     """Return the JSON of a v1 PodList with names, UIDs and running containers."""
     return orjson.dumps(
-        {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [_running_pod(one) for one in runners]}
+        {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [_running_pod(one) for one in running_pods]}
     )
 
 
-def _gauge(name: str, words: str, value: str) -> tuple[str, str, str]:
-    return f"# HELP {name} {words}", f"# TYPE {name} gauge", f"{name}{value}"
+def _gauge(name: str, description: str, value: str) -> tuple[str, str, str]:
+    return f"# HELP {name} {description}", f"# TYPE {name} gauge", f"{name}{value}"
 
 
 def _running_pod(one: RunningPod) -> Manifest:
@@ -277,96 +277,96 @@ class StatsCollector:
         self._log = log
         self._limits = limits or ConnectionLimits()
         self._clock = clock
-        self._ledger = CPUCounters()
-        self._asking = asyncio.Lock()
-        self._known: UsageReport | HTTPError | None = None
-        self._until = 0.0
-        self._said = ""
+        self._counters = CPUCounters()
+        self._lock = asyncio.Lock()
+        self._result: UsageReport | HTTPError | None = None
+        self._fresh_until = 0.0
+        self._last_error = ""
 
-    async def picture(self) -> UsageReport:
+    async def usage(self) -> UsageReport:
         """Return the usage of the node and its pods, at most some seconds old; raise HTTPError where it is unknown."""
-        async with self._asking:
-            if self._known is None or self._clock() >= self._until:
-                self._known = await self._measured()
-                self._until = self._clock() + FRESH_SECONDS
-                self._tell(self._known)
-        if isinstance(self._known, HTTPError):
-            raise HTTPError(self._known.status, self._known.message)
-        return self._known
+        async with self._lock:
+            if self._result is None or self._clock() >= self._fresh_until:
+                self._result = await self._read()
+                self._fresh_until = self._clock() + FRESH_SECONDS
+                self._log_change(self._result)
+        if isinstance(self._result, HTTPError):
+            raise HTTPError(self._result.status, self._result.message)
+        return self._result
 
-    async def _measured(self) -> UsageReport | HTTPError:
+    async def _read(self) -> UsageReport | HTTPError:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 most = _LARGEST + _PER_NODE * len(self._lower.nodes)
-                nodes = node_samples(await self._asked(NODE_METRICS, most))
+                nodes = node_samples(await self._fetch(NODE_METRICS, most))
                 most = _LARGEST + _PER_POD * len(self._lower.pods)
-                pods = await asyncio.to_thread(pod_samples, await self._asked(POD_METRICS, most, self._query))
+                pods = await asyncio.to_thread(pod_samples, await self._fetch(POD_METRICS, most, self._query))
         except HTTPError as refused:
-            return self._absent() if refused.status is HTTPStatus.NOT_FOUND else refused
+            return self._no_metrics_api() if refused.status is HTTPStatus.NOT_FOUND else refused
         except TimeoutError:
             return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no response in time")
         except (OSError, h11.RemoteProtocolError) as error:
             return self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__)
         except (ValueError, RecursionError) as error:
             return self._failed(HTTPStatus.BAD_GATEWAY, f"invalid response: {error}")
-        return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
+        return usage_report(self._lower.node, total_of_nodes(nodes), await self._running_pods(), pods, self._counters)
 
-    async def _asked(self, kind: Kind, most: int, query: str = "") -> bytes:
+    async def _fetch(self, kind: Kind, max_bytes: int, query: str = "") -> bytes:
         """Return the list of a metrics kind; raise HTTPError, ValueError, or an error of the connection.
 
-        More than `most` bytes are refused: they describe pods and nodes that do not exist.
+        More than `max_bytes` bytes are refused: they describe pods and nodes that do not exist.
         """
         cluster = self._cluster()
         if cluster is None:
             raise self._failed(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not connected yet")
         body = bytearray()
-        ask = LowerRequest(f"list {kind.name}", "GET", kind.path(), query)
-        async with aclosing(LowerExchange(cluster, ask, self._limits)) as call:
-            await call.answer(HTTPStatus.OK)
-            async for piece in call.pieces():
+        request = LowerRequest(f"list {kind.name}", "GET", kind.path(), query)
+        async with aclosing(LowerExchange(cluster, request, self._limits)) as exchange:
+            await exchange.answer(HTTPStatus.OK)
+            async for piece in exchange.pieces():
                 body += piece
-                if len(body) > most:
-                    raise ValueError(f"more than {most:,} bytes")
+                if len(body) > max_bytes:
+                    raise ValueError(f"more than {max_bytes:,} bytes")
         return bytes(body)
 
-    async def _runners(self) -> list[RunningPod]:
+    async def _running_pods(self) -> list[RunningPod]:
         """Return the running pods; yield to the event loop at intervals, as there may be thousands."""
         found: list[RunningPod] = []
         for count, (upper, below) in enumerate(self._pods.pairs()):
-            if count % _AT_ONCE == 0:
+            if count % _PODS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            found.append(runner(upper, below))
+            found.append(running_pod(upper, below))
         return found
 
-    def _absent(self) -> HTTPError:
+    def _no_metrics_api(self) -> HTTPError:
         return HTTPError(
             HTTPStatus.NOT_FOUND,
             f"{self._lower.name} has no metrics API (metrics.k8s.io): install metrics-server there to measure its pods",
         )
 
-    def _failed(self, status: HTTPStatus, why: str) -> HTTPError:
-        return HTTPError(status, f"{self._lower.name}: metrics API: {why}")
+    def _failed(self, status: HTTPStatus, reason: str) -> HTTPError:
+        return HTTPError(status, f"{self._lower.name}: metrics API: {reason}")
 
-    def _tell(self, known: UsageReport | HTTPError) -> None:
+    def _log_change(self, result: UsageReport | HTTPError) -> None:
         """Log once that usage is not available and why, and once that it is available again."""
-        words = known.message if isinstance(known, HTTPError) else ""
-        if words == self._said:
+        message = result.message if isinstance(result, HTTPError) else ""
+        if message == self._last_error:
             return
-        self._said = words
-        if words:
-            self._log.warning("usage of a virtual node cannot be read", node=self._lower.node, why=words)
+        self._last_error = message
+        if message:
+            self._log.warning("usage of a virtual node cannot be read", node=self._lower.node, why=message)
         else:
             self._log.info("usage of a virtual node can be read again", node=self._lower.node)
 
 
-async def show(caller: ServerExchange, call: APICall, meter: StatsCollector | None) -> None:
+async def reply_usage(caller: ServerExchange, call: APICall, meter: StatsCollector | None) -> None:
     """Answer with the usage of a node and its pods, or with the reason why it is not known.
 
     cAdvisor's metrics then say so themselves, as in a kubelet: its page is never missing, whatever cannot be measured.
     """
     is_cadvisor = call.rest == routes.CADVISOR
     try:
-        found = await while_present(caller.wire, _picture(meter))
+        usage = await while_connected(caller.wire, _read_usage(meter))
     except HTTPError as refused:
         if is_cadvisor:
             await caller.reply(HTTPStatus.OK, cadvisor_exposition(None), MEDIA)
@@ -374,18 +374,18 @@ async def show(caller: ServerExchange, call: APICall, meter: StatsCollector | No
         await caller.reply(refused.status, f"{refused.message}\n".encode(), PLAIN, reason(refused.message))
         return
     if call.area == routes.STATS:
-        await caller.reply(HTTPStatus.OK, await asyncio.to_thread(summary, found), _JSON)
+        await caller.reply(HTTPStatus.OK, await asyncio.to_thread(summary, usage), _JSON)
     else:
-        text = await asyncio.to_thread(cadvisor_exposition if is_cadvisor else exposition, found)
+        text = await asyncio.to_thread(cadvisor_exposition if is_cadvisor else exposition, usage)
         await caller.reply(HTTPStatus.OK, text, MEDIA)
 
 
-async def _picture(meter: StatsCollector | None) -> UsageReport:
+async def _read_usage(meter: StatsCollector | None) -> UsageReport:
     if meter is None:
         raise HTTPError(HTTPStatus.NOT_FOUND, "no usage of this node has been read yet")
-    return await meter.picture()
+    return await meter.usage()
 
 
 def reason(message: str) -> str:
     """Return a text that is valid in a status line: printable ASCII of limited length."""
-    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in message[:_REASON_AT_MOST])
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in message[:_MAX_REASON])

@@ -27,10 +27,10 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|us|µs|ns|s)")
 _MILLISECONDS = {"h": 3_600_000.0, "m": 60_000.0, "s": 1000.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 _LONGEST_SPAN = 24 * 3_600_000
 """Milliseconds: no sample is measured over more than a day."""
-_LAST = 253_402_300_799_000
+_MAX_TIME = 253_402_300_799_000
 """The last second of the year 9999 in milliseconds since 1970."""
-_LEAST = 1000
-_YOUNG = 60_000
+_MIN_COUNTER = 1000
+_MAX_AGE = 60_000
 """Milliseconds in which a reader may take a container's whole counter for what it used since it started."""
 _NODE = "node"
 
@@ -92,7 +92,7 @@ class RunningPod(NamedTuple):
     namespace: str
     name: str
     uid: str
-    below: LowerPodRef
+    lower: LowerPodRef
     started: int | None
     containers: dict[str, int]
     images: Mapping[str, str] = MappingProxyType({})
@@ -116,7 +116,7 @@ class ContainerReading(NamedTuple):
 class PodReading(NamedTuple):
     """A pod under its upper name: the sum of its containers, and each of them."""
 
-    runner: RunningPod
+    pod: RunningPod
     reading: UsageReading
     containers: tuple[ContainerReading, ...]
 
@@ -213,7 +213,7 @@ def pod_samples(body: bytes) -> dict[tuple[str, str], PodSample]:
     return {(pod.metadata.namespace, pod.metadata.name): _pod_sample(pod) for pod in found}
 
 
-def whole(nodes: Iterable[Sample]) -> Sample | None:
+def total_of_nodes(nodes: Iterable[Sample]) -> Sample | None:
     """Return what all nodes of a cluster used together, None without any.
 
     Each node was measured at a time of its own. The sum carries the newest time, since any of the nodes may be the one
@@ -227,7 +227,7 @@ def whole(nodes: Iterable[Sample]) -> Sample | None:
 
 def milliseconds(moment: datetime) -> int:
     """Return a time in milliseconds since 1970, at least 0 and at most the last second of the year 9999."""
-    return min(max(round(moment.timestamp() * _THOUSAND), 0), _LAST)
+    return min(max(round(moment.timestamp() * _THOUSAND), 0), _MAX_TIME)
 
 
 def span(text: str) -> int:
@@ -256,18 +256,18 @@ def _amount(usage: _Usage) -> UsageRate:
     return UsageRate(parse_once(usage.cpu, NANO), parse_once(usage.memory, 0))
 
 
-def begun(rate: int, time: int, window: int, started: int | None = None) -> Counter:
+def new_counter(rate: int, time: int, window: int, started: int | None = None) -> Counter:
     """Return a new counter at a sample: its `window` at its `rate` (nanoseconds a second).
 
     If `started` (milliseconds since 1970) is at most a minute before the sample, the counter covers the time since
     then.
     """
     age = window if started is None else time - started
-    held = age if 0 <= age <= _YOUNG else window
-    return Counter(time, max(_LEAST, rate * held // _THOUSAND))
+    covered = age if 0 <= age <= _MAX_AGE else window
+    return Counter(time, max(_MIN_COUNTER, rate * covered // _THOUSAND))
 
 
-def advanced(counter: Counter, rate: int, time: int) -> Counter:
+def advance(counter: Counter, rate: int, time: int) -> Counter:
     """Return a counter advanced to a sample; a sample that is not newer changes nothing."""
     if time <= counter.time:
         return counter
@@ -290,9 +290,9 @@ class CPUCounters:
         return len(self._counters)
 
     def count(self, key: Hashable, rate: int, time: int, window: int, started: int | None = None) -> Counter:
-        """Return the counter of `key` after a sample, as `begun` and `advanced` compute it."""
+        """Return the counter of `key` after a sample, as `new_counter` and `advance` compute it."""
         known = self._counters.get(key)
-        counter = begun(rate, time, window, started) if known is None else advanced(known, rate, time)
+        counter = new_counter(rate, time, window, started) if known is None else advance(known, rate, time)
         self._counters[key] = counter
         return counter
 
@@ -301,13 +301,13 @@ class CPUCounters:
         self._counters = {key: counter for key, counter in self._counters.items() if key in keys}
 
 
-def runner(upper: Entry, below: Entry) -> RunningPod:
+def running_pod(upper_entry: Entry, lower_entry: Entry) -> RunningPod:
     """Return the running containers of an upper pod, from the lower pod that was made for it."""
-    status = _RUNNING_PODS.decode(below.raw).status
+    status = _RUNNING_PODS.decode(lower_entry.raw).status
     started = None if status.startTime is None else milliseconds(status.startTime)
-    place = LowerPodRef(below.namespace, below.name, below.uid)
+    lower_ref = LowerPodRef(lower_entry.namespace, lower_entry.name, lower_entry.uid)
     starts, images = _running_containers(status)
-    return RunningPod(upper.namespace, upper.name, upper.uid, place, started, starts, images)
+    return RunningPod(upper_entry.namespace, upper_entry.name, upper_entry.uid, lower_ref, started, starts, images)
 
 
 def _running_containers(status: _Status) -> tuple[dict[str, int], dict[str, str]]:
@@ -321,50 +321,50 @@ def _running_containers(status: _Status) -> tuple[dict[str, int], dict[str, str]
     return starts, images
 
 
-def picture(
+def usage_report(
     name: str,
     node: Sample | None,
-    runners: Iterable[RunningPod],
+    running_pods: Iterable[RunningPod],
     samples: Mapping[tuple[str, str], PodSample],
-    ledger: CPUCounters,
+    counters: CPUCounters,
 ) -> UsageReport:
     """Count the samples (those of pods by lower namespace and name), and drop the counters of what no longer runs."""
-    there: set[Hashable] = {_NODE}
+    live_keys: set[Hashable] = {_NODE}
     pods: list[PodReading] = []
-    for runner in runners:
-        there.update(_keys(runner))
-        found = _pod(runner, samples.get((runner.below.namespace, runner.below.name)), ledger)
+    for pod in running_pods:
+        live_keys.update(_keys(pod))
+        found = _pod(pod, samples.get((pod.lower.namespace, pod.lower.name)), counters)
         pods += () if found is None else (found,)
-    ledger.forget_all_but(there)
-    return UsageReport(name, _node(node, ledger), tuple(pods))
+    counters.forget_all_but(live_keys)
+    return UsageReport(name, _node(node, counters), tuple(pods))
 
 
-def _node(sample: Sample | None, ledger: CPUCounters) -> UsageReading | None:
+def _node(sample: Sample | None, counters: CPUCounters) -> UsageReading | None:
     if sample is None:
         return None
-    counter = ledger.count(_NODE, sample.used.cpu, sample.time, sample.window)
+    counter = counters.count(_NODE, sample.used.cpu, sample.time, sample.window)
     return UsageReading(counter, sample.used)
 
 
-def _pod(runner: RunningPod, sample: PodSample | None, ledger: CPUCounters) -> PodReading | None:
+def _pod(pod: RunningPod, sample: PodSample | None, counters: CPUCounters) -> PodReading | None:
     """Count a pod and its containers; None where no container has been measured since it started."""
-    measured = tuple(_containers(runner, sample, ledger)) if sample else ()
+    measured = tuple(_containers(pod, sample, counters)) if sample else ()
     if not sample or not measured:
         return None
-    together = sum((one.reading.amount for one in measured), NOTHING)
+    total = sum((one.reading.amount for one in measured), NOTHING)
     first = min(one.started for one in measured)
-    counter = ledger.count(runner.below.uid, together.cpu, sample.time, sample.window, first)
-    return PodReading(runner, UsageReading(counter, together), measured)
+    counter = counters.count(pod.lower.uid, total.cpu, sample.time, sample.window, first)
+    return PodReading(pod, UsageReading(counter, total), measured)
 
 
-def _containers(runner: RunningPod, sample: PodSample, ledger: CPUCounters) -> Iterator[ContainerReading]:
-    for key, (name, started) in zip(_keys(runner), runner.containers.items(), strict=False):
+def _containers(pod: RunningPod, sample: PodSample, counters: CPUCounters) -> Iterator[ContainerReading]:
+    for key, (name, started) in zip(_keys(pod), pod.containers.items(), strict=False):
         amount = sample.containers.get(name)
         if amount is not None and started <= sample.time:
-            counter = ledger.count(key, amount.cpu, sample.time, sample.window, started)
+            counter = counters.count(key, amount.cpu, sample.time, sample.window, started)
             yield ContainerReading(name, started, UsageReading(counter, amount))
 
 
-def _keys(runner: RunningPod) -> tuple[Hashable, ...]:
+def _keys(pod: RunningPod) -> tuple[Hashable, ...]:
     """Return the counter keys of a pod's containers and of the pod; a restarted container has a new key."""
-    return (*((runner.below.uid, name, started) for name, started in runner.containers.items()), runner.below.uid)
+    return (*((pod.lower.uid, name, started) for name, started in pod.containers.items()), pod.lower.uid)

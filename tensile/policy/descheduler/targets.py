@@ -18,7 +18,7 @@ import orjson
 
 from tensile.kube.store import Entry
 from tensile.kubelet.node.status import is_reachable
-from tensile.kubelet.pods.conditions import conditions_of, unplaced
+from tensile.kubelet.pods.conditions import conditions_of, unschedulable_condition
 from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
 from tensile.names import CLUSTER_SELECTOR
@@ -79,7 +79,7 @@ def waiting_since(pod: Manifest) -> datetime | None:
     """
     if pod["spec"].get("nodeName"):
         return None
-    said = unplaced(pod, REASONS) or {}
+    said = unschedulable_condition(pod, REASONS) or {}
     since = said.get("lastTransitionTime")
     if "PodScheduled" not in conditions_of(pod):
         since = metadata(pod).get("creationTimestamp")

@@ -9,12 +9,12 @@ from kubelet_lab import NODE, Notes, Upper
 
 from tensile.errors import ClusterError, Denied, Throttled, Unauthorized, Unreachable
 from tensile.kubelet.api.auth import (
+    ADDRESS_RATE,
     ALLOWED_SECONDS,
-    AT_ONCE,
-    DENIALS_OF_A_USER,
+    DENIAL_RATE,
     DENIED_SECONDS,
     REFUSED_SECONDS,
-    REVIEWS_OF_AN_ADDRESS,
+    REVIEWS_AT_ONCE,
     TOKEN_SECONDS,
     Authenticator,
     Authorizer,
@@ -32,7 +32,7 @@ ROBOT: Manifest = {
     "extra": {"k": ["v", "w"]},
 }
 EVIL, HONEST = "10.0.0.66", "10.0.0.1"
-BURST, SECONDS = REVIEWS_OF_AN_ADDRESS
+BURST, SECONDS = ADDRESS_RATE
 JANE = User("jane", "u-2", ("a", "b"), (("k", ("v",)),))
 GET, CREATE = RequiredAccess("get", "proxy"), RequiredAccess("create", "proxy")
 
@@ -366,7 +366,7 @@ async def test_a_flood_of_invalid_tokens_is_rate_limited_per_address() -> None:
     found = await ground.all_come(made_up(2000), EVIL)
     assert (found.count("401"), found.count("429")) == (BURST, 2000 - BURST)
     assert len(ground.upper.asked) == BURST
-    assert ground.upper.most <= AT_ONCE
+    assert ground.upper.most <= REVIEWS_AT_ONCE
     ground.time += 10 * SECONDS
     found = await ground.all_come(made_up(4000)[2000:], EVIL)
     assert found.count("401") == 10
@@ -401,7 +401,7 @@ async def test_a_repeated_invalid_token_is_reviewed_rarely() -> None:
     for _ in range(60):
         assert set(await ground.all_come(["wrong"] * 10, EVIL)) == {"401"}
         ground.time += 1.0
-    assert len(ground.upper.asked) <= 6 * AT_ONCE
+    assert len(ground.upper.asked) <= 6 * REVIEWS_AT_ONCE
     assert await ground.come("good", EVIL) == "of-good"
 
 
@@ -422,13 +422,13 @@ async def test_a_token_used_many_times_at_once_needs_only_a_few_reviews() -> Non
     """A metrics collector that requests all nodes at once with one token causes few reviews."""
     ground = ReviewedCallers("good")
     assert set(await ground.all_come(["good"] * 500, HONEST)) == {"of-good"}
-    assert len(ground.upper.asked) <= AT_ONCE
+    assert len(ground.upper.asked) <= REVIEWS_AT_ONCE
 
 
 async def test_a_denied_request_counts_once_for_several_possible_rights() -> None:
     """A user who is allowed by a later right is not limited by the denials of earlier rights."""
     ground = ReviewedCallers()
-    burst, _ = DENIALS_OF_A_USER
+    burst, _ = DENIAL_RATE
     found = [await ground.wants(JANE, GET, CREATE, node=f"node-{number}") for number in range(burst + 1)]
     assert (found.count(403), found.count(429)) == (burst, 1)
     for number in range(burst + 1):
@@ -439,7 +439,7 @@ async def test_a_denied_request_counts_once_for_several_possible_rights() -> Non
 async def test_a_user_without_rights_is_rate_limited() -> None:
     """After its burst of denials on many nodes a user gets 429 without a review; other users are not affected."""
     ground = ReviewedCallers()
-    burst, seconds = DENIALS_OF_A_USER
+    burst, seconds = DENIAL_RATE
     found = [await ground.wants(JANE, node=f"node-{number}") for number in range(burst + 50)]
     assert (found.count(403), found.count(429)) == (burst, 50)
     assert len(ground.upper.asked) == burst
@@ -457,4 +457,4 @@ async def test_a_user_with_rights_is_not_rate_limited() -> None:
         ground.upper.permit("jane", "get", "proxy", node)
     found = await asyncio.gather(*(ground.wants(JANE, node=node) for node in nodes))
     assert set(found) == {200}
-    assert ground.upper.most <= AT_ONCE
+    assert ground.upper.most <= REVIEWS_AT_ONCE

@@ -22,7 +22,7 @@ from kubelet_lab import (
 )
 from kubelet_pki import Identity, Pki
 
-from tensile.kubelet.api.auth import REVIEWS_OF_AN_ADDRESS
+from tensile.kubelet.api.auth import ADDRESS_RATE
 from tensile.kubelet.api.routes import HTTPError
 from tensile.kubelet.api.service import AGAIN_SECONDS, RejectionLog
 
@@ -84,7 +84,7 @@ async def test_missing_and_invalid_credentials_are_logged_differently(lab: Lab) 
 async def test_an_address_that_sends_many_invalid_tokens_is_logged_once(lab: Lab) -> None:
     """Tokens over the limit get 429 without a review, and one entry explains it without any token."""
     statuses = set()
-    for number in range(REVIEWS_OF_AN_ADDRESS[0] + 10):
+    for number in range(ADDRESS_RATE[0] + 10):
         statuses.add((await lab.ask(None, LOGS, f"Authorization: Bearer evil-{number}")).status)
     assert statuses == {401, 429}
     words = [one for one in told(lab) if "too many requests from this address" in str(one["why"])]
@@ -130,11 +130,11 @@ def test_a_rejection_is_logged_again_after_ten_minutes() -> None:
     now, log = [0.0], Notes()
     complaints = RejectionLog(log, lambda: now[0])
     for status in (403, 403, 404, 503, 400):
-        complaints.refused("a", HTTPError(status, f"message {status}"), named=True)  # type: ignore[arg-type]
+        complaints.refused("a", HTTPError(status, f"message {status}"), has_credential=True)  # type: ignore[arg-type]
     assert [fields["why"] for _, fields in log.entries] == ["message 403"]
-    complaints.refused("b", HTTPError(403, "message 403"), named=True)  # type: ignore[arg-type]
+    complaints.refused("b", HTTPError(403, "message 403"), has_credential=True)  # type: ignore[arg-type]
     now[0] = AGAIN_SECONDS
-    complaints.refused("a", HTTPError(403, "message 403"), named=True)  # type: ignore[arg-type]
+    complaints.refused("a", HTTPError(403, "message 403"), has_credential=True)  # type: ignore[arg-type]
     assert [fields["node"] for _, fields in log.entries] == ["a", "b", "a"]
 
 

@@ -17,7 +17,7 @@ from kubelet_pki import Pki
 from tensile.kube.tls import KeyPair
 from tensile.kubelet.api.certificates import tls_context
 from tensile.kubelet.api.connection import Connection, ConnectionLimits, TLSConnection, accept
-from tensile.kubelet.api.http import ClientDisconnected, while_present
+from tensile.kubelet.api.http import ClientDisconnected, while_connected
 from tensile.kubelet.api.streaming import splice
 
 Peer = Callable[[ssl.SSLSocket], None]
@@ -87,7 +87,7 @@ async def test_a_peers_disconnect_is_detected_behind_unread_data(pki: Pki) -> No
     async with leak_watch():
         wire, gone = await wire_to(pki, send_and_leave)
         async with asyncio.timeout(PATIENCE):
-            await wire.hung_up()
+            await wire.wait_for_peer_end()
             await gone
             heard = b""
             while len(heard) < 320 * 1024:
@@ -154,7 +154,7 @@ async def test_data_sent_before_a_caller_left_reaches_the_lower(pki: Pki, size: 
         splicing = asyncio.create_task(splice(upper, lower, UNHURRIED))
         await upper_gone
         async with asyncio.timeout(PATIENCE):
-            await upper.hung_up()
+            await upper.wait_for_peer_end()
             await asyncio.wait({splicing}, timeout=0.1)
             reader.may.set()
             await lower_gone
@@ -223,11 +223,11 @@ async def test_work_is_canceled_if_its_caller_disconnects(pki: Pki) -> None:
 
     async with leak_watch():
         wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
-        assert await while_present(wire, asyncio.sleep(0, "done")) == "done"
+        assert await while_connected(wire, asyncio.sleep(0, "done")) == "done"
         with pytest.raises(ssl.SSLError):
-            await while_present(wire, failing())
+            await while_connected(wire, failing())
         with pytest.raises(ClientDisconnected):
-            await while_present(wire, endless())
+            await while_connected(wire, endless())
         assert stopped.is_set()
         wire.abort()
         await gone
@@ -245,7 +245,7 @@ async def test_data_that_arrives_during_work_is_kept(pki: Pki) -> None:
     async with leak_watch():
         wire, gone = await wire_to(pki, speak_and_stay)
         with pytest.raises(TimeoutError):
-            await while_present(wire, asyncio.wait_for(asyncio.Event().wait(), 0.2))
+            await while_connected(wire, asyncio.wait_for(asyncio.Event().wait(), 0.2))
         assert await wire.read() == b"early"
         release.set()
         await gone

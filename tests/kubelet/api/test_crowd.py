@@ -32,7 +32,7 @@ async def served(lab: Lab) -> bool:
     """Report whether the apiserver is served, and no more unauthenticated connections wait than there are places."""
     async with asyncio.timeout(PATIENCE):
         answer = await lab.ask(lab.pki.apiserver, "GET /healthz")
-    return answer.status == 200 and len(lab.server._door) <= ROOM
+    return answer.status == 200 and len(lab.server._limiter) <= ROOM
 
 
 @pytest.mark.parametrize("kind", [*BEFORE_TLS, *BEHIND_TLS])
@@ -87,8 +87,8 @@ async def test_a_flood_holds_at_most_the_limit_of_waiting_connections(lab: Lab) 
         crowd(lab.server.port("virtual-b"), "idle", 5 * ROOM, ONE) as second,
     ):
         await until(lambda: first() + second() <= ROOM)
-        assert len(lab.server._door) <= ROOM
-        sites = [lab.server._listeners[node].site for node in (NODE, "virtual-b")]
+        assert len(lab.server._limiter) <= ROOM
+        sites = [lab.server._listeners[node].node_server for node in (NODE, "virtual-b")]
         assert sum(len(site.connections) for site in sites) <= ROOM
 
 

@@ -26,8 +26,8 @@ from tensile.kubelet.api.csr import (
     CSRStatus,
     PendingReason,
     csr_status,
-    pause,
     pending_reason,
+    poll_interval,
     renewal,
     request_for,
 )
@@ -117,7 +117,7 @@ def test_a_certificate_is_renewed_after_seven_tenths_of_its_life(pki: Pki) -> No
 
 def test_the_polling_interval_grows_with_the_wait() -> None:
     """A request is read each second at first, and once a minute in the end."""
-    assert [pause(waited) for waited in (0, 5, 20, 100, 600, 86400)] == [1, 1, 2, 10, 60, 60]
+    assert [poll_interval(waited) for waited in (0, 5, 20, 100, 600, 86400)] == [1, 1, 2, 10, 60, 60]
 
 
 class Signer(Answering):

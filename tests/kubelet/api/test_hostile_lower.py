@@ -135,7 +135,7 @@ async def test_both_connections_close_when_the_caller_leaves(lab: Lab, way: str)
     stream.writer.transport.abort()
     await until(lambda: lab.server.streams() == {NODE: 0})
     async with asyncio.timeout(PATIENCE):
-        await until(lambda: not lab.server._listeners[NODE].site.connections)
+        await until(lambda: not lab.server._listeners[NODE].node_server.connections)
 
 
 async def test_a_slow_reader_holds_back_a_flood_of_the_lower(lab: Lab) -> None:

@@ -199,7 +199,7 @@ async def test_floods_of_connections_to_the_port_do_not_delay_logs(
         for _ in range(2):
             async with asyncio.timeout(SOON):
                 assert (await twins.run("logs", SPDY)).out == b"line 0\n"
-        assert len(server._door) <= ConnectionLimits().waiting
+        assert len(server._limiter) <= ConnectionLimits().waiting
 
 
 @pytest.mark.parametrize("speaks", [WEBSOCKET, SPDY])

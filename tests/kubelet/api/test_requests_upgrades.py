@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from tensile.kubelet.api.auth import TTLCache
-from tensile.kubelet.api.requests import Headers, PodTarget, ask_for, lower_request
-from tensile.kubelet.api.routes import HTTPError, from_lower, place, understand
+from tensile.kubelet.api.requests import Headers, PodTarget, request_to_lower, upgrade_request_headers
+from tensile.kubelet.api.routes import HTTPError, container_ref, from_lower, parse_call
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
 TARGET = PodTarget(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore[arg-type]  # never called here
@@ -16,7 +16,7 @@ TARGET = PodTarget(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore
 def test_a_spdy_upgrade_is_forwarded() -> None:
     """The versions of the stream protocol are forwarded in their order."""
     headers = (*SPDY, ("x-stream-protocol-version", "v3.channel.k8s.io"))
-    assert lower_request(headers) == headers
+    assert upgrade_request_headers(headers) == headers
 
 
 def test_a_websocket_upgrade_is_forwarded() -> None:
@@ -29,16 +29,16 @@ def test_a_websocket_upgrade_is_forwarded() -> None:
         ("sec-websocket-extensions", "x"),
         ("sec-websocket-protocol", "v5.channel.k8s.io, v4.channel.k8s.io"),
     )
-    assert lower_request(headers) == (("connection", "Upgrade"), *headers[1:])
+    assert upgrade_request_headers(headers) == (("connection", "Upgrade"), *headers[1:])
 
 
 def test_a_token_in_a_websocket_subprotocol_is_removed() -> None:
     """A bearer token that is the only subprotocol removes the whole header."""
     token = "base64url.bearer.authorization.k8s.io.c2VjcmV0"
     upgrade: Headers = (("connection", "Upgrade"), ("upgrade", "websocket"))
-    mixed = lower_request((*upgrade, ("sec-websocket-protocol", f"{token}, v4.channel.k8s.io")))
+    mixed = upgrade_request_headers((*upgrade, ("sec-websocket-protocol", f"{token}, v4.channel.k8s.io")))
     assert mixed == (*upgrade, ("sec-websocket-protocol", "v4.channel.k8s.io"))
-    assert lower_request((*upgrade, ("sec-websocket-protocol", token.upper()))) == upgrade
+    assert upgrade_request_headers((*upgrade, ("sec-websocket-protocol", token.upper()))) == upgrade
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_a_token_in_a_websocket_subprotocol_is_removed() -> None:
 def test_other_upgrades_are_rejected(headers: Headers) -> None:
     """Without exactly one upgrade to WebSocket or SPDY/3.1, an exec is 400."""
     with pytest.raises(HTTPError, match="Upgrade request required") as refused:
-        lower_request(headers)
+        upgrade_request_headers(headers)
     assert refused.value.status == 400
 
 
 def test_an_invalid_query_is_reported_before_an_unknown_container() -> None:
     """The kubelet too parses the query first."""
-    call = understand("GET", "/containerLogs/shop/web/nosuch?tailLines=x")
+    call = parse_call("GET", "/containerLogs/shop/web/nosuch?tailLines=x")
     with pytest.raises(HTTPError, match="tailLines"):
-        ask_for(call, place(call), TARGET, SPDY)
+        request_to_lower(call, container_ref(call), TARGET, SPDY)
 
 
 @pytest.mark.parametrize(

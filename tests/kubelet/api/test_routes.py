@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.routes import ContainerRef, HTTPError, RequiredAccess, accesses, place, understand
+from tensile.kubelet.api.routes import ContainerRef, HTTPError, RequiredAccess, accesses, container_ref, parse_call
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "HEAD": ""}
 SUBRESOURCES = {
@@ -40,14 +40,14 @@ SUBRESOURCES = {
 def test_routes_require_the_kubelets_rights(method: str, path: str) -> None:
     """Each route requires the verb of its method on the kubelet's subresources, in the same order."""
     expected = tuple(RequiredAccess(VERBS[method], each) for each in SUBRESOURCES[path])
-    assert accesses(understand(method, path)) == expected
+    assert accesses(parse_call(method, path)) == expected
 
 
 @pytest.mark.parametrize("method", VERBS)
 @pytest.mark.parametrize("area", ["exec", "attach", "portForward", "run"])
 def test_running_commands_always_requires_create(method: str, area: str) -> None:
     """exec, attach, run and portForward require `create` on proxy, whatever the HTTP method."""
-    assert accesses(understand(method, f"/{area}/ns/pod/c")) == (RequiredAccess("create", "proxy"),)
+    assert accesses(parse_call(method, f"/{area}/ns/pod/c")) == (RequiredAccess("create", "proxy"),)
 
 
 @pytest.mark.parametrize("path", routes.ROUTES)
@@ -82,7 +82,7 @@ def test_every_served_route_has_tested_rights(path: str) -> None:
 )
 def test_a_route_names_its_namespace_pod_and_container(method: str, path: str, expected: ContainerRef) -> None:
     """The names are the segments of the path, decoded once."""
-    assert place(understand(method, path)) == expected
+    assert container_ref(parse_call(method, path)) == expected
 
 
 BAD_PATHS = [
@@ -139,7 +139,7 @@ BAD_PATHS = [
 def test_invalid_paths_get_404(path: str) -> None:
     """A path that is no route, or contains an invalid Kubernetes name, is 404."""
     with pytest.raises(HTTPError) as refused:
-        place(understand("GET", path))
+        container_ref(parse_call("GET", path))
     assert refused.value.status == 404
 
 
@@ -163,7 +163,7 @@ def test_invalid_paths_get_404(path: str) -> None:
 def test_unsupported_methods_get_405(method: str, path: str) -> None:
     """The message names the methods that the route supports."""
     with pytest.raises(HTTPError) as refused:
-        place(understand(method, path))
+        container_ref(parse_call(method, path))
     assert refused.value.status == 405
     assert "GET" in str(refused.value)
 
@@ -171,10 +171,10 @@ def test_unsupported_methods_get_405(method: str, path: str) -> None:
 @given(st.text(printable + "\x00\x7fäß", max_size=60), st.sampled_from(sorted(VERBS)))
 def test_any_path_is_parsed_without_an_unexpected_error(path: str, method: str) -> None:
     """Every target has rights, and either yields valid names or is rejected."""
-    call = understand(method, path)
+    call = parse_call(method, path)
     assert accesses(call)
     try:
-        found = place(call)
+        found = container_ref(call)
     except HTTPError:
         return
     assert all(set(part) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for part in found)
@@ -182,5 +182,5 @@ def test_any_path_is_parsed_without_an_unexpected_error(path: str, method: str) 
 
 def test_the_query_keeps_its_order_and_bytes() -> None:
     """Query values may repeat, may be empty, and may contain bytes that are not UTF-8."""
-    call = understand("GET", "/exec/a/b/c?command=sh&command=&command=%FFx&input=1")
+    call = parse_call("GET", "/exec/a/b/c?command=sh&command=&command=%FFx&input=1")
     assert call.query == (("command", "sh"), ("command", ""), ("command", "\udcffx"), ("input", "1"))

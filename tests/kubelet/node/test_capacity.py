@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tensile.kube.store import Transformed
 from tensile.kubelet.node.capacity import (
-    MOST_RESOURCES,
+    MAX_RESOURCES,
     NodeOffer,
     ResourceShare,
     capacity,
@@ -216,10 +216,10 @@ def test_the_number_of_offered_resources_is_limited() -> None:
         }
     )
     offer = node_offer(raw).facts
-    assert len(offer.allocatable) == MOST_RESOURCES
+    assert len(offer.allocatable) == MAX_RESOURCES
     assert (len(offer.os_image), len(offer.declared_features)) == (256, 500)
     shown = free([offer, node("n2", **dict.fromkeys(names[100:], 1000))])
-    assert len(shown) == MOST_RESOURCES
+    assert len(shown) == MAX_RESOURCES
     assert shown.keys() > basis.keys()
 
 

@@ -11,7 +11,7 @@ from worldkit import A
 
 from tensile.errors import ClusterError, Unreachable
 from tensile.kube.cluster import Patch
-from tensile.kubelet.node.lease import DURATION, RENEW, Heartbeat
+from tensile.kubelet.node.lease import DURATION_SECONDS, RENEW_SECONDS, Heartbeat
 from tensile.names import ENGINE, OTHER_ENGINE
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, annotations, metadata, uid
 
@@ -67,7 +67,7 @@ async def test_the_lease_is_created_with_the_node_as_its_owner() -> None:
     (owner,) = metadata(bench.lease)["ownerReferences"]
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": A, "uid": "node-1"}
     spec = bench.lease["spec"]
-    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (A, DURATION)
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (A, DURATION_SECONDS)
     assert spec["renewTime"] == "2026-03-01T12:00:00.000000Z"
 
 
@@ -79,13 +79,13 @@ async def test_a_hanging_renewal_is_aborted_before_the_lease_expires() -> None:
     bench.upper.hangs = True
     begin = clock()
     assert not await bench.heartbeat.beat()
-    assert clock() - begin == RENEW
+    assert clock() - begin == RENEW_SECONDS
     ((node, error),) = bench.lost
     assert node == A
     assert isinstance(error, Unreachable)
     bench.upper.hangs = False
     assert await bench.heartbeat.beat()
-    assert 2 * RENEW + 1 < DURATION
+    assert 2 * RENEW_SECONDS + 1 < DURATION_SECONDS
 
 
 async def test_the_lease_is_renewed_by_one_write() -> None:
@@ -201,6 +201,6 @@ async def test_the_lease_is_renewed_every_ten_seconds_and_sooner_after_a_failure
 
     with pytest.raises(Enough):
         await bench.made(sleep=sleep).run()
-    assert slept == [RENEW, RENEW, 1.0, 1.0, RENEW]
+    assert slept == [RENEW_SECONDS, RENEW_SECONDS, 1.0, 1.0, RENEW_SECONDS]
     assert clock() == 0.0
-    assert RENEW * 2 < DURATION
+    assert RENEW_SECONDS * 2 < DURATION_SECONDS

@@ -22,7 +22,7 @@ from worldkit import (
 )
 
 from tensile.kube.store import Delta
-from tensile.kubelet.node.rule import HEARTBEAT, TAINTS, NodeRule, key_of
+from tensile.kubelet.node.rule import HEARTBEAT_SECONDS, TAINTS, NodeRule, key_of
 from tensile.kubelet.node.status import SILENT_AFTER
 from tensile.names import (
     CORDONED_BY,
@@ -115,7 +115,7 @@ def test_a_node_is_created_for_a_lower_in_the_topology() -> None:
     assert (step.verb, step.ref, step.reason) == ("create", REF, "lower cluster lower-a is in the topology")
     assert step.body is not None
     assert step.body["status"]["allocatable"]["cpu"] == "4"
-    assert RULE.decide(KEY, here).requeue_after == HEARTBEAT == 300
+    assert RULE.decide(KEY, here).requeue_after == HEARTBEAT_SECONDS == 300
 
 
 def test_a_node_has_the_labels_of_tensile_kube_of_schedulers_and_of_its_owner() -> None:

@@ -12,10 +12,10 @@ from tensile.kubelet.node.status import (
     SILENT_AFTER,
     architecture,
     as_patch,
+    capacity_changed,
     differs,
     has_ready_node,
     is_reachable,
-    moved,
     node_status,
 )
 from tensile.names import DELETIONS_BLOCKED, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
@@ -585,9 +585,9 @@ def test_a_capacity_change_of_more_than_five_percent_is_shown(
     shown: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     """A change of any resource counts, and so does one that appears or disappears."""
-    assert moved({"status": {"allocatable": before}}, {"allocatable": after}) is shown
+    assert capacity_changed({"status": {"allocatable": before}}, {"allocatable": after}) is shown
 
 
 def test_a_node_without_a_status_has_a_shown_change() -> None:
     """It offered nothing before."""
-    assert moved({}, {"allocatable": {"cpu": "1"}})
+    assert capacity_changed({}, {"allocatable": {"cpu": "1"}})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from podkit import EARLIER, merged, pod, said
 from podviewkit import status_patch
 
-from tensile.kubelet.pods.conditions import conditions_of, unplaced
+from tensile.kubelet.pods.conditions import conditions_of, unschedulable_condition
 from tensile.reconcile.pods.index import view_of
 
 
@@ -39,7 +39,7 @@ def test_conditions_are_returned_by_type_without_nulls() -> None:
 def test_an_unschedulable_condition_is_found_by_its_reasons(condition: dict[str, str] | None, *, found: bool) -> None:
     """Only the given reasons count, because a gated pod waits for something else."""
     conditions = [{"type": "PodScheduled", **condition}] if condition else []
-    said_of = unplaced(pod(status={"conditions": conditions}), ("Full",))
+    said_of = unschedulable_condition(pod(status={"conditions": conditions}), ("Full",))
     assert said_of == (conditions[0] if found else None)
 
 

@@ -38,15 +38,15 @@ def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None
 def test_an_unrequested_deletion_only_mirrors_the_status() -> None:
     """The guard decides about the lower pod elsewhere; until then its status is still reported."""
     pod = deleted()
-    decision = delete_lower(pod, lower(pod, RAN), BELOW, asked=False)
+    decision = delete_lower(pod, lower(pod, RAN), BELOW, requested=False)
     assert [type(one) for one in decision.wanted] == [Patched]
 
 
 def test_the_status_is_mirrored_while_the_pod_terminates() -> None:
     """It follows the deletion, and a status that is already reported causes no write."""
     pod = deleted()
-    assert [type(one) for one in delete_lower(pod, lower(pod, RAN), BELOW, asked=True).wanted] == [Absent, Patched]
-    assert delete_lower(pod, lower(pod, {"phase": "Pending"}, grace=30), BELOW, asked=True).wanted == ()
+    assert [type(one) for one in delete_lower(pod, lower(pod, RAN), BELOW, requested=True).wanted] == [Absent, Patched]
+    assert delete_lower(pod, lower(pod, {"phase": "Pending"}, grace=30), BELOW, requested=True).wanted == ()
 
 
 def test_a_plain_pod_is_removed_without_a_status_write() -> None:

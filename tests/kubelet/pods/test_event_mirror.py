@@ -16,12 +16,12 @@ from worldkit import drop, put
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
 from tensile.kube.cluster import WatchEvent
 from tensile.kubelet.pods.event_mirror import (
+    MAX_WAIT_SECONDS,
     MOST_KEPT,
     MOST_WAITING,
-    OF_A_NAMESPACE,
-    OF_AN_OBJECT,
-    PATIENCE,
-    PAUSE,
+    NAMESPACE_RATE,
+    OBJECT_RATE,
+    PAUSE_SECONDS,
     EventMirror,
 )
 from tensile.kubelet.pods.events import CarriedEvent
@@ -55,7 +55,7 @@ class RunningMirror:
     def flood(self) -> None:
         """Send as many events as eighty pods of one namespace may have."""
         for name in LOUD:
-            self.hear_many(name, OF_AN_OBJECT[0], message="x" * 20_000)
+            self.hear_many(name, OBJECT_RATE[0], message="x" * 20_000)
 
     def created(self) -> Counter[str]:
         """Count the created events by namespace."""
@@ -86,7 +86,7 @@ async def mirroring(*names: str) -> AsyncIterator[RunningMirror]:
 
 async def turn(count: int = 1) -> None:
     """Wait for some pauses."""
-    await asyncio.sleep(count * PAUSE + PAUSE / 2)
+    await asyncio.sleep(count * PAUSE_SECONDS + PAUSE_SECONDS / 2)
 
 
 @in_virtual_time
@@ -94,7 +94,7 @@ async def test_an_event_is_copied_after_a_pause() -> None:
     """The pause lets a status change that occurs with it be written first."""
     async with mirroring() as bench:
         bench.hear()
-        await asyncio.sleep(PAUSE / 2)
+        await asyncio.sleep(PAUSE_SECONDS / 2)
         assert bench.written() == []
         await turn()
         assert bench.written() == [("create", 1)]
@@ -172,9 +172,9 @@ async def test_events_wait_while_the_engine_is_busy() -> None:
         bench.is_busy = True
         for number in range(100):
             bench.hear(name=("one", "two")[number % 2], uid=f"e-{number}")
-        await asyncio.sleep(PATIENCE - PAUSE)
+        await asyncio.sleep(MAX_WAIT_SECONDS - PAUSE_SECONDS)
         assert bench.written() == []
-        await asyncio.sleep(9 * PATIENCE + 3 * PAUSE)
+        await asyncio.sleep(9 * MAX_WAIT_SECONDS + 3 * PAUSE_SECONDS)
         assert 7 <= len(bench.written()) <= 10
         bench.is_busy = False
         await turn(10)
@@ -309,16 +309,16 @@ async def test_an_event_that_arrives_before_its_pod_is_cached_is_kept() -> None:
 @in_virtual_time
 async def test_the_events_of_one_pod_are_limited_to_a_burst_and_a_rate() -> None:
     """Fifty of 600 are copied, then one a minute; the others count as dropped."""
-    burst, seconds = OF_AN_OBJECT
+    burst, seconds = OBJECT_RATE
     async with mirroring(QUIET) as bench:
         bench.hear_many(QUIET, 600)
-        await asyncio.sleep(10 * PAUSE)
+        await asyncio.sleep(10 * PAUSE_SECONDS)
         assert bench.created() == {"quiet": burst}
         assert bench.mirror.counts["dropped"] == 600 - burst
         for _ in range(10):
             await asyncio.sleep(seconds)
             bench.hear_many(QUIET, 20)
-        await asyncio.sleep(PAUSE * 2)
+        await asyncio.sleep(PAUSE_SECONDS * 2)
         assert bench.created() == {"quiet": burst + 10}
 
 
@@ -328,10 +328,10 @@ async def test_repetitions_of_a_waiting_event_do_not_count_against_the_limit() -
     async with mirroring(QUIET) as bench:
         for count in range(1000):
             bench.mirror.hear(WatchEvent("MODIFIED", lower_event(QUIET, "e-same", count=count)))
-        await asyncio.sleep(PAUSE * 2)
-        bench.hear_many(QUIET, OF_AN_OBJECT[0] - 1)
-        await asyncio.sleep(PAUSE * 10)
-        assert bench.created() == {"quiet": OF_AN_OBJECT[0]}
+        await asyncio.sleep(PAUSE_SECONDS * 2)
+        bench.hear_many(QUIET, OBJECT_RATE[0] - 1)
+        await asyncio.sleep(PAUSE_SECONDS * 10)
+        assert bench.created() == {"quiet": OBJECT_RATE[0]}
         assert bench.mirror.counts["dropped"] == 0
 
 
@@ -342,7 +342,7 @@ async def test_a_flood_of_one_namespace_does_not_delay_another_namespace() -> No
         bench.flood()
         bench.hear_many(QUIET)
         assert len(bench.mirror) == MOST_WAITING
-        await asyncio.sleep(PAUSE * 1.5)
+        await asyncio.sleep(PAUSE_SECONDS * 1.5)
         assert bench.created()["quiet"] == 1
         assert [one.ref.namespace for one in bench.upper.asked].index("quiet") <= 1
 
@@ -350,7 +350,7 @@ async def test_a_flood_of_one_namespace_does_not_delay_another_namespace() -> No
 @in_virtual_time
 async def test_a_namespace_over_its_rate_does_not_delay_another_namespace() -> None:
     """It waits after its burst, while events of another namespace are copied immediately."""
-    burst, seconds = OF_A_NAMESPACE
+    burst, seconds = NAMESPACE_RATE
     async with mirroring(*LOUD, QUIET) as bench:
         for _ in range(2):
             bench.flood()
@@ -359,7 +359,7 @@ async def test_a_namespace_over_its_rate_does_not_delay_another_namespace() -> N
         assert burst <= loud <= burst + 80 / seconds
         for _ in range(20):
             bench.hear_many(QUIET)
-            await asyncio.sleep(PAUSE * 2)
+            await asyncio.sleep(PAUSE_SECONDS * 2)
         assert bench.created()["quiet"] == 20
 
 
@@ -381,7 +381,7 @@ async def test_only_the_namespace_whose_copy_failed_is_paused() -> None:
         bench.upper.answer("create", Unreachable("webhook down", status=500))
         bench.hear_many(LOUD[0])
         bench.hear_many(QUIET, 3)
-        await asyncio.sleep(PAUSE * 1.5)
+        await asyncio.sleep(PAUSE_SECONDS * 1.5)
         assert bench.created() == {"loud": 1, "quiet": 3}
         await asyncio.sleep(6)
         assert bench.created() == {"loud": 2, "quiet": 3}
@@ -395,5 +395,5 @@ async def test_an_event_that_cannot_be_decoded_does_not_stop_the_mirror() -> Non
         raw = lower_event(QUIET, "e-bad").replace(b'"count":1', b'"count":1e400')
         bench.mirror.hear(WatchEvent("ADDED", raw))
         bench.hear_many(QUIET)
-        await asyncio.sleep(PAUSE * 1.5)
+        await asyncio.sleep(PAUSE_SECONDS * 1.5)
         assert bench.created() == {"quiet": 1}

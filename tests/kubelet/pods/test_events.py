@@ -15,9 +15,9 @@ from tensile.kubelet.pods.events import (
     copy_of,
     event_header,
     is_copy,
+    is_up_to_date,
     ref_of,
     repeat_of,
-    says_the_same,
     subject_of,
     uid_of_copy,
 )
@@ -219,5 +219,5 @@ def test_a_copy_is_recognized_by_its_marks_and_its_pod() -> None:
 def test_an_equal_copy_needs_no_write() -> None:
     """A repetition is received again after each restart of the watch."""
     _, copy = copied(lower_event())
-    assert says_the_same(copy, copy)
-    assert not says_the_same({**copy, "count": 2}, copy)
+    assert is_up_to_date(copy, copy)
+    assert not is_up_to_date({**copy, "count": 2}, copy)

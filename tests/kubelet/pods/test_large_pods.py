@@ -11,7 +11,7 @@ import pytest
 from podkit import pod
 from podviewkit import reflected_containers
 
-from tensile.kubelet.pods.service_account import in_place_of_tokens
+from tensile.kubelet.pods.service_account import with_secret
 from tensile.reconcile.pods.demand import pod_requests
 
 MOST = 0.25
@@ -35,7 +35,7 @@ def test_replacing_token_volumes_of_many_items_is_fast() -> None:
     items = [{"path": name, "fieldRef": {"fieldPath": fields[len(name) % 2]}} for name in NAMES * 2]
     sources = [{"serviceAccountToken": {"path": "token"}}, {"downwardAPI": {"items": items}}]
     volume = {"name": "v", "projected": {"sources": sources}}
-    seconds, found = taken(lambda: in_place_of_tokens(volume, "upper-token-x"))
+    seconds, found = taken(lambda: with_secret(volume, "upper-token-x"))
     _, secret, rest = found["projected"]["sources"]
     assert len(secret["secret"]["items"]) + len(rest["downwardAPI"]["items"]) == len(items)
     assert seconds < MOST

@@ -21,7 +21,7 @@ from worldkit import (
     world,
 )
 
-from tensile.kubelet.pods.orphans import PodOrphanRule, misfits, token_volumes
+from tensile.kubelet.pods.orphans import PodOrphanRule, differences, token_volumes
 from tensile.kubelet.pods.orphans import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
@@ -165,14 +165,14 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
 )
 def test_irrelevant_differences_do_not_prevent_adoption(wanted: Manifest, found: Manifest) -> None:
     """Constraints are already met, accounts may differ, and tensile-kube resolves references of variables."""
-    assert list(misfits(wanted, found, frozenset({"token"}))) == []
+    assert list(differences(wanted, found, frozenset({"token"}))) == []
 
 
 def test_token_volumes_are_recognized_by_the_upper_pod() -> None:
     """A volume that only has such a name is compared like any other."""
     own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
     assert token_volumes(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
-    assert list(misfits(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is different"]
+    assert list(differences(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is different"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_token_volumes_are_recognized_by_the_upper_pod() -> None:
 )  # fmt: skip
 def test_each_difference_is_named(wanted: Manifest, found: Manifest, words: str) -> None:
     """The user learns what to change, or that it is another program."""
-    assert list(misfits(wanted, found)) == [words]
+    assert list(differences(wanted, found)) == [words]
 
 
 def test_the_cache_keeps_complete_pods_only_if_they_may_be_adopted() -> None:

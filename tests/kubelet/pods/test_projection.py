@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from podkit import OWNER, place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.projection import digits, lower_pod, mutable_metadata, notes
+from tensile.kubelet.pods.projection import image_digest, lower_pod, mutable_metadata, notes
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import OWNER_NAME, SAFE_TO_EVICT, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 
@@ -49,7 +49,7 @@ def test_forged_marks_are_overwritten() -> None:
         UPPER_UID: "uid-1",
         "tripped-labels": "{}",
         WRITTEN_KEYS: '{"annotations":[],"labels":["app"]}',
-        WRITTEN_IMAGES: f'{{"main":"{digits("app:1")}"}}',
+        WRITTEN_IMAGES: f'{{"main":"{image_digest("app:1")}"}}',
     }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from podkit import place, pod
 
 from tensile.kubelet.pods.projection import (
-    digits,
+    image_digest,
     mutable_metadata,
     note_of_images,
     note_of_keys,
@@ -37,13 +37,13 @@ def test_images_are_recorded_by_container_name() -> None:
     spec["initContainers"] = [{"name": "i", "image": "i:1"}]
     upper = pod(spec)
     noted = noted_images({"metadata": {"annotations": {WRITTEN_IMAGES: note_of_images(upper)}}})
-    assert noted == {"a": digits("a:1"), "b": digits("b:1"), "i": digits("i:1")}
-    assert len(digits("registry/long/name:1")) == 8
+    assert noted == {"a": image_digest("a:1"), "b": image_digest("b:1"), "i": image_digest("i:1")}
+    assert len(image_digest("registry/long/name:1")) == 8
 
 
 def test_different_images_have_different_digits() -> None:
     """Otherwise a change of the image would not be detected."""
-    assert digits("a:1") != digits("a:2")
+    assert image_digest("a:1") != image_digest("a:2")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7"])

@@ -12,10 +12,10 @@ from tensile.kubelet.pods.service_account import (
     TokenFacts,
     digest,
     entry_of,
-    in_place_of_tokens,
+    has_token,
     projected_tokens,
     secret_name,
-    with_token,
+    with_secret,
     without_tokens,
 )
 from tensile.names import TOKEN_POD, UPPER_UID
@@ -88,7 +88,7 @@ def test_each_audience_has_its_own_key_in_the_secret() -> None:
 
 def test_the_volume_of_admission_is_filled_from_the_secret() -> None:
     """Token, CA and namespace keep their paths, and the volume keeps its name and mode for the mounts."""
-    assert in_place_of_tokens(ADMISSION, SECRET) == volume(
+    assert with_secret(ADMISSION, SECRET) == volume(
         out_of(("token", "token")),
         out_of(("ca.crt", "ca.crt")),
         out_of(("namespace", "namespace")),
@@ -99,7 +99,7 @@ def test_the_volume_of_admission_is_filled_from_the_secret() -> None:
 
 def test_a_legacy_token_volume_has_the_same_files_from_the_secret() -> None:
     """The original is a Secret of the upper cluster, which is never copied."""
-    assert in_place_of_tokens(LEGACY, SECRET) == volume(
+    assert with_secret(LEGACY, SECRET) == volume(
         out_of(("token", "token"), ("ca.crt", "ca.crt"), ("namespace", "namespace")), name="default-token-x"
     )
 
@@ -110,7 +110,7 @@ def test_other_sources_of_a_volume_are_kept() -> None:
     labels = {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}
     where = OWN_NAMESPACE["downwardAPI"]["items"][0]
     mixed = volume(other, token("t", audience="vault"), {"downwardAPI": {"items": [labels, where]}})
-    assert in_place_of_tokens(mixed, SECRET) == volume(
+    assert with_secret(mixed, SECRET) == volume(
         other,
         out_of((entry_of("vault"), "t")),
         out_of(("namespace", "namespace")),
@@ -122,7 +122,7 @@ def test_the_ca_is_replaced_with_or_without_items() -> None:
     """The paths of the volume are kept; without items it is one file with the name of the key."""
     moved = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "pki/root.pem"}]}}
     whole = {"configMap": {"name": "kube-root-ca.crt"}}
-    assert in_place_of_tokens(volume(token(), moved, whole), SECRET)["projected"]["sources"][1:] == [
+    assert with_secret(volume(token(), moved, whole), SECRET)["projected"]["sources"][1:] == [
         out_of(("ca.crt", "pki/root.pem")),
         out_of(("ca.crt", "ca.crt")),
     ]
@@ -135,8 +135,8 @@ def test_the_ca_is_replaced_with_or_without_items() -> None:
 def test_a_volume_without_a_token_is_unchanged(given: Manifest) -> None:
     """The CA of the lower cluster is the right one for such a volume."""
     before = deepcopy(given)
-    assert in_place_of_tokens(given, SECRET) == without_tokens(given) == before
-    assert not with_token(given)
+    assert with_secret(given, SECRET) == without_tokens(given) == before
+    assert not has_token(given)
 
 
 def test_tokens_alone_can_be_removed_from_a_volume() -> None:

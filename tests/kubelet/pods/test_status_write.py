@@ -38,7 +38,7 @@ def test_a_write_without_a_phase_has_only_the_uid_as_its_precondition() -> None:
 
 def test_a_status_write_contains_its_target_and_its_reason() -> None:
     """It also records whether it was requested, and whether it is a loss that a restored store may explain."""
-    found = status_write(POD_ABOVE, {"status": {"phase": "Failed"}}, "why", asked=False, lost=True)
+    found = status_write(POD_ABOVE, {"status": {"phase": "Failed"}}, "why", requested=False, lost=True)
     assert (found.ref, found.subresource) == (Ref(UPPER, POD, "default", "web"), "status")
     assert found.patch.media == "strategic-merge-patch"
     assert (found.reason, found.requested, found.after_rollback) == ("why", False, True)

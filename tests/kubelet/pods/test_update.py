@@ -6,7 +6,7 @@ import pytest
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.projection import digits, lower_pod
+from tensile.kubelet.pods.projection import image_digest, lower_pod
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES
@@ -66,7 +66,7 @@ def test_a_new_image_is_patched_by_container_name(field: str) -> None:
 def test_an_image_patch_records_what_is_sent() -> None:
     """The annotation is in the same write, so neither exists without the other; a deadline has none."""
     body = image_patch(pod({"containers": [container(image="app:2")]}), stored({}))
-    assert body["metadata"] == {"annotations": {WRITTEN_IMAGES: f'{{"main":"{digits("app:2")}"}}'}}
+    assert body["metadata"] == {"annotations": {WRITTEN_IMAGES: f'{{"main":"{image_digest("app:2")}"}}'}}
     assert "metadata" not in image_patch(pod({"activeDeadlineSeconds": 5}), stored({}))
 
 

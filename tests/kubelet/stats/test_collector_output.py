@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from usagekit import CPU, HOUR, MEBI, NOON, node_sample, pod_sample, running
 
 from tensile.kubelet.stats.collector import cadvisor_exposition, exposition, summary
-from tensile.kubelet.stats.usage import CPUCounters, UsageReport, picture
+from tensile.kubelet.stats.usage import CPUCounters, UsageReport, usage_report
 
 WEB = {"namespace": "shop", "pod": "web"}
 
@@ -19,7 +19,7 @@ def two_pods() -> UsageReport:
         ("mapped", "web-below"): pod_sample(2, main=0.5, side=0.000000001),
         ("mapped", "db-below"): pod_sample(1, main=2),
     }
-    return picture(
+    return usage_report(
         "virtual-a", node_sample(3, 4), [running(main=3600, side=7200), running("db")], samples, CPUCounters()
     )
 

@@ -11,7 +11,7 @@ from tensile.kubelet.stats.usage import (
     UsageRate,
     UsageReading,
     UsageReport,
-    picture,
+    usage_report,
 )
 
 PLACE = ("mapped", "web-below")
@@ -19,7 +19,7 @@ PLACE = ("mapped", "web-below")
 
 def taken(runner: RunningPod, sample: PodSample | None, ledger: CPUCounters) -> PodReading | None:
     """Return the reading of one pod, None if there is none."""
-    found = picture("v1", None, [runner], {} if sample is None else {PLACE: sample}, ledger)
+    found = usage_report("v1", None, [runner], {} if sample is None else {PLACE: sample}, ledger)
     return found.pods[0] if found.pods else None
 
 
@@ -27,7 +27,7 @@ def test_a_pod_is_reported_by_its_upper_names() -> None:
     """Its sample is looked up by the lower namespace and name."""
     found = taken(running(), pod_sample(main=0.5), CPUCounters())
     assert found is not None
-    assert (found.runner.namespace, found.runner.name, found.runner.uid) == ("shop", "web", "web-uid")
+    assert (found.pod.namespace, found.pod.name, found.pod.uid) == ("shop", "web", "web-uid")
     assert found.containers[0].reading == UsageReading(Counter(NOON, 15 * CPU // 2), UsageRate(CPU // 2, 10 * MEBI))
 
 
@@ -63,7 +63,7 @@ def test_another_pod_of_the_name_has_a_new_counter() -> None:
     """Its UIDs in both clusters are different."""
     ledger = CPUCounters()
     taken(running(), pod_sample(main=1), ledger)
-    other = running()._replace(uid="new", below=running().below._replace(uid="new-below"))
+    other = running()._replace(uid="new", lower=running().lower._replace(uid="new-below"))
     found = taken(other, pod_sample(15, main=1), ledger)
     assert found is not None
     assert found.reading.counter.used == 15 * CPU
@@ -78,8 +78,8 @@ def test_a_pod_without_samples_is_not_reported() -> None:
 def test_samples_of_other_pods_are_ignored() -> None:
     """Only pods that are mirrored through the node are reported."""
     samples = {PLACE: pod_sample(main=1), ("mapped", "strange"): pod_sample(main=1), ("x", "web"): pod_sample(main=9)}
-    found = picture("v1", node_sample(), [running()], samples, CPUCounters())
-    assert [pod.runner.name for pod in found.pods] == ["web"]
+    found = usage_report("v1", node_sample(), [running()], samples, CPUCounters())
+    assert [pod.pod.name for pod in found.pods] == ["web"]
 
 
 def test_a_gap_in_the_samples_keeps_the_counters() -> None:
@@ -95,19 +95,19 @@ def test_a_gap_in_the_samples_keeps_the_counters() -> None:
 def test_counters_of_ended_pods_are_dropped() -> None:
     """Otherwise they would accumulate as long as the engine runs."""
     ledger = CPUCounters()
-    picture("v1", node_sample(), [running()], {PLACE: pod_sample(main=1)}, ledger)
+    usage_report("v1", node_sample(), [running()], {PLACE: pod_sample(main=1)}, ledger)
     assert len(ledger) == 3
-    picture("v1", node_sample(), [], {}, ledger)
+    usage_report("v1", node_sample(), [], {}, ledger)
     assert len(ledger) == 1
 
 
 def test_a_nodes_usage_is_that_of_its_sample() -> None:
     """Its counter continues with each sample; without a sample there is none."""
     ledger = CPUCounters()
-    assert picture("v1", node_sample(0, 2), [], {}, ledger).node == UsageReading(
+    assert usage_report("v1", node_sample(0, 2), [], {}, ledger).node == UsageReading(
         Counter(NOON, 30 * CPU), UsageRate(2 * CPU, 1024 * MEBI)
     )
-    found = picture("v1", node_sample(10, 3), [], {}, ledger)
+    found = usage_report("v1", node_sample(10, 3), [], {}, ledger)
     assert found.node is not None
     assert found.node.counter == Counter(NOON + 10_000, 60 * CPU)
-    assert picture("v1", None, [], {}, CPUCounters()) == UsageReport("v1", None, ())
+    assert usage_report("v1", None, [], {}, CPUCounters()) == UsageReport("v1", None, ())

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from worldkit import A, home, put, twin, upper_pod, world
 
-from tensile.kubelet.stats.usage import LowerPodRef, RunningPod, runner
+from tensile.kubelet.stats.usage import LowerPodRef, RunningPod, running_pod
 from tensile.objects import Manifest
 
 NOON = 1_772_366_400_000
@@ -22,14 +22,14 @@ def found(status: Manifest | None) -> RunningPod:
     home(here)
     above = put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
     below = put(here.lowers[A].pods, twin(upper_pod(namespace="shop"), status))
-    return runner(above, below)
+    return running_pod(above, below)
 
 
 def test_a_running_pod_has_upper_names_and_a_reference_to_its_lower_pod() -> None:
     """It is reported by the former and measured by the latter."""
     here = found(None)
     assert (here.namespace, here.name, here.uid) == ("shop", "web", "Pod-web")
-    assert here.below == LowerPodRef("shop", "web", "below-Pod-web")
+    assert here.lower == LowerPodRef("shop", "web", "below-Pod-web")
 
 
 def test_a_pod_without_a_status_has_no_start_and_no_running_containers() -> None:

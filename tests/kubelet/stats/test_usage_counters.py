@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.stats.usage import Counter, CPUCounters, advanced, begun
+from tensile.kubelet.stats.usage import Counter, CPUCounters, advance, new_counter
 
 CPU = 1_000_000_000
 """One CPU, in nanoseconds per second."""
@@ -20,53 +20,53 @@ def rate(before: Counter, after: Counter) -> float:
 
 def test_a_counter_grows_by_rate_and_time() -> None:
     """Half a CPU over fifteen seconds is seven and a half CPU seconds."""
-    counter = advanced(Counter(START, 100), CPU // 2, START + 15_000)
+    counter = advance(Counter(START, 100), CPU // 2, START + 15_000)
     assert counter == Counter(START + 15_000, 100 + 15 * CPU // 2)
 
 
 def test_time_between_samples_counts_at_the_later_rate() -> None:
     """A client that reads every minute gets the rate, though each sample covers fifteen seconds."""
-    first = begun(CPU, START, 15_000)
-    assert rate(first, advanced(first, CPU // 4, START + 60_000)) == CPU // 4
+    first = new_counter(CPU, START, 15_000)
+    assert rate(first, advance(first, CPU // 4, START + 60_000)) == CPU // 4
 
 
 @pytest.mark.parametrize("later", [0, -1, -60_000])
 def test_a_sample_that_is_not_newer_changes_nothing(later: int) -> None:
     """A client that reads twice in between gets the same time, and recognizes that."""
     counter = Counter(START, 5000)
-    assert advanced(counter, CPU, START + later) == counter
+    assert advance(counter, CPU, START + later) == counter
 
 
 def test_a_counter_begins_with_the_window_of_its_first_sample() -> None:
     """For a container that has run for long, earlier usage is not known."""
-    assert begun(CPU, START, 15_000) == Counter(START, 15 * CPU)
-    assert begun(CPU, START, 15_000, START - 60_001) == Counter(START, 15 * CPU)
+    assert new_counter(CPU, START, 15_000) == Counter(START, 15 * CPU)
+    assert new_counter(CPU, START, 15_000, START - 60_001) == Counter(START, 15 * CPU)
 
 
 @pytest.mark.parametrize("age", [1000, 12_000, 60_000])
 def test_the_counter_of_a_young_container_begins_at_its_start(age: int) -> None:
     """Clients divide the counter of a new container by its age."""
-    counter = begun(CPU // 5, START, 15_000, START - age)
+    counter = new_counter(CPU // 5, START, 15_000, START - age)
     assert counter.used * 1000 / age == CPU // 5
 
 
 def test_a_start_in_the_future_counts_the_window() -> None:
     """The clocks of clusters may differ."""
-    assert begun(CPU, START, 15_000, START + 1).used == 15 * CPU
+    assert new_counter(CPU, START, 15_000, START + 1).used == 15 * CPU
 
 
 @pytest.mark.parametrize("used", [0, 1])
 def test_a_counter_is_never_zero(used: int) -> None:
     """Clients treat 0 as a missing value and drop the whole pod."""
-    assert float(begun(used, START, 15_000).used) * 1e-9 * 1e9 >= 1
+    assert float(new_counter(used, START, 15_000).used) * 1e-9 * 1e9 >= 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 64 * CPU), st.integers(-30_000, 120_000)), max_size=30))
 def test_counters_never_decrease(samples: list[tuple[int, int]]) -> None:
     """For any samples time and usage only grow, and each step matches its rate to a nanosecond."""
-    counters = [begun(CPU, START, 15_000)]
+    counters = [new_counter(CPU, START, 15_000)]
     for used, later in samples:
-        counters.append(advanced(counters[-1], used, counters[-1].time + later))
+        counters.append(advance(counters[-1], used, counters[-1].time + later))
     for (before, after), (used, later) in zip(pairwise(counters), samples, strict=True):
         assert after.time >= before.time
         assert after.used >= before.used
@@ -77,8 +77,8 @@ def test_counters_never_decrease(samples: list[tuple[int, int]]) -> None:
 @given(st.integers(0, 8 * CPU), st.integers(0, 8 * CPU), st.integers(15_000, 300_000))
 def test_a_restarted_counter_never_causes_a_peak(former: int, now: int, gap: int) -> None:
     """After an engine's restart a client computes a lower or negative rate once, but no higher one."""
-    last = begun(former, START, 15_000)
-    anew = begun(now, START + gap, 15_000, START - 3_600_000)
+    last = new_counter(former, START, 15_000)
+    anew = new_counter(now, START + gap, 15_000, START - 3_600_000)
     assert rate(last, anew) <= max(now, 1)
 
 

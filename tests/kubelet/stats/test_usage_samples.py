@@ -15,7 +15,7 @@ from tensile.kubelet.stats.usage import (
     node_samples,
     pod_samples,
     span,
-    whole,
+    total_of_nodes,
 )
 
 NOON = milliseconds(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC))
@@ -131,12 +131,12 @@ def test_an_invalid_duration_raises_an_error(text: str) -> None:
 def test_a_clusters_sample_is_the_sum_of_its_nodes() -> None:
     """It has the time and the window of the newest sample."""
     nodes = node_samples(body(node(second=3), {**node("n2", "1", "1Gi", second=9), "window": "9s"}, node("n3")))
-    assert whole(nodes) == Sample(NOON + 9000, 9000, UsageRate(1_500_000_000, 3 << 30))
+    assert total_of_nodes(nodes) == Sample(NOON + 9000, 9000, UsageRate(1_500_000_000, 3 << 30))
 
 
 def test_a_cluster_without_nodes_has_no_sample() -> None:
     """No measurement is different from no usage."""
-    assert whole([]) is None
+    assert total_of_nodes([]) is None
 
 
 def test_usage_rates_are_added_by_part() -> None:
