@@ -75,7 +75,9 @@ def site(name: str, nodes: int) -> LowerCandidate:
         NodeFinder(ground),
         lambda: True,
         residents=residents,
-        above=lambda: VirtualNodeView(virtual, residents.pods, residents.used, copy_of, lambda _: True, lambda _: None),
+        virtual_node=lambda: VirtualNodeView(
+            virtual, residents.pods, residents.used, copy_of, lambda _: True, lambda _: None
+        ),
     )
 
 
@@ -114,7 +116,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         burst.append(took)
         unplaced += not left
         for name in left[1:]:
-            extender.sites[name].ground.forget(("default", f"p{number}"))
+            extender.sites[name].cache.forget(("default", f"p{number}"))
     nowhere = [asked(extender, pod(f"big{number}", "3"), names)[0] for number in range(given.pods)]
     kinds = [
         asked(extender, pod(f"kind{number}", "3", nodeSelector={"kind": str(number)}), names)[0] for number in range(50)

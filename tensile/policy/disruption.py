@@ -34,7 +34,7 @@ from tensile.reconcile.report import Change
 from tensile.reconcile.world import LowerWorld, World
 from tensile.text import counted, harmless, listed
 
-_NAMED = 5
+_MAX_NAMED = 5
 _INDENT = "  "
 _IMAGE = "image"
 _NO_EXECUTE = "NoExecute"
@@ -130,8 +130,8 @@ def planned_moves(world: World) -> Iterator[tuple[Ref, PodMove | None]]:
 
 def leaving(changes: Iterable[Change], world: World) -> list[Ref]:
     """Return the running upper pods that a plan evicts."""
-    gone = (one.ref for one in changes if one.ref.kind == POD and one.ref.cluster == UPPER and _takes_away(one))
-    return [ref for ref in gone if _running_above(ref, world)]
+    deleted = (one.ref for one in changes if one.ref.kind == POD and one.ref.cluster == UPPER and _deletes(one))
+    return [ref for ref in deleted if _running_upper_pod(ref, world)]
 
 
 def disruption(
@@ -146,36 +146,40 @@ def disruption(
     `moves` is from `planned_moves`, `budgets` the PodDisruptionBudgets of the upper cluster.
     """
     planned = tuple(changes)
-    away = {ref: _pod(ref, world) for ref in leaving(planned, world)}
-    told = {one.ref: one.moving for one in planned if one.moving} | dict(moves)
-    moved = [pod._replace(targets=move.targets) for ref, pod in away.items() if (move := told.get(ref)) is not None]
-    stranded = [pod for ref, pod in away.items() if ref in told and told[ref] is None]
-    evicted = [pod for ref, pod in away.items() if ref not in told]
-    expelled = {ref: pod for ref, pod in _expelled(planned, world) if ref not in away}
-    below = [*_below(planned, world, away.keys() | expelled.keys())]
-    restarted = [pod for pod, comes_back in below if comes_back]
-    ended = [*expelled.values(), *(pod for pod, comes_back in below if not comes_back)]
-    hit = {(pod.namespace, pod.name) for pod in (*away.values(), *restarted, *ended)}
+    evicted_pods = {ref: _pod(ref, world) for ref in leaving(planned, world)}
+    known_moves = {one.ref: one.moving for one in planned if one.moving} | dict(moves)
+    moved = [
+        pod._replace(targets=move.targets)
+        for ref, pod in evicted_pods.items()
+        if (move := known_moves.get(ref)) is not None
+    ]
+    stranded = [pod for ref, pod in evicted_pods.items() if ref in known_moves and known_moves[ref] is None]
+    evicted = [pod for ref, pod in evicted_pods.items() if ref not in known_moves]
+    tainted = {ref: pod for ref, pod in _evicted_by_taints(planned, world) if ref not in evicted_pods}
+    lower_changes = [*_from_lower_changes(planned, world, evicted_pods.keys() | tainted.keys())]
+    restarted = [pod for pod, comes_back in lower_changes if comes_back]
+    ended = [*tainted.values(), *(pod for pod, comes_back in lower_changes if not comes_back)]
+    lost_pods = {(pod.namespace, pod.name) for pod in (*evicted_pods.values(), *restarted, *ended)}
     return Disruption(
         restarted=tuple(sorted(restarted)),
         moved=tuple(sorted(moved)),
         stranded=tuple(sorted(stranded)),
         evicted=tuple(sorted(evicted)),
         ended=tuple(sorted(ended)),
-        budgets=tuple(_touched(away, world, budgets)),
-        unknown_budgets=unknown_budgets if away else "",
-        claims=tuple(_lost(planned, CLAIM.name, world)),
-        services=tuple(_lost(planned, SERVICE.name, world)),
-        endpoints=tuple(_endpoints(hit, world)),
-        streams=tuple(_streams(planned, world)),
+        budgets=tuple(_covering_budgets(evicted_pods, world, budgets)),
+        unknown_budgets=unknown_budgets if evicted_pods else "",
+        claims=tuple(_lost_objects(planned, CLAIM.name, world)),
+        services=tuple(_lost_objects(planned, SERVICE.name, world)),
+        endpoints=tuple(_lost_endpoints(lost_pods, world)),
+        streams=tuple(_cut_streams(planned, world)),
     )
 
 
-def _takes_away(change: Change) -> bool:
+def _deletes(change: Change) -> bool:
     return change.action in ("delete", "replace")
 
 
-def _running_above(ref: Ref, world: World) -> tuple[LowerWorld, Entry] | None:
+def _running_upper_pod(ref: Ref, world: World) -> tuple[LowerWorld, Entry] | None:
     """Return an upper pod that has run and not ended, with its lower, None for another."""
     for lower in world.lowers.values():
         entry = lower.upper_pods.get(ref.namespace, ref.name)
@@ -186,11 +190,13 @@ def _running_above(ref: Ref, world: World) -> tuple[LowerWorld, Entry] | None:
 
 
 def _pod(ref: Ref, world: World) -> DisruptedPod:
-    found = _running_above(ref, world)
+    found = _running_upper_pod(ref, world)
     return DisruptedPod(ref.namespace, ref.name, found[0].node if found else "")
 
 
-def _below(planned: Iterable[Change], world: World, away: Collection[Ref]) -> Iterator[tuple[DisruptedPod, bool]]:
+def _from_lower_changes(
+    planned: Iterable[Change], world: World, evicted: Collection[Ref]
+) -> Iterator[tuple[DisruptedPod, bool]]:
     """Yield the upper pods whose running lower pods are replaced, restarted or taken away, and whether they come back.
 
     Those that leave anyway are left out, and those that a user has deleted.
@@ -199,13 +205,13 @@ def _below(planned: Iterable[Change], world: World, away: Collection[Ref]) -> It
         lower = world.lowers.get(change.ref.cluster)
         if lower is None or change.ref.kind != POD:
             continue
-        copy = lower.pods.get(change.ref.namespace, change.ref.name)
-        if copy is None or not copy.facts.ran or copy.facts.terminal or copy.facts.terminating:
+        lower_pod = lower.pods.get(change.ref.namespace, change.ref.name)
+        if lower_pod is None or not lower_pod.facts.ran or lower_pod.facts.terminal or lower_pod.facts.terminating:
             continue
         namespace = lower.upper_namespace(change.ref.namespace) or change.ref.namespace
-        original = lower.upper_pods.get(namespace, change.ref.name)
-        is_asked = original is not None and original.facts.terminating
-        if is_asked or Ref(UPPER, POD, namespace, change.ref.name) in away:
+        upper_pod = lower.upper_pods.get(namespace, change.ref.name)
+        is_requested = upper_pod is not None and upper_pod.facts.terminating
+        if is_requested or Ref(UPPER, POD, namespace, change.ref.name) in evicted:
             continue
         pod = DisruptedPod(namespace, change.ref.name, lower.node)
         if change.action == "delete":
@@ -214,14 +220,19 @@ def _below(planned: Iterable[Change], world: World, away: Collection[Ref]) -> It
             yield pod, True
 
 
-def _expelled(planned: Iterable[Change], world: World) -> Iterator[tuple[Ref, DisruptedPod]]:
+def _evicted_by_taints(planned: Iterable[Change], world: World) -> Iterator[tuple[Ref, DisruptedPod]]:
     """Yield the running upper pods that Kubernetes deletes because of a taint that their node gets."""
     changed = {one.ref.name for one in planned if one.ref.kind == NODE and one.action == "update"}
     for lower in world.lowers.values():
         taints = _new_taints(lower, world) if lower.node in changed else []
         for entry in lower.upper_pods if taints else ():
             facts = entry.facts
-            if facts.ran and not facts.terminal and not facts.terminating and not _stays(entry.manifest(), taints):
+            if (
+                facts.ran
+                and not facts.terminal
+                and not facts.terminating
+                and not _tolerates_all(entry.manifest(), taints)
+            ):
                 yield (
                     Ref(UPPER, POD, entry.namespace, entry.name),
                     DisruptedPod(entry.namespace, entry.name, lower.node),
@@ -243,7 +254,7 @@ def _new_taints(lower: LowerWorld, world: World) -> list[Manifest]:
     ]
 
 
-def _stays(pod: Manifest, taints: Iterable[Manifest]) -> bool:
+def _tolerates_all(pod: Manifest, taints: Iterable[Manifest]) -> bool:
     """Report whether a pod tolerates all of these taints without a limit.
 
     As in the eviction controller, of several tolerations that match a taint the first counts.
@@ -261,35 +272,37 @@ def _changes_image(change: Change) -> bool:
     return any(one.path[-1] == _IMAGE and "ontainers" in one.path[1] for one in change.differences if len(one.path) > 1)
 
 
-def _touched(away: Mapping[Ref, DisruptedPod], world: World, budgets: Iterable[Manifest]) -> Iterator[TouchedBudget]:
+def _covering_budgets(
+    evicted: Mapping[Ref, DisruptedPod], world: World, budgets: Iterable[Manifest]
+) -> Iterator[TouchedBudget]:
     """Yield the budgets that cover an evicted pod. Pods are only decoded if there are budgets."""
     budgets = sorted(budgets, key=lambda one: (metadata(one)["namespace"], metadata(one)["name"]))
     if not budgets:
         return
-    found = [(ref.namespace, labels(pair[1].manifest())) for ref in away if (pair := _running_above(ref, world))]
+    found = [(ref.namespace, labels(pair[1].manifest())) for ref in evicted if (pair := _running_upper_pod(ref, world))]
     for budget in budgets:
         covers, meta = label_test((budget.get("spec") or {}).get("selector")), metadata(budget)
-        pods = sum(namespace == meta["namespace"] and covers(marks) for namespace, marks in found)
+        pods = sum(namespace == meta["namespace"] and covers(pod_labels) for namespace, pod_labels in found)
         if pods:
             allowed = (budget.get("status") or {}).get("disruptionsAllowed") or 0
             yield TouchedBudget(meta["namespace"], meta["name"], pods, allowed)
 
 
-def _lost(planned: Iterable[Change], kind: str, world: World) -> Iterator[LostObject]:
+def _lost_objects(planned: Iterable[Change], kind: str, world: World) -> Iterator[LostObject]:
     """Yield the objects of a kind that are taken away in a lower cluster."""
     for change in planned:
         lower = world.lowers.get(change.ref.cluster)
-        if lower is not None and change.ref.kind.name == kind and _takes_away(change):
+        if lower is not None and change.ref.kind.name == kind and _deletes(change):
             namespace = lower.upper_namespace(change.ref.namespace) or change.ref.namespace
             yield LostObject(lower.name, namespace, change.ref.name)
 
 
-def _endpoints(hit: set[tuple[str, str]], world: World) -> Iterator[LostEndpoints]:
+def _lost_endpoints(pods: set[tuple[str, str]], world: World) -> Iterator[LostEndpoints]:
     """Yield the Services that lose ready endpoints with these pods. Without the Service controller none is known."""
     slices = world.upper.cache(ENDPOINT_SLICE)
-    if slices is None or not len(slices) or not hit:
+    if slices is None or not len(slices) or not pods:
         return
-    addresses = set(_addresses(hit, world))
+    addresses = set(_addresses(pods, world))
     counts: dict[tuple[str, str, str], list[int]] = {}
     for entry in slices:
         manifest = entry.manifest()
@@ -306,9 +319,9 @@ def _endpoints(hit: set[tuple[str, str]], world: World) -> Iterator[LostEndpoint
             yield LostEndpoints(namespace, service, lost, ready)
 
 
-def _addresses(hit: set[tuple[str, str]], world: World) -> Iterator[tuple[str, str]]:
+def _addresses(pods: set[tuple[str, str]], world: World) -> Iterator[tuple[str, str]]:
     """Yield the namespaces and IP addresses of pods."""
-    for namespace, name in hit:
+    for namespace, name in pods:
         for lower in world.lowers.values():
             entry = lower.upper_pods.get(namespace, name)
             status: dict[str, Any] = (entry.manifest().get("status") or {}) if entry else {}
@@ -316,16 +329,16 @@ def _addresses(hit: set[tuple[str, str]], world: World) -> Iterator[tuple[str, s
                 yield namespace, one["ip"]
 
 
-def _streams(planned: Iterable[Change], world: World) -> Iterator[CutStreams]:
+def _cut_streams(planned: Iterable[Change], world: World) -> Iterator[CutStreams]:
     """Yield the nodes with running pods that are deleted, or whose kubelet API gets another port by the topology."""
-    gone = {one.ref.name for one in planned if one.ref.kind == NODE and _takes_away(one)}
+    deleted = {one.ref.name for one in planned if one.ref.kind == NODE and _deletes(one)}
     for lower in world.lowers.values():
         pods = sum(one.facts.ran and not one.facts.terminal for one in lower.upper_pods)
         entry = world.upper.nodes.get("", lower.node)
         if not pods or entry is None:
             continue
         old, new = noted_port(entry.manifest()), lower.spec.node.kubelet_port
-        if lower.node in gone:
+        if lower.node in deleted:
             yield CutStreams(lower.node, pods, "the node is deleted")
         elif lower.in_topology and old not in (0, NOWHERE) and new and old != new:
             yield CutStreams(lower.node, pods, f"its kubelet port changes from {old} to {new}")
@@ -367,7 +380,7 @@ def _lines(cost: Disruption) -> Iterator[str]:
 
 
 def _pod_lines(cost: Disruption) -> Iterator[str]:
-    for pods, words in (
+    for pods, effect in (
         (cost.restarted, "restarted"),
         (cost.moved, "moved"),
         (cost.stranded, "stranded, no other node has room"),
@@ -375,13 +388,13 @@ def _pod_lines(cost: Disruption) -> Iterator[str]:
         (cost.ended, "ended"),
     ):
         if pods:
-            yield f"{counted(len(pods), 'pod')} {words}: {listed(map(_named, pods), _NAMED)}"
+            yield f"{counted(len(pods), 'pod')} {effect}: {listed(map(_named, pods), _MAX_NAMED)}"
 
 
 def _object_lines(cost: Disruption) -> Iterator[str]:
     for kind, found in (("claim", cost.claims), ("Service", cost.services)):
         if found:
-            names = listed((f"{one.namespace}/{one.name} in {one.lower}" for one in found), _NAMED)
+            names = listed((f"{one.namespace}/{one.name} in {one.lower}" for one in found), _MAX_NAMED)
             yield f"{counted(len(found), kind)} deleted: {names}"
     for lost in cost.endpoints:
         yield harmless(f"Service {lost.namespace}/{lost.name} loses {lost.lost} of {lost.ready} ready endpoints")

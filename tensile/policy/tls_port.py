@@ -34,14 +34,14 @@ from tensile.kube.net import cancel_and_wait, soft_limit
 
 _SHARE = 8
 """A port may use at most this fraction (1/8) of the process's file descriptors."""
-_LINGERING = 1.0
+_LINGER_SECONDS = 1.0
 """Seconds for which an unread rest of a body is still received, so that the sender gets the response."""
-_OUT_OF_RESOURCES = 0.2
-_MOST_HEAD = 32 * 1024
+_RETRY_SECONDS = 0.2
+_MAX_HEAD = 32 * 1024
 """Bytes of a head that comes in parts. One that comes at once is bounded by the `HeadBounds` alone."""
 _log = structlog.get_logger("tensile.front")
-_QUIET = logging.getLogger("tensile.front.http")
-_QUIET.disabled = True
+_DISABLED_LOGGER = logging.getLogger("tensile.front.http")
+_DISABLED_LOGGER.disabled = True
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -52,7 +52,7 @@ class HeadBounds(NamedTuple):
     longest: int = 4096
 
 
-_FEW = HeadBounds()
+_DEFAULT_HEAD_BOUNDS = HeadBounds()
 
 
 class ClientBounds(NamedTuple):
@@ -81,7 +81,7 @@ class PortClient:
     held: int = 0
     known: bool = False
 
-    def ask(self, now: float) -> None:
+    def record_request(self, now: float) -> None:
         """Record that a complete request arrived."""
         self.known, self.since = True, now
 
@@ -89,76 +89,76 @@ class PortClient:
 class PortClients:
     """All connections of a port: at most `most` of them, with at most `content` buffered bytes together."""
 
-    def __init__(self, most: int, content: int) -> None:
-        self._most = most
+    def __init__(self, limit: int, content: int) -> None:
+        self._limit = limit
         self._content = content
-        self._here: dict[PortClient, None] = {}
-        self._held = 0
+        self._clients: dict[PortClient, None] = {}
+        self._held_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._clients)
 
     def __iter__(self) -> Iterator[PortClient]:
-        return iter(tuple(self._here))
+        return iter(tuple(self._clients))
 
-    def __contains__(self, visitor: PortClient) -> bool:
-        return visitor in self._here
+    def __contains__(self, client: PortClient) -> bool:
+        return client in self._clients
 
-    def enter(self, visitor: PortClient) -> None:
+    def add(self, client: PortClient) -> None:
         """Add a connection; another one is dropped if there are too many."""
-        self._here[visitor] = None
-        if len(self._here) > self._most:
+        self._clients[client] = None
+        if len(self._clients) > self._limit:
             self.displace()
 
-    def hold(self, visitor: PortClient, size: int) -> None:
+    def hold(self, client: PortClient, size: int) -> None:
         """Count bytes buffered for a connection; beyond the bound, connections are dropped, possibly this one."""
-        visitor.held += size
-        self._held += size
-        while self._held > self._content:
-            self._end(self._chosen(lambda one: one.held))
+        client.held += size
+        self._held_bytes += size
+        while self._held_bytes > self._content:
+            self._end(self._client_to_drop(lambda one: one.held))
 
-    def release(self, visitor: PortClient) -> None:
+    def release(self, client: PortClient) -> None:
         """Count none of a connection's bytes any longer."""
-        if visitor in self._here:
-            self._held -= visitor.held
-        visitor.held = 0
+        if client in self._clients:
+            self._held_bytes -= client.held
+        client.held = 0
 
-    def leave(self, visitor: PortClient) -> None:
+    def leave(self, client: PortClient) -> None:
         """Remove a connection that has ended; safe to call more than once."""
-        self.release(visitor)
-        self._here.pop(visitor, None)
+        self.release(client)
+        self._clients.pop(client, None)
 
     def displace(self) -> None:
         """Drop one connection, if there is any."""
-        if self._here:
-            self._end(self._chosen(lambda _: 1))
+        if self._clients:
+            self._end(self._client_to_drop(lambda _: 1))
 
-    def _chosen(self, weight: Callable[[PortClient], int]) -> PortClient:
+    def _client_to_drop(self, weight: Callable[[PortClient], int]) -> PortClient:
         """Return the connection to drop first, of the origin with the largest total weight."""
         weights: Counter[str] = Counter()
-        for one in self._here:
+        for one in self._clients:
             weights[one.origin] += weight(one)
         (origin, _), *_ = weights.most_common(1)
-        crowd = (one for one in self._here if one.origin == origin and weight(one))
-        return min(crowd, key=lambda one: (one.known, one.since))
+        candidates = (one for one in self._clients if one.origin == origin and weight(one))
+        return min(candidates, key=lambda one: (one.known, one.since))
 
-    def _end(self, visitor: PortClient) -> None:
-        self.leave(visitor)
-        visitor.drop()
+    def _end(self, client: PortClient) -> None:
+        self.leave(client)
+        client.drop()
 
 
 class TLSPort:
     """Serves HTTPS on a bound socket, from the first `show` to `deafen`; `handle` answers a request."""
 
     def __init__(self, opened: socket.socket, handle: Handle, bounds: ClientBounds) -> None:
-        self.visitors = PortClients(min(bounds.connections, _share()), bounds.content)
+        self.clients = PortClients(min(bounds.connections, _max_connections()), bounds.content)
         self._socket = opened
         self._handle = handle
         self._bounds = bounds
-        self._is_short = False
-        self._server = _Server(self._serve, self._left, bounds.patience)
-        self._by_protocol: dict[web.RequestHandler, PortClient] = {}
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._is_out_of_descriptors = False
+        self._server = _Server(self._serve, self._on_closed, bounds.patience)
+        self._client_by_protocol: dict[web.RequestHandler, PortClient] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._tls: ssl.SSLContext
 
@@ -170,7 +170,7 @@ class TLSPort:
     @property
     def is_used(self) -> bool:
         """Whether any client is connected."""
-        return bool(self._by_protocol)
+        return bool(self._client_by_protocol)
 
     def show(self, tls: ssl.SSLContext) -> None:
         """Serve with this certificate, from the next connection on."""
@@ -180,12 +180,12 @@ class TLSPort:
 
     async def retire(self, grace: float) -> None:
         """Close all connections; each may take `grace` seconds to finish the response in progress."""
-        await cancel_and_wait(*self._beginning)
-        await asyncio.gather(*(protocol.shutdown(grace) for protocol in tuple(self._by_protocol)))
+        await cancel_and_wait(*self._handshakes)
+        await asyncio.gather(*(protocol.shutdown(grace) for protocol in tuple(self._client_by_protocol)))
 
     def cut(self) -> None:
         """Close all connections at once."""
-        for protocol in tuple(self._by_protocol):
+        for protocol in tuple(self._client_by_protocol):
             protocol.force_close()
 
     async def deafen(self) -> None:
@@ -204,27 +204,27 @@ class TLSPort:
         Raises TimeoutError if the body does not arrive in time, and OSError if the connection ended or was dropped to
         make room. `handle` need not catch them.
         """
-        visitor = self._by_protocol.get(request.protocol)
-        if visitor is None:
+        client = self._client_by_protocol.get(request.protocol)
+        if client is None:
             raise ConnectionAbortedError
-        found = bytearray()
+        content = bytearray()
         try:
             async with asyncio.timeout(self._bounds.patience):
-                while len(found) <= self._bounds.largest and (chunk := await request.content.readany()):
-                    found += chunk
-                    self._hold(visitor, len(chunk))
+                while len(content) <= self._bounds.largest and (chunk := await request.content.readany()):
+                    content += chunk
+                    self._hold(client, len(chunk))
         except BaseException:
-            found.clear()  # the error and the buffer refer to each other, and stay until the garbage collector runs
+            content.clear()  # the error and the buffer refer to each other, and stay until the garbage collector runs
             raise
         finally:
             chunk = b""
-            self.visitors.release(visitor)
-        return bytes(found) if len(found) <= self._bounds.largest else None
+            self.clients.release(client)
+        return bytes(content) if len(content) <= self._bounds.largest else None
 
-    def _hold(self, visitor: PortClient, size: int) -> None:
-        if visitor in self.visitors:
-            self.visitors.hold(visitor, size)
-        if visitor not in self.visitors:
+    def _hold(self, client: PortClient, size: int) -> None:
+        if client in self.clients:
+            self.clients.hold(client, size)
+        if client not in self.clients:
             raise ConnectionAbortedError
 
     async def _accept(self) -> None:
@@ -233,48 +233,48 @@ class TLSPort:
             try:
                 connection, address = await loop.sock_accept(self._socket)
             except OSError as error:
-                await self._run_short(error)
+                await self._drop_for_descriptors(error)
                 continue
-            self._is_short = False
-            visitor = PortClient(origin_of(str(address[0])), loop.time(), connection.close)
-            task = asyncio.create_task(self._begin(connection, visitor))
-            visitor.drop = task.cancel
-            self._beginning.add(task)
-            task.add_done_callback(partial(self._begun, connection, visitor))
-            self.visitors.enter(visitor)
+            self._is_out_of_descriptors = False
+            client = PortClient(origin_of(str(address[0])), loop.time(), connection.close)
+            task = asyncio.create_task(self._handshake(connection, client))
+            client.drop = task.cancel
+            self._handshakes.add(task)
+            task.add_done_callback(partial(self._on_handshake_done, connection, client))
+            self.clients.add(client)
 
-    async def _run_short(self, error: OSError) -> None:
+    async def _drop_for_descriptors(self, error: OSError) -> None:
         """Drop a connection if the process has no descriptors left; log the first error of a row only."""
-        if not self._is_short:
+        if not self._is_out_of_descriptors:
             _log.warning("cannot accept connections", port=self.port, why=str(error))
-        self._is_short = True
-        self.visitors.displace()
-        await asyncio.sleep(_OUT_OF_RESOURCES)
+        self._is_out_of_descriptors = True
+        self.clients.displace()
+        await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _begin(self, connection: socket.socket, visitor: PortClient) -> None:
+    async def _handshake(self, connection: socket.socket, client: PortClient) -> None:
         """Do the TLS handshake and pass the connection to the web server; raises OSError if the handshake fails."""
         protocol = self._server()
-        self._by_protocol[protocol] = visitor
+        self._client_by_protocol[protocol] = client
         try:
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._bounds.patience
             )
         except BaseException:
-            self._left(protocol)
+            self._on_closed(protocol)
             raise
-        visitor.drop = transport.abort
+        client.drop = transport.abort
 
-    def _begun(self, connection: socket.socket, visitor: PortClient, task: asyncio.Task[None]) -> None:
+    def _on_handshake_done(self, connection: socket.socket, client: PortClient, task: asyncio.Task[None]) -> None:
         """Clean up a connection that failed to start; the failure is not logged."""
-        self._beginning.discard(task)
+        self._handshakes.discard(task)
         if task.cancelled() or task.exception() is not None:
-            self.visitors.leave(visitor)
+            self.clients.leave(client)
             connection.close()
 
-    def _left(self, protocol: web.RequestHandler) -> None:
-        visitor = self._by_protocol.pop(protocol, None)
-        if visitor is not None:
-            self.visitors.leave(visitor)
+    def _on_closed(self, protocol: web.RequestHandler) -> None:
+        client = self._client_by_protocol.pop(protocol, None)
+        if client is not None:
+            self.clients.leave(client)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request and restart the idle time of its connection."""
@@ -286,9 +286,9 @@ class TLSPort:
             return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
         except OSError:
             return web.Response(status=HTTPStatus.BAD_REQUEST)
-        visitor = self._by_protocol.get(request.protocol)
-        if visitor is not None:
-            visitor.ask(asyncio.get_running_loop().time())
+        client = self._client_by_protocol.get(request.protocol)
+        if client is not None:
+            client.record_request(asyncio.get_running_loop().time())
         return response
 
 
@@ -298,20 +298,20 @@ class QuietServer(web.Server):
     A head must be complete `patience` seconds after its first byte.
     """
 
-    def __init__(self, handle: Handle, patience: float, bounds: HeadBounds = _FEW) -> None:
+    def __init__(self, handle: Handle, patience: float, bounds: HeadBounds = _DEFAULT_HEAD_BOUNDS) -> None:
         super().__init__(
             self._handled,
             access_log=None,
-            logger=_QUIET,
+            logger=_DISABLED_LOGGER,
             auto_decompress=False,
-            lingering_time=_LINGERING,
+            lingering_time=_LINGER_SECONDS,
             max_headers=bounds.headers,
             max_field_size=bounds.longest,
             max_line_size=bounds.longest,
         )
         self._patience = patience
         self._respond = handle
-        self._seldom = LogThrottle(time.monotonic)
+        self._throttle = LogThrottle(time.monotonic)
 
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
         """Return the response; a defect fails this response only."""
@@ -320,9 +320,9 @@ class QuietServer(web.Server):
         except (web.HTTPException, web.RequestPayloadError, OSError):
             raise  # a response, or what the caller sends and how it leaves
         except Exception as error:  # noqa: BLE001 - the port serves on
-            said = {"path": request.path, "error": described(error)}
-            words = "a response failed (bug, please report)"
-            self._seldom.tell(type(error).__name__, lambda more: _log.error(words, **said, **more))
+            fields = {"path": request.path, "error": described(error)}
+            message = "a response failed (bug, please report)"
+            self._throttle.tell(type(error).__name__, lambda more: _log.error(message, **fields, **more))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")
 
     def __call__(self) -> web.RequestHandler:
@@ -333,14 +333,14 @@ class QuietServer(web.Server):
 class _Server(QuietServer):
     """Reports closed connections."""
 
-    def __init__(self, handle: Handle, left: Callable[[web.RequestHandler], None], patience: float) -> None:
+    def __init__(self, handle: Handle, on_closed: Callable[[web.RequestHandler], None], patience: float) -> None:
         super().__init__(handle, patience)
-        self._tell = left
+        self._on_closed = on_closed
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Report a closed connection."""
         super().connection_lost(handler, exc)
-        self._tell(handler)
+        self._on_closed(handler)
 
 
 class _Protocol(web.RequestHandler):
@@ -363,7 +363,7 @@ class _Protocol(web.RequestHandler):
         elif data and self._deadline is None:
             self._deadline = self._loop.call_later(self._patience, self._drop)
         self._head += len(data) if self._deadline is not None else 0
-        if self._head > _MOST_HEAD or len(self._messages) > 1:
+        if self._head > _MAX_HEAD or len(self._messages) > 1:
             self._drop()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -386,7 +386,7 @@ class _Protocol(web.RequestHandler):
             self.transport.abort()
 
 
-def _share() -> int:
+def _max_connections() -> int:
     """Return the maximum of connections for a port, from the process's limit of descriptors."""
     most = soft_limit()
     return sys.maxsize if most is None else max(1, most // _SHARE)

@@ -52,4 +52,4 @@ async def test_a_reload_keeps_the_usage_counters(ground: Ground) -> None:
     await ground.reload(edit_lower(A, node={"labels": {"edited": "yes"}}))
     assert ground.engine.clusters.joined[A].meter is before
     served = ground.engine.ports._server._listeners[ground.nodes[A]]
-    assert served.site.meter is before
+    assert served.node_server.meter is before

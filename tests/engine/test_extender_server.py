@@ -279,7 +279,7 @@ async def test_the_preemption_loop_runs_while_the_extender_is_served(here: Scene
         put(lower.place_pods, stranger("theirs", "n1", "1"))
         low = asking(f"low-{name}", "2", name)
         put(lower.upper_pods, low)
-        below = PodProjector(here.world, lower).below(low)
+        below = PodProjector(here.world, lower).project(low)
         assert below is not None
         copy = marked(below, low["metadata"]["uid"])
         put(

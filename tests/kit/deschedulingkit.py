@@ -8,7 +8,7 @@ from worldkit import NOW, A, B, home, lower_node, put, raised, thing, twin, uppe
 from tensile.kube.cluster import Patch
 from tensile.names import TRIED
 from tensile.objects import Manifest, annotations, timestamp
-from tensile.policy.descheduler.limits import EvictionRecord, notes_on, written
+from tensile.policy.descheduler.limits import EvictionRecord, encode_records, eviction_records
 from tensile.reconcile.world import World
 
 ON = "descheduler: {enabled: true, cooldown: 10m, recreateBarePods: true}\n"
@@ -73,7 +73,7 @@ def noted(here: World, *notes: EvictionRecord, lower: str = A) -> None:
     entry = here.upper.nodes.get("", here.lowers[lower].node)
     assert entry is not None
     node = entry.manifest()
-    marks = {**annotations(node), TRIED: written(notes)}
+    marks = {**annotations(node), TRIED: encode_records(notes)}
     put(here.upper.nodes, {**node, "metadata": {**node["metadata"], "annotations": marks}})
 
 
@@ -85,7 +85,7 @@ def left(pod: str = "Pod-web", owner: str = "web", ago: float = 0.0, nodes: tupl
 def notes_in(patch: Patch | None) -> list[EvictionRecord]:
     """Parse the eviction records that a patch writes."""
     assert patch is not None
-    return notes_on(patch.body)
+    return eviction_records(patch.body)
 
 
 __all__ = ["NOW", "A", "B"]

@@ -77,7 +77,7 @@ class Play:
             for name, other in self.promised.items()
             if other["spec"] == {**promised["spec"], "nodeName": came_to} and came_to != expected
         ]
-        moved = [name for name in alike if self.ground.promises["default", name].node == expected]
+        moved = [name for name in alike if self.ground.reservations["default", name].node == expected]
         assert len(moved) == bool(alike)
         for name in moved:
             self.promised[name] = {**self.promised[name], "spec": promised["spec"]}

@@ -62,7 +62,7 @@ class Scene:
     async def begin(self, more: str = "", *, url: str = "") -> float | None:
         """Serve the webhook, and run `look` once."""
         await self.server.serve(self.topology(more, url=url))
-        return await self.server.look()
+        return await self.server.reconcile()
 
     def registered(self) -> dict[str, Any] | None:
         """Return the registered MutatingWebhookConfiguration, None if there is none."""

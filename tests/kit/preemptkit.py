@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from placekit import asking, node, pod
 
-from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, seeking
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, unbound_pod
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, Nominee
 from tensile.policy.extender.victims import (
     Budget,
@@ -85,7 +85,7 @@ class Behind:
             NodeFinder(self.ground),
             lambda: True,
             residents=self.residents,
-            above=self.above,
+            virtual_node=self.above,
         )
 
     def put(self, one: There) -> None:
@@ -105,7 +105,7 @@ class Behind:
 
     def wish(self, wanted: Manifest) -> Preemptor:
         """Return the preemptor of a pod."""
-        return Preemptor(seeking(wanted), seeking(wanted), wanted["spec"]["priority"])
+        return Preemptor(unbound_pod(wanted), unbound_pod(wanted), wanted["spec"]["priority"])
 
     def choices(self, wanted: Manifest, *budgets: Budget) -> list[NodeVictims]:
         """Return the possible nodes, each with its victims."""
@@ -123,7 +123,7 @@ class Behind:
         """Reserve capacity for a nominee."""
         wanted = wants(name, cpu, priority)
         nominee = Nominee(f"uid-{name}", priority, frozenset(("default", victim) for victim in victims))
-        self.ground.assume(seeking(wanted), on, 0.0, nominee)
+        self.ground.assume(unbound_pod(wanted), on, 0.0, nominee)
 
     def seats(self) -> dict[str, list[str]]:
         """Return the pods by real node."""

@@ -56,11 +56,11 @@ class RecordingProjector(PodProjector):
         super().__init__(world, lower)
         self.worked_out = []
 
-    def below(self, upper_pod: Manifest) -> Manifest | None:
+    def project(self, upper_pod: Manifest) -> Manifest | None:
         """Record the name of a bound pod, and project the pod."""
         if "nodeName" in upper_pod["spec"]:
             self.worked_out.append(upper_pod["metadata"]["name"])
-        return super().below(upper_pod)
+        return super().project(upper_pod)
 
 
 class TrackedLowers:
@@ -103,7 +103,7 @@ class TrackedLowers:
 
     def land(self, pod: Manifest, lower: str, node: str, phase: str = "Pending") -> None:
         """Put the lower pod, bound to a node, into its cache."""
-        below = PodProjector(self.world, self.world.lowers[lower]).below(pod)
+        below = PodProjector(self.world, self.world.lowers[lower]).project(pod)
         assert below is not None
         copy = marked({**below, "status": {"phase": phase}}, pod["metadata"]["uid"])
         meta = {**copy["metadata"], "uid": f"below-{pod['metadata']['uid']}"}
@@ -111,7 +111,7 @@ class TrackedLowers:
 
     def used(self, lower: str, node: str = "n1") -> float:
         """Return how many cpus of a node are used or promised."""
-        return self.surveys[lower].ground.snapshot.nodes[node].used.get("cpu", 0) / 1000
+        return self.surveys[lower].cache.snapshot.nodes[node].used.get("cpu", 0) / 1000
 
 
 class ShownLowers(TrackedLowers):
@@ -130,7 +130,7 @@ class ShownLowers(TrackedLowers):
     @property
     def above(self) -> VirtualNodeView:
         """The view of the first lower's virtual node."""
-        found = self.surveys[A].site.above()
+        found = self.surveys[A].site.virtual_node()
         assert found is not None
         return found
 

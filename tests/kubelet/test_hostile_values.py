@@ -18,8 +18,8 @@ from tensile.kubelet.pods.update import image_patch
 from tensile.kubelet.stats.usage import milliseconds, node_samples, pod_samples
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, deleted_at, later, timestamp
-from tensile.policy.descheduler.limits import notes_on
-from tensile.policy.descheduler.replacement import freed, successor_of
+from tensile.policy.descheduler.limits import eviction_records
+from tensile.policy.descheduler.replacement import successor_of, without_avoided_nodes
 from tensile.reconcile.apply import term_of
 from tensile.reconcile.dryrun.semantics import marked_for_deletion
 
@@ -130,7 +130,7 @@ NOTES = (
 @pytest.mark.parametrize("text", [*TEXTS, *NOTES])
 def test_an_invalid_record_of_evicted_pods_is_empty(text: str) -> None:
     """None of these values is a valid record of the descheduler."""
-    assert notes_on(noted(**{TRIED: text})) == []
+    assert eviction_records(noted(**{TRIED: text})) == []
 
 
 @pytest.mark.parametrize("text", [*TEXTS, ",,", "vk-a,\x00", "²", "-5", "1" * 9, "1" * 10, "٣"])
@@ -139,7 +139,7 @@ def test_invalid_annotations_about_a_pods_moves_cause_no_error(text: str) -> Non
     upper = {**pod(), **noted(**{KEPT_OFF: text, DESCHEDULE_COUNT: text})}
     made = successor_of(upper, ["vk-b"])
     assert made["metadata"]["annotations"][DESCHEDULE_COUNT].isdecimal()
-    assert freed(made)["spec"]["containers"]
+    assert without_avoided_nodes(made)["spec"]["containers"]
     assert orjson.dumps(made)
 
 

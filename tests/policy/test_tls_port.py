@@ -79,7 +79,7 @@ class Port:
     async def until(self, holds: Callable[[PortClients], bool]) -> None:
         """Wait until a condition on the connections holds."""
         async with asyncio.timeout(60):
-            while not holds(self.front.visitors):  # noqa: ASYNC110 - no event reports it
+            while not holds(self.front.clients):  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ async def flooded(*, plain: bool) -> None:
         after = await made.come()
         assert (await before.asks(), await after.asks()) == (200, 200)
         assert await others[0].ends()
-        assert len(made.front.visitors) <= BOUNDS.connections
+        assert len(made.front.clients) <= BOUNDS.connections
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -143,7 +143,7 @@ async def overfilled() -> None:
             with suppress(OSError):
                 await one.send(b"x" * 90_000, size=95_000)
         await made.until(lambda visitors: len(visitors) <= 5)
-        assert held(made.front.visitors) <= BOUNDS.content
+        assert held(made.front.clients) <= BOUNDS.content
         assert await before.asks(b"x" * 50_000) == 200
         assert await others[0].ends()
 
@@ -165,7 +165,7 @@ async def test_an_incomplete_body_times_out() -> None:
         late = await made.come()
         await late.send(b"x" * 10, size=20)
         assert await late.status() == 408
-        assert held(made.front.visitors) == 0
+        assert held(made.front.clients) == 0
 
 
 async def test_a_missing_handshake_times_out() -> None:

@@ -18,7 +18,7 @@ class Port:
         """Add a connection after the others."""
         made = PortClient(origin, float(len(self.named)), lambda: self.dropped.append(name))
         self.named[name] = made
-        self.visitors.enter(made)
+        self.visitors.add(made)
 
 
 def test_the_oldest_connection_of_the_largest_origin_is_dropped() -> None:
@@ -35,13 +35,13 @@ def test_connections_without_a_request_are_dropped_first() -> None:
     port = Port()
     for name in "abcd":
         port.enter(name, "1")
-    port.named["a"].ask(10.0)
-    port.named["b"].ask(11.0)
+    port.named["a"].record_request(10.0)
+    port.named["b"].record_request(11.0)
     for name in "efgh":
         port.enter(name, "1")
     assert port.dropped == ["c", "d", "e", "f"]
     for name in "gh":
-        port.named[name].ask(20.0)
+        port.named[name].record_request(20.0)
     port.visitors.displace()
     assert port.dropped[4:] == ["a"]
 

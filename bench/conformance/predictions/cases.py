@@ -13,7 +13,7 @@ from typing import Any
 from bench.conformance.predictions.stage import BUDGETS, A, B, C, Stage
 from bench.kit.sites import NODES, PODS
 from tensile.names import TRIED
-from tensile.policy.descheduler.limits import EvictionRecord, written
+from tensile.policy.descheduler.limits import EvictionRecord, encode_records
 
 SSD = {"disk": "ssd"}
 Scene = Callable[[Stage], Awaitable[None]]
@@ -271,7 +271,7 @@ async def _left(stage: Stage, owner: str, lower: str) -> None:
     """Record that a pod of an owner left a lower two minutes ago, as the engine does."""
     node = f"{NODES}/{lower}"
     note = EvictionRecord(owner, "long-gone", datetime.now(UTC) - timedelta(minutes=2), (lower,))
-    await stage.edit(stage.upper, node, {"metadata": {"annotations": {TRIED: written([note])}}})
+    await stage.edit(stage.upper, node, {"metadata": {"annotations": {TRIED: encode_records([note])}}})
 
 
 def _of(app: str) -> dict[str, Any]:

@@ -272,8 +272,8 @@ BUGS = (
     Bug(
         "alternatives of a node affinity are torn apart",
         "tensile/policy/webhook/admission.py",
-        "if not _goes_with_each_other(real):",
-        "if not real:",
+        "if not _are_combinable(relevant):",
+        "if not relevant:",
         _tests("policy/webhook/admission"),
     ),
     Bug(

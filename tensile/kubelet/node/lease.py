@@ -102,9 +102,8 @@ class Heartbeat:
             except Conflict:
                 before = await self._read()
                 if known is not None:
-                    self._note_engine(
-                        annotations(before).get(ENGINE, "")
-                    )  # first, so that the Lease names the other engine
+                    # First, so that the Lease names the other engine.
+                    self._note_engine(annotations(before).get(ENGINE, ""))
                 self._lease = await self._patched(before, node_uid)
             else:
                 if known is not None:

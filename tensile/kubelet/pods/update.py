@@ -244,10 +244,8 @@ def changed_below(upper: PodView, drift: str, lower: str, now: datetime) -> Mani
 
 def _earlier_deadline(upper_pod: Manifest, lower_pod: Manifest) -> list[LastingChange]:
     """Return a deadline that is earlier than the upper pod's: it can only be shortened."""
-    upper_deadline, lower_deadline = (
-        upper_pod["spec"].get("activeDeadlineSeconds"),
-        lower_pod["spec"].get("activeDeadlineSeconds"),
-    )
+    upper_deadline = upper_pod["spec"].get("activeDeadlineSeconds")
+    lower_deadline = lower_pod["spec"].get("activeDeadlineSeconds")
     earlier = lower_deadline is not None and (upper_deadline is None or lower_deadline < upper_deadline)
     if not earlier or not others_wrote(lower_pod, ("f:spec", "f:activeDeadlineSeconds")):
         return []

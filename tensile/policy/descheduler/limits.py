@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tensile.kube.store import Entry
 from tensile.names import TRIED, ProblemReason
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, controller_of, metadata
-from tensile.policy.descheduler.replacement import forbidden
+from tensile.policy.descheduler.replacement import annotation_problem
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.world import LowerWorld, Problem, World
 from tensile.topology import Descheduler
@@ -33,18 +33,18 @@ from tensile.topology.models import MOST_WINDOWS, Window
 MANAGED_BY_DAEMON_SET: ProblemReason = "ManagedByDaemonSet"
 """The drain waits for a pod of a DaemonSet that tolerates the node, and would come back to it. Remedy: change the
 node selection of the DaemonSet."""
-_LONGEST_WAIT = 3600.0
+_MAX_WAIT = 3600.0
 """Maximum seconds until a check whether a window is open: the clock of the machine may be set meanwhile."""
-MOST = 1_000
+MAX_RECORDS = 1_000
 """Maximum of records on one Node: without their lists of nodes they fit into its annotations several times."""
-_MOST_BYTES = 160 * 1024
+_MAX_BYTES = 160 * 1024
 """Maximum bytes of the records; all annotations of an object together may have 256 KiB."""
-_REMEMBERED = 8 * MOST_WINDOWS
+_CACHED_OPENINGS = 8 * MOST_WINDOWS
 """Number of openings that are kept: of the topology in force, and of candidates and edits that are planned beside."""
-_MARK = TRIED.encode()
+_RECORDS_KEY = TRIED.encode()
 
 
-def is_emptied(lower: LowerWorld, world: World) -> bool:
+def is_being_drained(lower: LowerWorld, world: World) -> bool:
     """Report whether the pods of a drained lower are evicted now: its Node is ours and cordoned.
 
     If it were not cordoned, pods would come back.
@@ -68,28 +68,28 @@ def drain_problem(pod: Entry) -> Problem | None:
             MANAGED_BY_DAEMON_SET,
             "managed by a DaemonSet that tolerates this node; change the DaemonSet's node selection first",
         )
-    return forbidden(pod)
+    return annotation_problem(pod)
 
 
 def next_opening(windows: Iterable[Window], now: datetime) -> datetime | None:
     """Return when a window opens, in its time zone, if none is open now; None if pods may be moved now."""
     minute = now.replace(second=0, microsecond=0)
-    found: list[datetime] = []
+    openings: list[datetime] = []
     for window in windows:
         last, following = _openings(window.schedule, window.time_zone, minute)
         if last is not None and now - last < window.duration:
             return None
         if following is not None:
-            found.append(following)
-    return min(found, default=None)
+            openings.append(following)
+    return min(openings, default=None)
 
 
 def seconds_until(opening: datetime, now: datetime) -> float:
     """Return the seconds after which to check again whether a window is open."""
-    return min(max((opening - now).total_seconds(), 0.0), _LONGEST_WAIT)
+    return min(max((opening - now).total_seconds(), 0.0), _MAX_WAIT)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_CACHED_OPENINGS)
 def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
     """Return the last opening up to a minute, and the next one after it; None for none within fifty years.
 
@@ -97,11 +97,11 @@ def _openings(schedule: str, zone: str, minute: datetime) -> tuple[datetime | No
     """
     local = minute.astimezone(ZoneInfo(zone))
     last = next(CronSim(schedule, (minute + timedelta(seconds=1)).astimezone(local.tzinfo), reverse=True), None)
-    ahead = CronSim(schedule, local)
-    following = next(ahead, None)
+    upcoming = CronSim(schedule, local)
+    following = next(upcoming, None)
     # In an hour that occurs a second time, the library finds what opened in the first one as still to come.
     while following is not None and following.astimezone(UTC) <= minute:
-        last, following = following, next(ahead, None)
+        last, following = following, next(upcoming, None)
     return last, following
 
 
@@ -114,66 +114,68 @@ class EvictionRecord(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-_NOTES = msgspec.json.Decoder(list[EvictionRecord])
+_RECORDS = msgspec.json.Decoder(list[EvictionRecord])
 
 
-def notes_on(node: Manifest) -> list[EvictionRecord]:
+def eviction_records(node: Manifest) -> list[EvictionRecord]:
     """Return the records on a Node; an empty list if they cannot be decoded."""
     try:
-        found = _NOTES.decode(annotations(node).get(TRIED) or "[]")
+        records = _RECORDS.decode(annotations(node).get(TRIED) or "[]")
     except (msgspec.DecodeError, RecursionError):
         return []
-    return [note for note in found if note.at.tzinfo is not None]
+    return [record for record in records if record.at.tzinfo is not None]
 
 
-def recent(notes: Iterable[EvictionRecord], now: datetime, within: timedelta) -> list[EvictionRecord]:
+def recent(records: Iterable[EvictionRecord], now: datetime, within: timedelta) -> list[EvictionRecord]:
     """Return the records that are younger than `within`; a clock that was set back makes none older."""
-    return [note for note in notes if now - note.at < within]
+    return [record for record in records if now - record.at < within]
 
 
-def told_lately(lower: LowerWorld, world: World) -> list[EvictionRecord]:
+def recent_evictions(lower: LowerWorld, world: World) -> list[EvictionRecord]:
     """Return the records on a lower's Node that were written within this interval."""
     node = world.upper.nodes.get("", lower.node)
-    return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
+    return recent(eviction_records(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
 
 
-def written(notes: Iterable[EvictionRecord]) -> str:
+def encode_records(records: Iterable[EvictionRecord]) -> str:
     """Return records as the annotation's text; if that is too long, the oldest ones without their nodes.
 
     Limits need only who left and when; the nodes matter in the latest record of a controller.
     """
-    every, cut = list(notes), set[str]()
-    over = sum(map(_size, every)) - _MOST_BYTES
-    for note in sorted(every, key=lambda one: one.at):
-        if over > 0:
-            over -= _size(note) - _size(_bare(note))
-            cut.add(note.pod)
-    return msgspec.json.encode([_bare(note) if note.pod in cut else note for note in every]).decode()
+    all_records, trimmed = list(records), set[str]()
+    excess = sum(map(_size, all_records)) - _MAX_BYTES
+    for record in sorted(all_records, key=lambda one: one.at):
+        if excess > 0:
+            excess -= _size(record) - _size(_without_nodes(record))
+            trimmed.add(record.pod)
+    return msgspec.json.encode(
+        [_without_nodes(record) if record.pod in trimmed else record for record in all_records]
+    ).decode()
 
 
-def _bare(note: EvictionRecord) -> EvictionRecord:
-    return replace(note, nodes=())
+def _without_nodes(record: EvictionRecord) -> EvictionRecord:
+    return replace(record, nodes=())
 
 
-def _size(note: EvictionRecord) -> int:
-    return len(msgspec.json.encode(note)) + 1
+def _size(record: EvictionRecord) -> int:
+    return len(msgspec.json.encode(record)) + 1
 
 
-def kept_for(policy: Descheduler) -> timedelta:
+def record_retention(policy: Descheduler) -> timedelta:
     """Return how long a record has any effect."""
     return max(policy.cooldown, policy.interval)
 
 
-def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> frozenset[str]:
+def recently_left_nodes(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> frozenset[str]:
     """Return the virtual nodes from which pods of a controller (its UID) were evicted within the cooldown."""
     return frozenset(
         node.name
         for node in nodes
-        if any(note.owner == owner for note in recent(notes_on(node.manifest()), now, policy.cooldown))
+        if any(record.owner == owner for record in recent(eviction_records(node.manifest()), now, policy.cooldown))
     )
 
 
-def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> tuple[str, ...]:
+def nodes_to_avoid(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> tuple[str, ...]:
     """Return the virtual nodes to which a pod of a controller (its UID) must not go now, sorted.
 
     These are the nodes that its pods left, and those that could not have taken the last evicted one either. Empty while
@@ -182,15 +184,15 @@ def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owne
     """
     if not policy.enabled:
         return ()
-    sought = owner.encode(errors="replace")
-    known = tuple(node for node in nodes if _MARK in node.raw and sought in node.raw)
-    every = (note for node in known for note in notes_on(node.manifest()))
-    found = [note for note in recent(every, now, policy.cooldown) if note.owner == owner]
-    latest = max((note.at for note in found), default=None)
-    others = {name for note in found if note.at == latest for name in note.nodes}
-    return tuple(sorted(others | nodes_left(known, policy, now, owner)))
+    owner_bytes = owner.encode(errors="replace")
+    mentioning = tuple(node for node in nodes if _RECORDS_KEY in node.raw and owner_bytes in node.raw)
+    records = (record for node in mentioning for record in eviction_records(node.manifest()))
+    own_records = [record for record in recent(records, now, policy.cooldown) if record.owner == owner]
+    latest = max((record.at for record in own_records), default=None)
+    unsuitable = {name for record in own_records if record.at == latest for name in record.nodes}
+    return tuple(sorted(unsuitable | recently_left_nodes(mentioning, policy, now, owner)))
 
 
-def node_ref(node: Manifest) -> Ref:
+def ref_of_node(node: Manifest) -> Ref:
     """Return the ref of a Node."""
     return Ref(UPPER, NODE, "", metadata(node)["name"])

@@ -18,37 +18,46 @@ from tensile.kube.store import Entry
 from tensile.names import ProblemReason
 from tensile.objects import controller_of, metadata, moment_of
 from tensile.policy.descheduler.limits import (
-    MOST,
+    MAX_RECORDS,
     EvictionRecord,
     drain_problem,
+    eviction_records,
     is_bare,
-    is_emptied,
-    kept_for,
-    notes_on,
+    is_being_drained,
     recent,
-    told_lately,
+    recent_evictions,
+    record_retention,
 )
 from tensile.policy.descheduler.replacement import (
-    CLAIMED,
+    CLAIMS_PROBLEM,
+    annotation_problem,
+    avoided_nodes,
     backup_of,
-    forbidden,
+    bare_pod_problem,
     is_backed_up,
-    loosed,
-    nodes_off,
-    obstacle,
     successor_now,
     uses_claims,
+    without_expired_avoidance,
 )
-from tensile.policy.descheduler.targets import StuckPod, Targets, in_flight, is_open, left_by, said_of, settle, stuck_in
+from tensile.policy.descheduler.targets import (
+    StuckPod,
+    Targets,
+    in_flight,
+    is_open,
+    nodes_left_by,
+    refusal_message,
+    reserve_room,
+    stuck_in,
+)
 from tensile.reconcile.world import LowerWorld, World
 from tensile.text import aligned
 
 DEADLOCK: ProblemReason = "NoFeasibleCluster"
 """The descheduler does not move the pod, since it fits in no other lower cluster. Remedy: add nodes, or ask for
 less; `tensile simulate` shows what would help."""
-_NAMED = 5
+_MAX_NAMED = 5
 _HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
-_NOBODY: frozenset[str] = frozenset()
+_NO_NODES: frozenset[str] = frozenset()
 
 
 class Move(NamedTuple):
@@ -90,25 +99,25 @@ def one_pass(world: World) -> PassPlan:
     A pod without a backup gets one in this pass and takes no turn, so that one whose Secret is refused delays no other.
     """
     lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
-    found = [one for lower in lowers for one in candidates(lower, world)]
-    found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
-    turns = {lower.name: _Turn(lower, world) for lower in lowers}
-    targets, start = Targets(world), cache(partial(Targets, world))
-    for going in in_flight(world):
-        settle(going, world, targets)
+    stuck = [one for lower in lowers for one in candidates(lower, world)]
+    stuck.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
+    quotas = {lower.name: _EvictionQuota(lower, world) for lower in lowers}
+    targets, initial_targets = Targets(world), cache(partial(Targets, world))
+    for leaving in in_flight(world):
+        reserve_room(leaving, world, targets)
     moves: list[Move] = []
     stays: list[Skip] = []
     waiting = 0
-    for one in found:
-        turn = turns[one.lower]
-        if one.upper.uid in turn.told_to_go:
+    for one in stuck:
+        quota = quotas[one.lower]
+        if one.upper.uid in quota.evicted_uids:
             continue
-        if turn.left <= 0:
+        if quota.remaining <= 0:
             waiting += 1
             continue
-        result = _judged(one, world, targets, start)
+        result = _move_or_skip(one, world, targets, initial_targets)
         if isinstance(result, Move):
-            turn.left -= is_ready(result, world)
+            quota.remaining -= is_ready(result, world)
             moves.append(result)
         else:
             stays.append(result)
@@ -118,9 +127,9 @@ def one_pass(world: World) -> PassPlan:
 def is_source(lower: LowerWorld, world: World) -> bool:
     """Report whether pods of a lower may leave it now: it is drained, or the descheduler is on."""
     if lower.is_drained and not world.topology.places:
-        return is_emptied(lower, world)
-    is_asked = is_emptied(lower, world) if lower.is_drained else world.topology.descheduler.enabled
-    return is_asked and is_open(lower, world)
+        return is_being_drained(lower, world)
+    is_enabled = is_being_drained(lower, world) if lower.is_drained else world.topology.descheduler.enabled
+    return is_enabled and is_open(lower, world)
 
 
 def candidates(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
@@ -130,8 +139,8 @@ def candidates(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
         return
     for upper in lower.upper_pods:
         if is_bare(upper) and not upper.facts.terminating:
-            made = metadata(upper.manifest()).get("creationTimestamp")
-            yield StuckPod(upper, lower.name, moment_of(made) if made else world.now)
+            created = metadata(upper.manifest()).get("creationTimestamp")
+            yield StuckPod(upper, lower.name, moment_of(created) if created else world.now)
 
 
 def is_ready(move: Move, world: World) -> bool:
@@ -141,60 +150,67 @@ def is_ready(move: Move, world: World) -> bool:
     return is_backed_up(move.upper, successor_now(move.upper, world, move.avoided), world)
 
 
-class _Turn:
+class _EvictionQuota:
     """How many pods may leave a lower cluster now, and the UIDs of those evicted within this interval."""
 
     def __init__(self, lower: LowerWorld, world: World) -> None:
         policy = world.topology.descheduler
         node = world.upper.nodes.get("", lower.node)
-        notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
-        lately = told_lately(lower, world)
-        self.told_to_go = {note.pod for note in lately}
-        most = MOST if lower.is_drained else policy.max_evictions_per_node
-        self.left = min(most - len(lately), MOST - len(notes))
+        records = recent(eviction_records(node.manifest()) if node else (), world.now, record_retention(policy))
+        recent_records = recent_evictions(lower, world)
+        self.evicted_uids = {record.pod for record in recent_records}
+        limit = MAX_RECORDS if lower.is_drained else policy.max_evictions_per_node
+        self.remaining = min(limit - len(recent_records), MAX_RECORDS - len(records))
 
 
-def _judged(one: StuckPod, world: World, targets: Targets, start: Callable[[], Targets]) -> Move | Skip:
-    """Return where a pod goes, or why it stays; `start` returns the targets as they were before this pass.
+def _move_or_skip(
+    stuck: StuckPod, world: World, targets: Targets, initial_targets: Callable[[], Targets]
+) -> Move | Skip:
+    """Return where a pod goes, or why it stays; `initial_targets` returns the targets as they were before this pass.
 
     Nodes that only this pass has filled are not avoided: the upper scheduler chooses among them, so one pod may get the
     room that was counted for another.
     """
-    pod, source = one.upper.manifest(), world.lowers[one.lower]
+    pod, source = stuck.upper.manifest(), world.lowers[stuck.lower]
     owner = str(controller_of(pod).get("uid") or "")
-    claimed = CLAIMED if uses_claims(pod) else None
-    problem = forbidden(one.upper) or claimed if owner else obstacle(one.upper, world)
+    claims_problem = CLAIMS_PROBLEM if uses_claims(pod) else None
+    problem = annotation_problem(stuck.upper) or claims_problem if owner else bare_pod_problem(stuck.upper, world)
     if problem is not None:
-        return Skip(one.upper, one.lower, *problem)
-    going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
-    fitting, refused = targets.others(going, source.node, left)
+        return Skip(stuck.upper, stuck.lower, *problem)
+    moving = stuck.upper if owner else without_expired_avoidance(stuck.upper, world)
+    left_nodes = nodes_left_by(owner, world)
+    fitting, refused = targets.others(moving, source.node, left_nodes)
     if not fitting:
-        return Skip(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
-    could, never = start().others(going, source.node, left) if refused else (fitting, {})
-    node = targets.move(going, source.node, fitting[0])
-    others = sorted({*fitting, *could} - {fitting[0]})
-    avoided = (source.node, *sorted(refused.keys() & never.keys()))
+        return Skip(
+            stuck.upper, stuck.lower, DEADLOCK, f"it fits in no other lower cluster: {refusal_message(refused)}"
+        )
+    fitting_at_start, refused_at_start = (
+        initial_targets().others(moving, source.node, left_nodes) if refused else (fitting, {})
+    )
+    node = targets.move(moving, source.node, fitting[0])
+    others = sorted({*fitting, *fitting_at_start} - {fitting[0]})
+    avoided = (source.node, *sorted(refused.keys() & refused_at_start.keys()))
     if not owner:
-        avoided = _as_backed_up(one.upper, source.node, fitting[0], world) or avoided
-    return Move(one.upper, one.lower, fitting[0], node, owner, avoided, tuple(others))
+        avoided = _nodes_avoided_by_backup(stuck.upper, source.node, fitting[0], world) or avoided
+    return Move(stuck.upper, stuck.lower, fitting[0], node, owner, avoided, tuple(others))
 
 
-def _as_backed_up(pod: Entry, source: str, target: str, world: World) -> tuple[str, ...]:
+def _nodes_avoided_by_backup(pod: Entry, source: str, target: str, world: World) -> tuple[str, ...]:
     """Return the nodes that a pod's backup avoids, if they do for this move: room may have changed elsewhere since."""
-    kept = backup_of(pod, world)
-    off = nodes_off(kept.pod) if kept is not None and kept.pod is not None else []
-    return tuple(off) if source in off and target not in off else ()
+    backup = backup_of(pod, world)
+    avoided = avoided_nodes(backup.pod) if backup is not None and backup.pod is not None else []
+    return tuple(avoided) if source in avoided and target not in avoided else ()
 
 
-def note_of(move: Move, world: World) -> EvictionRecord:
+def record_of(move: Move, world: World) -> EvictionRecord:
     """Return the record of a move that is made now."""
     return EvictionRecord(move.owner, move.upper.uid, world.now, move.avoided)
 
 
-def listed(told: list[str]) -> str:
+def join_messages(messages: list[str]) -> str:
     """Return the first messages joined into one, with the number of those omitted."""
-    more = len(told) - _NAMED
-    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    more = len(messages) - _MAX_NAMED
+    return "; ".join(messages[:_MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
 class Eviction(NamedTuple):
@@ -231,65 +247,67 @@ def evictions(world: World, name: str) -> list[Eviction]:
 def departures(world: World, name: str) -> Iterator[Eviction]:
     """Yield the same, one pod after the other in the order in which they leave, so that a caller can pause."""
     lower = world.lowers[name]
-    targets, start = Targets(world, without=lower.node), Targets(world, without=lower.node)
-    for going in in_flight(world):
-        if going.node != lower.node:
-            settle(going, world, targets)
-    pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
-    is_asked = world.topology.extender.enabled
-    yield from (_departure(one, lower, world, targets, start, is_asked=is_asked) for one in pods)
+    targets, initial_targets = Targets(world, without=lower.node), Targets(world, without=lower.node)
+    for leaving in in_flight(world):
+        if leaving.node != lower.node:
+            reserve_room(leaving, world, targets)
+    pods = sorted(lower.upper_pods, key=lambda one: (_leaves_only_if_it_fits(one), one.namespace, one.name))
+    uses_extender = world.topology.extender.enabled
+    yield from (_departure(one, lower, world, targets, initial_targets, uses_extender=uses_extender) for one in pods)
 
 
-def _goes_alone(upper: Entry) -> bool:
+def _leaves_only_if_it_fits(upper: Entry) -> bool:
     """Report whether a pod leaves only if it fits elsewhere, because no controller would create it again."""
     return is_bare(upper) and not upper.facts.terminating
 
 
-def _full(upper: Entry, lower: LowerWorld, start: Targets, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
+def _full_nodes(
+    upper: Entry, lower: LowerWorld, initial_targets: Targets, fitting: list[str], *, uses_extender: bool
+) -> tuple[str, ...]:
     """Return the virtual nodes that the upper scheduler may choose although no lower node has room."""
-    return () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
+    return () if uses_extender else tuple(sorted({*initial_targets.open_to(upper, lower.node)}.difference(fitting)))
 
 
 def _departure(
-    upper: Entry, lower: LowerWorld, world: World, targets: Targets, start: Targets, *, is_asked: bool
+    upper: Entry, lower: LowerWorld, world: World, targets: Targets, initial_targets: Targets, *, uses_extender: bool
 ) -> Eviction:
-    """Return the preview for one pod; `start` are the targets before any pod left.
+    """Return the preview for one pod; `initial_targets` are the targets before any pod left.
 
-    `is_asked` is whether schedulers call the extender.
+    `uses_extender` is whether schedulers call the extender.
     """
-    whose = (upper.namespace, upper.name)
-    is_alone = _goes_alone(upper)
-    problem = obstacle(upper, world) if is_alone else drain_problem(upper)
+    name = (upper.namespace, upper.name)
+    needs_room = _leaves_only_if_it_fits(upper)
+    problem = bare_pod_problem(upper, world) if needs_room else drain_problem(upper)
     if problem is not None:
-        return Eviction(*whose, leaves=False, why=problem.message)
+        return Eviction(*name, leaves=False, why=problem.message)
     if upper.facts.terminating or upper.facts.terminal:
-        return Eviction(*whose, leaves=True)
+        return Eviction(*name, leaves=True)
     if uses_claims(upper.manifest()):
-        return Eviction(*whose, leaves=True, why=f"its volumes are in {lower.name}: it would stay Pending")
-    going = loosed(upper, world) if is_alone else upper
-    found, refused = targets.others(going, lower.node, _NOBODY)
-    could = start.others(going, lower.node, _NOBODY)[0] if refused else found
-    if not found and is_alone:
-        return Eviction(*whose, leaves=False, why=f"it fits in no other lower cluster: {said_of(refused)}")
-    full = _full(going, lower, start, could, is_asked=is_asked)
-    if not found:
-        why = f"it would stay Pending: {said_of(refused)}"
-        return Eviction(*whose, leaves=True, why=why, others=tuple(could), full=full)
-    target, node = found[0], targets.move(going, lower.node, found[0])
-    others = tuple(sorted({*found, *could}.difference((target,))))
-    return Eviction(*whose, leaves=True, target=target, node=node, others=others, full=full)
+        return Eviction(*name, leaves=True, why=f"its volumes are in {lower.name}: it would stay Pending")
+    moving = without_expired_avoidance(upper, world) if needs_room else upper
+    fitting, refused = targets.others(moving, lower.node, _NO_NODES)
+    fitting_at_start = initial_targets.others(moving, lower.node, _NO_NODES)[0] if refused else fitting
+    if not fitting and needs_room:
+        return Eviction(*name, leaves=False, why=f"it fits in no other lower cluster: {refusal_message(refused)}")
+    full = _full_nodes(moving, lower, initial_targets, fitting_at_start, uses_extender=uses_extender)
+    if not fitting:
+        why = f"it would stay Pending: {refusal_message(refused)}"
+        return Eviction(*name, leaves=True, why=why, others=tuple(fitting_at_start), full=full)
+    target, node = fitting[0], targets.move(moving, lower.node, fitting[0])
+    others = tuple(sorted({*fitting, *fitting_at_start}.difference((target,))))
+    return Eviction(*name, leaves=True, target=target, node=node, others=others, full=full)
 
 
-def as_document(name: str, found: list[Eviction]) -> dict[str, Any]:
+def as_document(name: str, previews: list[Eviction]) -> dict[str, Any]:
     """Return the preview as plain data: `lower`, and `pods` with the fields of an `Eviction`."""
-    return {"lower": name, "pods": [one._asdict() for one in found]}
+    return {"lower": name, "pods": [one._asdict() for one in previews]}
 
 
-def as_text(name: str, found: list[Eviction]) -> str:
+def as_text(name: str, previews: list[Eviction]) -> str:
     """Return the preview as text: a table, and a last line with totals."""
-    rows = [_HEAD, *map(_row, found)] if found else []
+    rows = [_HEAD, *map(_row, previews)] if previews else []
     lines = aligned(rows)
-    return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(found))}."])
+    return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(previews))}."])
 
 
 def _row(one: Eviction) -> tuple[str, str, str, str]:
@@ -298,7 +316,7 @@ def _row(one: Eviction) -> tuple[str, str, str, str]:
     return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
 
 
-def _counts(found: list[Eviction]) -> Iterator[str]:
-    yield f"{sum(one.leaves for one in found)} to evict"
-    yield f"{sum(one.is_lost for one in found)} of them fit in no other lower cluster"
-    yield f"{sum(not one.leaves for one in found)} to stay"
+def _counts(previews: list[Eviction]) -> Iterator[str]:
+    yield f"{sum(one.leaves for one in previews)} to evict"
+    yield f"{sum(one.is_lost for one in previews)} of them fit in no other lower cluster"
+    yield f"{sum(not one.leaves for one in previews)} to stay"

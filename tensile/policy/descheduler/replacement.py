@@ -36,7 +36,7 @@ from tensile.names import (
     ProblemReason,
 )
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels, metadata, moment_of, uid
-from tensile.policy.webhook.admission import pinned
+from tensile.policy.webhook.admission import with_requirements
 from tensile.reconcile.desired import Present
 from tensile.reconcile.ownership import is_ours, upper_uid_of
 from tensile.reconcile.pods.pod_schema import is_pod
@@ -59,22 +59,24 @@ NO_CONTROLLER: ProblemReason = "NoController"
 BACKUP_PENDING: ProblemReason = "BackupPending"
 """The pod is not moved yet, since a Secret still holds the pod that it replaces. Remedy: wait; if it stays, see the
 Events of the Secret."""
-CLAIMED = Problem(USES_CLAIMS, "not moved: its claims are bound to volumes of its lower cluster")
-_EXCLUDED = Problem(NAMESPACE_EXCLUDED, "not moved: pods of its namespace are not mirrored; delete it yourself")
-_STATIC = Problem(STATIC_POD, "not moved: static pod, cannot be recreated elsewhere; remove its file from the node")
-_NOT_ENABLED = Problem(
+CLAIMS_PROBLEM = Problem(USES_CLAIMS, "not moved: its claims are bound to volumes of its lower cluster")
+_EXCLUDED_PROBLEM = Problem(NAMESPACE_EXCLUDED, "not moved: pods of its namespace are not mirrored; delete it yourself")
+_STATIC_POD_PROBLEM = Problem(
+    STATIC_POD, "not moved: static pod, cannot be recreated elsewhere; remove its file from the node"
+)
+_NOT_ENABLED_PROBLEM = Problem(
     NO_CONTROLLER,
     "not moved: it has no controller; with descheduler.recreateBarePods it moves if another lower cluster has room",
 )
 _CONTENT = "pod.json"
 _MIRROR = "kubernetes.io/config.mirror"
-_KEPT_METADATA = ("name", "namespace", "finalizers", "ownerReferences")
-_ADMITTED = frozenset({"nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers"})
+_COPIED_METADATA = ("name", "namespace", "finalizers", "ownerReferences")
+_ADMISSION_FIELDS = frozenset({"nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers"})
 """Fields of a spec that are set at creation, at binding or later, and are refused in a new pod."""
 _DOMAINS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
 """Labels that a pod gets with its node."""
-_ADMITTED_SECONDS = 300
-_DIGITS = 9
+_DEFAULT_TOLERATION_SECONDS = 300
+_MAX_DIGITS = 9
 """The most digits of a count that is believed."""
 _TERMS = ("podAffinity", "podAntiAffinity")
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -92,39 +94,39 @@ def digest(raw: bytes) -> Transformed:
     return Transformed(raw if is_waiting else b"", replaces)
 
 
-def successor_of(pod: Manifest, off: Collection[str]) -> Manifest:
-    """Return the pod to create in place of a stored one; it avoids the virtual nodes `off`."""
-    nodes, plain = sorted({*off, *nodes_off(pod)}), freed(pod)
-    meta = {field: value for field in _KEPT_METADATA if (value := metadata(pod).get(field))}
-    carried = {key: value for key, value in labels(pod).items() if key not in _DOMAINS}
-    meta["labels"] = {**carried, DESCHEDULED: "true"}
-    meta["annotations"] = {**annotations(plain), **_marks(pod, nodes)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(plain["spec"], nodes)}
+def successor_of(pod: Manifest, avoided: Collection[str]) -> Manifest:
+    """Return the pod to create in place of a stored one; it avoids the virtual nodes `avoided`."""
+    nodes, original = sorted({*avoided, *avoided_nodes(pod)}), without_avoided_nodes(pod)
+    meta = {field: value for field in _COPIED_METADATA if (value := metadata(pod).get(field))}
+    copied_labels = {key: value for key, value in labels(pod).items() if key not in _DOMAINS}
+    meta["labels"] = {**copied_labels, DESCHEDULED: "true"}
+    meta["annotations"] = {**annotations(original), **_move_annotations(pod, nodes)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(original["spec"], nodes)}
 
 
-def nodes_off(pod: Manifest) -> list[str]:
+def avoided_nodes(pod: Manifest) -> list[str]:
     """Return the virtual nodes that a pod avoids because of an earlier move."""
-    noted = annotations(pod).get(KEPT_OFF, "")
-    return noted.split(",") if noted else []
+    annotation = annotations(pod).get(KEPT_OFF, "")
+    return annotation.split(",") if annotation else []
 
 
-def freed(pod: Manifest) -> Manifest:
+def without_avoided_nodes(pod: Manifest) -> Manifest:
     """Return a pod that no longer avoids nodes because of an earlier move; the same object if it did not."""
     required = required_of(pod["spec"])
-    if not nodes_off(pod) or required is None:
+    if not avoided_nodes(pod) or required is None:
         return pod
     spec, affinity = pod["spec"], pod["spec"]["affinity"]
-    ours = _requirement(nodes_off(pod))
-    terms = [_without(term, ours) for term in required.get("nodeSelectorTerms") or ()]
+    our_requirement = _requirement(avoided_nodes(pod))
+    terms = [_without(term, our_requirement) for term in required.get("nodeSelectorTerms") or ()]
     node = {field: value for field, value in affinity["nodeAffinity"].items() if field != REQUIRED}
     if all(map(has_requirements, terms)):
         node[REQUIRED] = {**required, "nodeSelectorTerms": terms}
-    left = {**affinity, "nodeAffinity": node}
-    notes = {key: value for key, value in annotations(pod).items() if key != KEPT_OFF}
+    remaining = {**affinity, "nodeAffinity": node}
+    copied_annotations = {key: value for key, value in annotations(pod).items() if key != KEPT_OFF}
     return {
         **pod,
-        "metadata": {**metadata(pod), "annotations": notes},
-        "spec": {**spec, "affinity": {field: value for field, value in left.items() if value}},
+        "metadata": {**metadata(pod), "annotations": copied_annotations},
+        "spec": {**spec, "affinity": {field: value for field, value in remaining.items() if value}},
     }
 
 
@@ -133,15 +135,15 @@ def _requirement(nodes: Iterable[str]) -> Manifest:
 
 
 def _without(term: Manifest, requirement: Manifest) -> Manifest:
-    left = [one for one in term.get("matchExpressions") or () if one != requirement]
+    remaining = [one for one in term.get("matchExpressions") or () if one != requirement]
     rest = {field: value for field, value in term.items() if field != "matchExpressions"}
-    return {**rest, **({"matchExpressions": left} if left else {})}
+    return {**rest, **({"matchExpressions": remaining} if remaining else {})}
 
 
-def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
+def _move_annotations(pod: Manifest, nodes: list[str]) -> dict[str, str]:
     """Return the annotations added to the new pod: tensile-kube's, and ours."""
-    noted = annotations(pod).get(DESCHEDULE_COUNT, "")
-    count = int(noted) if noted.isdecimal() and len(noted) <= _DIGITS else 0
+    previous = annotations(pod).get(DESCHEDULE_COUNT, "")
+    count = int(previous) if previous.isdecimal() and len(previous) <= _MAX_DIGITS else 0
     return {
         REPLACES: uid(pod),
         DESCHEDULE_COUNT: str(count + 1),
@@ -153,34 +155,38 @@ def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
 def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
     """Return the spec as its author wrote it, with nodes to avoid."""
     fields = {**spec, **without_token(spec)}
-    affinity = _unmerged(spec.get("affinity") or {})
+    affinity = _without_merged_terms(spec.get("affinity") or {})
     fields |= {
-        "affinity": pinned(affinity, [_requirement(nodes)]),
-        "tolerations": [one for one in spec.get("tolerations") or () if not _is_admitted(one)],
+        "affinity": with_requirements(affinity, [_requirement(nodes)]),
+        "tolerations": [one for one in spec.get("tolerations") or () if not _is_default_toleration(one)],
         "topologySpreadConstraints": [without_merged(one) for one in spec.get("topologySpreadConstraints") or ()],
     }
-    return {field: value for field, value in fields.items() if field not in _ADMITTED and value not in ({}, [], None)}
+    return {
+        field: value
+        for field, value in fields.items()
+        if field not in _ADMISSION_FIELDS and value not in ({}, [], None)
+    }
 
 
-def _is_admitted(toleration: Manifest) -> bool:
+def _is_default_toleration(toleration: Manifest) -> bool:
     """Report whether a toleration is the default one that admission adds for 300 seconds."""
-    is_default = toleration.get("operator") == "Exists" and toleration.get("effect") == "NoExecute"
-    of_lapse = toleration.get("key") in (NOT_READY, UNREACHABLE)
-    return of_lapse and is_default and toleration.get("tolerationSeconds") == _ADMITTED_SECONDS
+    is_no_execute = toleration.get("operator") == "Exists" and toleration.get("effect") == "NoExecute"
+    is_for_failed_node = toleration.get("key") in (NOT_READY, UNREACHABLE)
+    return is_for_failed_node and is_no_execute and toleration.get("tolerationSeconds") == _DEFAULT_TOLERATION_SECONDS
 
 
-def _unmerged(affinity: Manifest) -> Manifest:
+def _without_merged_terms(affinity: Manifest) -> Manifest:
     """Return an affinity without what the apiserver added for its matchLabelKeys."""
-    return {kind: _unmerged_terms(terms) if kind in _TERMS else terms for kind, terms in affinity.items()}
+    return {kind: _unmerge_terms(terms) if kind in _TERMS else terms for kind, terms in affinity.items()}
 
 
-def _unmerged_terms(terms: Manifest) -> Manifest:
-    found = dict(terms)
+def _unmerge_terms(terms: Manifest) -> Manifest:
+    result = dict(terms)
     if required := terms.get(REQUIRED):
-        found[REQUIRED] = [without_merged(term) for term in required]
+        result[REQUIRED] = [without_merged(term) for term in required]
     if preferred := terms.get(_PREFERRED):
-        found[_PREFERRED] = [{**one, _POD_TERM: without_merged(one[_POD_TERM])} for one in preferred]
-    return found
+        result[_PREFERRED] = [{**one, _POD_TERM: without_merged(one[_POD_TERM])} for one in preferred]
+    return result
 
 
 class PodBackup(NamedTuple):
@@ -226,24 +232,24 @@ def backup_in(entry: Entry, owner: Owner) -> PodBackup | None:
     pod_uid = upper_uid_of(secret)
     if entry.name != BACKUP + pod_uid or not is_ours(secret, owner):
         return None
-    return PodBackup(pod_uid, _content(secret, pod_uid), _moment(annotations(secret).get(WITHDRAWN)))
+    return PodBackup(pod_uid, _pod_in_secret(secret, pod_uid), _parse_time(annotations(secret).get(WITHDRAWN)))
 
 
 def is_backed_up(pod: Entry, successor: Manifest, world: World) -> bool:
     """Report whether a pod may be evicted: its backup is not withdrawn and holds what would be created now."""
-    kept = backup_of(pod, world)
-    return kept is not None and kept.withdrawn is None and kept.pod == successor
+    stored = backup_of(pod, world)
+    return stored is not None and stored.withdrawn is None and stored.pod == successor
 
 
-def _moment(noted: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     """Return a timestamp, None if it is not valid."""
     try:
-        return moment_of(noted) if noted else None
+        return moment_of(text) if text else None
     except ValueError:
         return None
 
 
-def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
+def _pod_in_secret(secret: Manifest, pod_uid: str) -> Manifest | None:
     """Return the pod of a Secret, None if it is not valid: no pod, or of another namespace or UID than the Secret.
 
     Anyone who may write Secrets in that namespace can have written it; an unreadable one must not block other pods.
@@ -254,8 +260,8 @@ def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
         return None
     if not is_pod(pod) or not metadata(pod).get("name"):
         return None
-    is_there = metadata(pod).get("namespace") == metadata(secret)["namespace"]
-    return pod if is_there and annotations(pod).get(REPLACES) == pod_uid else None
+    is_same_namespace = metadata(pod).get("namespace") == metadata(secret)["namespace"]
+    return pod if is_same_namespace and annotations(pod).get(REPLACES) == pod_uid else None
 
 
 def uses_claims(pod: Manifest) -> bool:
@@ -264,45 +270,49 @@ def uses_claims(pod: Manifest) -> bool:
     return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
 
 
-def forbidden(pod: Entry) -> Problem | None:
+def annotation_problem(pod: Entry) -> Problem | None:
     """Return the problem of a pod whose annotations forbid its eviction, None for any other pod."""
     if not pod.facts.pinned:
         return None
-    found = annotations(pod.manifest())
-    name, text = (SAFE_TO_EVICT, "false") if found.get(SAFE_TO_EVICT) == "false" else (DO_NOT_DISRUPT, "true")
-    words = f'annotation {name}: "{text}" forbids its eviction; remove the annotation, or delete the pod'
-    return Problem(EVICTION_FORBIDDEN, words)
+    pod_annotations = annotations(pod.manifest())
+    name, text = (SAFE_TO_EVICT, "false") if pod_annotations.get(SAFE_TO_EVICT) == "false" else (DO_NOT_DISRUPT, "true")
+    message = f'annotation {name}: "{text}" forbids its eviction; remove the annotation, or delete the pod'
+    return Problem(EVICTION_FORBIDDEN, message)
 
 
-def obstacle(pod: Entry, world: World) -> Problem | None:
+def bare_pod_problem(pod: Entry, world: World) -> Problem | None:
     """Return why a bare pod is not moved, regardless of room elsewhere; None if it may be."""
     if pod.facts.pinned:
-        return forbidden(pod)
+        return annotation_problem(pod)
     manifest = pod.manifest()
     if pod.namespace in world.topology.exclude_namespaces:
-        return _EXCLUDED
+        return _EXCLUDED_PROBLEM
     if _MIRROR in annotations(manifest):
-        return _STATIC
+        return _STATIC_POD_PROBLEM
     if uses_claims(manifest):
-        return CLAIMED
+        return CLAIMS_PROBLEM
     if not world.topology.descheduler.recreate_bare_pods:
-        return _NOT_ENABLED
-    before = annotations(manifest).get(REPLACES, "")
-    if before and world.upper.secrets.get(pod.namespace, BACKUP + before) is not None:
+        return _NOT_ENABLED_PROBLEM
+    replaced_uid = annotations(manifest).get(REPLACES, "")
+    if replaced_uid and world.upper.secrets.get(pod.namespace, BACKUP + replaced_uid) is not None:
         return Problem(
-            BACKUP_PENDING, f"not moved yet: Secret {BACKUP}{before} still contains the pod that it replaces"
+            BACKUP_PENDING, f"not moved yet: Secret {BACKUP}{replaced_uid} still contains the pod that it replaces"
         )
     return None
 
 
-def loosed(pod: Entry, world: World) -> Entry:
+def without_expired_avoidance(pod: Entry, world: World) -> Entry:
     """Return the pod as it may move now: nodes avoided for longer than the cooldown may have room by now."""
     manifest = pod.manifest()
-    made = metadata(manifest).get("creationTimestamp")
-    is_due = made is not None and world.now - moment_of(made) >= world.topology.descheduler.cooldown
-    return replace(pod, raw=orjson.dumps(freed(manifest))) if is_due and nodes_off(manifest) else pod
+    created = metadata(manifest).get("creationTimestamp")
+    is_expired = created is not None and world.now - moment_of(created) >= world.topology.descheduler.cooldown
+    return (
+        replace(pod, raw=orjson.dumps(without_avoided_nodes(manifest)))
+        if is_expired and avoided_nodes(manifest)
+        else pod
+    )
 
 
-def successor_now(pod: Entry, world: World, off: Collection[str]) -> Manifest:
-    """Return the replacement that would be created for a pod now; it avoids the virtual nodes `off`."""
-    return successor_of(loosed(pod, world).manifest(), off)
+def successor_now(pod: Entry, world: World, avoided: Collection[str]) -> Manifest:
+    """Return the replacement that would be created for a pod now; it avoids the virtual nodes `avoided`."""
+    return successor_of(without_expired_avoidance(pod, world).manifest(), avoided)

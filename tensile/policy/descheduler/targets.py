@@ -23,10 +23,16 @@ from tensile.kubelet.pods.projection import lower_pod
 from tensile.kubelet.pods.sync import placement
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, controller_of, deleted_at, metadata, moment_of
-from tensile.policy.descheduler.limits import drain_problem, is_bare, is_emptied, nodes_left, told_lately
+from tensile.policy.descheduler.limits import (
+    drain_problem,
+    is_bare,
+    is_being_drained,
+    recent_evictions,
+    recently_left_nodes,
+)
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_of, uses_claims
 from tensile.policy.extender.node_cache import SORTED
-from tensile.policy.placement.placement import TOO_MUCH, asks_too_much, examine, fitting
+from tensile.policy.placement.placement import TOO_COMPLEX, examine, fitting, is_too_complex
 from tensile.policy.placement.placement import Placement as Verdict
 from tensile.policy.placement.snapshot import Pod, Snapshot, is_known, pod_of, snapshot_now, snapshot_of
 from tensile.reconcile.copies import bound, mirror_of, upper_of
@@ -39,8 +45,8 @@ if TYPE_CHECKING:
 
 REASONS = frozenset({"Unschedulable", "SchedulerError"})
 """Reasons of condition PodScheduled=False after the scheduler tried; a pod with a scheduling gate was not tried."""
-_PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
-_Likeness = bytes
+_PLACEMENT_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_Fingerprint = bytes
 
 
 class StuckPod(NamedTuple):
@@ -61,14 +67,14 @@ def is_open(lower: LowerWorld, world: World) -> bool:
 
 def stuck_in(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
     """Yield the pods of a lower cluster that have been unschedulable for longer than the topology allows."""
-    patience = world.topology.descheduler.pending_longer_than
-    for below in lower.pods:
-        facts = below.facts
-        upper = None if facts.ran or facts.terminating or facts.terminal else upper_of(below, lower)
-        if upper is None or not _is_alive(upper, world) or not mirrors(below, upper, world.owner):
+    min_duration = world.topology.descheduler.pending_longer_than
+    for lower_entry in lower.pods:
+        facts = lower_entry.facts
+        upper = None if facts.ran or facts.terminating or facts.terminal else upper_of(lower_entry, lower)
+        if upper is None or not _should_run(upper, world) or not mirrors(lower_entry, upper, world.owner):
             continue
-        since = waiting_since(below.manifest())
-        if since is not None and world.now - since >= patience:
+        since = waiting_since(lower_entry.manifest())
+        if since is not None and world.now - since >= min_duration:
             yield StuckPod(upper, lower.name, since)
 
 
@@ -79,14 +85,14 @@ def waiting_since(pod: Manifest) -> datetime | None:
     """
     if pod["spec"].get("nodeName"):
         return None
-    said = unschedulable_condition(pod, REASONS) or {}
-    since = said.get("lastTransitionTime")
+    condition = unschedulable_condition(pod, REASONS) or {}
+    since = condition.get("lastTransitionTime")
     if "PodScheduled" not in conditions_of(pod):
         since = metadata(pod).get("creationTimestamp")
     return moment_of(since) if since else None
 
 
-def _is_alive(upper: Entry, world: World) -> bool:
+def _should_run(upper: Entry, world: World) -> bool:
     return not upper.facts.terminating and lives_below(upper, world.topology.exclude_namespaces)
 
 
@@ -103,29 +109,29 @@ class Targets:
             for lower in world.lowers.values()
             if lower.node != without and is_open(lower, world) and lower.spec.maintenance == "none"
         }
-        self._above = _above(world)
-        self._below: dict[str, Snapshot] = {}
-        self._refused: dict[tuple[str, _Likeness], str] = {}
-        self._nowhere: dict[tuple[str, frozenset[str], str, _Likeness], dict[str, str]] = {}
-        self._places: dict[tuple[str, str], LowerContext] = {}
+        self._upper = _upper_snapshot(world)
+        self._snapshots: dict[str, Snapshot] = {}
+        self._refused: dict[tuple[str, _Fingerprint], str] = {}
+        self._unplaceable: dict[tuple[str, frozenset[str], str, _Fingerprint], dict[str, str]] = {}
+        self._contexts: dict[tuple[str, str], LowerContext] = {}
 
-    def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+    def others(self, upper: Entry, source: str, avoided: frozenset[str]) -> tuple[list[str], dict[str, str]]:
         """Return the virtual nodes that would take a pod of node `source`, and for each other one why not.
 
-        Nodes in `avoid` are excluded. The pod keeps its present node. When a pod fits nowhere, pods that are alike are
+        Nodes in `avoided` are excluded. The pod keeps its own node. When a pod fits nowhere, pods that are alike are
         not examined again in this pass: room that becomes free in it is for the next.
         """
         pod = upper.manifest()
-        mine, seeking = pod_of(pod, settled=True), pod_of(_unbound_pods(pod))
-        if asks_too_much(seeking, self._above):
-            return [], {name: TOO_MUCH for name in self._lowers if name != source}
-        alike = (source, avoid, annotations(pod).get(CLUSTER_SELECTOR, ""), _likeness(seeking))
-        if alike not in self._nowhere:
-            found, refused = self._looked_at(pod, mine, seeking, source, avoid)
+        placed, unbound = pod_of(pod, settled=True), pod_of(_without_node(pod))
+        if is_too_complex(unbound, self._upper):
+            return [], {name: TOO_COMPLEX for name in self._lowers if name != source}
+        key = (source, avoided, annotations(pod).get(CLUSTER_SELECTOR, ""), _fingerprint(unbound))
+        if key not in self._unplaceable:
+            found, refused = self._examine(pod, placed, unbound, source, avoided)
             if found:
                 return found, refused
-            self._nowhere[alike] = refused
-        return [], self._nowhere[alike]
+            self._unplaceable[key] = refused
+        return [], self._unplaceable[key]
 
     def open_to(self, upper: Entry, source: str) -> list[str]:
         """Return the virtual nodes to which the upper scheduler may bind a pod of node `source`.
@@ -133,31 +139,31 @@ class Targets:
         It does not know the lower nodes, which may all be full.
         """
         pod = upper.manifest()
-        verdict = self._judged_above(pod_of(pod, settled=True), pod_of(_unbound_pods(pod)), source)
+        verdict = self._examine_upper(pod_of(pod, settled=True), pod_of(_without_node(pod)), source)
         return [name for name in verdict.fitting if name != source and name in self._lowers]
 
-    def _judged_above(self, mine: Pod, seeking: Pod, source: str) -> Verdict:
+    def _examine_upper(self, placed: Pod, unbound: Pod, source: str) -> Verdict:
         """Examine every virtual node for a pod that leaves its own, closed ones too: they are topology domains."""
-        self._above.remove(mine.namespace, mine.name, source)
-        verdict = examine(seeking, self._above)
-        self._above.add(mine, source)
+        self._upper.remove(placed.namespace, placed.name, source)
+        verdict = examine(unbound, self._upper)
+        self._upper.add(placed, source)
         return verdict
 
-    def _looked_at(
-        self, pod: Manifest, mine: Pod, seeking: Pod, source: str, avoid: frozenset[str]
+    def _examine(
+        self, pod: Manifest, placed: Pod, unbound: Pod, source: str, avoided: frozenset[str]
     ) -> tuple[list[str], dict[str, str]]:
         """Examine every virtual node, and the lower nodes behind those that would take the pod."""
-        verdict = self._judged_above(mine, seeking, source)
+        verdict = self._examine_upper(placed, unbound, source)
         found: list[str] = []
         others = self._lowers.keys() - {source}
         refused = {name: str(one) for name, one in verdict.refused.items() if name in others}
-        refused |= {name: "a pod of its controller was evicted from it recently" for name in avoid if name != source}
+        refused |= {name: "a pod of its controller was evicted from it recently" for name in avoided if name != source}
         for name in verdict.fitting:
             if name not in others or name in refused:
                 continue
-            why = self._refusal(pod, self._lowers[name])
-            if why:
-                refused[name] = why
+            reason = self._refusal(pod, self._lowers[name])
+            if reason:
+                refused[name] = reason
             else:
                 found.append(name)
         return found, refused
@@ -165,40 +171,40 @@ class Targets:
     def move(self, upper: Entry, source: str, target: str) -> str:
         """Take the room for a pod that moves; return the name of the lower node that would run it."""
         pod = upper.manifest()
-        self._above.remove(upper.namespace, upper.name, source)
-        self._above.add(pod_of(pod, settled=True), target)
+        self._upper.remove(upper.namespace, upper.name, source)
+        self._upper.add(pod_of(pod, settled=True), target)
         lower = self._lowers[target]
-        return _settle(self._projected(pod, lower), self._snapshot(lower))
+        return _place_on_first(self._projected(pod, lower), self._snapshot(lower))
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
         """Return why no node of a lower cluster fits, "" if one does; reused in this pass for pods that are alike."""
         wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
-        if asks_too_much(wanted, snapshot):
-            return TOO_MUCH
-        alike = (lower.name, _likeness(wanted))
-        if alike not in self._refused:
+        if is_too_complex(wanted, snapshot):
+            return TOO_COMPLEX
+        key = (lower.name, _fingerprint(wanted))
+        if key not in self._refused:
             if next(fitting(wanted, snapshot), None) is not None:
                 return ""
-            self._refused[alike] = examine(wanted, snapshot).message
-        return self._refused[alike]
+            self._refused[key] = examine(wanted, snapshot).message
+        return self._refused[key]
 
     def _projected(self, pod: Manifest, lower: LowerWorld) -> Pod:
         """Return the pod as it would be in a lower cluster."""
-        where = (lower.name, metadata(pod)["namespace"])
-        if where not in self._places:
-            self._places[where] = placement("", Key("pod", *where, ""), lower, self._world)
-        return pod_of(lower_pod(pod, self._places[where]))
+        key = (lower.name, metadata(pod)["namespace"])
+        if key not in self._contexts:
+            self._contexts[key] = placement("", Key("pod", *key, ""), lower, self._world)
+        return pod_of(lower_pod(pod, self._contexts[key]))
 
     def _snapshot(self, lower: LowerWorld) -> Snapshot:
         """Return a lower cluster with the pods on their way to it placed first, the oldest before the others."""
-        if lower.name not in self._below:
-            self._below[lower.name] = snapshot = snapshot_now(lower)
-            nowhere: set[_Likeness] = set()
+        if lower.name not in self._snapshots:
+            self._snapshots[lower.name] = snapshot = snapshot_now(lower)
+            unplaceable: set[_Fingerprint] = set()
             for pod in self._arriving(lower):
-                is_judged = not asks_too_much(pod, snapshot) and _likeness(pod) not in nowhere
-                if is_judged and not _settle(pod, snapshot):
-                    nowhere.add(_likeness(pod))
-        return self._below[lower.name]
+                is_checked = not is_too_complex(pod, snapshot) and _fingerprint(pod) not in unplaceable
+                if is_checked and not _place_on_first(pod, snapshot):
+                    unplaceable.add(_fingerprint(pod))
+        return self._snapshots[lower.name]
 
     def _arriving(self, lower: LowerWorld) -> list[Pod]:
         """Return the pods that are bound to the virtual node but not to a lower node yet."""
@@ -207,22 +213,22 @@ class Targets:
         for upper in lower.upper_pods:
             if upper.facts.terminating or not lives_below(upper, world.topology.exclude_namespaces):
                 continue
-            below = mirror_of(upper, lower, world.owner)
-            if below is not None and below.manifest()["spec"].get("nodeName"):
+            lower_entry = mirror_of(upper, lower, world.owner)
+            if lower_entry is not None and lower_entry.manifest()["spec"].get("nodeName"):
                 continue
             pod = upper.manifest()
-            wanted = self._projected(pod, lower) if below is None else pod_of(below.manifest())
+            wanted = self._projected(pod, lower) if lower_entry is None else pod_of(lower_entry.manifest())
             wanted = replace(wanted, claims=(), own_claims={})  # the snapshot has no storage
             waiting.append((str(metadata(pod).get("creationTimestamp", "")), wanted))
         return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
 
 
-def said_of(refused: Mapping[str, str]) -> str:
+def refusal_message(refused: Mapping[str, str]) -> str:
     """Return the message for the refusals of `Targets.others`: why no other virtual node takes a pod."""
     return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other virtual node"
 
 
-def _above(world: World) -> Snapshot:
+def _upper_snapshot(world: World) -> Snapshot:
     """Return a snapshot of the upper cluster with all virtual nodes and their pods."""
     nodes = (world.upper.nodes.get("", lower.node) for lower in world.lowers.values())
     pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods if not entry.facts.terminal)
@@ -233,12 +239,12 @@ def _above(world: World) -> Snapshot:
     )
 
 
-def _unbound_pods(pod: Manifest) -> Manifest:
+def _without_node(pod: Manifest) -> Manifest:
     """Return the pod as it would be created again: without a node."""
     return {**pod, "spec": {field: value for field, value in pod["spec"].items() if field != "nodeName"}}
 
 
-def _settle(pod: Pod, snapshot: Snapshot) -> str:
+def _place_on_first(pod: Pod, snapshot: Snapshot) -> str:
     """Put a pod on the first node where it fits; return the node's name, "" for none."""
     node = next(fitting(pod, snapshot), None)
     if node is None:
@@ -247,10 +253,10 @@ def _settle(pod: Pod, snapshot: Snapshot) -> str:
     return node.name
 
 
-def _likeness(pod: Pod) -> _Likeness:
+def _fingerprint(pod: Pod) -> _Fingerprint:
     """Return what placement compares of a pod; equal for replicas."""
-    asked = {field: pod.spec.get(field) for field in _PLACED_BY}
-    return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, asked])
+    constraints = {field: pod.spec.get(field) for field in _PLACEMENT_FIELDS}
+    return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, constraints])
 
 
 class InFlight(NamedTuple):
@@ -270,107 +276,113 @@ def in_flight(world: World) -> Iterator[InFlight]:
 
     For each pod that its controller has created since and that is bound, one leaving pod is left out, whichever it was.
     """
-    told = list(_told(world))
-    known = {one.pod.uid for one in told}
-    told += [one for one in _drained(world) if one.pod.uid not in known]
-    come = _come(told, world)
-    for one in told:
-        if one.owner and come[one.owner] > 0:
-            come[one.owner] -= 1
+    leaving = list(_recorded_evictions(world))
+    known = {one.pod.uid for one in leaving}
+    leaving += [one for one in _drained_pods(world) if one.pod.uid not in known]
+    replaced = _count_replacements(leaving, world)
+    for one in leaving:
+        if one.owner and replaced[one.owner] > 0:
+            replaced[one.owner] -= 1
         else:
             yield one
-    yield from _backed_up(world)
-    yield from _unbound_since(world)
+    yield from _backed_up_pods(world)
+    yield from _unbound_replacements(world)
 
 
-def settle(one: InFlight, world: World, targets: Targets) -> None:
+def reserve_room(leaving: InFlight, world: World, targets: Targets) -> None:
     """Take the room for a pod that is on its way."""
-    fitting, _ = targets.others(one.pod, one.node, left_by(one.owner, world))
+    fitting, _ = targets.others(leaving.pod, leaving.node, nodes_left_by(leaving.owner, world))
     if fitting:
-        targets.move(one.pod, one.node, fitting[0])
+        targets.move(leaving.pod, leaving.node, fitting[0])
 
 
-def left_by(owner: str, world: World) -> frozenset[str]:
+def nodes_left_by(owner: str, world: World) -> frozenset[str]:
     """Return the virtual nodes that an owner's pods left lately; empty for pods without an owner."""
     if not owner:
         return frozenset()
-    return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
+    return recently_left_nodes(world.upper.nodes, world.topology.descheduler, world.now, owner)
 
 
-def _told(world: World) -> Iterator[InFlight]:
+def _recorded_evictions(world: World) -> Iterator[InFlight]:
     """Yield the pods evicted with a record on the Node, without those that have a backup."""
     for lower in world.lowers.values():
-        for note in told_lately(lower, world):
-            for upper in lower.upper_pods.select("uid", note.pod):
-                if note.owner or backup_of(upper, world) is None:
-                    yield InFlight(upper, lower.node, note.owner, note.at)
+        for record in recent_evictions(lower, world):
+            for upper in lower.upper_pods.select("uid", record.pod):
+                if record.owner or backup_of(upper, world) is None:
+                    yield InFlight(upper, lower.node, record.owner, record.at)
 
 
-def _drained(world: World) -> Iterator[InFlight]:
+def _drained_pods(world: World) -> Iterator[InFlight]:
     """Yield the pods that a drain evicts, or has evicted, and whose controller creates them again."""
     for lower in world.lowers.values():
-        if not is_emptied(lower, world):
+        if not is_being_drained(lower, world):
             continue
         for upper in lower.upper_pods:
-            is_there = upper.facts.terminating or lives_below(upper, world.topology.exclude_namespaces)
-            if not is_there or upper.facts.bare or drain_problem(upper) is not None:
+            is_present = upper.facts.terminating or lives_below(upper, world.topology.exclude_namespaces)
+            if not is_present or upper.facts.bare or drain_problem(upper) is not None:
                 continue
             pod = upper.manifest()
             if not uses_claims(pod):
-                yield InFlight(upper, lower.node, str(controller_of(pod).get("uid") or ""), _since(upper, world))
+                yield InFlight(
+                    upper, lower.node, str(controller_of(pod).get("uid") or ""), _replaceable_since(upper, world)
+                )
 
 
-def _since(upper: Entry, world: World) -> datetime:
+def _replaceable_since(upper: Entry, world: World) -> datetime:
     """Return since when a replacement may exist: it is created as soon as the old pod begins to terminate."""
     return deleted_at(upper.manifest()) if upper.facts.terminating else world.now
 
 
-def _come(told: list[InFlight], world: World) -> Counter[str]:
+def _count_replacements(leaving: list[InFlight], world: World) -> Counter[str]:
     """Return the number of each owner's pods that were created since its first one left, and are bound.
 
     Times are compared in whole seconds, as in the API.
     """
-    begun: dict[str, datetime] = {}
-    for one in told:
+    first_left: dict[str, datetime] = {}
+    for one in leaving:
         since = one.since.replace(microsecond=0)
-        begun[one.owner] = min(since, begun.get(one.owner, since))
-    begun.pop("", None)
-    gone = {one.pod.uid for one in told}
-    pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods) if begun else ()
-    return Counter(_owner_since(entry, begun) for entry in pods if not entry.facts.bare and entry.uid not in gone)
+        first_left[one.owner] = min(since, first_left.get(one.owner, since))
+    first_left.pop("", None)
+    leaving_uids = {one.pod.uid for one in leaving}
+    pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods) if first_left else ()
+    return Counter(
+        _owner_of_replacement(entry, first_left)
+        for entry in pods
+        if not entry.facts.bare and entry.uid not in leaving_uids
+    )
 
 
-def _owner_since(entry: Entry, begun: dict[str, datetime]) -> str:
+def _owner_of_replacement(entry: Entry, first_left: dict[str, datetime]) -> str:
     """Return the owner of a pod that was created since its owner's pods left, "" for other pods."""
     pod = entry.manifest()
-    owner, made = str(controller_of(pod).get("uid") or ""), str(metadata(pod).get("creationTimestamp") or "")
-    return owner if owner in begun and made and moment_of(made) >= begun[owner] else ""
+    owner, created = str(controller_of(pod).get("uid") or ""), str(metadata(pod).get("creationTimestamp") or "")
+    return owner if owner in first_left and created and moment_of(created) >= first_left[owner] else ""
 
 
-def _backed_up(world: World) -> Iterator[InFlight]:
+def _backed_up_pods(world: World) -> Iterator[InFlight]:
     """Yield the replacement of each backed-up pod that leaves or has left."""
-    told = {note.pod for lower in world.lowers.values() for note in told_lately(lower, world)}
+    recorded = {record.pod for lower in world.lowers.values() for record in recent_evictions(lower, world)}
     for secret in world.upper.secrets:
-        kept = backup_in(secret, world.owner) if secret.name.startswith(BACKUP) else None
-        if kept is None or kept.pod is None:
+        backup = backup_in(secret, world.owner) if secret.name.startswith(BACKUP) else None
+        if backup is None or backup.pod is None:
             continue
-        entry = Entry(secret.namespace, metadata(kept.pod)["name"], kept.uid, 0, orjson.dumps(kept.pod), None)
-        node = _left(entry, kept, told, world)
+        entry = Entry(secret.namespace, metadata(backup.pod)["name"], backup.uid, 0, orjson.dumps(backup.pod), None)
+        node = _node_left(entry, backup, recorded, world)
         if node is not None:
             yield InFlight(entry, node, "", world.now)
 
 
-def _left(pod: Entry, kept: PodBackup, told: set[str], world: World) -> str | None:
+def _node_left(pod: Entry, backup: PodBackup, recorded: set[str], world: World) -> str | None:
     """Return the virtual node that a backed-up pod leaves, "" if it has left, None if it stays or is re-created."""
-    found = bound(kept.uid, world)
-    if found is not None:
-        is_evicted = kept.uid in told and kept.withdrawn is None and is_bare(found.pod)
-        return found.lower.node if found.pod.facts.terminating or is_evicted else None
-    made = world.upper.remade.get(pod.namespace, pod.name)
-    return None if made is not None and made.facts == kept.uid else ""
+    bound_pod = bound(backup.uid, world)
+    if bound_pod is not None:
+        is_evicted = backup.uid in recorded and backup.withdrawn is None and is_bare(bound_pod.pod)
+        return bound_pod.lower.node if bound_pod.pod.facts.terminating or is_evicted else None
+    recreated = world.upper.remade.get(pod.namespace, pod.name)
+    return None if recreated is not None and recreated.facts == backup.uid else ""
 
 
-def _unbound_since(world: World) -> Iterator[InFlight]:
+def _unbound_replacements(world: World) -> Iterator[InFlight]:
     """Yield re-created pods that have no node yet."""
     for entry in world.upper.remade:
         if entry.raw and bound(entry.uid, world) is None:

@@ -7,7 +7,7 @@ is returned, and its room is reserved at once; otherwise the next pod, perhaps a
 If the sum has room but no lower node has, the kube-scheduler finds no victims, and `PreemptionController` preempts
 instead. It does so as the scheduler does: it nominates the pod, sets condition DisruptionTarget on the victims and
 deletes them, and the scheduler binds the pod once they are gone. The scheduler has its turn first: if it preempts by
-itself, on whatever node, it calls the extender within `PATIENCE`.
+itself, on whatever node, it calls the extender within `SCHEDULER_SECONDS`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tensile.kube.limits import LogThrottle
 from tensile.kubelet.pods.conditions import DISRUPTION
 from tensile.names import COMPONENT, ConditionReason, EventReason
 from tensile.objects import DISRUPTION_BUDGET, POD, UPPER, Manifest, Ref, as_read, metadata, timestamp, uid
-from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod, seeking
+from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod, unbound_pod
 from tensile.policy.extender.node_cache import Nominee
 from tensile.policy.extender.victims import (
     Budget,
@@ -39,7 +39,7 @@ from tensile.policy.extender.victims import (
     may_preempt,
     priority_of,
 )
-from tensile.policy.placement.placement import asks_too_much
+from tensile.policy.placement.placement import is_too_complex
 from tensile.policy.placement.snapshot import Pod
 from tensile.reconcile.desired import EmitEvent
 from tensile.reconcile.plan import event
@@ -50,9 +50,9 @@ BY_SCHEDULER: ConditionReason = "PreemptionByScheduler"
 """`DisruptionTarget`: the pod is deleted to make room for a pod of a higher priority, as kube-scheduler does.
 Remedy: nothing."""
 _FIELD = "NodeNameToMetaVictims"
-PATIENCE = 0.5
+SCHEDULER_SECONDS = 0.5
 """Seconds within which a scheduler that has found victims by itself calls the extender."""
-_AGAIN = 5.0
+_RETRY_SECONDS = 5.0
 """Seconds after which a write that a cluster refused is retried."""
 _MEDIA = "strategic-merge-patch"
 _WITHOUT_BUDGETS = "preemption is disabled: PodDisruptionBudgets cannot be read"
@@ -74,7 +74,7 @@ class VictimSelector:
         self._extender = extender
 
     def answer(
-        self, question: Mapping[str, Any], budgets: Collection[Budget] | None, now: float
+        self, args: Mapping[str, Any], budgets: Collection[Budget] | None, now: float
     ) -> Iterator[dict[str, Any]]:
         """Yield the ExtenderPreemptionResult for an ExtenderPreemptionArgs; the last one is complete.
 
@@ -82,23 +82,23 @@ class VictimSelector:
         returned. Nor is one if preemption costs less behind a virtual node that is not offered, because its sum has
         room: the `PreemptionController` does that.
         """
-        pod, offered = question["Pod"], question[_FIELD]
-        told = {name: one for name, one in offered.items() if name not in self._extender.sites}
-        answer = {_FIELD: told}
+        pod, offered = args["Pod"], args[_FIELD]
+        nodes = {name: one for name, one in offered.items() if name not in self._extender.sites}
+        answer = {_FIELD: nodes}
         if self._is_under_way(pod, offered):
             yield {_FIELD: {}}
             return
         best = None
         if budgets is not None:
             uids = {name: {one["UID"] for one in victims.get("Pods") or ()} for name, victims in offered.items()}
-            want = None if told else self._extender.wants.get(uid(pod))
-            uids = {**{name: set[str]() for name in (want.names if want is not None else ())}, **uids}
+            unschedulable = None if nodes else self._extender.wants.get(uid(pod))
+            uids = {**{name: set[str]() for name in (unschedulable.names if unschedulable is not None else ())}, **uids}
             for best in self.best(pod, uids, budgets):  # noqa: B007 - the last one counts
                 yield answer
         if best is not None and best.name in offered and self.nominate(pod, best, now):
-            gone = [{"UID": one.pod.uid} for one in best.choice.victims]
-            told[best.name] = {"Pods": gone, "NumPDBViolations": best.choice.violations}
-        if told:
+            victim_uids = [{"UID": one.pod.uid} for one in best.choice.victims]
+            nodes[best.name] = {"Pods": victim_uids, "NumPDBViolations": best.choice.violations}
+        if nodes:
             self._extender.wants.pop(uid(pod), None)
         yield answer
 
@@ -111,13 +111,16 @@ class VictimSelector:
         """
         best = None
         for name, uids in offered.items():
-            site = self._extender.sites.get(name)
-            wish, above = wish_of(pod, site) if site is not None else None, site.above() if site is not None else None
-            if site is None or wish is None or above is None or not may_preempt(pod):
+            candidate = self._extender.sites.get(name)
+            preemptor = preemptor_of(pod, candidate) if candidate is not None else None
+            virtual_node = candidate.virtual_node() if candidate is not None else None
+            if candidate is None or preemptor is None or virtual_node is None or not may_preempt(pod):
                 continue
-            for choice in choices(wish, site.ground, above, budgets, counted(wish, above, uids)):
+            for choice in choices(
+                preemptor, candidate.cache, virtual_node, budgets, counted(preemptor, virtual_node, uids)
+            ):
                 if choice is not None and (best is None or choice.cost < best.choice.cost):
-                    best = BestVictims(name, wish.below, choice)
+                    best = BestVictims(name, preemptor.lower, choice)
                 yield best
 
     def nominate(self, pod: Manifest, best: BestVictims, now: float) -> bool:
@@ -125,23 +128,23 @@ class VictimSelector:
 
         Nominees of lower priority on that node lose their reservation.
         """
-        site = self._extender.sites.get(best.name)
-        above = site.above() if site is not None else None
-        if site is None or above is None or not _are_there(best.choice, above):
+        candidate = self._extender.sites.get(best.name)
+        virtual_node = candidate.virtual_node() if candidate is not None else None
+        if candidate is None or virtual_node is None or not _are_all_present(best.choice, virtual_node):
             return False
         priority = priority_of(pod)
-        for name, one in site.ground.nominees(priority).items():
+        for name, one in candidate.cache.nominees(priority).items():
             if one.node == best.choice.node:
-                site.ground.forget(name)
+                candidate.cache.forget(name)
         nominee = Nominee(uid(pod), priority, best.choice.names)
-        site.ground.assume(best.pod, best.choice.node, now, nominee)
+        candidate.cache.assume(best.pod, best.choice.node, now, nominee)
         return True
 
     def release(self, pod: Manifest, best: BestVictims) -> None:
         """Release that reservation."""
-        site = self._extender.sites.get(best.name)
-        if site is not None:
-            site.ground.forget(site.name_of(pod))
+        candidate = self._extender.sites.get(best.name)
+        if candidate is not None:
+            candidate.cache.forget(candidate.name_of(pod))
 
     def _is_under_way(self, pod: Manifest, offered: Collection[str]) -> bool:
         """Report whether pods are already preempted for this pod on a virtual node that is not offered."""
@@ -149,19 +152,19 @@ class VictimSelector:
         return any(self._extender.nomination(name, pod) is not None for name in sites if name not in offered)
 
 
-def wish_of(pod: Manifest, site: LowerCandidate) -> Preemptor | None:
+def preemptor_of(pod: Manifest, candidate: LowerCandidate) -> Preemptor | None:
     """Return the pod as it is in the upper and in a lower cluster; None if a preemption cannot be judged there."""
-    manifest = site.below(pod) if site.is_known() and metadata(pod).get("name") else None
-    below = seeking(manifest) if manifest is not None else None
-    if below is None or asks_too_much(below, site.ground.snapshot):
+    manifest = candidate.project(pod) if candidate.is_known() and metadata(pod).get("name") else None
+    lower = unbound_pod(manifest) if manifest is not None else None
+    if lower is None or is_too_complex(lower, candidate.cache.snapshot):
         return None
-    return Preemptor(seeking(pod), below, priority_of(pod))
+    return Preemptor(unbound_pod(pod), lower, priority_of(pod))
 
 
-def _are_there(choice: NodeVictims, above: VirtualNodeView) -> bool:
+def _are_all_present(choice: NodeVictims, virtual_node: VirtualNodeView) -> bool:
     """Report whether all victims are still bound to the virtual node; a scheduler accepts no others."""
-    there = (above.residents.get(name) for name in choice.names)
-    uids = {one.pod.uid for one in there if one is not None}
+    residents = (virtual_node.residents.get(name) for name in choice.names)
+    uids = {one.pod.uid for one in residents if one is not None}
     return uids == {one.pod.uid for one in choice.victims}
 
 
@@ -185,24 +188,24 @@ class PreemptionController:
         self._clock = clock
         self._now = now
         self.evicted: Counter[str] = Counter()
-        self._wanted = asyncio.Event()
-        self._seldom = LogThrottle(clock)
+        self._wake = asyncio.Event()
+        self._throttle = LogThrottle(clock)
 
     def heed(self) -> None:
         """Wake `run` if there are wants; called after each answer of the extender."""
         extender = self._extender()
         if extender is not None and extender.wants:
-            self._wanted.set()
+            self._wake.set()
 
     async def budgets(self) -> Collection[Budget] | None:
         """Return the upper cluster's PodDisruptionBudgets, None if they cannot be read."""
         try:
-            return await self._listed()
+            return await self._list_budgets()
         except ClusterError as error:
-            self._tell(_WITHOUT_BUDGETS, error)
+            self._warn(_WITHOUT_BUDGETS, error)
             return None
 
-    async def _listed(self) -> Collection[Budget]:
+    async def _list_budgets(self) -> Collection[Budget]:
         """Return the PodDisruptionBudgets; raises ClusterError."""
         found = await self._upper.list(DISRUPTION_BUDGET, Selection(), lambda raw: budget_of(orjson.loads(raw)))
         return found.items
@@ -210,58 +213,64 @@ class PreemptionController:
     async def run(self) -> None:
         """Handle wants indefinitely, each when it is due."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._wake.wait()
+            self._wake.clear()
             while (extender := self._extender()) is not None and extender.wants:
                 first = min(extender.wants.values(), key=lambda one: one.since)
-                await asyncio.sleep(max(0.0, first.since + PATIENCE - self._clock()))
+                await asyncio.sleep(max(0.0, first.since + SCHEDULER_SECONDS - self._clock()))
                 await self.look()
 
     async def look(self) -> None:
         """Handle the wants that are due now."""
         extender = self._extender()
-        for key, want in tuple(extender.wants.items()) if extender is not None else ():
-            if extender is not None and extender.wants.get(key) is want and want.since + PATIENCE <= self._clock():
+        for key, unschedulable in tuple(extender.wants.items()) if extender is not None else ():
+            if (
+                extender is not None
+                and extender.wants.get(key) is unschedulable
+                and unschedulable.since + SCHEDULER_SECONDS <= self._clock()
+            ):
                 del extender.wants[key]
-                await self._see_to(want, extender)
+                await self._process(unschedulable, extender)
 
-    async def _see_to(self, want: UnschedulablePod, extender: SchedulerExtender) -> None:
+    async def _process(self, unschedulable: UnschedulablePod, extender: SchedulerExtender) -> None:
         """Preempt for a pod, if that helps; retry after an error, unless the scheduler calls again meanwhile."""
         try:
-            await self._preempt(want, VictimSelector(extender))
+            await self._preempt(unschedulable, VictimSelector(extender))
         except (NotFound, Conflict) as error:
             _log.debug("preemption skipped: the pod has changed", error=str(error))
         except ClusterError as error:
-            self._tell("preemption failed", error)
-            extender.wants.setdefault(uid(want.pod), want._replace(since=self._clock() + _AGAIN - PATIENCE))
+            self._warn("preemption failed", error)
+            extender.wants.setdefault(
+                uid(unschedulable.pod), unschedulable._replace(since=self._clock() + _RETRY_SECONDS - SCHEDULER_SECONDS)
+            )
 
-    async def _preempt(self, want: UnschedulablePod, preempting: VictimSelector) -> None:
-        meta = metadata(want.pod)
+    async def _preempt(self, unschedulable: UnschedulablePod, selector: VictimSelector) -> None:
+        meta = metadata(unschedulable.pod)
         ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
         pod: Manifest = orjson.loads(await self._upper.read(ref))
-        if uid(pod) != uid(want.pod) or not self._may(pod):
+        if uid(pod) != uid(unschedulable.pod) or not self._may_preempt_now(pod):
             return
         try:
-            budgets = await self._listed()
+            budgets = await self._list_budgets()
         except Denied as error:
-            self._tell(_WITHOUT_BUDGETS, error)
+            self._warn(_WITHOUT_BUDGETS, error)
             return
         best = None
-        for best in preempting.best(pod, dict.fromkeys(want.names, ()), budgets):  # noqa: B007 - the last one counts
+        for best in selector.best(pod, dict.fromkeys(unschedulable.names, ()), budgets):  # noqa: B007 - the last one counts
             await asyncio.sleep(0)
-        if best is None or not preempting.nominate(pod, best, self._clock()):
+        if best is None or not selector.nominate(pod, best, self._clock()):
             return
         try:
             await self._nominate(ref, pod, best)
         except ClusterError:
-            preempting.release(pod, best)
+            selector.release(pod, best)
             raise
-        going = best.choice.fresh
-        where = {"node": best.name, "behind": best.choice.node}
-        _log.info("preempting", pod=f"{ref.namespace}/{ref.name}", **where, victims=len(going))
-        await self._end_all(going, pod, best)
+        victims = best.choice.fresh
+        location = {"node": best.name, "behind": best.choice.node}
+        _log.info("preempting", pod=f"{ref.namespace}/{ref.name}", **location, victims=len(victims))
+        await self._end_victims(victims, pod, best)
 
-    def _may(self, pod: Manifest) -> bool:
+    def _may_preempt_now(self, pod: Manifest) -> bool:
         """Report whether a pod still waits, and not all of its victims are terminating yet.
 
         A victim of its own that is not, was left by an error.
@@ -270,14 +279,14 @@ class PreemptionController:
         if extender is None or pod["spec"].get("nodeName") or "deletionTimestamp" in metadata(pod):
             return False
         nominated = status.get("nominatedNodeName")
-        site = extender.sites.get(nominated) if nominated else None
-        if not nominated or site is None:
+        candidate = extender.sites.get(nominated) if nominated else None
+        if not nominated or candidate is None:
             return not nominated and may_preempt(pod)
-        held = extender.nomination(nominated, pod)
-        victims = held.nominee.victims if held is not None and held.nominee is not None else ()
-        there = (site.residents.pods.get(name) for name in victims)
-        is_unfinished = any(one is not None and not one.pod.ending for one in there)
-        return may_preempt(pod) and (is_unfinished or not site.residents.is_awaited(priority_of(pod)))
+        reservation = extender.nomination(nominated, pod)
+        victims = reservation.nominee.victims if reservation is not None and reservation.nominee is not None else ()
+        residents = (candidate.residents.pods.get(name) for name in victims)
+        is_unfinished = any(one is not None and not one.pod.ending for one in residents)
+        return may_preempt(pod) and (is_unfinished or not candidate.residents.is_awaited(priority_of(pod)))
 
     async def _nominate(self, ref: Ref, pod: Manifest, best: BestVictims) -> None:
         """Set the pod's nominatedNodeName, unless the pod was changed since it was read."""
@@ -285,39 +294,39 @@ class PreemptionController:
             body = {"metadata": as_read(pod), "status": {"nominatedNodeName": best.name}}
             await self._upper.patch(ref, Patch(_MEDIA, body), "status")
 
-    async def _end_all(self, victims: Iterable[Resident], pod: Manifest, best: BestVictims) -> None:
+    async def _end_victims(self, victims: Iterable[Resident], pod: Manifest, best: BestVictims) -> None:
         """End all victims that can be; raises the first error of the others."""
         failed: ClusterError | None = None
         for victim in victims:
             try:
-                await self._end(victim, pod, best)
+                await self._end_victim(victim, pod, best)
             except ClusterError as error:
                 failed = failed or error
         if failed is not None:
             raise failed
 
-    async def _end(self, victim: Resident, pod: Manifest, best: BestVictims) -> None:
+    async def _end_victim(self, victim: Resident, pod: Manifest, best: BestVictims) -> None:
         """Set a victim's condition and delete it, unless it is gone already; then emit an event."""
         ref = Ref(UPPER, POD, victim.pod.namespace, victim.pod.name)
         try:
-            await self._upper.patch(ref, Patch(_MEDIA, _disrupted(victim, timestamp(self._now()))), "status")
+            await self._upper.patch(ref, Patch(_MEDIA, _disruption_patch(victim, timestamp(self._now()))), "status")
             await self._upper.delete(ref, uid=victim.pod.uid)
         except (NotFound, Conflict):
             return
         self.evicted[best.name] += 1
-        words = f"Preempted by pod {uid(pod)} on node {best.name}"
-        step = event(EmitEvent(ref, victim.pod.uid, PREEMPTED, words, warning=False), self._now())
+        message = f"Preempted by pod {uid(pod)} on node {best.name}"
+        step = event(EmitEvent(ref, victim.pod.uid, PREEMPTED, message, warning=False), self._now())
         try:
             await self._upper.create(step.ref, step.body or {})
         except ClusterError as error:
             _log.debug("Event for a preempted pod could not be created", error=str(error))
 
-    def _tell(self, words: str, error: ClusterError) -> None:
+    def _warn(self, message: str, error: ClusterError) -> None:
         """Log a warning; the same one is rate-limited."""
-        self._seldom.tell((words, type(error)), lambda more: _log.warning(words, error=str(error), **more))
+        self._throttle.tell((message, type(error)), lambda more: _log.warning(message, error=str(error), **more))
 
 
-def _disrupted(victim: Resident, now: str) -> dict[str, Any]:
+def _disruption_patch(victim: Resident, now: str) -> dict[str, Any]:
     """Return the patch that sets a victim's DisruptionTarget condition, with kube-scheduler's reason and message."""
     condition = {
         "type": DISRUPTION,

@@ -26,7 +26,7 @@ from tensile.policy.tls_port import ClientBounds, TLSPort
 
 SCHEDULER = "system:kube-scheduler"
 """The user name in a kube-scheduler's certificate."""
-_LARGEST = 8 << 20
+_MAX_REQUEST = 8 << 20
 """Maximum bytes of a request: the largest possible pod, and the names of ten thousand nodes."""
 _GRACE = 1.0
 _ADVICE = {
@@ -34,7 +34,7 @@ _ADVICE = {
     errno.EADDRNOTAVAIL: "this machine has no such address: set extender.bind in the topology file",
     errno.EACCES: "only root may listen on this port: set extender.port in the topology file to 1024 or above",
 }
-_NO_QUESTION = (
+_MALFORMED = (
     "the request is not ExtenderArgs with node names: set nodeCacheCapable: true for this extender in the scheduler's "
     "configuration"
 )
@@ -59,8 +59,8 @@ def listening(bind: str, port: int) -> socket.socket:
     try:
         return net.listening(bind, port)
     except OSError as error:
-        why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
-        raise net.refusal(error, f"the extender cannot listen on {net.place(bind, port)}: {why}") from None
+        advice = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
+        raise net.refusal(error, f"the extender cannot listen on {net.place(bind, port)}: {advice}") from None
 
 
 class ExtenderPort:
@@ -82,8 +82,8 @@ class ExtenderPort:
     ) -> None:
         self.extender = extender
         self._budgets = budgets
-        self._answered_one = answered
-        self._front = TLSPort(port, self._serve, ClientBounds(_LARGEST))
+        self._on_filtered = answered
+        self._tls_port = TLSPort(port, self._serve, ClientBounds(_MAX_REQUEST))
         self._clock = clock
         self._has_refused = False
         self._verbs = {
@@ -95,7 +95,7 @@ class ExtenderPort:
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return self._front.port
+        return self._tls_port.port
 
     async def show(self, tls: ssl.SSLContext) -> None:
         """Serve with this certificate, for clients of its CA; open connections are closed after their answer.
@@ -103,13 +103,13 @@ class ExtenderPort:
         A client without a certificate is never served, whatever the context allows.
         """
         tls.verify_mode = ssl.CERT_REQUIRED
-        self._front.show(tls)
-        await self._front.retire(_GRACE)
+        self._tls_port.show(tls)
+        await self._tls_port.retire(_GRACE)
 
     async def close(self) -> None:
         """Stop listening; a request in progress has a second to finish."""
-        await self._front.deafen()
-        await self._front.retire(_GRACE)
+        await self._tls_port.deafen()
+        await self._tls_port.retire(_GRACE)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Route a request by its path."""
@@ -120,44 +120,44 @@ class ExtenderPort:
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED)
         return await self._answered(request, verb)
 
-    async def _filtered(self, question: Mapping[str, Any]) -> Any:
+    async def _filtered(self, args: Mapping[str, Any]) -> Any:
         """Filter the nodes; other tasks run between two lower clusters."""
-        answer = await _last(self.extender.filtered(question, self._clock()))
-        self._answered_one()
+        answer = await _last(self.extender.filtered(args, self._clock()))
+        self._on_filtered()
         return answer
 
-    async def _preempted(self, question: Mapping[str, Any]) -> Any:
+    async def _preempted(self, args: Mapping[str, Any]) -> Any:
         """Return the victims; other tasks run between two lower nodes."""
         found = await self._budgets() if self._budgets is not None else None
-        return await _last(VictimSelector(self.extender).answer(question, found, self._clock()))
+        return await _last(VictimSelector(self.extender).answer(args, found, self._clock()))
 
-    async def _prioritized(self, question: Mapping[str, Any]) -> Any:
-        return self.extender.prioritize(question)
+    async def _prioritized(self, args: Mapping[str, Any]) -> Any:
+        return self.extender.prioritize(args)
 
     async def _answered(self, request: web.BaseRequest, verb: _Verb) -> web.Response:
         """Answer a request; a malformed one is refused with a message, and a defect fails this answer only."""
         caller = _caller(request)
         if caller != SCHEDULER:
-            words = f"{caller or 'a client without a name'} must not call the extender; allowed: {SCHEDULER}"
-            return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
-        body = await self._front.body(request)
+            message = f"{caller or 'a client without a name'} must not call the extender; allowed: {SCHEDULER}"
+            return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{message}\n")
+        body = await self._tls_port.body(request)
         if body is None:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        question = _question(body)
-        if question is None or not isinstance(question.get(verb.field), verb.kind):
-            return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
+        args = _decode_args(body)
+        if args is None or not isinstance(args.get(verb.field), verb.kind):
+            return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._malformed_message()}\n")
         try:
-            return web.Response(body=orjson.dumps(await verb.decide(question)), content_type="application/json")
+            return web.Response(body=orjson.dumps(await verb.decide(args)), content_type="application/json")
         except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
             _log.error("extender request failed (bug, please report)", error=described(error))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")
 
-    def _refuse(self) -> str:
+    def _malformed_message(self) -> str:
         """Return what a request lacks, and log it once: the scheduler goes on silently without a refusing extender."""
         if not self._has_refused:
-            _log.error("requests of the upper scheduler are rejected", why=_NO_QUESTION)
+            _log.error("requests of the upper scheduler are rejected", why=_MALFORMED)
         self._has_refused = True
-        return _NO_QUESTION
+        return _MALFORMED
 
 
 async def _last(answers: Iterable[Any]) -> Any:
@@ -170,12 +170,12 @@ async def _last(answers: Iterable[Any]) -> Any:
 
 def _caller(request: web.BaseRequest) -> str:
     """Return the user name in the caller's certificate, "" for none."""
-    shown = request.get_extra_info("peercert") or {}
-    fields = dict(field for part in shown.get("subject", ()) for field in part)
+    certificate = request.get_extra_info("peercert") or {}
+    fields = dict(field for part in certificate.get("subject", ()) for field in part)
     return str(fields.get("commonName", ""))
 
 
-def _question(body: bytes) -> dict[str, Any] | None:
+def _decode_args(body: bytes) -> dict[str, Any] | None:
     """Return a decoded request, None if it is malformed."""
     try:
         found = orjson.loads(body)

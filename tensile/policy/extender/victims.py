@@ -18,18 +18,18 @@ from typing import NamedTuple, Self
 from tensile.objects import Manifest, labels, metadata, moment_of, uid
 from tensile.policy.extender.node_cache import NodeCache, Nominee, PodName, first_reasons
 from tensile.policy.placement.checks import collide
-from tensile.policy.placement.placement import ALONE, NodeRefusal, is_curable, prepare
+from tensile.policy.placement.placement import NODE_LOCAL, NodeRefusal, is_curable, prepare
 from tensile.policy.placement.selectors import Labels, Test, is_empty, label_test
 from tensile.policy.placement.snapshot import Node, NodeFilter, Pod, pod_of, requests_of
 from tensile.reconcile.pods.demand import resize_digest
 
 PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")
-_LOWEST = 1 << 31
+_PRIORITY_OFFSET = 1 << 31
 """kube-scheduler adds this to each priority, so that a sum over more pods is never smaller."""
-_ENOUGH, _SHARE = 100, 10
+_ENOUGH_CANDIDATES, _SHARE = 100, 10
 """Candidates after which kube-scheduler stops, and the share (a tenth) of the nodes of a large cluster."""
-_MOST = 1_000_000
+_MAX_EFFORT = 1_000_000
 """Maximum of pods and nodes examined if nodes depend on each other: some hundred milliseconds in total."""
 
 
@@ -64,10 +64,10 @@ class VirtualNodeView(NamedTuple):
 
 
 class Preemptor(NamedTuple):
-    """A pod that looks for a node: the upper pod (`above`), and that pod in the lower cluster (`below`)."""
+    """A pod that looks for a node: the upper pod (`upper`), and that pod in the lower cluster (`lower`)."""
 
-    above: Pod
-    below: Pod
+    upper: Pod
+    lower: Pod
     priority: int
 
 
@@ -143,15 +143,17 @@ def taken_by(pod: Pod) -> dict[str, int]:
 def resident_of(manifest: Manifest, known: Resident | None = None) -> Resident:
     """Return a pod as a resident; what is `known` of it is reused if it cannot have changed."""
     meta, status = metadata(manifest), manifest.get("status") or {}
-    said = ((one["type"], one["status"], one.get("reason")) for one in status.get("conditions") or ())
+    conditions = ((one["type"], one["status"], one.get("reason")) for one in status.get("conditions") or ())
     generation, sizes = meta.get("generation") or 0, resize_digest(status)
     if not (known and _is_same(known, manifest, generation)):
-        read = pod_of(manifest, settled=True)
+        pod = pod_of(manifest, settled=True)
     elif known.sizes == sizes:
-        read = known.pod
+        pod = known.pod
     else:
-        read = replace(known.pod, requests=requests_of(manifest))
-    return Resident(read, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in said, generation, sizes)
+        pod = replace(known.pod, requests=requests_of(manifest))
+    return Resident(
+        pod, priority_of(manifest), status.get("startTime") or "", _PREEMPTED in conditions, generation, sizes
+    )
 
 
 def _is_same(known: Resident, manifest: Manifest, generation: int) -> bool:
@@ -171,21 +173,21 @@ def priority_of(pod: Manifest) -> int:
     return int(pod["spec"].get("priority") or 0)
 
 
-def is_ahead(nominee: Nominee, wish: Preemptor) -> bool:
+def is_ahead(nominee: Nominee, preemptor: Preemptor) -> bool:
     """Report whether a nominee is another pod with the same or a higher priority."""
-    return nominee.uid != wish.above.uid and nominee.priority >= wish.priority
+    return nominee.uid != preemptor.upper.uid and nominee.priority >= preemptor.priority
 
 
-def counted(wish: Preemptor, above: VirtualNodeView, uids: Container[str]) -> frozenset[PodName]:
+def counted(preemptor: Preemptor, virtual_node: VirtualNodeView, uids: Container[str]) -> frozenset[PodName]:
     """Return the residents, among `uids`, that a topology spread constraint of the upper pod counts.
 
     Other domains are not visible here, so only kube-scheduler can decide how many of them may stay.
     """
-    constraints = wish.above.spec.get("topologySpreadConstraints") or ()
+    constraints = preemptor.upper.spec.get("topologySpreadConstraints") or ()
     selectors = (one.get("labelSelector") for one in constraints if one.get("whenUnsatisfiable") != "ScheduleAnyway")
     tests = [label_test(selector) for selector in selectors]
-    found = ((name, one.pod) for name, one in above.residents.items() if tests and one.pod.uid in uids)
-    own = wish.above.namespace
+    found = ((name, one.pod) for name, one in virtual_node.residents.items() if tests and one.pod.uid in uids)
+    own = preemptor.upper.namespace
     return frozenset(name for name, pod in found if pod.namespace == own and any(test(pod.labels) for test in tests))
 
 
@@ -193,20 +195,20 @@ def budget_of(manifest: Manifest) -> Budget:
     """Return a PodDisruptionBudget; with no selector or an empty one, it covers no pod."""
     selector, status = manifest["spec"].get("selector"), manifest.get("status") or {}
     covers = label_test(None if is_empty(selector) else selector)
-    gone = frozenset(status.get("disruptedPods") or ())
-    return Budget(metadata(manifest)["namespace"], covers, status.get("disruptionsAllowed") or 0, gone)
+    disrupted = frozenset(status.get("disruptedPods") or ())
+    return Budget(metadata(manifest)["namespace"], covers, status.get("disruptionsAllowed") or 0, disrupted)
 
 
-def is_possible(wish: Preemptor, ground: NodeCache, above: VirtualNodeView) -> bool:
+def is_possible(preemptor: Preemptor, cache: NodeCache, virtual_node: VirtualNodeView) -> bool:
     """Report whether there is a sufficient set of victims, without choosing one."""
-    searches = _searches(wish, ground, above)
-    return any(search.would_do(node) for search in searches for node in search.nodes())
+    searches = _searches(preemptor, cache, virtual_node)
+    return any(search.suffices(node) for search in searches for node in search.nodes())
 
 
 def choices(
-    wish: Preemptor,
-    ground: NodeCache,
-    above: VirtualNodeView,
+    preemptor: Preemptor,
+    cache: NodeCache,
+    virtual_node: VirtualNodeView,
     budgets: Iterable[Budget],
     needed: frozenset[PodName] = frozenset(),
 ) -> Iterator[NodeVictims | None]:
@@ -215,8 +217,8 @@ def choices(
     `needed` are pods that must go for a reason that is not visible here.
     """
     found: list[int] = []
-    enough = max(_ENOUGH, len(ground.snapshot.nodes) // _SHARE)
-    for search in _searches(wish, ground, above, needed):
+    enough = max(_ENOUGH_CANDIDATES, len(cache.snapshot.nodes) // _SHARE)
+    for search in _searches(preemptor, cache, virtual_node, needed):
         for node in search.nodes():
             choice = search.choice(node, budgets)
             yield choice
@@ -228,19 +230,21 @@ def choices(
 
 
 def _searches(
-    wish: Preemptor, ground: NodeCache, above: VirtualNodeView, needed: frozenset[PodName] = frozenset()
+    preemptor: Preemptor, cache: NodeCache, virtual_node: VirtualNodeView, needed: frozenset[PodName] = frozenset()
 ) -> Iterator["_Search"]:
     """Yield what to try in turn, none if no node can fit.
 
     Pods that the preemptor's pod affinity matches are spared at first. They may go if another such pod stays.
     """
-    residents = above.residents
-    near = frozenset(_matched(wish.above, above))
-    lesser = {name: one for name, one in residents.items() if one.priority < wish.priority and above.is_ours(name)}
-    one_stays = any(name not in lesser and not residents[name].pod.ending for name in near)
-    for spared in (near, frozenset[PodName]()) if one_stays and near & lesser.keys() else (near,):
-        able = {name: one for name, one in lesser.items() if name not in spared}
-        search = _Search.begin(wish, ground, above, able, needed)
+    residents = virtual_node.residents
+    affine = frozenset(_affine_residents(preemptor.upper, virtual_node))
+    lower_priority = {
+        name: one for name, one in residents.items() if one.priority < preemptor.priority and virtual_node.is_ours(name)
+    }
+    one_stays_anyway = any(name not in lower_priority and not residents[name].pod.ending for name in affine)
+    for spared in (affine, frozenset[PodName]()) if one_stays_anyway and affine & lower_priority.keys() else (affine,):
+        may_leave = {name: one for name, one in lower_priority.items() if name not in spared}
+        search = _Search.begin(preemptor, cache, virtual_node, may_leave, needed)
         if search is not None:
             yield search
 
@@ -249,14 +253,14 @@ def _searches(
 class _Search:
     """State shared by all nodes: which pods may go, leave anyway or must go, and the room left on the virtual node."""
 
-    wish: Preemptor
-    ground: NodeCache
-    above: VirtualNodeView
-    lesser: dict[PodName, Resident]
-    doomed: frozenset[PodName]
-    forced: frozenset[PodName]
-    left: Counter[str]
-    judges: list[NodeFilter] | None
+    preemptor: Preemptor
+    cache: NodeCache
+    virtual_node: VirtualNodeView
+    lower_priority: dict[PodName, Resident]
+    leaving: frozenset[PodName]
+    required: frozenset[PodName]
+    free: Counter[str]
+    checks: list[NodeFilter] | None
     """The checks of a node, if nodes do not depend on each other."""
     weight: int = 1
     effort: int = 0
@@ -264,76 +268,76 @@ class _Search:
     @classmethod
     def begin(
         cls,
-        wish: Preemptor,
-        ground: NodeCache,
-        above: VirtualNodeView,
-        lesser: dict[PodName, Resident],
+        preemptor: Preemptor,
+        cache: NodeCache,
+        virtual_node: VirtualNodeView,
+        lower_priority: dict[PodName, Resident],
         needed: frozenset[PodName],
     ) -> "_Search | None":
-        """Compute what all nodes share; None if no node can fit. `lesser` are the pods that may go."""
-        residents = above.residents
-        asks = bool(wish.above.ports or wish.above.apart)
-        beside = ((name, one.pod) for name, one in residents.items() if asks or one.pod.apart)
-        in_the_way = frozenset(name for name, pod in beside if _excludes(wish.above, pod, above))
-        prepared = prepare(wish.below, ground.snapshot)
-        if not lesser or not in_the_way <= lesser.keys() or isinstance(prepared, NodeRefusal):
+        """Compute what all nodes share; None if no node can fit. `lower_priority` are the pods that may go."""
+        residents = virtual_node.residents
+        is_exclusive = bool(preemptor.upper.ports or preemptor.upper.apart)
+        others = ((name, one.pod) for name, one in residents.items() if is_exclusive or one.pod.apart)
+        conflicting = frozenset(name for name, pod in others if _excludes(preemptor.upper, pod, virtual_node))
+        prepared = prepare(preemptor.lower, cache.snapshot)
+        if not lower_priority or not conflicting <= lower_priority.keys() or isinstance(prepared, NodeRefusal):
             return None
-        alone = {name for name, _ in prepared} <= ALONE
-        nominees = (one.nominee for one in ground.nominees().values() if one.nominee is not None)
-        going = {name for one in nominees if one.uid != wish.above.uid for name in one.victims}
-        doomed = frozenset(name for name, one in lesser.items() if one.pod.ending or name in going)
-        made = cls(
-            wish,
-            ground,
-            above,
-            lesser,
-            doomed,
-            in_the_way | (needed & lesser.keys()),
-            _left(wish, ground, above),
-            [one.judge for _, one in prepared] if alone else None,
-            1 if alone else len(ground.snapshot.nodes) + ground.snapshot.population.total(),
+        is_node_local = {name for name, _ in prepared} <= NODE_LOCAL
+        nominees = (one.nominee for one in cache.nominees().values() if one.nominee is not None)
+        preempted = {name for one in nominees if one.uid != preemptor.upper.uid for name in one.victims}
+        leaving = frozenset(name for name, one in lower_priority.items() if one.pod.ending or name in preempted)
+        search = cls(
+            preemptor,
+            cache,
+            virtual_node,
+            lower_priority,
+            leaving,
+            conflicting | (needed & lower_priority.keys()),
+            _room_left(preemptor, cache, virtual_node),
+            [one.judge for _, one in prepared] if is_node_local else None,
+            1 if is_node_local else len(cache.snapshot.nodes) + cache.snapshot.population.total(),
         )
-        return None if _is_short(made.left) and _is_short(made._left_without(lesser)) else made
+        return None if _is_short(search.free) and _is_short(search._free_without(lower_priority)) else search
 
     def nodes(self) -> Iterator[Node]:
         """Yield the nodes that may fit, until the bound on the effort is reached."""
-        judges = self._judges()
-        for node in tuple(self.ground.snapshot.nodes.values()):
-            if self.effort > _MOST:
+        checks = self._checks()
+        for node in tuple(self.cache.snapshot.nodes.values()):
+            if self.effort > _MAX_EFFORT:
                 return
-            reasons = first_reasons(node, judges)
-            if not reasons or is_curable(self.wish.below, node, reasons):
+            reasons = first_reasons(node, checks)
+            if not reasons or is_curable(self.preemptor.lower, node, reasons):
                 yield node
 
-    def would_do(self, node: Node) -> bool:
+    def suffices(self, node: Node) -> bool:
         """Report whether the pod fits on a node once all possible victims are gone."""
-        there = self._there(node)
-        if not (there or self.forced or _is_short(self.left)):
+        victims = self._victims_on(node)
+        if not (victims or self.required or _is_short(self.free)):
             return False
-        with _Cleared(self.ground, (*there, *self.forced), self.wish, node):
+        with _WithoutPods(self.cache, (*victims, *self.required), self.preemptor, node):
             return self._fits(node)
 
     def choice(self, node: Node, budgets: Iterable[Budget]) -> NodeVictims | None:
         """Return the victims on a node, None if preemption does not help."""
-        there = self._there(node)
-        going = {*there, *self.forced}
-        if _is_short(self._left_without(going)):
-            going = set(self.lesser)
-        with _Cleared(self.ground, (*there, *self.forced), self.wish, node) as cleared:
-            if not going or not self._fits(node):
+        on_node = self._victims_on(node)
+        leaving = {*on_node, *self.required}
+        if _is_short(self._free_without(leaving)):
+            leaving = set(self.lower_priority)
+        with _WithoutPods(self.cache, (*on_node, *self.required), self.preemptor, node) as cleared:
+            if not leaving or not self._fits(node):
                 return None
-            ranked = sorted(going, key=self._importance)
+            ranked = sorted(leaving, key=self._importance)
             violating = self._violating(ranked, budgets)
-            left = self._left_without(going)
-            for name in sorted(ranked, key=lambda one: (one in there, one not in violating)):
-                if name in self.doomed or name in self.forced or _is_short(left, self.lesser[name].pod):
+            free = self._free_without(leaving)
+            for name in sorted(ranked, key=lambda one: (one in on_node, one not in violating)):
+                if name in self.leaving or name in self.required or _is_short(free, self.lower_priority[name].pod):
                     continue
-                if name not in there or self._still_fits(node, name, cleared):
-                    going.discard(name)
-                    left.subtract(taken_by(self.lesser[name].pod))
-        return self._made(node, [name for name in ranked if name in going], violating)
+                if name not in on_node or self._still_fits(node, name, cleared):
+                    leaving.discard(name)
+                    free.subtract(taken_by(self.lower_priority[name].pod))
+        return self._node_victims(node, [name for name in ranked if name in leaving], violating)
 
-    def _still_fits(self, node: Node, name: PodName, cleared: "_Cleared") -> bool:
+    def _still_fits(self, node: Node, name: PodName, cleared: "_WithoutPods") -> bool:
         """Report whether the pod fits with another one back on its node; if so, that one stays there."""
         cleared.put_back(name)
         if self._fits(node):
@@ -341,69 +345,71 @@ class _Search:
         cleared.take(name)
         return False
 
-    def _made(self, node: Node, names: list[PodName], violating: frozenset[PodName]) -> NodeVictims | None:
-        fresh = tuple(self.lesser[name] for name in names if name not in self.doomed)
+    def _node_victims(self, node: Node, names: list[PodName], violating: frozenset[PodName]) -> NodeVictims | None:
+        fresh = tuple(self.lower_priority[name] for name in names if name not in self.leaving)
         if not names:
             return None
-        violations = sum(name in violating and name not in self.doomed for name in names)
-        victims = tuple(self.lesser[name] for name in names)
+        violations = sum(name in violating and name not in self.leaving for name in names)
+        victims = tuple(self.lower_priority[name] for name in names)
         return NodeVictims(node.name, victims, frozenset(names), fresh, violations, (violations, *_cost(fresh)))
 
-    def _there(self, node: Node) -> tuple[PodName, ...]:
+    def _victims_on(self, node: Node) -> tuple[PodName, ...]:
         """Return the possible victims on a node: mirrors of residents, not pods that only have such a name."""
-        copy_of = self.above.copy_of
-        return tuple(name for name, pod in node.pods.items() if name in self.lesser and copy_of(name) == pod.uid)
+        copy_of = self.virtual_node.copy_of
+        return tuple(
+            name for name, pod in node.pods.items() if name in self.lower_priority and copy_of(name) == pod.uid
+        )
 
-    def _left_without(self, going: Iterable[PodName]) -> Counter[str]:
+    def _free_without(self, leaving: Iterable[PodName]) -> Counter[str]:
         """Return the room left on the virtual node once some pods are gone."""
-        left = self.left.copy()
-        for name in going:
-            left.update(taken_by(self.lesser[name].pod))
-        return left
+        free = self.free.copy()
+        for name in leaving:
+            free.update(taken_by(self.lower_priority[name].pod))
+        return free
 
-    def _judges(self) -> list[NodeFilter]:
+    def _checks(self) -> list[NodeFilter]:
         """Return the checks of a node for the present pods."""
         self.effort += self.weight
-        if self.judges is not None:
-            return self.judges
-        prepared = prepare(self.wish.below, self.ground.snapshot)
-        return [_never] if isinstance(prepared, NodeRefusal) else [one.judge for _, one in prepared]
+        if self.checks is not None:
+            return self.checks
+        prepared = prepare(self.preemptor.lower, self.cache.snapshot)
+        return [_reject_all] if isinstance(prepared, NodeRefusal) else [one.judge for _, one in prepared]
 
     def _fits(self, node: Node) -> bool:
-        return not first_reasons(node, self._judges())
+        return not first_reasons(node, self._checks())
 
     def _importance(self, name: PodName) -> tuple[int, str, list[int], PodName]:
         """Return the sort key of a pod, as in kube-scheduler: by priority, then the longest running first.
 
         Among pods that started in the same second the smaller ones come first, so that fewer must go.
         """
-        one = self.lesser[name]
-        size = [one.pod.requests.get(resource, 0) for resource in self.wish.above.requests]
+        one = self.lower_priority[name]
+        size = [one.pod.requests.get(resource, 0) for resource in self.preemptor.upper.requests]
         return -one.priority, one.started or "~", size, name
 
     def _violating(self, ranked: list[PodName], budgets: Iterable[Budget]) -> frozenset[PodName]:
         """Return the pods that no disruption budget allows to go, if all pods before them in the order go."""
-        left = {budget: budget.allowed for budget in budgets}
+        allowed = {budget: budget.allowed for budget in budgets}
         found = set()
         for name in ranked:
-            pod = self.lesser[name].pod
-            for budget in left if pod.labels else ():
+            pod = self.lower_priority[name].pod
+            for budget in allowed if pod.labels else ():
                 covered = budget.namespace == pod.namespace and budget.covers(pod.labels)
                 if covered and pod.name not in budget.disrupted:
-                    left[budget] -= 1
-                    if left[budget] < 0:
+                    allowed[budget] -= 1
+                    if allowed[budget] < 0:
                         found.add(name)
         return frozenset(found)
 
 
-class _Cleared:
+class _WithoutPods:
     """A context manager: the cluster cache without some pods, and without a node's nominees that yield to a pod."""
 
-    def __init__(self, ground: NodeCache, names: Iterable[PodName], wish: Preemptor, node: Node) -> None:
-        self._ground = ground
-        on_node = ((name, one.nominee) for name, one in ground.nominees().items() if one.node == node.name)
-        self._names = (*names, *(name for name, nominee in on_node if nominee and not is_ahead(nominee, wish)))
-        self._taken: dict[PodName, tuple[Pod, str]] = {}
+    def __init__(self, cache: NodeCache, names: Iterable[PodName], preemptor: Preemptor, node: Node) -> None:
+        self._cache = cache
+        on_node = ((name, one.nominee) for name, one in cache.nominees().items() if one.node == node.name)
+        self._names = (*names, *(name for name, nominee in on_node if nominee and not is_ahead(nominee, preemptor)))
+        self._removed: dict[PodName, tuple[Pod, str]] = {}
 
     def __enter__(self) -> Self:
         for name in self._names:
@@ -411,34 +417,37 @@ class _Cleared:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for name in tuple(self._taken):
+        for name in tuple(self._removed):
             self.put_back(name)
 
     def take(self, name: PodName) -> None:
         """Take a pod off its node, if it has one."""
-        promise = self._ground.promises.get(name)
-        place = self._ground.snapshot.nodes.get(promise.node if promise else self._ground.place_of(name))
-        pod = place.pods.get(name) if place else None
-        if place is not None and pod is not None:
-            self._ground.snapshot.remove(*name, place.name)
-            self._taken[name] = pod, place.name
+        reservation = self._cache.reservations.get(name)
+        node = self._cache.snapshot.nodes.get(reservation.node if reservation else self._cache.place_of(name))
+        pod = node.pods.get(name) if node else None
+        if node is not None and pod is not None:
+            self._cache.snapshot.remove(*name, node.name)
+            self._removed[name] = pod, node.name
 
     def put_back(self, name: PodName) -> None:
         """Put a pod that was taken off back on its node."""
-        pod, node = self._taken.pop(name)
-        self._ground.snapshot.add(pod, node)
+        pod, node = self._removed.pop(name)
+        self._cache.snapshot.add(pod, node)
 
 
-def _left(wish: Preemptor, ground: NodeCache, above: VirtualNodeView) -> Counter[str]:
+def _room_left(preemptor: Preemptor, cache: NodeCache, virtual_node: VirtualNodeView) -> Counter[str]:
     """Return what the virtual node would have left of the requested resources; negative for a shortage.
 
     Nominees that do not yield count, as in kube-scheduler.
     """
-    ahead = [one.pod for one in ground.nominees().values() if one.nominee and is_ahead(one.nominee, wish)]
+    ahead = [one.pod for one in cache.nominees().values() if one.nominee and is_ahead(one.nominee, preemptor)]
     left = Counter(
-        {name: above.node.allocatable.get(name, 0) - above.used[name] for name in (*wish.above.requests, PODS)}
+        {
+            name: virtual_node.node.allocatable.get(name, 0) - virtual_node.used[name]
+            for name in (*preemptor.upper.requests, PODS)
+        }
     )
-    for pod in (wish.above, *ahead):
+    for pod in (preemptor.upper, *ahead):
         amounts = taken_by(pod)
         left.subtract({name: amounts.get(name, 0) for name in left})
     return left
@@ -450,21 +459,21 @@ def _is_short(left: Counter[str], pod: Pod | None = None) -> bool:
     return any(amount < amounts.get(name, 0) for name, amount in left.items())
 
 
-def _excludes(pod: Pod, other: Pod, above: VirtualNodeView) -> bool:
+def _excludes(pod: Pod, other: Pod, virtual_node: VirtualNodeView) -> bool:
     """Report whether two pods cannot share a virtual node, because of host ports or anti-affinity."""
     if any(collide(one, each) for one in pod.ports for each in other.ports):
         return True
-    keys, space = above.node.labels, above.space
+    keys, space = virtual_node.node.labels, virtual_node.space
     if any(term.key in keys and term.matches(other, space(other.namespace)) for term in pod.apart):
         return True
     return any(term.key in keys and term.matches(pod, space(pod.namespace)) for term in other.apart)
 
 
-def _matched(pod: Pod, above: VirtualNodeView) -> Iterator[PodName]:
+def _affine_residents(pod: Pod, virtual_node: VirtualNodeView) -> Iterator[PodName]:
     """Yield the residents of a virtual node that a pod's affinity matches: beside one of them, the pod may stay."""
-    terms = [term for term in pod.near if term.key in above.node.labels]
-    for name, one in above.residents.items() if terms else ():
-        if all(term.matches(one.pod, above.space(one.pod.namespace)) for term in terms):
+    terms = [term for term in pod.near if term.key in virtual_node.node.labels]
+    for name, one in virtual_node.residents.items() if terms else ():
+        if all(term.matches(one.pod, virtual_node.space(one.pod.namespace)) for term in terms):
             yield name
 
 
@@ -473,16 +482,16 @@ def _cost(victims: tuple[Resident, ...]) -> tuple[float, ...]:
     if not victims:
         return (-inf, 0, 0, -inf)
     highest = max(one.priority for one in victims)
-    earliest = min(_moment(one.started) for one in victims if one.priority == highest)
-    return highest, sum(one.priority + _LOWEST for one in victims), len(victims), -earliest
+    earliest = min(_start_seconds(one.started) for one in victims if one.priority == highest)
+    return highest, sum(one.priority + _PRIORITY_OFFSET for one in victims), len(victims), -earliest
 
 
-def _moment(started: str) -> float:
+def _start_seconds(started: str) -> float:
     """Return when a pod started, in seconds; infinity for a pod that has not started."""
     with suppress(ValueError):
         return moment_of(started).timestamp()
     return inf
 
 
-def _never(_node: Node) -> tuple[str, ...]:
+def _reject_all(_node: Node) -> tuple[str, ...]:
     return ("never",)

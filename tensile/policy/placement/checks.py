@@ -38,13 +38,13 @@ UNNAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 """If every term of the affinity names nodes, the scheduler considers only these."""
 PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
 TOO_MANY = "Too many pods"
-_ALL = "0.0.0.0"  # noqa: S104 - as the API writes all addresses
+_ALL_ADDRESSES = "0.0.0.0"  # noqa: S104 - as the API writes all addresses
 NOT_NEAR = "node(s) didn't match pod affinity rules"
 NOT_APART = "node(s) didn't match pod anti-affinity rules"
 KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
 SKEWED = "node(s) didn't match pod topology spread constraints"
 UNLABELLED = f"{SKEWED} (missing required label)"
-_MOST_KINDS = 500
+_MAX_KINDS = 500
 """Maximum of kinds of pods per namespace whose anti-affinity is considered."""
 Domain = tuple[str, str]
 """A label key of nodes and its value."""
@@ -70,8 +70,10 @@ def taints(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     found = {kind: taint for kind in kinds if (taint := untolerated(pod, kind))}
     if not found:
         return None
-    said = (UNTOLERATED,)
-    return PreparedCheck(lambda node: said if node.taints in found else (), lambda node: f"taint {found[node.taints]}")
+    reasons = (UNTOLERATED,)
+    return PreparedCheck(
+        lambda node: reasons if node.taints in found else (), lambda node: f"taint {found[node.taints]}"
+    )
 
 
 def untolerated(pod: Pod, kind: tuple[NodeTaint, ...]) -> NodeTaint | None:
@@ -85,16 +87,16 @@ def selected(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
     test = required_test(pod.spec)
     if test is None:
         return None
-    said, wanted = (UNSELECTED,), pod.spec.get("nodeSelector") or {}
+    reasons, wanted = (UNSELECTED,), pod.spec.get("nodeSelector") or {}
 
     def detail(node: Node) -> str:
         """Return the labels of the nodeSelector that the node lacks."""
         return ", ".join(f"missing label {key}={text}" for key, text in wanted.items() if node.labels.get(key) != text)
 
-    return PreparedCheck(lambda node: () if test(node.name, node.labels) else said, detail)
+    return PreparedCheck(lambda node: () if test(node.name, node.labels) else reasons, detail)
 
 
-def asked(pod: Pod) -> int:
+def constraint_count(pod: Pod) -> int:
     """Return the number of a pod's selector labels, tolerations, affinity terms and expressions."""
     selector: Manifest = pod.spec.get("nodeSelector") or {}
     terms = required_terms(pod.spec) or ()
@@ -109,33 +111,35 @@ def _tolerations(pod: Pod) -> list[Manifest]:
 
 def fits(pod: Pod, _snapshot: Snapshot) -> PreparedCheck:
     """Check the requests; all insufficient resources are reported, not only the first."""
-    asked = tuple(pod.requests.items())
+    requests = tuple(pod.requests.items())
 
     def judge(node: Node) -> tuple[str, ...]:
         """Compare the requests with the free resources."""
         offered, used = node.allocatable.get, node.used.get
         if len(node.pods) < node.room:
-            for name, amount in asked:
+            for name, amount in requests:
                 if amount > offered(name, 0) - used(name, 0):
-                    return _short(node, asked)
+                    return _shortages(node, requests)
             return ()
-        return _short(node, asked)
+        return _shortages(node, requests)
 
-    return PreparedCheck(judge, lambda node: _detail(node, asked))
+    return PreparedCheck(judge, lambda node: _detail(node, requests))
 
 
 def ports(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
     """Check that the pod's host ports are free."""
     if not pod.ports:
         return None
-    wanted, said = pod.ports, (PORTS_TAKEN,)
-    return PreparedCheck(lambda node: said if _taken(node, wanted) else (), lambda node: _who(node, wanted))
+    wanted, reasons = pod.ports, (PORTS_TAKEN,)
+    return PreparedCheck(
+        lambda node: reasons if _port_holder(node, wanted) else (), lambda node: _port_holder_text(node, wanted)
+    )
 
 
-def _short(node: Node, asked: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+def _shortages(node: Node, requests: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
     """Return the reason for each insufficient resource."""
     full = (TOO_MANY,) if len(node.pods) >= node.room else ()
-    return (*full, *(f"Insufficient {name}" for name, amount in asked if amount > free(node, name)))
+    return (*full, *(f"Insufficient {name}" for name, amount in requests if amount > free(node, name)))
 
 
 def free(node: Node, name: str) -> int:
@@ -143,23 +147,23 @@ def free(node: Node, name: str) -> int:
     return node.allocatable.get(name, 0) - node.used.get(name, 0)
 
 
-def _detail(node: Node, asked: tuple[tuple[str, int], ...]) -> str:
+def _detail(node: Node, requests: tuple[tuple[str, int], ...]) -> str:
     """Return what is requested and what is left of each insufficient resource."""
-    said = [f"at most {node.room} pods"] if len(node.pods) >= node.room else []
-    said += [
-        f"{name}: requested {_written(name, amount)}, free {_written(name, free(node, name))} of "
-        f"{_written(name, node.allocatable.get(name, 0))}"
-        for name, amount in asked
+    details = [f"at most {node.room} pods"] if len(node.pods) >= node.room else []
+    details += [
+        f"{name}: requested {_quantity(name, amount)}, free {_quantity(name, free(node, name))} of "
+        f"{_quantity(name, node.allocatable.get(name, 0))}"
+        for name, amount in requests
         if amount > free(node, name)
     ]
-    return "; ".join(said)
+    return "; ".join(details)
 
 
-def _written(name: str, amount: int) -> str:
+def _quantity(name: str, amount: int) -> str:
     return render(max(amount, 0), binary=is_binary(name))
 
 
-def _taken(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
+def _port_holder(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
     """Return a pod on the node that has one of the ports."""
     for pod in node.pods.values():
         if pod.ports and any(collide(one, other) for one in pod.ports for other in wanted):
@@ -171,12 +175,12 @@ def collide(one: HostPort, other: HostPort) -> bool:
     """Report whether two ports conflict on one node; one on all addresses conflicts with each address."""
     if one.port != other.port or one.protocol != other.protocol:
         return False
-    return one.address == other.address or _ALL in (one.address, other.address)
+    return one.address == other.address or _ALL_ADDRESSES in (one.address, other.address)
 
 
-def _who(node: Node, wanted: tuple[HostPort, ...]) -> str:
+def _port_holder_text(node: Node, wanted: tuple[HostPort, ...]) -> str:
     """Return the text that names the pod that has the port."""
-    pod = _taken(node, wanted)
+    pod = _port_holder(node, wanted)
     return f"used by {pod.namespace}/{pod.name}" if pod else ""
 
 
@@ -189,44 +193,44 @@ class Constraint(NamedTuple):
     counts: dict[str, int]
 
 
-def company(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
+def inter_pod_affinity(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check pod affinity and anti-affinity against the pods in the node's domains."""
-    guarded = _guarded(pod, snapshot)
-    if not guarded and not pod.near and not pod.apart:
+    repelling = _repelling_domains(pod, snapshot)
+    if not repelling and not pod.near and not pod.apart:
         return None
-    near, apart = _near(pod, snapshot), _apart(pod, snapshot)
-    space = snapshot.space(pod.namespace)
-    is_first = not near and bool(pod.near) and all(term.matches(pod, space) for term in pod.near)
+    affine, anti_affine = _affine_domains(pod, snapshot), _anti_affine_domains(pod, snapshot)
+    namespace_labels = snapshot.space(pod.namespace)
+    is_first = not affine and bool(pod.near) and all(term.matches(pod, namespace_labels) for term in pod.near)
 
     def judge(node: Node) -> tuple[str, ...]:
         """Check the domains of the node."""
-        if not _is_near(pod.near, node, near, is_first=is_first):
+        if not _is_near(pod.near, node, affine, is_first=is_first):
             return (NOT_NEAR,)
-        if any((term.key, node.labels[term.key]) in apart for term in pod.apart if term.key in node.labels):
+        if any((term.key, node.labels[term.key]) in anti_affine for term in pod.apart if term.key in node.labels):
             return (NOT_APART,)
-        return (KEPT_AWAY,) if guarded and not guarded.isdisjoint(node.labels.items()) else ()
+        return (KEPT_AWAY,) if repelling and not repelling.isdisjoint(node.labels.items()) else ()
 
     return PreparedCheck(judge)
 
 
-def _is_near(terms: tuple[AffinityTerm, ...], node: Node, near: frozenset[Domain], *, is_first: bool) -> bool:
+def _is_near(terms: tuple[AffinityTerm, ...], node: Node, affine: frozenset[Domain], *, is_first: bool) -> bool:
     """Report whether all affinity terms hold in the node's domains, or the pod is the first of its kind."""
     domains = [(term.key, node.labels[term.key]) for term in terms if term.key in node.labels]
-    return len(domains) == len(terms) and (is_first or all(domain in near for domain in domains))
+    return len(domains) == len(terms) and (is_first or all(domain in affine for domain in domains))
 
 
-def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
+def _repelling_domains(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     """Return the domains from which the anti-affinity of existing pods repels the pod.
 
     Only a limited number of kinds of pods per namespace counts, so that no namespace can delay all others.
     """
-    space = snapshot.space(pod.namespace)
-    every = (guard for guards in snapshot.guarded.values() for guard in islice(guards.values(), _MOST_KINDS))
-    found = ((term, guard.nodes) for guard in every for term in guard.terms if term.matches(pod, space))
+    namespace_labels = snapshot.space(pod.namespace)
+    all_groups = (group for groups in snapshot.repelling.values() for group in islice(groups.values(), _MAX_KINDS))
+    found = ((term, group.nodes) for group in all_groups for term in group.terms if term.matches(pod, namespace_labels))
     return frozenset(_domains(((term, node) for term, nodes in found for node in nodes), snapshot))
 
 
-def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
+def _affine_domains(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     """Return the domains with a pod that matches all affinity terms; as in Kubernetes, one pod must match all."""
     if not pod.near:
         return frozenset()
@@ -235,18 +239,23 @@ def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     return frozenset(_domains(companions, snapshot))
 
 
-def _apart(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
+def _anti_affine_domains(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     """Return the domains with a pod that matches an anti-affinity term."""
     if not pod.apart:
         return frozenset()
     others = ((other, node, snapshot.spaces.get(other.namespace)) for other, node in _pods(snapshot, pod.apart))
-    found = ((term, node) for other, node, space in others for term in pod.apart if term.matches(other, space))
+    found = (
+        (term, node)
+        for other, node, namespace_labels in others
+        for term in pod.apart
+        if term.matches(other, namespace_labels)
+    )
     return frozenset(_domains(found, snapshot))
 
 
 def _all_match(terms: tuple[AffinityTerm, ...], other: Pod, snapshot: Snapshot) -> bool:
-    space = snapshot.spaces.get(other.namespace)
-    return all(term.matches(other, space) for term in terms)
+    namespace_labels = snapshot.spaces.get(other.namespace)
+    return all(term.matches(other, namespace_labels) for term in terms)
 
 
 def _pods(snapshot: Snapshot, terms: tuple[AffinityTerm, ...]) -> Iterator[tuple[Pod, str]]:
@@ -283,16 +292,16 @@ def _domains(found: Iterable[tuple[AffinityTerm, str]], snapshot: Snapshot) -> I
 def spread(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     """Check the number of matching pods in the node's domain against the domain with the fewest."""
     constraints: list[Manifest] = pod.spec.get("topologySpreadConstraints") or []
-    hard = [one for one in constraints if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"]
-    if not hard:
+    required = [one for one in constraints if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"]
+    if not required:
         return None
-    keys = {one["topologyKey"] for one in hard}
+    keys = {one["topologyKey"] for one in required}
     labelled = [node for node in snapshot.nodes.values() if keys <= node.labels.keys()]
-    own = {
+    own_pods = {
         node.name: [one for one in node.pods.values() if one.namespace == pod.namespace and not one.ending]
         for node in labelled
     }
-    found = [_constraint(one, pod, labelled, own) for one in hard]
+    found = [_constraint(one, pod, labelled, own_pods) for one in required]
 
     def judge(node: Node) -> tuple[str, ...]:
         """Check each constraint in turn."""
@@ -306,17 +315,17 @@ def spread(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
     return PreparedCheck(judge, lambda node: _constraint_detail(node, found))
 
 
-def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own: Mapping[str, list[Pod]]) -> Constraint:
+def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own_pods: Mapping[str, list[Pod]]) -> Constraint:
     """Return a constraint with its counts over the eligible nodes that have the labels of all constraints.
 
-    `own` are the pods of the namespace by node, without those being deleted.
+    `own_pods` are the pods of the namespace by node, without those being deleted.
     """
     selector = with_keys(constraint.get("labelSelector"), pod.labels, constraint.get("matchLabelKeys") or ())
     test = label_test(selector)
     counts: dict[str, int] = {}
     for node in _eligible(constraint, pod, labelled):
         domain = node.labels[constraint["topologyKey"]]
-        number = 0 if is_empty(selector) else sum(test(one.labels) for one in own[node.name])
+        number = 0 if is_empty(selector) else sum(test(one.labels) for one in own_pods[node.name])
         counts[domain] = counts.get(domain, 0) + number
     fewest = min(counts.values(), default=0)
     if len(counts) < (constraint.get("minDomains") or 1):

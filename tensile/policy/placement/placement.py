@@ -36,19 +36,19 @@ CHECKS = (
     Check("volumes", volume_checks.volumes),
     Check("zones", volume_checks.zones),
     Check("spread", checks.spread),
-    Check("pod affinity", checks.company),
+    Check("pod affinity", checks.inter_pod_affinity),
 )
 """In kube-scheduler's order: the first check that fails for a node is reported."""
-_FEW = (50, 16, 16)
+_ALWAYS_ACCEPTED = (50, 16, 16)
 """Requirements of a pod on nodes, in pod affinity and in topology spread that are accepted for clusters of any size.
 
 Real pods have fewer; each label and each expression counts.
 """
-_MOST = 25_000
+_MAX_COMPARISONS = 25_000
 """Maximum of comparisons for a pod with more requirements: about ten milliseconds of blocking work."""
-TOO_MUCH = "it has too many scheduling constraints to check"
+TOO_COMPLEX = "it has too many scheduling constraints to check"
 _SHORT = "Insufficient "
-_FOR_GOOD = frozenset(
+_UNRESOLVABLE = frozenset(
     {
         checks.UNNAMED,
         checks.UNSCHEDULABLE,
@@ -67,9 +67,9 @@ _FOR_GOOD = frozenset(
 """Reasons that hold whatever pods leave the node."""
 MOST = 1_000
 """Maximum of pods placed one by one if no number is given."""
-ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
+NODE_LOCAL = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
 """Checks that depend only on the node itself."""
-_FULL_ABOVE = "its virtual node has no free capacity"
+_VIRTUAL_NODE_FULL = "its virtual node has no free capacity"
 
 
 class NodeRefusal(NamedTuple):
@@ -80,8 +80,8 @@ class NodeRefusal(NamedTuple):
     detail: str = ""
 
     def __str__(self) -> str:
-        told = ", ".join(self.reasons)
-        return f"{told} ({self.detail})" if self.detail else told
+        reasons = ", ".join(self.reasons)
+        return f"{reasons} ({self.detail})" if self.detail else reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +113,22 @@ def message(fitting: int, total: int, refusals: Iterable[tuple[str, ...]]) -> st
     return f"{fitting}/{total} nodes are available: {found}." if found else f"{fitting}/{total} nodes are available."
 
 
-def asks_too_much(pod: Pod, snapshot: Snapshot) -> bool:
+def is_too_complex(pod: Pod, snapshot: Snapshot) -> bool:
     """Report whether it would take too long to judge every node for a pod.
 
     Callers that answer for many pods leave such a pod to the scheduler, which must judge it anyway.
     """
-    things = len(pod.requests) + len(pod.ports) + checks.asked(pod)
-    rules = (things, checks.affinity_terms(pod), checks.spread_terms(pod))
-    every = (
-        things * len(snapshot.nodes),
+    node_constraints = len(pod.requests) + len(pod.ports) + checks.constraint_count(pod)
+    counts = (node_constraints, checks.affinity_terms(pod), checks.spread_terms(pod))
+    efforts = (
+        node_constraints * len(snapshot.nodes),
         checks.affinity_cost(pod, snapshot),
         checks.spread_cost(pod, snapshot),
     )
-    return any(asked > few and effort > _MOST for few, asked, effort in zip(_FEW, rules, every, strict=True))
+    return any(
+        number > accepted and effort > _MAX_COMPARISONS
+        for accepted, number, effort in zip(_ALWAYS_ACCEPTED, counts, efforts, strict=True)
+    )
 
 
 def examine(pod: Pod, snapshot: Snapshot) -> Placement:
@@ -157,7 +160,7 @@ def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
             yield node
 
 
-def looked_at(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
+def applied_checks(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
     """Return the names of the checks that apply to a pod."""
     prepared = prepare(pod, snapshot)
     return frozenset({prepared.check} if isinstance(prepared, NodeRefusal) else (name for name, _ in prepared))
@@ -188,10 +191,10 @@ def is_curable(pod: Pod, node: Node, reasons: tuple[str, ...]) -> bool:
 
     Not if an empty node would still have less of a resource than the pod requests.
     """
-    if not _FOR_GOOD.isdisjoint(reasons):
+    if not _UNRESOLVABLE.isdisjoint(reasons):
         return False
-    short = (reason.removeprefix(_SHORT) for reason in reasons if reason.startswith(_SHORT))
-    return all(pod.requests.get(name, 0) <= node.allocatable.get(name, 0) for name in short)
+    short_resources = (reason.removeprefix(_SHORT) for reason in reasons if reason.startswith(_SHORT))
+    return all(pod.requests.get(name, 0) <= node.allocatable.get(name, 0) for name in short_resources)
 
 
 class Estimate(NamedTuple):
@@ -228,9 +231,9 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
 
     At most `most`, if given, and at most `steps` if they must be placed one by one.
     """
-    alone = looked_at(pod, snapshot) <= ALONE
+    is_node_local = applied_checks(pod, snapshot) <= NODE_LOCAL
     bound = steps if most is None else min(most, steps)
-    counts = _at_once(pod, snapshot, most) if alone else _one_by_one(pod, snapshot, bound)
+    counts = _fill_by_count(pod, snapshot, most) if is_node_local else _one_by_one(pod, snapshot, bound)
     rest = examine(replica(pod, sum(counts.values())), snapshot)
     return Estimate(dict(counts), rest.fits, rest)
 
@@ -269,7 +272,7 @@ def _one_by_one(pod: Pod, snapshot: Snapshot, most: int) -> Counter[str]:
     return counts
 
 
-def _at_once(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
+def _fill_by_count(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
     """Compute the number for each node, and place that many pods."""
     counts: Counter[str] = Counter()
     for node in list(fitting(pod, snapshot)):
@@ -301,44 +304,46 @@ def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], st
 
     The snapshots are changed.
     """
-    alone = looked_at(pod, upper) <= ALONE
-    if alone and all(looked_at(place.below, place.ground) <= ALONE for place in places.values()):
-        above = examine(pod, upper)
-        return {name: _alone(pod, place, upper, above) for name, place in places.items()}
-    return _together(pod, upper, places, steps)
+    is_node_local = applied_checks(pod, upper) <= NODE_LOCAL
+    if is_node_local and all(applied_checks(place.below, place.ground) <= NODE_LOCAL for place in places.values()):
+        upper_placement = examine(pod, upper)
+        return {name: _fill_cluster(pod, place, upper, upper_placement) for name, place in places.items()}
+    return _fill_one_by_one(pod, upper, places, steps)
 
 
-def _alone(pod: Pod, place: ClusterSpace, upper: Snapshot, above: Placement) -> ClusterShare:
+def _fill_cluster(pod: Pod, cluster: ClusterSpace, upper: Snapshot, upper_placement: Placement) -> ClusterShare:
     """Fill one lower cluster, up to what its virtual node offers."""
-    if place.node not in above.fitting:
-        return ClusterShare({}, more=False, why=_unsent(place.node, above))
-    most = room(upper.nodes[place.node], pod)
-    found = fill(place.below, place.ground, most)
-    return ClusterShare(found.counts, more=False, why=_FULL_ABOVE if found.more else found.rest.message)
+    if cluster.node not in upper_placement.fitting:
+        return ClusterShare({}, more=False, why=_upper_refusal_message(cluster.node, upper_placement))
+    most = room(upper.nodes[cluster.node], pod)
+    found = fill(cluster.below, cluster.ground, most)
+    return ClusterShare(found.counts, more=False, why=_VIRTUAL_NODE_FULL if found.more else found.rest.message)
 
 
-def _together(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
+def _fill_one_by_one(
+    pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int
+) -> dict[str, ClusterShare]:
     """Place pods one by one, each on the virtual node with most room that has a fitting lower node."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in places}
     total = 0
-    while total < steps and _one_more(pod, total, upper, places, counts):
+    while total < steps and _place_one_more(pod, total, upper, places, counts):
         total += 1
-    above = examine(replica(pod, total), upper)
+    upper_placement = examine(replica(pod, total), upper)
     more = total == steps
     return {
-        name: ClusterShare(counts[name], more, "" if more else _why(place, above, total))
+        name: ClusterShare(counts[name], more, "" if more else _refusal_message(place, upper_placement, total))
         for name, place in places.items()
     }
 
 
-def _one_more(
+def _place_one_more(
     pod: Pod, number: int, upper: Snapshot, places: Mapping[str, ClusterSpace], counts: Mapping[str, Counter[str]]
 ) -> bool:
     """Place one more pod; report whether it fits."""
-    behind = {place.node: name for name, place in places.items()}
+    cluster_by_node = {place.node: name for name, place in places.items()}
     wanted = replica(pod, number)
     for node in roomiest(wanted, upper):
-        name = behind.get(node.name)
+        name = cluster_by_node.get(node.name)
         found = put(replica(places[name].below, number), places[name].ground) if name else ""
         if name and found:
             upper.add(wanted, node.name)
@@ -347,14 +352,16 @@ def _one_more(
     return False
 
 
-def _why(place: ClusterSpace, above: Placement, number: int) -> str:
+def _refusal_message(cluster: ClusterSpace, upper_placement: Placement, number: int) -> str:
     """Return why a lower cluster takes no more pods; the reasons of its own nodes come first."""
-    below = examine(replica(place.below, number), place.ground)
-    return _unsent(place.node, above) if below.fits else below.message
+    lower_placement = examine(replica(cluster.below, number), cluster.ground)
+    return _upper_refusal_message(cluster.node, upper_placement) if lower_placement.fits else lower_placement.message
 
 
-def _unsent(node: str, above: Placement) -> str:
+def _upper_refusal_message(node: str, upper_placement: Placement) -> str:
     refusal = (
-        above.nowhere or above.refused.get(node) or f"node {node} does not exist: check that the engine is running"
+        upper_placement.nowhere
+        or upper_placement.refused.get(node)
+        or f"node {node} does not exist: check that the engine is running"
     )
     return f"the upper scheduler does not bind it there: {refusal}"

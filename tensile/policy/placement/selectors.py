@@ -14,13 +14,13 @@ NodeTest = Callable[[str, Labels], bool]
 """Whether a node with this name and these labels is selected."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_LARGEST = 2**63
-_FEW = 8
+_MAX_INTEGER = 2**63
+_MAX_SCANNED = 8
 """Up to this number of values a scan is as fast as a lookup."""
 _NAME = "metadata.name"
 
 
-def nothing(_labels: Labels) -> bool:
+def select_none(_labels: Labels) -> bool:
     """Return False: select nothing."""
     return False
 
@@ -28,7 +28,7 @@ def nothing(_labels: Labels) -> bool:
 def label_test(selector: Mapping[str, Any] | None) -> Test:
     """Return the function of a LabelSelector: None selects nothing, an empty one everything."""
     if selector is None:
-        return nothing
+        return select_none
     wanted = dict(selector.get("matchLabels") or {})
     tests = [requirement_test(one) for one in selector.get("matchExpressions") or ()]
     return lambda labels: (
@@ -64,7 +64,7 @@ def requirement_test(requirement: Mapping[str, Any]) -> Test:
     """Return the function of one label requirement."""
     key: str = requirement["key"]
     values: Collection[str] = requirement.get("values") or []
-    if len(values) > _FEW:
+    if len(values) > _MAX_SCANNED:
         values = frozenset(values)
     match requirement.get("operator"):
         case "In":
@@ -77,7 +77,7 @@ def requirement_test(requirement: Mapping[str, Any]) -> Test:
             return lambda labels: key not in labels
         case "Gt" | "Lt" as operator if len(values) == 1:
             return _comparison(key, operator, *values)
-    return nothing
+    return select_none
 
 
 def node_test(terms: Sequence[Mapping[str, Any]]) -> NodeTest:
@@ -92,8 +92,8 @@ def required_test(spec: Mapping[str, Any]) -> NodeTest | None:
     required = required_terms(spec)
     if required is None:
         return (lambda _name, labels: _has_all(labels, wanted)) if wanted else None
-    affine = node_test(required)
-    return lambda name, labels: _has_all(labels, wanted) and affine(name, labels)
+    affinity_test = node_test(required)
+    return lambda name, labels: _has_all(labels, wanted) and affinity_test(name, labels)
 
 
 def required_terms(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
@@ -131,20 +131,20 @@ def _field_test(requirement: Mapping[str, Any]) -> Callable[[str], bool]:
     operator = requirement.get("operator")
     if len(values) != 1 or operator not in ("In", "NotIn"):
         return lambda _name: False
-    known = requirement["key"] == _NAME
-    return lambda name: not name or ((name if known else "") == values[0]) == (operator == "In")
+    is_name = requirement["key"] == _NAME
+    return lambda name: not name or ((name if is_name else "") == values[0]) == (operator == "In")
 
 
 def _comparison(key: str, operator: str, limit: str) -> Test:
     """Return the function of a numeric comparison; a label that is not a number is neither greater nor less."""
-    most = _number(limit)
-    if most is None:
-        return nothing
+    bound = _number(limit)
+    if bound is None:
+        return select_none
 
     def holds(labels: Labels) -> bool:
         """Compare one label."""
         number = _number(labels.get(key, ""))
-        return number is not None and (number > most if operator == "Gt" else number < most)
+        return number is not None and (number > bound if operator == "Gt" else number < bound)
 
     return holds
 
@@ -154,7 +154,7 @@ def _number(text: str) -> int | None:
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)
-    return number if -_LARGEST <= number < _LARGEST else None
+    return number if -_MAX_INTEGER <= number < _MAX_INTEGER else None
 
 
 def _has_all(labels: Labels, wanted: Labels) -> bool:

@@ -26,13 +26,13 @@ from tensile.resources import parse_all
 _WHOLE = 1000
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _LABEL_KEYS = ("matchLabelKeys", "mismatchLabelKeys")
-_MOST_TERMS = 32
+_MAX_TERMS = 32
 """Maximum of anti-affinity terms that are kept of a pod on a node."""
-_HEAVIEST = 64
+_MAX_WEIGHT = 64
 """Maximum of comparisons that one of these terms may take."""
 _SORTED = msgspec.json.Encoder(order="sorted")
 _DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
-_ENDED = ("Succeeded", "Failed")
+_TERMINAL_PHASES = ("Succeeded", "Failed")
 _NAME = "kubernetes.io/metadata.name"
 """The label that Kubernetes sets on each namespace."""
 
@@ -70,10 +70,12 @@ class AffinityTerm:
     everywhere: bool = False
     """Whether it may match pods of any namespace."""
 
-    def matches(self, pod: "Pod", space_labels: Labels | None) -> bool:
+    def matches(self, pod: "Pod", namespace_labels: Labels | None) -> bool:
         """Report whether it matches a pod, in a namespace with these labels (None: unknown)."""
-        chosen = pod.namespace in self.namespaces or (space_labels is not None and self.spaces(space_labels))
-        return chosen and self.pods(pod.labels)
+        is_selected = pod.namespace in self.namespaces or (
+            namespace_labels is not None and self.spaces(namespace_labels)
+        )
+        return is_selected and self.pods(pod.labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +101,7 @@ class Pod:
     disks: tuple[Manifest, ...] = ()
     ending: bool = False
     spec: Manifest = field(default_factory=dict)
-    guard: bytes = b""
+    repelling_key: bytes = b""
 
 
 class RepellingPods(NamedTuple):
@@ -153,13 +155,13 @@ class Storage:
 class Snapshot:
     """One cluster. `spaces` are the labels of its namespaces, `population` the number of pods on nodes by namespace.
 
-    `guarded` is the anti-affinity by namespace of its pods: a thousand replicas of one application are compared once.
+    `repelling` is the anti-affinity by namespace of its pods: a thousand replicas of one application are compared once.
     """
 
     nodes: dict[str, Node]
     spaces: Mapping[str, Labels] = field(default_factory=dict)
     storage: Storage = field(default_factory=Storage)
-    guarded: dict[str, dict[bytes, RepellingPods]] = field(default_factory=dict)
+    repelling: dict[str, dict[bytes, RepellingPods]] = field(default_factory=dict)
     population: Counter[str] = field(default_factory=Counter)
 
     def space(self, namespace: str) -> Labels:
@@ -175,7 +177,7 @@ class Snapshot:
         place.pods[pod.namespace, pod.name] = pod
         for name, amount in pod.requests.items():
             place.used[name] = place.used.get(name, 0) + amount
-        self._settled(pod, node)
+        self._count(pod, node)
 
     def remove(self, namespace: str, name: str, node: str) -> None:
         """Take a pod off a node; does nothing if it is not there."""
@@ -185,13 +187,13 @@ class Snapshot:
             return
         for resource, amount in pod.requests.items():
             place.used[resource] -= amount
-        self._left(pod, node)
+        self._uncount(pod, node)
 
     def forget(self, node: str) -> Node | None:
         """Remove a node with its pods; return it, None if it is unknown."""
         place = self.nodes.pop(node, None)
         for pod in place.pods.values() if place else ():
-            self._left(pod, node)
+            self._uncount(pod, node)
         return place
 
     def copy(self) -> Self:
@@ -199,36 +201,36 @@ class Snapshot:
         return replace(
             self,
             nodes={name: node.copy() for name, node in self.nodes.items()},
-            guarded={
-                space: {alike: RepellingPods(one.terms, one.nodes.copy()) for alike, one in guards.items()}
-                for space, guards in self.guarded.items()
+            repelling={
+                space: {key: RepellingPods(group.terms, group.nodes.copy()) for key, group in groups.items()}
+                for space, groups in self.repelling.items()
             },
             population=self.population.copy(),
         )
 
-    def _settled(self, pod: Pod, node: str) -> None:
+    def _count(self, pod: Pod, node: str) -> None:
         """Count a pod that was put on a node."""
         self.population[pod.namespace] += 1
         if pod.apart:
-            guards = self.guarded.setdefault(pod.namespace, {})
-            guards.setdefault(pod.guard, RepellingPods(pod.apart, Counter())).nodes[node] += 1
+            groups = self.repelling.setdefault(pod.namespace, {})
+            groups.setdefault(pod.repelling_key, RepellingPods(pod.apart, Counter())).nodes[node] += 1
 
-    def _left(self, pod: Pod, node: str) -> None:
+    def _uncount(self, pod: Pod, node: str) -> None:
         """Stop counting a pod that was taken off a node."""
         self.population[pod.namespace] -= 1
         if not self.population[pod.namespace]:
             del self.population[pod.namespace]
         if not pod.apart:
             return
-        guards = self.guarded[pod.namespace]
-        nodes = guards[pod.guard].nodes
+        groups = self.repelling[pod.namespace]
+        nodes = groups[pod.repelling_key].nodes
         nodes[node] -= 1
         if not nodes[node]:
             del nodes[node]
         if not nodes:
-            del guards[pod.guard]
-        if not guards:
-            del self.guarded[pod.namespace]
+            del groups[pod.repelling_key]
+        if not groups:
+            del self.repelling[pod.namespace]
 
 
 NodeFilter = Callable[[Node], tuple[str, ...]]
@@ -262,8 +264,8 @@ class Check(NamedTuple):
 
 def failing(reason: str, *nodes: str) -> PreparedCheck:
     """Return a check that fails for the named nodes only."""
-    names, said = frozenset(nodes), (reason,)
-    return PreparedCheck(lambda node: said if node.name in names else ())
+    names, reasons = frozenset(nodes), (reason,)
+    return PreparedCheck(lambda node: reasons if node.name in names else ())
 
 
 def snapshot_of(
@@ -279,7 +281,7 @@ def snapshot_of(
         storage or Storage(),
     )
     for manifest in pods:
-        if (manifest.get("status") or {}).get("phase") not in _ENDED and manifest["spec"].get("nodeName"):
+        if (manifest.get("status") or {}).get("phase") not in _TERMINAL_PHASES and manifest["spec"].get("nodeName"):
             pod = pod_of(manifest, settled=True)
             found.add(pod, pod.node)
     return found
@@ -312,7 +314,7 @@ def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
     mounted = [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
     apart = _terms(manifest, namespace, "podAntiAffinity")
     if settled:
-        apart = tuple(term for term in apart[:_MOST_TERMS] if term.weight <= _HEAVIEST)
+        apart = tuple(term for term in apart[:_MAX_TERMS] if term.weight <= _MAX_WEIGHT)
     return Pod(
         namespace,
         meta["name"],
@@ -328,7 +330,7 @@ def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
         disks=tuple(one for one in volumes if any(kind in one for kind in _DISKS)),
         ending=bool(meta.get("deletionTimestamp")),
         spec={} if settled else spec,
-        guard=_guard(manifest) if apart else b"",
+        repelling_key=_repelling_key(manifest) if apart else b"",
     )
 
 
@@ -353,12 +355,12 @@ def _host_ports(spec: Manifest) -> Iterable[HostPort]:
                 yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", port["hostPort"])  # noqa: S104 - as the API writes all addresses
 
 
-def _guard(manifest: Manifest) -> bytes:
+def _repelling_key(manifest: Manifest) -> bytes:
     """Return a key that is equal for pods of one namespace that repel the same pods."""
     terms = manifest["spec"]["affinity"]["podAntiAffinity"][_REQUIRED]
     keys = {key for term in terms for field in _LABEL_KEYS for key in term.get(field) or ()}
-    carried = labels(manifest)
-    return _SORTED.encode([terms, {key: carried.get(key) for key in keys}])
+    pod_labels = labels(manifest)
+    return _SORTED.encode([terms, {key: pod_labels.get(key) for key in keys}])
 
 
 def _terms(manifest: Manifest, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
@@ -367,16 +369,16 @@ def _terms(manifest: Manifest, namespace: str, kind: str) -> tuple[AffinityTerm,
     return tuple(_term(one, namespace, labels(manifest)) for one in affinity.get(_REQUIRED) or ())
 
 
-def _term(term: Manifest, namespace: str, own: Labels) -> AffinityTerm:
+def _term(term: Manifest, namespace: str, pod_labels: Labels) -> AffinityTerm:
     """Return one such term."""
     names, selector = term.get("namespaces") or (), term.get("namespaceSelector")
     pods = with_keys(
-        term.get("labelSelector"), own, term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
+        term.get("labelSelector"), pod_labels, term.get("matchLabelKeys") or (), term.get("mismatchLabelKeys") or ()
     )
-    own_only = not names and selector is None
+    is_own_namespace = not names and selector is None
     return AffinityTerm(
         term["topologyKey"],
-        frozenset({namespace} if own_only else names),
+        frozenset({namespace} if is_own_namespace else names),
         label_test(selector),
         label_test(pods),
         1 + comparisons(selector) + comparisons(pods),
@@ -433,8 +435,8 @@ def digest_node(raw: bytes) -> Transformed:
 def digest_pod(raw: bytes) -> Transformed:
     """Return for the cache what a lower pod takes of its node: a `Pod`, or None if it takes nothing."""
     pod: Manifest = orjson.loads(raw)
-    takes = pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in _ENDED
-    return Transformed(b"", pod_of(pod, settled=True) if takes else None)
+    takes_room = pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
+    return Transformed(b"", pod_of(pod, settled=True) if takes_room else None)
 
 
 def is_known(lower: LowerWorld) -> bool:
@@ -447,8 +449,8 @@ def snapshot_now(lower: LowerWorld) -> Snapshot:
     """Return a snapshot of a lower cluster: its nodes with all bound pods, but no claims and volumes."""
     nodes: dict[str, Any] = {entry.name: entry.facts.copy() for entry in lower.place_nodes}
     found = Snapshot(nodes, {entry.name: labels(entry.manifest()) for entry in lower.namespaces})
-    theirs = (entry.facts for entry in lower.place_pods if entry.facts is not None)
-    for pod in (*theirs, *filter(None, map(_bound, lower.pods))):
+    foreign_pods = (entry.facts for entry in lower.place_pods if entry.facts is not None)
+    for pod in (*foreign_pods, *filter(None, map(_bound, lower.pods))):
         found.add(pod, pod.node)
     return found
 

@@ -49,7 +49,7 @@ def claims_of(pod: Pod, storage: Storage) -> Claims | NoNodeFits:
     """Return a pod's claims; Nowhere with the claim that the pod must wait for on any node."""
     found = [(name, claim_of(name, pod, storage)) for name in pod.claims]
     for name, claim in found:
-        if flaw := _flaw(name, claim, pod):
+        if flaw := _claim_problem(name, claim, pod):
             return NoNodeFits(flaw)
     claims = [claim for _, claim in found if claim is not None]
     bound = tuple(claim for claim in claims if is_bound(claim))
@@ -99,17 +99,17 @@ def is_delayed(claim: Manifest, storage: Storage) -> bool:
     return found is not None and found.get("volumeBindingMode") == DELAYED
 
 
-def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
+def _claim_problem(name: str, claim: Manifest | None, pod: Pod) -> str:
     """Return why a pod must wait for a claim, "" if it need not."""
-    own = name in pod.own_claims
+    is_own = name in pod.own_claims
     if claim is None:
         waiting = f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
-        return waiting if own else f'persistentvolumeclaim "{name}" not found'
+        return waiting if is_own else f'persistentvolumeclaim "{name}" not found'
     if (claim.get("status") or {}).get("phase") == "Lost":
         return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume_of(claim)}"'
     if metadata(claim).get("deletionTimestamp"):
         return f'persistentvolumeclaim "{name}" is being deleted'
-    if own and uid(claim) and controller_of(claim).get("uid") != pod.uid:
+    if is_own and uid(claim) and controller_of(claim).get("uid") != pod.uid:
         return f"PVC {pod.namespace}/{name} was not created for pod {pod.namespace}/{pod.name} (pod is not owner)"
     return ""
 
@@ -124,12 +124,12 @@ def volumes(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | None:
         return found
     bound = [storage.volumes.get(claim["spec"]["volumeName"]) for claim in found.bound]
     tests = [_affinity(volume) for volume in bound if volume is not None]
-    offers = {class_of(claim): _offered(class_of(claim), storage) for claim in found.delayed}
+    candidates = {class_of(claim): _volumes_of_class(class_of(claim), storage) for claim in found.delayed}
 
     def judge(node: Node) -> tuple[str, ...]:
         """Check bound volumes first."""
         reasons = _bound_reasons(bound, tests, node)
-        return (*reasons, *_delayed_reasons(found, offers, node, storage))
+        return (*reasons, *_delayed_reasons(found, candidates, node, storage))
 
     return PreparedCheck(judge)
 
@@ -140,24 +140,24 @@ def _bound_reasons(bound: Sequence[Manifest | None], tests: Sequence[NodeTest], 
 
 
 def _delayed_reasons(
-    claims: Claims, offers: Mapping[str, Sequence[Manifest]], node: Node, storage: Storage
+    claims: Claims, candidates: Mapping[str, Sequence[Manifest]], node: Node, storage: Storage
 ) -> tuple[str, ...]:
     """Return why claims that wait for the pod would not get a volume on the node."""
     chosen: set[str] = set()
-    to_make = []
+    to_provision = []
     selected = [(claim, annotations(claim).get(SELECTED_NODE)) for claim in claims.delayed]
     if any(name not in (None, node.name) for _, name in selected):
         return (UNBINDABLE,)
     for claim, name in sorted(selected, key=lambda one: _size(one[0])):
-        volume = None if name else _match(claim, offers[class_of(claim)], node, chosen)
+        volume = None if name else _match(claim, candidates[class_of(claim)], node, chosen)
         if volume is None:
-            to_make.append(claim)
+            to_provision.append(claim)
         else:
             chosen.add(metadata(volume)["name"])
-    return next((reason for claim in to_make if (reason := _unmakeable(claim, node, storage))), ())
+    return next((reason for claim in to_provision if (reason := _provisioning_reasons(claim, node, storage))), ())
 
 
-def _unmakeable(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...]:
+def _provisioning_reasons(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...]:
     """Return why no volume can be provisioned for a claim on the node."""
     found = storage.classes[class_of(claim)]
     provisioner = found.get("provisioner") or _NO_PROVISIONER
@@ -185,26 +185,26 @@ def _has_space(claim: Manifest, provisioner: str, node: Node, storage: Storage) 
     )
 
 
-def _offered(name: str, storage: Storage) -> list[Manifest]:
+def _volumes_of_class(name: str, storage: Storage) -> list[Manifest]:
     """Return the volumes of a class that are not being deleted."""
     found = (one for one in storage.volumes.values() if not metadata(one).get("deletionTimestamp"))
     return [one for one in found if class_of(one) == name]
 
 
-def _match(claim: Manifest, offered: Sequence[Manifest], node: Node, taken: set[str]) -> Manifest | None:
+def _match(claim: Manifest, candidates: Sequence[Manifest], node: Node, taken: set[str]) -> Manifest | None:
     """Return a volume for a claim: the one reserved for it, or the smallest that fits."""
     wanted = claim["spec"]
     fitting = [
         one
-        for one in offered
+        for one in candidates
         if metadata(one)["name"] not in taken
         and _capacity(one) >= _size(claim)
         and _kind(one["spec"]) == _kind(wanted)
         and _is_free(one, claim)
     ]
-    kept = next((one for one in fitting if one["spec"].get("claimRef")), None)
-    if kept is not None:
-        return kept if _affinity(kept)("", node.labels) else None
+    reserved = next((one for one in fitting if one["spec"].get("claimRef")), None)
+    if reserved is not None:
+        return reserved if _affinity(reserved)("", node.labels) else None
     test = label_test(wanted["selector"]) if wanted.get("selector") else None
     found = (
         one
@@ -219,11 +219,14 @@ def _match(claim: Manifest, offered: Sequence[Manifest], node: Node, taken: set[
 
 def _is_free(volume: Manifest, claim: Manifest) -> bool:
     """Report whether a volume is not reserved for another claim."""
-    kept = volume["spec"].get("claimRef")
-    if not kept:
+    reserved = volume["spec"].get("claimRef")
+    if not reserved:
         return True
-    same = (kept.get("namespace"), kept.get("name")) == (metadata(claim).get("namespace"), metadata(claim)["name"])
-    return same and (not kept.get("uid") or kept["uid"] == metadata(claim).get("uid"))
+    same = (reserved.get("namespace"), reserved.get("name")) == (
+        metadata(claim).get("namespace"),
+        metadata(claim)["name"],
+    )
+    return same and (not reserved.get("uid") or reserved["uid"] == metadata(claim).get("uid"))
 
 
 def _kind(spec: Mapping[str, Any]) -> tuple[str, str]:
@@ -234,10 +237,10 @@ def _kind(spec: Mapping[str, Any]) -> tuple[str, str]:
 def _affinity(volume: Manifest) -> NodeTest:
     """Return the function that selects the nodes from which a volume is reachable."""
     required = (volume["spec"].get("nodeAffinity") or {}).get("required")
-    return node_test(required.get("nodeSelectorTerms") or ()) if required else _anywhere
+    return node_test(required.get("nodeSelectorTerms") or ()) if required else _any_node
 
 
-def _anywhere(_name: str, _labels: Labels) -> bool:
+def _any_node(_name: str, _labels: Labels) -> bool:
     return True
 
 
@@ -259,8 +262,8 @@ def limits(pod: Pod, snapshot: Snapshot) -> PreparedCheck | None:
 
     def judge(node: Node) -> tuple[str, ...]:
         """Count attached volumes, and those of pods on the node."""
-        most = storage.limits.get(node.name)
-        return (TOO_MANY,) if most and _exceeds(wanted, node, most, storage) else ()
+        node_limits = storage.limits.get(node.name)
+        return (TOO_MANY,) if node_limits and _exceeds(wanted, node, node_limits, storage) else ()
 
     return PreparedCheck(judge)
 
@@ -272,14 +275,16 @@ def restricted(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | Non
     missing = next((name for name in mounted if claim_of(name, pod, storage) is None), None)
     if missing is not None:
         return NoNodeFits(f'persistentvolumeclaim "{missing}" not found')
-    alone = {name for name in mounted if _ONE_POD in _modes(claim_of(name, pod, storage))}
-    is_taken = any(alone & set(other.claims) for other in _in_namespace(pod.namespace, snapshot)) if alone else False
+    exclusive = {name for name in mounted if _ONE_POD in _modes(claim_of(name, pod, storage))}
+    is_taken = (
+        any(exclusive & set(other.claims) for other in _in_namespace(pod.namespace, snapshot)) if exclusive else False
+    )
     if not pod.disks and not is_taken:
         return None
 
     def judge(node: Node) -> tuple[str, ...]:
         """Check the disks of the pods on the node."""
-        if any(_collide(one, other) for there in node.pods.values() for other in there.disks for one in pod.disks):
+        if any(_collide(own, theirs) for other in node.pods.values() for theirs in other.disks for own in pod.disks):
             return (DISK_TAKEN,)
         return (CLAIM_TAKEN,) if is_taken else ()
 
@@ -288,12 +293,12 @@ def restricted(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | Non
 
 def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], storage: Storage) -> bool:
     """Report whether a driver would exceed its limit of volumes on the node."""
-    there: dict[str, str] = {}
+    mounted: dict[str, str] = {}
     for pod in node.pods.values():
-        there.update(_attachable(pod, storage))
-    present = Counter((there | dict(storage.attached.get(node.name, {}))).values())
-    new = Counter(driver for name, driver in wanted.items() if name not in there)
-    return any(driver in limit and present[driver] + count > limit[driver] for driver, count in new.items())
+        mounted.update(_attachable(pod, storage))
+    attached = Counter((mounted | dict(storage.attached.get(node.name, {}))).values())
+    new = Counter(driver for name, driver in wanted.items() if name not in mounted)
+    return any(driver in limit and attached[driver] + count > limit[driver] for driver, count in new.items())
 
 
 def _attachable(pod: Pod, storage: Storage) -> dict[str, str]:
@@ -337,8 +342,8 @@ def _read_only(one: Manifest, other: Manifest) -> bool:
 
 def _same_image(one: Manifest, other: Manifest) -> bool:
     """Report whether two volumes are the same image in the same pool of a Ceph cluster."""
-    place = [(each.get("pool") or "rbd", each.get("image")) for each in (one, other)]
-    return place[0] == place[1] and not set(one.get("monitors") or ()).isdisjoint(other.get("monitors") or ())
+    images = [(volume.get("pool") or "rbd", volume.get("image")) for volume in (one, other)]
+    return images[0] == images[1] and not set(one.get("monitors") or ()).isdisjoint(other.get("monitors") or ())
 
 
 _SAME: dict[str, Callable[[Manifest, Manifest], bool]] = {
@@ -354,19 +359,19 @@ def zones(pod: Pod, snapshot: Snapshot) -> PreparedCheck | NoNodeFits | None:
     names = [name for name in pod.claims if name not in pod.own_claims]
     found: list[Zone] = []
     for claim in (claim_of(name, pod, snapshot.storage) for name in names):
-        told = _zones(claim, snapshot.storage) if claim else ()
-        if isinstance(told, NoNodeFits):
-            return told
-        found += told
+        claim_zones = _zones(claim, snapshot.storage) if claim else ()
+        if isinstance(claim_zones, NoNodeFits):
+            return claim_zones
+        found += claim_zones
     if not found:
         return None
 
     def judge(node: Node) -> tuple[str, ...]:
         """Compare the labels of the node."""
-        placed = any(key in node.labels for key in _KEYS)
-        return (CONFLICT,) if placed and not all(_is_in(node, *zone) for zone in found) else ()
+        has_zone = any(key in node.labels for key in _KEYS)
+        return (CONFLICT,) if has_zone and not all(_is_in(node, *zone) for zone in found) else ()
 
-    return PreparedCheck(judge, lambda node: ", ".join(_misses(node, found)))
+    return PreparedCheck(judge, lambda node: ", ".join(_zone_details(node, found)))
 
 
 def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | NoNodeFits:
@@ -378,8 +383,12 @@ def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | NoNodeFits:
     volume = storage.volumes.get(name)
     if volume is None:
         return NoNodeFits(f'persistentvolume "{name}" not found')
-    carried = labels(volume)
-    return [(key, frozenset(part.strip() for part in carried[key].split("__"))) for key in _KEYS if key in carried]
+    volume_labels = labels(volume)
+    return [
+        (key, frozenset(part.strip() for part in volume_labels[key].split("__")))
+        for key in _KEYS
+        if key in volume_labels
+    ]
 
 
 def _is_in(node: Node, key: str, values: frozenset[str]) -> bool:
@@ -387,5 +396,5 @@ def _is_in(node: Node, key: str, values: frozenset[str]) -> bool:
     return node.labels.get(key, node.labels.get(key.replace(_BETA, _STABLE))) in values
 
 
-def _misses(node: Node, found: Iterable[Zone]) -> Iterator[str]:
+def _zone_details(node: Node, found: Iterable[Zone]) -> Iterator[str]:
     return (f"volume in {' or '.join(sorted(values))}" for key, values in found if not _is_in(node, key, values))

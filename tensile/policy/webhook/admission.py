@@ -49,7 +49,7 @@ from tensile.topology import Topology
 
 FIELDS = ("nodeSelector", "affinity", "tolerations")
 """The fields of a spec that the webhook may change, and whose content it moves into the annotation."""
-_CONTRADICTION = 2
+_MAX_PINS = 2
 """A pod that is pinned to this many nodes fits none."""
 _ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
 _FIELDS = ("nodeSelectorTerms", "matchExpressions", "matchFields", "key", "operator", "value", "values", "effect")
@@ -66,7 +66,7 @@ _RANK = _Rank({field: rank for rank, field in enumerate((*_FIELDS, "tolerationSe
 _Terms = list[Manifest]
 NodeOfClaim = Callable[[str, str], str]
 """Returns the virtual node selected for a claim, by namespace and name; "" for none."""
-NodesTried = Callable[[str], Iterable[str]]
+NodesToAvoid = Callable[[str], Iterable[str]]
 """Returns the virtual nodes to which pods of a controller, by its UID, must not go now."""
 
 
@@ -111,7 +111,7 @@ def no_claims(_namespace: str, _name: str) -> str:
     return ""
 
 
-def none_tried(_owner: str) -> tuple[str, ...]:
+def no_nodes_to_avoid(_owner: str) -> tuple[str, ...]:
     """Return no nodes: none has been tried."""
     return ()
 
@@ -121,8 +121,8 @@ def is_prepared_for(pod: Manifest, namespace: str, terms: MutationTerms) -> bool
 
     A pod that the descheduler re-created is a copy of a prepared pod, and is skipped.
     """
-    carried = labels(pod)
-    return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and DESCHEDULED not in carried
+    pod_labels = labels(pod)
+    return pod_labels.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and DESCHEDULED not in pod_labels
 
 
 def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST) -> None:
@@ -138,30 +138,33 @@ def prepared(
     *,
     namespace: str = "",
     node_of: NodeOfClaim = no_claims,
-    tried: NodesTried = none_tried,
+    nodes_to_avoid: NodesToAvoid = no_nodes_to_avoid,
 ) -> Manifest:
     """Return the pod as it is to be created; the same object if nothing changes.
 
     `namespace` is where the pod is created, "" for the namespace that it names itself. Preparing a prepared pod changes
     nothing. Raises CannotMutate for a pod whose requirements are too large or malformed.
     """
-    where = namespace or metadata(pod).get("namespace") or "default"
-    if not is_prepared_for(pod, where, terms):
+    target_namespace = namespace or metadata(pod).get("namespace") or "default"
+    if not is_prepared_for(pod, target_namespace, terms):
         return pod
     spec = pod["spec"]
     if flaw := selector_flaw({field: spec[field] for field in FIELDS if field in spec}):
         raise CannotMutate(flaw)
-    pins = [*_pins(spec, where, terms, node_of), *_avoided(pod, terms, tried)]
-    if not pins and not _asks(spec, pod, terms):
+    requirements = [
+        *_claim_requirements(spec, target_namespace, terms, node_of),
+        *_avoidance(pod, terms, nodes_to_avoid),
+    ]
+    if not requirements and not _constrains_nodes(spec, pod, terms):
         lacking = lacking_for(spec.get("tolerations") or (), terms.taints)
         return _with(pod, tolerations=[*(spec.get("tolerations") or ()), *lacking]) if lacking else pod
-    found = moved(spec, terms.keys, terms.nodes)
-    before = _noted(pod)
-    selector = found.selector if before is None else _added(before, found, spec, terms)
-    affinity = pinned(found.affinity if before is None else _kept(spec, found), pins)
+    split = split_selectors(spec, terms.keys, terms.nodes)
+    written = _written_selector(pod)
+    selector = split.selector if written is None else _extended_selector(written, split, spec, terms)
+    affinity = with_requirements(split.affinity if written is None else _affinity_to_keep(spec, split), requirements)
     return _with(
-        _annotated(pod, encoded(selector)) if selector != before else pod,
-        nodeSelector=found.node_selector,
+        _annotated(pod, encoded(selector)) if selector != written else pod,
+        nodeSelector=split.node_selector,
         affinity=affinity,
         tolerations=tolerations_on_admission(spec.get("tolerations") or [], terms.taints),
     )
@@ -198,19 +201,23 @@ def operations(before: Manifest, after: Manifest) -> list[Manifest]:
     return found
 
 
-def _asks(spec: Manifest, pod: Manifest, terms: MutationTerms) -> bool:
+def _constrains_nodes(spec: Manifest, pod: Manifest, terms: MutationTerms) -> bool:
     """Report whether a spec requires anything of nodes.
 
     Tolerations that this webhook added to a pod without requirements do not count.
     """
-    asked = {field for field in FIELDS if spec.get(field) is not None}
-    ours = [toleration_of(taint) for taint in terms.taints]
-    given = spec.get("tolerations") or []
-    is_ours = bool(given) and all(one in ours for one in given) and CLUSTER_SELECTOR not in annotations(pod)
-    return bool(asked - {"tolerations"} if is_ours else asked)
+    present = {field for field in FIELDS if spec.get(field) is not None}
+    our_tolerations = [toleration_of(taint) for taint in terms.taints]
+    tolerations = spec.get("tolerations") or []
+    is_ours = (
+        bool(tolerations)
+        and all(one in our_tolerations for one in tolerations)
+        and CLUSTER_SELECTOR not in annotations(pod)
+    )
+    return bool(present - {"tolerations"} if is_ours else present)
 
 
-def _noted(pod: Manifest) -> Manifest | None:
+def _written_selector(pod: Manifest) -> Manifest | None:
     """Return the selector that a webhook wrote into the annotation of this pod, None if no webhook saw the pod yet.
 
     The annotation alone proves nothing, because copied manifests carry it. A webhook also leaves unlimited tolerations
@@ -220,29 +227,29 @@ def _noted(pod: Manifest) -> Manifest | None:
     return cluster_selector(pod) if {NOT_READY, UNREACHABLE} <= unlimited else None
 
 
-def _added(before: Manifest, found: SplitSelectors, spec: Manifest, terms: MutationTerms) -> Manifest:
+def _extended_selector(written: Manifest, split: SplitSelectors, spec: Manifest, terms: MutationTerms) -> Manifest:
     """Return the annotation's selector with what was added to the spec since it was written."""
-    present = before.get("tolerations") or []
-    known = {subject(one) for one in present}
-    since = [one for one in for_lower(spec.get("tolerations") or (), terms.taints) if subject(one) not in known]
-    selector = {**found.selector, "tolerations": since}
-    return merged(before, {field: value for field, value in selector.items() if value})
+    tolerations = written.get("tolerations") or []
+    known = {subject(one) for one in tolerations}
+    added = [one for one in for_lower(spec.get("tolerations") or (), terms.taints) if subject(one) not in known]
+    selector = {**split.selector, "tolerations": added}
+    return merge_selectors(written, {field: value for field, value in selector.items() if value})
 
 
-def _kept(spec: Manifest, found: SplitSelectors) -> Manifest | None:
+def _affinity_to_keep(spec: Manifest, split: SplitSelectors) -> Manifest | None:
     """Return the affinity of a pod that was prepared before; unchanged (also if empty) unless terms move now."""
-    affinity: Manifest | None = found.affinity if "affinity" in found.selector else spec.get("affinity")
+    affinity: Manifest | None = split.affinity if "affinity" in split.selector else spec.get("affinity")
     return affinity
 
 
-def _avoided(pod: Manifest, terms: MutationTerms, tried: NodesTried) -> list[Manifest]:
+def _avoidance(pod: Manifest, terms: MutationTerms, nodes_to_avoid: NodesToAvoid) -> list[Manifest]:
     """Return the requirement that keeps a pod off the virtual nodes tried for its controller; empty for none."""
     owner = str(controller_of(pod).get("uid") or "")
-    nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
+    nodes = sorted(terms.nodes.intersection(nodes_to_avoid(owner))) if owner else []
     return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
 
 
-def _pins(spec: Manifest, namespace: str, terms: MutationTerms, node_of: NodeOfClaim) -> list[Manifest]:
+def _claim_requirements(spec: Manifest, namespace: str, terms: MutationTerms, node_of: NodeOfClaim) -> list[Manifest]:
     """Return the requirements that pin a pod to the virtual nodes selected for its claims, without repetition.
 
     No node satisfies two of them, and each is added to every term, so a third would only add cost.
@@ -250,23 +257,23 @@ def _pins(spec: Manifest, namespace: str, terms: MutationTerms, node_of: NodeOfC
     claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
     chosen = [node_of(namespace, claim) for claim in claims if claim]
     nodes = (node for node in dict.fromkeys(chosen) if is_upper_only(HOSTNAME, [node], (), terms.nodes))
-    return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in islice(nodes, _CONTRADICTION)]
+    return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in islice(nodes, _MAX_PINS)]
 
 
-def pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:
+def with_requirements(affinity: Manifest | None, requirements: Iterable[Manifest]) -> Manifest | None:
     """Return an affinity with requirements added to each term; the scheduler still checks resources and taints."""
-    for pin in pins:
+    for requirement in requirements:
         present: Manifest = (affinity or {}).get("nodeAffinity") or {}
         required: Manifest = present.get(REQUIRED) or {}
-        terms = [_with_pin(term, pin) for term in required.get("nodeSelectorTerms") or [{}]]
+        terms = [_term_with_requirement(term, requirement) for term in required.get("nodeSelectorTerms") or [{}]]
         node_affinity = {**present, REQUIRED: {**required, "nodeSelectorTerms": terms}}
         affinity = {**(affinity or {}), "nodeAffinity": node_affinity}
     return affinity
 
 
-def _with_pin(term: Manifest, pin: Manifest) -> Manifest:
+def _term_with_requirement(term: Manifest, requirement: Manifest) -> Manifest:
     expressions = term.get("matchExpressions") or []
-    return term if pin in expressions else {**term, "matchExpressions": [*expressions, pin]}
+    return term if requirement in expressions else {**term, "matchExpressions": [*expressions, requirement]}
 
 
 def _annotated(pod: Manifest, text: str) -> Manifest:
@@ -283,62 +290,64 @@ def _with(pod: Manifest, **fields: Any) -> Manifest:
     return {**pod, "spec": {**rest, **{field: value for field, value in fields.items() if value is not None}}}
 
 
-def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> SplitSelectors:
+def split_selectors(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> SplitSelectors:
     """Return a spec with its requirements on lower nodes split off.
 
     `keys` (of requirements) and `nodes` (virtual nodes) are those that exist in the upper cluster only.
     """
-    asked: Mapping[str, str] = spec.get("nodeSelector") or {}
-    stays = {key: value for key, value in asked.items() if is_upper_only(key, [value], keys, nodes)}
-    goes = {key: asked[key] for key in sorted(asked.keys() - stays.keys())}
+    node_selector: Mapping[str, str] = spec.get("nodeSelector") or {}
+    staying = {key: value for key, value in node_selector.items() if is_upper_only(key, [value], keys, nodes)}
+    moving = {key: node_selector[key] for key in sorted(node_selector.keys() - staying.keys())}
     required = required_of(spec) or {}
-    above, below = _divided(required.get("nodeSelectorTerms") or [], keys, nodes)
-    tolerations = [_plain(one) for one in spec.get("tolerations") or ()]
-    selector = {"nodeSelector": goes, "affinity": _affinity(required, below), "tolerations": tolerations}
+    upper_terms, lower_terms = _split_terms(required.get("nodeSelectorTerms") or [], keys, nodes)
+    tolerations = [_in_go_order(one) for one in spec.get("tolerations") or ()]
+    selector = {"nodeSelector": moving, "affinity": _lower_affinity(required, lower_terms), "tolerations": tolerations}
     return SplitSelectors(
-        stays or None, _left(spec, above), {field: value for field, value in selector.items() if value}
+        staying or None,
+        _upper_affinity(spec, upper_terms),
+        {field: value for field, value in selector.items() if value},
     )
 
 
-def merged(first: Manifest, second: Manifest) -> Manifest:
+def merge_selectors(first: Manifest, second: Manifest) -> Manifest:
     """Return a selector that requires what both require; `first` itself if `second` is empty.
 
     Raises CannotMutate if the result would be too large.
     """
     if not second:
         return first
-    crossed = _crossed(_required(first), _required(second))
+    terms = _cross_product(_required(first), _required(second))
     node_selector = {**(first.get("nodeSelector") or {}), **(second.get("nodeSelector") or {})}
     selector = {
         **first,
         "nodeSelector": {key: node_selector[key] for key in sorted(node_selector)},
-        "affinity": _over(first.get("affinity") or {}, _affinity({}, crossed)),
-        "tolerations": [*(first.get("tolerations") or ()), *map(_plain, second.get("tolerations") or ())],
+        "affinity": _with_node_affinity(first.get("affinity") or {}, _lower_affinity({}, terms)),
+        "tolerations": [*(first.get("tolerations") or ()), *map(_in_go_order, second.get("tolerations") or ())],
     }
     return {field: value for field, value in selector.items() if value}
 
 
-def _divided(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
+def _split_terms(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
     """Return the terms that stay and the terms that move; an empty list requires nothing."""
     halves = [split_term(term, keys, nodes) for term in terms]
     if all(half.below is None or not has_requirements(half.below) for half in halves):
         return terms, []
-    real = [half for half in halves if half.above or has_requirements(half.below or {})]
-    above = [half.above for half in real if half.above is not None]
-    below = [half.below for half in real if half.below is not None]
-    if not _goes_with_each_other(real):
-        below = [term for term in terms if has_requirements(term)]
-    stays = above if len(above) == len(real) else []
-    return stays, [_plain(term) for term in below] if len(below) == len(real) else []
+    relevant = [half for half in halves if half.above or has_requirements(half.below or {})]
+    upper_terms = [half.above for half in relevant if half.above is not None]
+    lower_terms = [half.below for half in relevant if half.below is not None]
+    if not _are_combinable(relevant):
+        lower_terms = [term for term in terms if has_requirements(term)]
+    staying = upper_terms if len(upper_terms) == len(relevant) else []
+    return staying, [_in_go_order(term) for term in lower_terms] if len(lower_terms) == len(relevant) else []
 
 
-def _goes_with_each_other(halves: list[Split]) -> bool:
+def _are_combinable(halves: list[Split]) -> bool:
     """Report whether any upper half may be combined with any lower half: all halves of one side are equal."""
     first = halves[0]
     return all(half.above == first.above for half in halves) or all(half.below == first.below for half in halves)
 
 
-def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
+def _upper_affinity(spec: Manifest, terms: _Terms) -> Manifest | None:
     """Return the affinity that stays, None for none.
 
     An affinity that was empty before is dropped, and a nodeAffinity that becomes empty here stays as `{}`. This is
@@ -349,20 +358,20 @@ def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
     rest = {field: value for field, value in affinity.items() if field != "nodeAffinity"}
     if REQUIRED not in node:
         return {**rest, **({"nodeAffinity": node} if node else {})} or None
-    kept = {field: value for field, value in node.items() if field != REQUIRED}
+    node_affinity = {field: value for field, value in node.items() if field != REQUIRED}
     if terms:
-        kept[REQUIRED] = {**(node[REQUIRED] or {}), "nodeSelectorTerms": terms}
-    return {**rest, "nodeAffinity": kept}
+        node_affinity[REQUIRED] = {**(node[REQUIRED] or {}), "nodeSelectorTerms": terms}
+    return {**rest, "nodeAffinity": node_affinity}
 
 
-def _affinity(required: Manifest, terms: _Terms) -> Manifest | None:
+def _lower_affinity(required: Manifest, terms: _Terms) -> Manifest | None:
     """Return the affinity of the annotation, None for none."""
     if not terms:
         return None
-    return {"nodeAffinity": {REQUIRED: _plain({**required, "nodeSelectorTerms": terms})}}
+    return {"nodeAffinity": {REQUIRED: _in_go_order({**required, "nodeSelectorTerms": terms})}}
 
 
-def _over(present: Manifest, affinity: Manifest | None) -> Manifest:
+def _with_node_affinity(present: Manifest, affinity: Manifest | None) -> Manifest:
     """Return the present affinity of the annotation with the fields of another node affinity replaced."""
     if affinity is None:
         return present
@@ -374,7 +383,7 @@ def _required(selector: Manifest) -> _Terms:
     return found
 
 
-def _crossed(first: _Terms, second: _Terms) -> _Terms:
+def _cross_product(first: _Terms, second: _Terms) -> _Terms:
     """Return terms of which one holds if one term of each list holds; raises CannotMutate beyond the bounds.
 
     Each term of one list is combined with each of the other, so a few kilobytes could expand to gigabytes: the size is
@@ -384,26 +393,28 @@ def _crossed(first: _Terms, second: _Terms) -> _Terms:
         return first + second
     count = len(first) * len(second)
     if count > MOST:
-        words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
-        raise CannotMutate(f"{words} are {count:,}; the limit is {MOST:,}")
+        product = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
+        raise CannotMutate(f"{product} are {count:,}; the limit is {MOST:,}")
     size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
     if size > LONGEST:
-        words = "node selector terms in annotation clusterSelector times those in the spec"
-        raise CannotMutate(f"{words} are about {size:,} bytes; the limit is {LONGEST:,}")
+        product = "node selector terms in annotation clusterSelector times those in the spec"
+        raise CannotMutate(f"{product} are about {size:,} bytes; the limit is {LONGEST:,}")
     return [_conjunction(one, other) for one in first for other in second]
 
 
 def _conjunction(one: Manifest, other: Manifest) -> Manifest:
     """Return the term that holds if both terms hold."""
     both = {field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in LISTS}
-    return _plain({**one, **other, **both})
+    return _in_go_order({**one, **other, **both})
 
 
-def _plain(content: Manifest) -> Manifest:
+def _in_go_order(content: Manifest) -> Manifest:
     """Return content with fields in the order of Go's types, without those that Go omits when empty."""
-    kept = ((field, content[field]) for field in sorted(content, key=_RANK.__getitem__))
-    return {field: _items(value) if isinstance(value, list) else value for field, value in kept if value or value == 0}
+    fields = ((field, content[field]) for field in sorted(content, key=_RANK.__getitem__))
+    return {
+        field: _items(value) if isinstance(value, list) else value for field, value in fields if value or value == 0
+    }
 
 
 def _items(values: list[object]) -> list[object]:
-    return [_plain(value) if isinstance(value, dict) else value for value in values]
+    return [_in_go_order(value) if isinstance(value, dict) else value for value in values]

@@ -43,7 +43,7 @@ _WITHOUT_SECONDS = (
     "variables.limited.map(i, JSONPatch{op: 'remove', path: '/spec/tolerations/' + string(i) + '/tolerationSeconds'})"
 )
 _REAL_NODES = Selection(labels="!=".join(VIRTUAL_NODE))
-LOOK, REST, AGAIN = 300.0, 30.0, 1.0
+CHECK_SECONDS, ERROR_SECONDS, CONFLICT_SECONDS = 300.0, 30.0, 1.0
 """Seconds between two checks, after an error, and after a write conflict."""
 _log = structlog.get_logger("tensile.admissionpolicy")
 
@@ -70,7 +70,7 @@ def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_na
     policy applies to every pod: a pod on a real node must be evicted when that node fails. Pods of `own_namespace`, in
     which the engine runs, are left alone.
     """
-    elsewhere = {
+    other_namespaces = {
         "key": "kubernetes.io/metadata.name",
         "operator": "NotIn",
         "values": sorted(left_alone(topology, own_namespace)),
@@ -89,7 +89,7 @@ def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_na
         ],
         "matchConstraints": {
             "matchPolicy": "Equivalent",
-            "namespaceSelector": {"matchExpressions": [elsewhere]},
+            "namespaceSelector": {"matchExpressions": [other_namespaces]},
             "objectSelector": {},
             "resourceRules": [written_pods],
         },
@@ -174,7 +174,7 @@ class PolicyRegistration:
         self._own_namespace = own_namespace
         self._topology: Topology
         self._changed = asyncio.Event()
-        self._trouble = ""
+        self._problem = ""
 
     def follow(self, topology: Topology) -> None:
         """Register the policy of this topology from now on."""
@@ -185,39 +185,39 @@ class PolicyRegistration:
         """Check the registration indefinitely, and at once when the topology changes."""
         while True:
             self._changed.clear()
-            rest = await self.look()
+            seconds = await self.reconcile()
             with suppress(TimeoutError):
-                async with asyncio.timeout(rest):
+                async with asyncio.timeout(seconds):
                     await self._changed.wait()
 
-    async def look(self) -> float:
+    async def reconcile(self) -> float:
         """Reconcile the registration with the topology; return the seconds until the next check."""
         topology = self._topology
         try:
-            trouble = await (self._register(topology) if topology.lowers else self._take_back(topology))
+            problem = await (self._register(topology) if topology.lowers else self._unregister(topology))
         except (AlreadyExists, Conflict):
-            return AGAIN
+            return CONFLICT_SECONDS
         except ClusterError as error:
             self._warn(str(error))
-            return REST
-        self._warn(trouble)
-        return LOOK
+            return ERROR_SECONDS
+        self._warn(problem)
+        return CHECK_SECONDS
 
     async def _register(self, topology: Topology) -> str:
         """Register policy and binding; return what prevents it, "" for nothing."""
         all_virtual = has_untainted_node(topology) and await self._has_virtual_nodes_only()
         forms = [
-            policy(topology, self._owner, all_virtual=every, own_namespace=self._own_namespace)
-            for every in (all_virtual, not all_virtual)
+            policy(topology, self._owner, all_virtual=is_virtual, own_namespace=self._own_namespace)
+            for is_virtual in (all_virtual, not all_virtual)
         ]
-        trouble = await self._keep(policy_ref(topology.name), forms)
-        return trouble or await self._keep(binding_ref(topology.name), [binding(topology, self._owner)])
+        problem = await self._ensure(policy_ref(topology.name), forms)
+        return problem or await self._ensure(binding_ref(topology.name), [binding(topology, self._owner)])
 
     async def _has_virtual_nodes_only(self) -> bool:
         found = await self._upper.list(NODE, _REAL_NODES, read=lambda _: True)
         return not found.items
 
-    async def _keep(self, ref: Ref, forms: list[Manifest]) -> str:
+    async def _ensure(self, ref: Ref, forms: list[Manifest]) -> str:
         """Create or patch an object of ours to the first of `forms`; return why that is not possible, "" if it is done.
 
         An object that a user applied from the output of `tensile manifests` may have any of the forms.
@@ -242,7 +242,7 @@ class PolicyRegistration:
             _log.info("changed", kind=ref.kind.name, name=ref.name)
         return ""
 
-    async def _take_back(self, topology: Topology) -> str:
+    async def _unregister(self, topology: Topology) -> str:
         """Delete policy and binding if they are ours."""
         for ref in (binding_ref(topology.name), policy_ref(topology.name)):
             seen = await read_or_none(self._upper, ref)
@@ -252,11 +252,11 @@ class PolicyRegistration:
                 _log.info("deleted: the topology has no lower clusters", kind=ref.kind.name, name=ref.name)
         return ""
 
-    def _warn(self, trouble: str) -> None:
+    def _warn(self, problem: str) -> None:
         """Log, once, why pods do not get their tolerations at creation."""
-        if trouble and trouble != self._trouble:
-            _log.warning("pods get their tolerations by a patch after they are bound", why=trouble)
-        self._trouble = trouble
+        if problem and problem != self._problem:
+            _log.warning("pods get their tolerations by a patch after they are bound", why=problem)
+        self._problem = problem
 
 
 def _has_spec(seen: Manifest, wanted: Manifest) -> bool:

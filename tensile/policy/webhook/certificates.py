@@ -26,11 +26,11 @@ from tensile.kube.tls import KeyPair, issued, names_of, other_names, pair_fault
 from tensile.names import Owner
 from tensile.objects import SECRET, Manifest, Ref
 
-LIFE, AUTHORITY_LIFE = timedelta(days=30), timedelta(days=3650)
+SERVING_LIFE, AUTHORITY_LIFE = timedelta(days=30), timedelta(days=3650)
 OVERLAP = 120.0
 """Seconds until a certificate that needs other trust is served; a kubelet updates mounted files within 90."""
-_RENEWED_AT = 0.7
-_NAMES = 8
+_RENEWAL_PART = 0.7
+_MAX_NAMES = 8
 """Maximum of names in a serving certificate."""
 _KEYS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
 
@@ -42,7 +42,7 @@ class WebhookCertificates(NamedTuple):
     serving: KeyPair
 
 
-def renewed(known: WebhookCertificates | None, names: Sequence[str], now: datetime) -> WebhookCertificates:
+def ensure_current(known: WebhookCertificates | None, names: Sequence[str], now: datetime) -> WebhookCertificates:
     """Return the certificates to use from now on: `known` itself if nothing is due.
 
     After a change of `names` the serving certificate also covers the former ones, which stay registered until the
@@ -50,20 +50,22 @@ def renewed(known: WebhookCertificates | None, names: Sequence[str], now: dateti
     """
     if known is None or _is_due(known.authority, now):
         authority = issued("tensile", "webhook CA", ["webhook-ca"], now, AUTHORITY_LIFE, signs=True)
-        return WebhookCertificates(authority, issued("tensile", names[0], names, now, LIFE, authority=authority))
+        return WebhookCertificates(
+            authority, issued("tensile", names[0], names, now, SERVING_LIFE, authority=authority)
+        )
     if not _is_due(known.serving, now):
         former = names_of(certificates_in(known.serving.certificate)[0])
         if set(names) <= set(former):
             return known
-        names = list(dict.fromkeys([*names, *former]))[:_NAMES]
-    return known._replace(serving=issued("tensile", names[0], names, now, LIFE, authority=known.authority))
+        names = list(dict.fromkeys([*names, *former]))[:_MAX_NAMES]
+    return known._replace(serving=issued("tensile", names[0], names, now, SERVING_LIFE, authority=known.authority))
 
 
 def _is_due(pair: KeyPair, now: datetime) -> bool:
     """Report whether a certificate is to be renewed; also one that begins later, by a clock that was wrong."""
     certificate = certificates_in(pair.certificate)[0]
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return not begin <= now < begin + _RENEWED_AT * (end - begin)
+    return not begin <= now < begin + _RENEWAL_PART * (end - begin)
 
 
 def secret(ref: Ref, owner: Owner, certificates: WebhookCertificates) -> Manifest:
@@ -101,11 +103,11 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
         return []
 
 
-def demand_name(pair: KeyPair, host: str, path: Path) -> None:
+def check_host(pair: KeyPair, host: str, path: Path) -> None:
     """Raise TensileError unless the certificate of a file is for a host."""
-    if named := other_names(certificates_in(pair.certificate)[0], host):
+    if others := other_names(certificates_in(pair.certificate)[0], host):
         raise TensileError(
-            f"{path} is for {named}, and the apiserver calls the webhook at {host}: issue it again for that address; "
+            f"{path} is for {others}, and the apiserver calls the webhook at {host}: issue it again for that address; "
             "the former certificate is still served"
         )
 
@@ -122,24 +124,24 @@ Served = tuple[ServedCertificate, ...]
 """The certificate to serve at last, and before it the one that is served until then, if any."""
 
 
-def given(served: Served, pair: KeyPair, trust: bytes, now: float) -> Served:
+def with_certificate(served: Served, pair: KeyPair, trust: bytes, now: float) -> Served:
     """Return what is served once a replica was given a certificate; of `trust` only certificates are published."""
     trust = b"".join(one.public_bytes(Encoding.PEM) for one in certificates_in(trust))
     if served and served[-1].trust == trust:
         former = served[:-1] if served[-1].since + 2 * OVERLAP > now else ()
         return (*former, served[-1]._replace(pair=pair))
-    return (*served[_shown(served, now) :][:1], ServedCertificate(pair, trust, now))
+    return (*served[_index_to_serve(served, now) :][:1], ServedCertificate(pair, trust, now))
 
 
-def shown(served: Served, now: float) -> KeyPair | None:
+def certificate_to_serve(served: Served, now: float) -> KeyPair | None:
     """Return the certificate to serve now, None if there is none yet."""
-    return served[_shown(served, now)].pair if served else None
+    return served[_index_to_serve(served, now)].pair if served else None
 
 
-def _shown(served: Served, now: float) -> int:
+def _index_to_serve(served: Served, now: float) -> int:
     return len(served) - 1 if served and served[-1].since + OVERLAP <= now else 0
 
 
-def trusted(served: Served) -> bytes:
+def ca_bundle(served: Served) -> bytes:
     """Return the CA bundle, in PEM."""
     return b"".join(dict.fromkeys(one.trust for one in reversed(served)))

@@ -26,7 +26,7 @@ from tensile.kube.cluster import Cluster, Patch, read_or_none
 from tensile.kube.tls import TLSMaterial, context
 from tensile.names import PREFIX, VIRTUAL_POD, Owner
 from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
-from tensile.policy.webhook.certificates import certificates_of, renewed, secret
+from tensile.policy.webhook.certificates import certificates_of, ensure_current, secret
 from tensile.policy.webhook.review import VERSIONS
 from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.pods.scheduling import left_alone
@@ -38,8 +38,8 @@ HOOK = f"pods.{PREFIX.rstrip('/')}"
 TIMEOUT_SECONDS = 3
 PATH = "/mutate"
 _PORT = 443
-_CALL_PATIENCE = 5.0
-MOST_BYTES = 3 * 1024 * 1024
+_CALL_SECONDS = 5.0
+MAX_BODY = 3 * 1024 * 1024
 """Maximum bytes of a body: as much as an apiserver accepts from a client."""
 _log = structlog.get_logger("tensile.webhook")
 
@@ -84,8 +84,8 @@ def proxied(service: ServiceRef) -> str:
 
 def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace: str = "") -> Manifest:
     """Return the configuration as the API stores it; `bundle` is the CA bundle in PEM."""
-    left = sorted(left_alone(topology, own_namespace))
-    elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": left}
+    excluded = sorted(left_alone(topology, own_namespace))
+    other_namespaces = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded}
     service = topology.webhook.service
     client: Manifest = {"url": address_of(topology.webhook)}
     if service is not None:
@@ -104,7 +104,7 @@ def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace
         ],
         "failurePolicy": "Ignore",
         "matchPolicy": "Equivalent",
-        "namespaceSelector": {"matchExpressions": [elsewhere]},
+        "namespaceSelector": {"matchExpressions": [other_namespaces]},
         "objectSelector": {"matchLabels": {VIRTUAL_POD: "true"}},
         "sideEffects": "None",
         "timeoutSeconds": TIMEOUT_SECONDS,
@@ -123,7 +123,7 @@ def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace
     }
 
 
-def change(seen: Manifest, wanted: Manifest) -> Patch | None:
+def configuration_patch(seen: Manifest, wanted: Manifest) -> Patch | None:
     """Return the patch that corrects a configuration of ours, None if it is correct; additions of others stay.
 
     Some clouds add namespaces of their own to the excluded ones, and add them again whenever they are removed.
@@ -132,20 +132,20 @@ def change(seen: Manifest, wanted: Manifest) -> Patch | None:
     is_marked = marks["labels"].items() <= labels(seen).items()
     is_marked = is_marked and marks["annotations"].items() <= annotations(seen).items()
     known = {hook.get("name"): hook for hook in seen.get("webhooks") or ()}
-    hooks = [_laid_over(known.get(hook["name"]) or {}, hook) for hook in wanted["webhooks"]]
+    hooks = [_merged_hook(known.get(hook["name"]) or {}, hook) for hook in wanted["webhooks"]]
     if is_marked and seen.get("webhooks") == hooks:
         return None
     sections = {section: marks[section] for section in ("labels", "annotations")}
     return Patch("merge-patch", {"metadata": {**as_read(seen), **sections}, "webhooks": hooks})
 
 
-def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:
+def _merged_hook(seen: Manifest, hook: Manifest) -> Manifest:
     """Return a webhook entry with ours applied; unknown fields and exclusions added by others stay."""
     ours: list[Manifest] = hook["namespaceSelector"]["matchExpressions"]
-    there: Manifest = seen.get("namespaceSelector") or {}
+    selector: Manifest = seen.get("namespaceSelector") or {}
     keys = {one["key"] for one in ours}
-    added = [one for one in there.get("matchExpressions") or () if one["key"] not in keys]
-    return {**seen, **hook, "namespaceSelector": {**there, "matchExpressions": [*ours, *added]}}
+    added = [one for one in selector.get("matchExpressions") or () if one["key"] not in keys]
+    return {**seen, **hook, "namespaceSelector": {**selector, "matchExpressions": [*ours, *added]}}
 
 
 def bundle_in(seen: Manifest) -> bytes:
@@ -157,7 +157,7 @@ def bundle_in(seen: Manifest) -> bytes:
         return b""
 
 
-def demand_ours(ref: Ref, seen: Manifest, owner: Owner) -> Manifest:
+def check_owner(ref: Ref, seen: Manifest, owner: Owner) -> Manifest:
     """Return an object of our name; raises ForeignRegistration if it is not ours."""
     if is_ours(seen, owner):
         return seen
@@ -176,52 +176,52 @@ class WebhookRegistration:
         self._upper = upper
         self._owner = owner
         self._namespace = namespace
-        self._reached: Webhook | None = None
+        self._reached_settings: Webhook | None = None
         """The settings with which the webhook has answered."""
 
     async def keep_certificates(self, ref: Ref, names: Sequence[str], now: datetime) -> bytes:
         """Create the Secret, or renew what is due in it; return it as stored."""
-        seen = await self._seen(ref)
+        seen = await self._read(ref)
         known = certificates_of(seen) if seen else None
-        wanted = renewed(known, names, now)
+        wanted = ensure_current(known, names, now)
         if seen and wanted is known:
             return orjson.dumps(seen)
-        made = secret(ref, self._owner, wanted)
-        patch = Patch("merge-patch", {"metadata": as_read(seen), "data": made["data"]}) if seen else None
+        manifest = secret(ref, self._owner, wanted)
+        patch = Patch("merge-patch", {"metadata": as_read(seen), "data": manifest["data"]}) if seen else None
         try:
-            stored = await self._write(ref, made, patch)
+            stored = await self._write(ref, manifest, patch)
         except ClusterError as error:
-            raise redact(error, ref, [made, seen or {}]) from None
+            raise redact(error, ref, [manifest, seen or {}]) from None
         _log.info("the webhook has a new certificate", secret=f"{ref.namespace}/{ref.name}")
         return stored
 
     async def register(self, topology: Topology, trusted: bytes) -> None:
         """Register the webhook as the topology says, once it answers at its address; raises TensileError until then."""
         ref, webhook = ref_of(topology), topology.webhook
-        seen = await self._seen(ref)
-        if self._reached != webhook:
+        seen = await self._read(ref)
+        if self._reached_settings != webhook:
             await call(address_of(webhook), trusted)
-            self._reached = webhook
+            self._reached_settings = webhook
         wanted = configuration(topology, self._owner, trusted, self._namespace)
-        patch = change(seen, wanted) if seen else None
+        patch = configuration_patch(seen, wanted) if seen else None
         if seen is None or patch is not None:
             await self._write(ref, wanted, patch)
             _log.info("the webhook is registered", name=ref.name, address=address_of(webhook))
 
-    async def take_back(self, topology: Topology) -> None:
+    async def unregister(self, topology: Topology) -> None:
         """Delete both objects as far as they are ours."""
-        self._reached = None
+        self._reached_settings = None
         for ref in filter(None, (ref_of(topology), secret_ref(topology, self._namespace))):
             with suppress(ForeignRegistration, NotFound):
-                if (seen := await self._seen(ref)) is not None:
+                if (seen := await self._read(ref)) is not None:
                     read = as_read(seen)
                     await self._upper.delete(ref, uid=read["uid"], version=read["resourceVersion"])
                     _log.info("deleted: the webhook is not enabled", kind=ref.kind.name, name=ref.name)
 
-    async def _seen(self, ref: Ref) -> Manifest | None:
+    async def _read(self, ref: Ref) -> Manifest | None:
         """Return an object of ours, None for none."""
         found = await read_or_none(self._upper, ref)
-        return None if found is None else demand_ours(ref, found, self._owner)
+        return None if found is None else check_owner(ref, found, self._owner)
 
     async def _write(self, ref: Ref, wanted: Manifest, patch: Patch | None) -> bytes:
         """Patch the object, or create it if there is no patch; return it as stored."""
@@ -241,20 +241,20 @@ async def call(url: str, trusted: bytes) -> None:
     review = {"apiVersion": f"admission.k8s.io/{VERSIONS[0]}", "kind": "AdmissionReview", "request": request}
     tls = context(TLSMaterial(authority=trusted), "the webhook's certificate")
     tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    timeout = aiohttp.ClientTimeout(total=_CALL_PATIENCE)
+    timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
             session.post(url, data=orjson.dumps(review), ssl=tls, allow_redirects=False) as response,
         ):
-            status, said = response.status, await beginning(response.content, MOST_BYTES)
+            status, body = response.status, await beginning(response.content, MAX_BODY)
     except aiohttp.ClientConnectorCertificateError as error:
         raise TensileError(f"{url}: {error.certificate_error}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         raise TensileError(f"{url}: {str(cause) or type(cause).__name__}") from None
     try:
-        found = orjson.loads(said)["response"]
+        found = orjson.loads(body)["response"]
         is_answer = status == HTTPStatus.OK and found["uid"] == uid and found["allowed"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         is_answer = False

@@ -18,11 +18,11 @@ from tensile.policy.webhook.admission import (
     CannotMutate,
     MutationTerms,
     NodeOfClaim,
-    NodesTried,
+    NodesToAvoid,
     demand_small,
     is_prepared_for,
     no_claims,
-    none_tried,
+    no_nodes_to_avoid,
     operations,
     prepared,
 )
@@ -31,12 +31,12 @@ from tensile.reconcile.pods.scheduling import cluster_selector_flaw
 VERSIONS = ("v1", "v1beta1")
 """The supported versions of admission.k8s.io, the newer one first."""
 _GROUP = "admission.k8s.io"
-_LONGEST_WARNING = 200
-_MOST_BESIDE = 256 * 1024
+_MAX_WARNING = 200
+_MAX_OTHER_BYTES = 256 * 1024
 """Maximum bytes of the decoded fields other than constraints: Kubernetes' own limit for annotations."""
 _ABSENT = msgspec.Raw()
 _NULL = b"null"
-_Asked = TypeVar("_Asked")
+_RequestT = TypeVar("_RequestT")
 
 
 class MalformedReview(TensileError):
@@ -75,7 +75,7 @@ class _Pod(msgspec.Struct):
     spec: _Spec
 
 
-class _Anything(msgspec.Struct):
+class _AnyRequest(msgspec.Struct):
     """A request about an object of any kind."""
 
     uid: str
@@ -85,18 +85,18 @@ class _Anything(msgspec.Struct):
     subResource: str = ""  # noqa: N815
 
 
-class _NewPod(_Anything):
+class _PodRequest(_AnyRequest):
     """A request about a pod."""
 
     object: _Pod | None = None
 
 
-class _Review(msgspec.Struct, Generic[_Asked]):
+class _Review(msgspec.Struct, Generic[_RequestT]):
     """The whole AdmissionReview."""
 
     apiVersion: str  # noqa: N815
     kind: str
-    request: _Asked
+    request: _RequestT
 
 
 class _Claim(msgspec.Struct, gc=False):
@@ -118,8 +118,8 @@ class _Owner(msgspec.Struct, gc=False):
     controller: bool | None = None
 
 
-_PODS = msgspec.json.Decoder(_Review[_NewPod])
-_OTHERS = msgspec.json.Decoder(_Review[_Anything])
+_PODS = msgspec.json.Decoder(_Review[_PodRequest])
+_OTHERS = msgspec.json.Decoder(_Review[_AnyRequest])
 _TEXTS = msgspec.json.Decoder(dict[str, str] | None)
 _OWNERS = msgspec.json.Decoder(list[_Owner] | None)
 _VOLUMES = msgspec.json.Decoder(list[_Volume] | None)
@@ -127,14 +127,17 @@ _NOT_DECODED = (msgspec.DecodeError, RecursionError)
 
 
 def answer(
-    body: bytes, terms: MutationTerms, node_of: NodeOfClaim = no_claims, tried: NodesTried = none_tried
+    body: bytes,
+    terms: MutationTerms,
+    node_of: NodeOfClaim = no_claims,
+    nodes_to_avoid: NodesToAvoid = no_nodes_to_avoid,
 ) -> bytes:
     """Return the answer to a review; raises Malformed for a body that is not a review."""
     review, flaw = _read(body)
     request = review.request
     response: Manifest = {"uid": request.uid, "allowed": True}
     if _is_new_pod(request):
-        response |= _warned(flaw) if flaw else _change(request, terms, node_of, tried)
+        response |= _warned(flaw) if flaw else _change(request, terms, node_of, nodes_to_avoid)
     return orjson.dumps({"apiVersion": review.apiVersion, "kind": "AdmissionReview", "response": response})
 
 
@@ -152,7 +155,7 @@ def _read(body: bytes) -> tuple[_Review[Any], str]:
     return review, flaw
 
 
-def _read_other(body: bytes) -> _Review[_Anything]:
+def _read_other(body: bytes) -> _Review[_AnyRequest]:
     """Decode a review of an object that is not a pod."""
     try:
         return _OTHERS.decode(body)
@@ -160,12 +163,12 @@ def _read_other(body: bytes) -> _Review[_Anything]:
         raise MalformedReview(f"the request is not an AdmissionReview: {error}") from None
 
 
-def _is_new_pod(request: _Anything) -> bool:
+def _is_new_pod(request: _AnyRequest) -> bool:
     is_pod = (request.kind.group, request.kind.kind) == ("", "Pod")
     return is_pod and request.operation == "CREATE" and not request.subResource
 
 
-def _change(request: _NewPod, terms: MutationTerms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
+def _change(request: _PodRequest, terms: MutationTerms, node_of: NodeOfClaim, nodes_to_avoid: NodesToAvoid) -> Manifest:
     """Return the fields of the response beyond `allowed`: patch and warnings."""
     if request.object is None:
         return {}
@@ -173,7 +176,9 @@ def _change(request: _NewPod, terms: MutationTerms, node_of: NodeOfClaim, tried:
         pod = _pod(request.object, request.namespace, terms)
         if pod is None:
             return {}
-        patch = operations(pod, prepared(pod, terms, namespace=request.namespace, node_of=node_of, tried=tried))
+        patch = operations(
+            pod, prepared(pod, terms, namespace=request.namespace, node_of=node_of, nodes_to_avoid=nodes_to_avoid)
+        )
     except (CannotMutate, orjson.JSONDecodeError, *_NOT_DECODED) as error:
         return _warned(str(error))
     found: Manifest = {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(patch)).decode()} if patch else {}
@@ -186,8 +191,8 @@ def _warned(flaw: str) -> Manifest:
     return _warning(f"the pod is not mutated for virtual nodes: {flaw}")
 
 
-def _warning(words: str) -> Manifest:
-    return {"warnings": [words[:_LONGEST_WARNING]]}
+def _warning(message: str) -> Manifest:
+    return {"warnings": [message[:_MAX_WARNING]]}
 
 
 def _pod(found: _Pod, namespace: str, terms: MutationTerms) -> Manifest | None:
@@ -196,27 +201,30 @@ def _pod(found: _Pod, namespace: str, terms: MutationTerms) -> Manifest | None:
     Raises DecodeError or JSONDecodeError for fields that do not have a pod's schema.
     """
     meta, spec = found.metadata, found.spec
-    beside = {"labels": meta.labels}
-    demand_small(beside, _MOST_BESIDE)
+    other_fields = {"labels": meta.labels}
+    demand_small(other_fields, _MAX_OTHER_BYTES)
     labelled: Manifest = {"namespace": meta.namespace, "labels": _TEXTS.decode(meta.labels or _NULL)}
     if not is_prepared_for({"metadata": labelled}, namespace or meta.namespace or "default", terms):
         return None
-    beside |= {"annotations": meta.annotations, "ownerReferences": meta.ownerReferences, "volumes": spec.volumes}
-    demand_small(beside, _MOST_BESIDE)
-    asked = {"nodeSelector": spec.nodeSelector, "affinity": spec.affinity, "tolerations": spec.tolerations}
-    demand_small(asked)
-    constraints = {field: orjson.loads(memoryview(raw)) for field, raw in asked.items() if raw}
-    return {"metadata": {**labelled, **_noted(meta)}, "spec": {**constraints, "volumes": _claimed(spec)}}
+    other_fields |= {"annotations": meta.annotations, "ownerReferences": meta.ownerReferences, "volumes": spec.volumes}
+    demand_small(other_fields, _MAX_OTHER_BYTES)
+    constraint_fields = {"nodeSelector": spec.nodeSelector, "affinity": spec.affinity, "tolerations": spec.tolerations}
+    demand_small(constraint_fields)
+    constraints = {field: orjson.loads(memoryview(raw)) for field, raw in constraint_fields.items() if raw}
+    return {
+        "metadata": {**labelled, **_annotations_and_owner(meta)},
+        "spec": {**constraints, "volumes": _claim_volumes(spec)},
+    }
 
 
-def _noted(meta: _Metadata) -> Manifest:
+def _annotations_and_owner(meta: _Metadata) -> Manifest:
     """Return a pod's annotations and its controller owner reference."""
     owners = _OWNERS.decode(meta.ownerReferences or _NULL) or ()
     controllers = [{"uid": one.uid, "controller": True} for one in owners if one.controller]
     return {"annotations": _TEXTS.decode(meta.annotations or _NULL), "ownerReferences": controllers}
 
 
-def _claimed(spec: _Spec) -> list[Manifest]:
+def _claim_volumes(spec: _Spec) -> list[Manifest]:
     """Return the pod's volumes that use a claim, with the claim's name only."""
     claims = [one.persistentVolumeClaim for one in _VOLUMES.decode(spec.volumes or _NULL) or ()]
     return [{"persistentVolumeClaim": {"claimName": claim.claimName}} for claim in claims if claim]

@@ -31,33 +31,33 @@ from tensile.kube.store import Cache, Delta
 from tensile.kube.tls import KeyPair, pair_fault, serving_tls
 from tensile.kubelet.api.certificates import read_pair
 from tensile.names import Owner
-from tensile.policy.descheduler.limits import nodes_tried
+from tensile.policy.descheduler.limits import nodes_to_avoid
 from tensile.policy.tls_port import ClientBounds, TLSPort
 from tensile.policy.webhook.admission import MutationTerms, terms_of
 from tensile.policy.webhook.certificates import (
     Served,
     WebhookCertificates,
+    ca_bundle,
+    certificate_to_serve,
     certificates_of,
-    demand_name,
-    given,
-    renewed,
-    shown,
-    trusted,
+    check_host,
+    ensure_current,
+    with_certificate,
 )
-from tensile.policy.webhook.registration import MOST_BYTES, WebhookRegistration, demand_ours, names_of, secret_ref
+from tensile.policy.webhook.registration import MAX_BODY, WebhookRegistration, check_owner, names_of, secret_ref
 from tensile.policy.webhook.review import MalformedReview, answer
 from tensile.topology import Topology, Webhook
 
 if TYPE_CHECKING:
     from tensile.objects import Ref
 
-LOOK, REST, AGAIN = 10.0, 5.0, 0.2
+CHECK_SECONDS, ERROR_SECONDS, CONFLICT_SECONDS = 10.0, 5.0, 0.2
 """Seconds between two checks, after an error, and after a write conflict."""
 _GRACE = 1.0
-_LEAVING = 1.0
+_BUSY_SECONDS = 1.0
 """Seconds for which connections in use may finish before idle ones are closed."""
-_LOOK = 0.02
-_PATIENCE = 5.0
+_POLL_SECONDS = 0.02
+_BODY_SECONDS = 5.0
 _FILES = ("webhook.tlsCertFile", "webhook.tlsKeyFile")
 _log = structlog.get_logger("tensile.webhook")
 
@@ -92,28 +92,28 @@ class WebhookServer:
 
     def __init__(
         self,
-        home: WebhookContext,
+        context: WebhookContext,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._home = home
+        self._context = context
         self._now = now
         self._clock = clock
-        self._registration = WebhookRegistration(home.upper, home.owner, home.namespace)
+        self._registration = WebhookRegistration(context.upper, context.owner, context.namespace)
         self._topology: Topology
         self._terms: MutationTerms
         self._listener: WebhookListener | None = None
         self._served: Served = ()
-        self._own: WebhookCertificates | None = None
-        self._files = FileCache(home.watcher, ())
+        self._own_certificates: WebhookCertificates | None = None
+        self._files = FileCache(context.watcher, ())
         self._paths: tuple[Path, ...] = ()
         self._secret: Ref | None = None
-        self._woken = asyncio.Event()
-        self._trouble = ""
+        self._wake = asyncio.Event()
+        self._problem = ""
         self.pending: tuple[str, ...] = ()
         """Why it is not served as the topology says."""
-        home.secrets.subscribe(self._note_secret)
-        home.secrets.on_sync(self._woken.set)
+        context.secrets.subscribe(self._on_secret)
+        context.secrets.on_sync(self._wake.set)
 
     @property
     def port(self) -> int:
@@ -129,8 +129,8 @@ class WebhookServer:
     @property
     def unregistered(self) -> tuple[str, ...]:
         """Why the upper apiserver does not call it as the topology says, () if it does."""
-        if self._trouble and self._topology.webhook.enabled and not self.pending:
-            return (f"the webhook is not registered as configured: {self._trouble}",)
+        if self._problem and self._topology.webhook.enabled and not self.pending:
+            return (f"the webhook is not registered as configured: {self._problem}",)
         return self.pending
 
     def waits(self) -> str:
@@ -139,20 +139,20 @@ class WebhookServer:
             return ""
         if self._listener is None:
             return f"the webhook is not serving yet: {' '.join(self.pending)}"
-        why = self._trouble or "waiting for the Secrets of the upper cluster"
-        return "" if self._listener.shown else f"the webhook has no certificate yet: {why}"
+        reason = self._problem or "waiting for the Secrets of the upper cluster"
+        return "" if self._listener.shown else f"the webhook has no certificate yet: {reason}"
 
     async def serve(self, topology: Topology) -> None:
         """Serve the webhook as a topology says; raises TensileError if that is not possible yet: `run` tries again."""
         webhook = topology.webhook
-        self._topology, self._terms = topology, terms_of(topology, self._home.namespace)
-        self._secret = None if webhook.tls_cert_file else secret_ref(topology, self._home.namespace)
-        self._trouble, self.pending = "", ()
-        self._woken.set()
+        self._topology, self._terms = topology, terms_of(topology, self._context.namespace)
+        self._secret = None if webhook.tls_cert_file else secret_ref(topology, self._context.namespace)
+        self._problem, self.pending = "", ()
+        self._wake.set()
         if webhook.enabled:
             await self._listen(webhook)
             with suppress(TensileError):
-                self._show(webhook)
+                self._update_certificate(webhook)
         else:
             await self.close()
             self._served = ()
@@ -160,30 +160,30 @@ class WebhookServer:
     async def run(self) -> None:
         """Check certificate and registration indefinitely, and at once when the topology or the Secret changes."""
         while True:
-            self._woken.clear()
-            rest = await self.look()
+            self._wake.clear()
+            rest = await self.reconcile()
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):
-                    await self._woken.wait()
+                    await self._wake.wait()
 
-    async def look(self) -> float | None:
+    async def reconcile(self) -> float | None:
         """Check certificate and registration once; return the seconds until the next check, None for none."""
         topology, is_on = self._topology, self._topology.webhook.enabled
         try:
             if is_on:
                 await self._keep(topology)
-            elif self._home.leads():
-                await self._registration.take_back(topology)
+            elif self._context.leads():
+                await self._registration.unregister(topology)
         except Conflict:
-            return AGAIN
+            return CONFLICT_SECONDS
         except TensileError as error:
-            if str(error) != self._trouble:
+            if str(error) != self._problem:
                 what = "registration is not up to date" if is_on else "registration may still exist"
                 _log.warning(f"the webhook {what}", why=str(error))
-            self._trouble = str(error)
-            return REST if is_on or not isinstance(error, Denied) else None
-        self._trouble = ""
-        return LOOK if is_on else None
+            self._problem = str(error)
+            return ERROR_SECONDS if is_on or not isinstance(error, Denied) else None
+        self._problem = ""
+        return CHECK_SECONDS if is_on else None
 
     async def close(self) -> None:
         """Stop serving; the registration stays for the next engine."""
@@ -194,62 +194,62 @@ class WebhookServer:
 
     async def _keep(self, topology: Topology) -> None:
         """Serve the certificate of the moment; as the leader, also keep the Secret and the registration."""
-        webhook, leads, ref, secrets = topology.webhook, self._home.leads(), self._secret, self._home.secrets
+        webhook, leads, ref, secrets = topology.webhook, self._context.leads(), self._secret, self._context.secrets
         await self._listen(webhook)
         try:
             if ref and (leads or (not self._served and secrets.synced and secrets.get(*ref[2:]) is None)):
-                with self._from_outside(webhook):
+                with self._explained(webhook):
                     written = await self._registration.keep_certificates(ref, names_of(webhook), self._now())
                 secrets.apply_response(written)
         finally:
-            self._show(webhook)
+            self._update_certificate(webhook)
         if not webhook.is_reachable:
             raise TensileError("the webhook has no address: set webhook.service or webhook.url")
         if leads and self._served:
-            with self._from_outside(webhook):
-                await self._registration.register(topology, trusted(self._served))
+            with self._explained(webhook):
+                await self._registration.register(topology, ca_bundle(self._served))
 
     @contextmanager
-    def _from_outside(self, webhook: Webhook) -> Iterator[None]:
+    def _explained(self, webhook: Webhook) -> Iterator[None]:
         """Add to an error that a Service does not lead to an engine outside the cluster."""
         try:
             yield
         except Conflict:
             raise
         except TensileError as error:
-            if webhook.service is None or self._home.namespace:
+            if webhook.service is None or self._context.namespace:
                 raise
-            words = f"{error}; this engine runs outside the upper cluster: set webhook.url instead of webhook.service"
-            raise TensileError(words) from None
+            message = f"{error}; this engine runs outside the upper cluster: set webhook.url instead of webhook.service"
+            raise TensileError(message) from None
 
     async def _listen(self, webhook: Webhook) -> None:
         """Open the port, unless it is open; raises TensileError if it is taken, or files cannot be used."""
         try:
-            self._in_files(webhook)
+            self._file_pair(webhook)
             if self._listener is None:
-                opened = WebhookListener(shown(self._served, self._clock()), self._answer)
-                await opened.start(webhook.bind, webhook.port)
-                self._listener = opened
+                listener = WebhookListener(certificate_to_serve(self._served, self._clock()), self._answer)
+                await listener.start(webhook.bind, webhook.port)
+                self._listener = listener
         except TensileError as error:
             self.pending = (str(error),)
             raise
         self.pending = ()
 
-    def _show(self, webhook: Webhook) -> None:
+    def _update_certificate(self, webhook: Webhook) -> None:
         """Serve the certificate of the files, of the Secret, or our own; raises TensileError if it cannot be used.
 
         A Secret that was deleted, or is another's now, leaves the certificate that is served. So do files whose
         certificate is not for the webhook's address: the apiserver would not call it.
         """
-        pair = self._in_files(webhook)
+        pair = self._file_pair(webhook)
         trust = pair.certificate if pair else b""
         if pair is None and (found := self._certificates(webhook)) is not None:
             pair, trust = found.serving, found.authority.certificate
         elif pair is not None and self._served and pair != self._served[-1].pair:
-            demand_name(pair, names_of(webhook)[0], self._paths[0])
+            check_host(pair, names_of(webhook)[0], self._paths[0])
         now = self._clock()
-        self._served = given(self._served, pair, trust, now) if pair else self._served
-        wanted = shown(self._served, now)
+        self._served = with_certificate(self._served, pair, trust, now) if pair else self._served
+        wanted = certificate_to_serve(self._served, now)
         if self._listener is not None and wanted is not None and wanted != self._listener.shown:
             self._listener.show(wanted)
             _log.info("the webhook serves a new certificate")
@@ -257,26 +257,26 @@ class WebhookServer:
     def _certificates(self, webhook: Webhook) -> WebhookCertificates | None:
         """Return the certificates in the Secret, None if there is none yet; outside of a cluster our own."""
         if self._secret is None:
-            self._own = renewed(self._own, names_of(webhook), self._now())
-            return self._own
-        entry = self._home.secrets.get(*self._secret[2:])
-        found = certificates_of(demand_ours(self._secret, entry.manifest(), self._home.owner)) if entry else None
+            self._own_certificates = ensure_current(self._own_certificates, names_of(webhook), self._now())
+            return self._own_certificates
+        entry = self._context.secrets.get(*self._secret[2:])
+        found = certificates_of(check_owner(self._secret, entry.manifest(), self._context.owner)) if entry else None
         if entry and found is None:
             raise TensileError(f"{self._secret} contains no matching CA and certificate: the leader renews it")
         return found
 
-    def _note_secret(self, delta: Delta) -> None:
+    def _on_secret(self, delta: Delta) -> None:
         """Check at once when the Secret changes."""
         if self._secret is not None and (delta.entry.namespace, delta.entry.name) == self._secret[2:]:
-            self._woken.set()
+            self._wake.set()
 
-    def _in_files(self, webhook: Webhook) -> KeyPair | None:
+    def _file_pair(self, webhook: Webhook) -> KeyPair | None:
         """Return the certificate and key of the topology's files, None if it names none; raises TensileError."""
         named = (webhook.tls_cert_file, webhook.tls_key_file)
-        paths = tuple(self._home.directory / file for file in named if file is not None)
+        paths = tuple(self._context.directory / file for file in named if file is not None)
         if paths != self._paths:
             self._files.close()
-            self._paths, self._files = paths, FileCache(self._home.watcher, paths, self._woken.set, read=read_regular)
+            self._paths, self._files = paths, FileCache(self._context.watcher, paths, self._wake.set, read=read_regular)
         if not paths:
             return None
         pair = read_pair(_FILES, paths, self._files.read)
@@ -286,15 +286,15 @@ class WebhookServer:
         return pair
 
     def _answer(self, body: bytes) -> bytes:
-        return answer(body, self._terms, self._node_of, self._tried)
+        return answer(body, self._terms, self._node_of, self._nodes_to_avoid)
 
-    def _tried(self, owner: str) -> tuple[str, ...]:
+    def _nodes_to_avoid(self, owner: str) -> tuple[str, ...]:
         """Return the virtual nodes to which pods of a controller must not go now."""
-        return nodes_tried(self._home.nodes, self._topology.descheduler, self._now(), owner)
+        return nodes_to_avoid(self._context.nodes, self._topology.descheduler, self._now(), owner)
 
     def _node_of(self, namespace: str, name: str) -> str:
         """Return the node selected for a claim, "" for none."""
-        claim = self._home.claims.get(namespace, name)
+        claim = self._context.claims.get(namespace, name)
         return str(claim.facts.selected) if claim else ""
 
 
@@ -305,17 +305,17 @@ class WebhookListener:
     MalformedReview. A body must arrive within `patience` seconds.
     """
 
-    def __init__(self, pair: KeyPair | None, answer: AnswerReview, patience: float = _PATIENCE) -> None:
+    def __init__(self, pair: KeyPair | None, answer: AnswerReview, patience: float = _BODY_SECONDS) -> None:
         self.shown = pair
         self._answer = answer
         self._patience = patience
-        self._front: TLSPort | None = None
-        self._leaves = False
+        self._tls_port: TLSPort | None = None
+        self._is_closing = False
 
     @property
     def port(self) -> int:
         """The port it listens on, 0 before `start`."""
-        return self._front.port if self._front else 0
+        return self._tls_port.port if self._tls_port else 0
 
     async def start(self, bind: str, port: int) -> None:
         """Start listening; raises TensileError, with what to change, if that is not possible."""
@@ -323,22 +323,22 @@ class WebhookListener:
             opened = net.listening(bind, port)
         except OSError as error:
             where = f"webhook cannot listen on port {port} of {bind}"
-            why = f"{error.strerror or error}: check webhook.bind and webhook.port"
+            advice = f"{error.strerror or error}: check webhook.bind and webhook.port"
             if error.errno == errno.EADDRINUSE:
-                why = (
+                advice = (
                     "another program uses the port: stop that program, or set another webhook.port, also in "
                     "webhook.url, and restart the engine"
                 )
-            raise net.refusal(error, f"{where}: {why}") from None
-        self._front = TLSPort(opened, self._serve, ClientBounds(MOST_BYTES, patience=self._patience))
+            raise net.refusal(error, f"{where}: {advice}") from None
+        self._tls_port = TLSPort(opened, self._serve, ClientBounds(MAX_BODY, patience=self._patience))
         if self.shown is not None:
             self.show(self.shown)
 
     def show(self, pair: KeyPair) -> None:
         """Serve a certificate, from the next connection on; raises TensileError if TLS does not take it."""
-        assert self._front is not None, "it was started"
+        assert self._tls_port is not None, "it was started"
         try:
-            self._front.show(serving_tls(pair))
+            self._tls_port.show(serving_tls(pair))
         except OSError as error:
             raise TensileError(f"TLS rejects the webhook's certificate ({error}): renew it") from None
         self.shown = pair
@@ -349,27 +349,27 @@ class WebhookListener:
         An apiserver keeps its connections, also to an engine that is no endpoint of the Service any more. A connection
         cut during a review leaves that pod unprepared; one that ends with an answer does not.
         """
-        self._leaves = True
-        if self._front is not None:
-            await self._front.deafen()
-            await self._seen_off(self._front)
-            await self._front.retire(_GRACE)
+        self._is_closing = True
+        if self._tls_port is not None:
+            await self._tls_port.deafen()
+            await self._wait_for_clients(self._tls_port)
+            await self._tls_port.retire(_GRACE)
 
-    async def _seen_off(self, front: TLSPort) -> None:
-        """Wait until no client is connected; close the connections that are left after `_LEAVING` seconds.
+    async def _wait_for_clients(self, tls_port: TLSPort) -> None:
+        """Wait until no client is connected; close the connections that are left after `_BUSY_SECONDS` seconds.
 
         They are cut at once, because aiohttp's own shutdown would leave them open longer and drop requests that arrive
         there.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LEAVING):
-                while front.is_used:  # noqa: ASYNC110 - nothing tells
-                    await asyncio.sleep(_LOOK)
-        front.cut()
+            async with asyncio.timeout(_BUSY_SECONDS):
+                while tls_port.is_used:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(_POLL_SECONDS)
+        tls_port.cut()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._answered(request)
-        if self._leaves:
+        if self._is_closing:
             response.force_close()
         return response
 
@@ -378,8 +378,8 @@ class WebhookListener:
             return web.Response(text="ok")
         if request.method != "POST":
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="send an AdmissionReview with POST\n")
-        assert self._front is not None
-        body = await self._front.body(request)
+        assert self._tls_port is not None
+        body = await self._tls_port.body(request)
         if body is None:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:

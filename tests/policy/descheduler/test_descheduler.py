@@ -11,7 +11,7 @@ from worldkit import topology
 
 from tensile.names import TRIED
 from tensile.objects import EVENT, NODE, UPPER, Manifest, Ref, annotations
-from tensile.policy.descheduler.limits import notes_on
+from tensile.policy.descheduler.limits import eviction_records
 
 SMALL = "descheduler: {enabled: true, cooldown: 10m, maxEvictionsPerNode: 2}\n"
 DRY = "descheduler: {enabled: true, dryRun: true}\n"
@@ -35,7 +35,7 @@ async def test_an_unschedulable_pod_is_evicted_within_two_intervals() -> None:
     assert await stage.listed(A) == []
     node = stage.find(Ref(UPPER, NODE, "", A))
     assert node is not None
-    assert [note.pod for note in notes_on(node)] == ["Pod-web-0"]
+    assert [note.pod for note in eviction_records(node)] == ["Pod-web-0"]
     assert "Rescheduled" in {event["reason"] for event in await stage.listed(UPPER, EVENT)}
     await stage.stop()
 

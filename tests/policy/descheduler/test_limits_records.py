@@ -12,14 +12,14 @@ from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.names import TRIED
 from tensile.policy.descheduler.limits import (
-    MOST,
+    MAX_RECORDS,
     EvictionRecord,
-    kept_for,
-    nodes_left,
-    nodes_tried,
-    notes_on,
+    encode_records,
+    eviction_records,
+    nodes_to_avoid,
     recent,
-    written,
+    recently_left_nodes,
+    record_retention,
 )
 from tensile.reconcile.world import World
 from tensile.topology import Descheduler
@@ -33,26 +33,26 @@ def seen(here: World) -> tuple[Cache, Descheduler, datetime]:
 def test_eviction_records_are_read_as_they_were_written() -> None:
     """Their times keep fractions of a second."""
     notes = [EvictionRecord("rs", "pod", NOW + timedelta(milliseconds=250), (A, B)), EvictionRecord("rs", "other", NOW)]
-    assert notes_on({"metadata": {"annotations": {TRIED: written(notes)}}}) == notes
+    assert eviction_records({"metadata": {"annotations": {TRIED: encode_records(notes)}}}) == notes
 
 
 def test_eviction_records_fit_into_the_annotations_of_a_node() -> None:
     """The oldest records lose the names of their nodes; owners, pods and times are complete and in order."""
     nodes = tuple(f"{place:03}{'n' * 60}" for place in range(100))
-    uids = [f"{place:036}" for place in range(MOST)]
+    uids = [f"{place:036}" for place in range(MAX_RECORDS)]
     notes = [
         EvictionRecord(uid, uid, NOW + timedelta(seconds=place, milliseconds=1), nodes)
         for place, uid in enumerate(uids)
     ]
-    text = written(notes)
+    text = encode_records(notes)
     assert len(text) < 200 * 1024
-    found = notes_on({"metadata": {"annotations": {TRIED: text}}})
+    found = eviction_records({"metadata": {"annotations": {TRIED: text}}})
     assert [(note.owner, note.pod, note.at) for note in found] == [(note.owner, note.pod, note.at) for note in notes]
     full = [bool(note.nodes) for note in found]
     assert full == sorted(full)
     assert found[-1] == notes[-1]
     few = notes[-20:]
-    assert notes_on({"metadata": {"annotations": {TRIED: written(few)}}}) == few
+    assert eviction_records({"metadata": {"annotations": {TRIED: encode_records(few)}}}) == few
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_eviction_records_fit_into_the_annotations_of_a_node() -> None:
 )
 def test_invalid_eviction_records_are_ignored(text: str) -> None:
     """Any client that may write Nodes can write the annotation."""
-    assert notes_on({"metadata": {"annotations": {TRIED: text}}}) == []
+    assert eviction_records({"metadata": {"annotations": {TRIED: text}}}) == []
 
 
 def test_only_recent_eviction_records_count() -> None:
@@ -72,7 +72,7 @@ def test_only_recent_eviction_records_count() -> None:
 def test_eviction_records_are_kept_for_the_longer_of_interval_and_cooldown() -> None:
     """The limit needs those of an interval, and the return to a node those of the cooldown."""
     policy = Descheduler.model_construct(interval=timedelta(minutes=9), cooldown=timedelta(minutes=5))
-    assert kept_for(policy) == timedelta(minutes=9)
+    assert record_retention(policy) == timedelta(minutes=9)
 
 
 def test_a_controllers_pods_avoid_the_nodes_of_its_recent_records() -> None:
@@ -84,9 +84,9 @@ def test_a_controllers_pods_avoid_the_nodes_of_its_recent_records() -> None:
         left("x", "other", nodes=("lower-d",)),
         left("y", ago=900, nodes=("e",)),
     )
-    assert nodes_left(*seen(here), "web") == {A}
-    assert nodes_tried(*seen(here), "web") == (A, "lower-c")
-    assert nodes_tried(*seen(here), "nobody") == ()
+    assert recently_left_nodes(*seen(here), "web") == {A}
+    assert nodes_to_avoid(*seen(here), "web") == (A, "lower-c")
+    assert nodes_to_avoid(*seen(here), "nobody") == ()
 
 
 def test_only_the_newest_record_lists_unsuitable_nodes() -> None:
@@ -94,7 +94,7 @@ def test_only_the_newest_record_lists_unsuitable_nodes() -> None:
     here = ground()
     noted(here, left("first", ago=60, nodes=(A, "lower-c")))
     noted(here, left("second", ago=30, nodes=(B, A)), lower=B)
-    assert nodes_tried(*seen(here), "web") == (A, B)
+    assert nodes_to_avoid(*seen(here), "web") == (A, B)
 
 
 def test_eviction_records_are_ignored_if_the_descheduler_is_disabled() -> None:
@@ -102,7 +102,7 @@ def test_eviction_records_are_ignored_if_the_descheduler_is_disabled() -> None:
     here = ground()
     noted(here, left())
     reload(here, f"name: {A}", f"name: {B}")
-    assert nodes_tried(*seen(here), "web") == ()
+    assert nodes_to_avoid(*seen(here), "web") == ()
 
 
 def test_the_node_rule_does_not_remove_eviction_records() -> None:

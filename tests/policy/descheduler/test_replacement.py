@@ -9,7 +9,13 @@ from deschedulingkit import NOW, A, B, ground
 from worldkit import put, token_volume, upper_pod
 
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
-from tensile.policy.descheduler.replacement import digest, freed, loosed, nodes_off, successor_of
+from tensile.policy.descheduler.replacement import (
+    avoided_nodes,
+    digest,
+    successor_of,
+    without_avoided_nodes,
+    without_expired_avoidance,
+)
 
 TOKEN = token_volume("kube-api-access-x1")
 MOUNT = {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets"}
@@ -113,7 +119,7 @@ def test_the_replacement_avoids_all_unsuitable_nodes() -> None:
     assert made["spec"]["affinity"] == required(*([*term, off(A, "lower-c")] for term in asked))
     assert annotations(made)["tensile-kube.io/kept-off"] == "lower-a,lower-c"
     assert annotations(made)["unschedulable-node"] == A
-    assert nodes_off(made) == [A, "lower-c"]
+    assert avoided_nodes(made) == [A, "lower-c"]
     assert successor_of(upper_pod(), (A,))["spec"]["affinity"] == required([off(A)])
 
 
@@ -150,9 +156,9 @@ def test_freed_restores_the_authors_affinity(affinity: Manifest | None) -> None:
     """The requirement to avoid nodes is removed, and the rest is unchanged."""
     spec = {"affinity": affinity} if affinity else {}
     made = successor_of(upper_pod(spec=spec), (A,))
-    left = freed(made)["spec"].get("affinity")
+    left = without_avoided_nodes(made)["spec"].get("affinity")
     assert (left or None) == (affinity and {field: value for field, value in affinity.items() if value})
-    assert nodes_off(freed(made)) == []
+    assert avoided_nodes(without_avoided_nodes(made)) == []
 
 
 @pytest.mark.parametrize(("ago", "nodes"), [(599, [A]), (600, [])])
@@ -161,8 +167,8 @@ def test_avoided_nodes_count_until_the_cooldown_is_over(ago: float, nodes: list[
     here = ground()
     pod = put(here.lowers[B].upper_pods, again(successor_of(upper_pod(), (A,))))
     here.now = NOW + timedelta(seconds=ago)
-    assert nodes_off(loosed(pod, here).manifest()) == nodes
-    assert (loosed(pod, here) is pod) == bool(nodes)
+    assert avoided_nodes(without_expired_avoidance(pod, here).manifest()) == nodes
+    assert (without_expired_avoidance(pod, here) is pod) == bool(nodes)
 
 
 def test_successor_of_and_freed_do_not_change_the_given_pod() -> None:
@@ -170,7 +176,7 @@ def test_successor_of_and_freed_do_not_change_the_given_pod() -> None:
     pod: Any = again(successor_of(upper_pod(annotations={"a": "b"}), (A,)))
     before = repr(pod)
     successor_of(pod, (B,))
-    freed(pod)
+    without_avoided_nodes(pod)
     assert repr(pod) == before
 
 

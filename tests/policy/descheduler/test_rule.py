@@ -10,7 +10,7 @@ from worldkit import changed, decided, drop, names, put, reload, written
 from tensile.names import WITHDRAWN
 from tensile.objects import EVENT, NODE, POD, UPPER, Ref, annotations
 from tensile.policy.descheduler.limits import EvictionRecord
-from tensile.policy.descheduler.replacement import backup, backup_ref, nodes_off, successor_of
+from tensile.policy.descheduler.replacement import avoided_nodes, backup, backup_ref, successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
 from tensile.reconcile.desired import Decision, PodMove
 from tensile.reconcile.plan import Plan, Step
@@ -133,7 +133,7 @@ def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> No
 def backed_up_off(step: Step) -> list[str]:
     """Return the nodes that the pod in a backup avoids, from the step that writes the backup."""
     (data,) = (one["value"] for one in step.operations if one["path"] == "/data/pod.json")
-    return nodes_off(orjson.loads(b64decode(data)))
+    return avoided_nodes(orjson.loads(b64decode(data)))
 
 
 def test_a_pod_is_evicted_only_if_its_backup_may_run_on_a_node_with_room() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placekit import asking, node, pod
 from properties import examples
 
-from tensile.policy.extender.extender import LAPSE, LowerCandidate, SchedulerExtender
+from tensile.policy.extender.extender import RESERVATION_SECONDS, LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder
 from tensile.policy.placement.snapshot import pod_of
 
@@ -87,8 +87,8 @@ def test_a_reservation_without_a_binding_expires() -> None:
     """It expires thirty seconds after the request."""
     made = extender(a=ground(node("n")))
     made.filter(question(wants("one", cpu="3"), "a"), 0.0)
-    assert made.filter(question(wants("two", cpu="3"), "a"), LAPSE)["NodeNames"] == []
-    assert made.filter(question(wants("two", cpu="3"), "a"), LAPSE + 1)["NodeNames"] == ["a"]
+    assert made.filter(question(wants("two", cpu="3"), "a"), RESERVATION_SECONDS)["NodeNames"] == []
+    assert made.filter(question(wants("two", cpu="3"), "a"), RESERVATION_SECONDS + 1)["NodeNames"] == ["a"]
 
 
 def test_a_repeated_request_without_a_lower_releases_its_reservation_there() -> None:
@@ -140,9 +140,9 @@ def test_reservations_have_the_lower_namespace_and_name() -> None:
         {"a": LowerCandidate(below, here, NodeFinder(here), lambda: True, lambda name: f"demo-{name}")}
     )
     made.filter(question(wants("one", cpu="3"), "a"), 0.0)
-    assert list(here.promises) == [("demo-default", "one")]
+    assert list(here.reservations) == [("demo-default", "one")]
     made.filter(question(wants("one", cpu="3"), "b"), 0.0)
-    assert not here.promises
+    assert not here.reservations
 
 
 @examples(100)
@@ -168,7 +168,7 @@ def test_a_burst_does_not_overcommit_lower_nodes(seed: int) -> None:
     for name, here in grounds.items():
         used = Counter({place: one.used.get("cpu", 0) for place, one in here.snapshot.nodes.items()})
         assert all(used[place] <= one.allocatable["cpu"] for place, one in here.snapshot.nodes.items())
-        assert len(here.promises) == len(bound[name])
+        assert len(here.reservations) == len(bound[name])
 
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -220,7 +220,7 @@ def test_a_pod_with_too_many_constraints_is_not_refused(few: Manifest, many: Man
     begin = process_time()
     assert made.filter(question(pod("many", many, uid="many"), "a"), 0.0)["NodeNames"] == ["a"]
     assert process_time() - begin < 0.2
-    assert made.sites["a"].ground.promises == {}
+    assert made.sites["a"].cache.reservations == {}
 
 
 def test_many_anti_affinity_terms_of_existing_pods_do_not_slow_down_a_request() -> None:

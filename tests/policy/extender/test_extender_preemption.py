@@ -7,9 +7,9 @@ from preemptkit import Behind, There, budget, extender, wants
 from trackerkit import ShownLowers, asking
 from worldkit import A, changed
 
-from tensile.policy.extender.extender import LAPSE, SchedulerExtender
+from tensile.policy.extender.extender import RESERVATION_SECONDS, SchedulerExtender
 from tensile.policy.extender.node_cache import Nominee
-from tensile.policy.extender.preemption import VictimSelector, wish_of
+from tensile.policy.extender.preemption import VictimSelector, preemptor_of
 
 Manifest = dict[str, Any]
 HALF = {"n": "4", "m": "4"}
@@ -117,8 +117,8 @@ def test_a_virtual_node_without_sufficient_victims_is_omitted() -> None:
     unknown = extender(Behind(HALF, *FULL))
     object.__setattr__(unknown, "sites", {"v": unknown.sites["v"]._replace(is_known=lambda: False)})
     assert asked(unknown, wants(), {"v": ["uid-a"]}) == {}
-    foreign = unknown.sites["v"]._replace(is_known=lambda: True, below=lambda _: None)
-    assert wish_of(wants(), foreign) is None
+    foreign = unknown.sites["v"]._replace(is_known=lambda: True, project=lambda _: None)
+    assert preemptor_of(wants(), foreign) is None
 
 
 def test_a_victim_that_was_removed_is_not_nominated_for() -> None:
@@ -149,7 +149,7 @@ def test_room_of_victims_is_reserved_for_the_nominee() -> None:
     here.residents.remove(("default", "a"))
     assert filtered(made, wants("next", "2", priority=0))["NodeNames"] == []
     assert filtered(made, nominated(first, "v"))["NodeNames"] == ["v"]
-    assert here.ground.promises["default", "first"].nominee is None
+    assert here.ground.reservations["default", "first"].nominee is None
 
 
 def test_a_bound_nominee_is_a_plain_reservation() -> None:
@@ -170,7 +170,9 @@ def test_a_nominee_waits_for_its_victims_without_another_preemption() -> None:
     asked(made, wants(), {"v": ["uid-a"]})
     answer = filtered(made, nominated(wants(), "v"), now=1.0)
     assert (list(answer["FailedNodes"]), made.wants) == (["v"], {})
-    assert here.ground.promises["default", "comer"].nominee == Nominee("uid-comer", 100, frozenset({("default", "a")}))
+    assert here.ground.reservations["default", "comer"].nominee == Nominee(
+        "uid-comer", 100, frozenset({("default", "a")})
+    )
     assert filtered(made, wants("other", "1"))["NodeNames"] == []
 
 
@@ -179,13 +181,13 @@ def test_a_nominees_reservation_expires_unless_a_victim_is_terminating() -> None
     here = Behind({"n": "4"}, There("a", "n", "3"))
     made = extender(here)
     asked(made, wants(), {"v": ["uid-a"]})
-    filtered(made, wants("small", "1"), now=LAPSE + 1)
-    assert ("default", "comer") not in here.ground.promises
+    filtered(made, wants("small", "1"), now=RESERVATION_SECONDS + 1)
+    assert ("default", "comer") not in here.ground.reservations
     asked(made, wants(), {"v": ["uid-a"]}, now=100.0)
     here.put(There("a", "n", "3", ending=True))
-    filtered(made, wants("other", "1"), now=100.0 + LAPSE + 1)
-    filtered(made, wants("other", "1"), now=101.0 + 2 * LAPSE)
-    assert here.ground.promises["default", "comer"].nominee is not None
+    filtered(made, wants("other", "1"), now=100.0 + RESERVATION_SECONDS + 1)
+    filtered(made, wants("other", "1"), now=101.0 + 2 * RESERVATION_SECONDS)
+    assert here.ground.reservations["default", "comer"].nominee is not None
 
 
 def test_a_pod_nominated_to_another_node_loses_its_reservation() -> None:
@@ -194,7 +196,7 @@ def test_a_pod_nominated_to_another_node_loses_its_reservation() -> None:
     made = extender(here)
     asked(made, wants(), {"v": ["uid-a"], "worker": ["x"]})
     filtered(made, nominated(wants(), "worker"), "worker")
-    assert here.ground.promises == {}
+    assert here.ground.reservations == {}
 
 
 def test_a_pod_with_victims_on_one_virtual_node_gets_none_on_another() -> None:
@@ -211,11 +213,11 @@ def test_a_pod_of_higher_priority_replaces_a_nominee() -> None:
     made = extender(here)
     asked(made, wants("first", "3"), {"v": ["uid-a"]})
     assert asked(made, wants("second", "4", priority=200), {"v": ["uid-a"]}) == {"v": ["uid-a"]}
-    assert list(here.ground.promises) == [("default", "second")]
+    assert list(here.ground.reservations) == [("default", "second")]
     here.ground.remove_pod(("default", "a"))
     here.residents.remove(("default", "a"))
     assert filtered(made, wants("third", "4", priority=300))["NodeNames"] == ["v"]
-    assert list(here.ground.promises) == [("default", "third")]
+    assert list(here.ground.reservations) == [("default", "third")]
 
 
 def test_a_pod_of_the_same_priority_does_not_replace_a_nominee() -> None:

@@ -23,7 +23,7 @@ def shape(snapshot: Snapshot) -> Any:
         },
         {
             name: sorted((alike, sorted(one.nodes.items())) for alike, one in guards.items())
-            for name, guards in snapshot.guarded.items()
+            for name, guards in snapshot.repelling.items()
         },
         snapshot.population,
     )
@@ -63,9 +63,9 @@ def test_a_reservation_expires_unless_it_is_confirmed() -> None:
     here.assume(pod_of(pod("two", asking(cpu="1"))), "a", 20.0)
     here.confirm(("default", "two"))
     here.expire(15.0)
-    assert list(here.promises) == [("default", "two")]
+    assert list(here.reservations) == [("default", "two")]
     here.expire(1e9)
-    assert list(here.promises) == [("default", "two")]
+    assert list(here.reservations) == [("default", "two")]
     here.confirm(("default", "nobody"))
 
 
@@ -74,10 +74,10 @@ def test_a_pod_on_a_node_ends_its_reservation() -> None:
     here = ground(node("a"), node("b"))
     here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="b"), settled=True))
-    assert here.promises == {}
+    assert here.reservations == {}
     assert here.snapshot.nodes["a"].pods == {}
     here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 1.0)
-    assert here.promises == {}
+    assert here.reservations == {}
 
 
 def test_a_pod_that_uses_its_reservation_does_not_count_as_new_room() -> None:
@@ -120,12 +120,12 @@ def test_equal_pods_swap_their_reservations() -> None:
     here.confirm(("default", "two"))
     grown = here.grown
     here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
-    (left,) = here.promises.values()
+    (left,) = here.reservations.values()
     assert (left.pod.name, left.node, left.since) == ("two", "a", float("inf"))
     assert (here.grown, here.used["cpu"]) == (grown, 6000)
     assert not any(map(here.is_crowded, "ab"))
     here.put_pod(pod_of(pod("two", asking(cpu="3"), on="a"), settled=True))
-    assert (here.promises, here.grown, here.used["cpu"]) == ({}, grown, 6000)
+    assert (here.reservations, here.grown, here.used["cpu"]) == ({}, grown, 6000)
 
 
 def test_different_pods_do_not_swap_their_reservations() -> None:
@@ -176,10 +176,10 @@ def test_removed_nodes_without_pods_are_forgotten() -> None:
         here.remove_pod(("default", f"p{number}"))
         here.forget(("default", f"q{number}"))
         here.remove_node(name)
-    assert here._early == {}
+    assert here._pods_on_unknown_nodes == {}
     for name in ("one", "two"):
         here.assume(pod_of(pod(name, asking(cpu="3"))), f"{name}s", 0.0)
     here.put_pod(pod_of(pod("one", asking(cpu="3"), on="twos"), settled=True))
-    assert set(here._early) == {"ones", "twos"}
+    assert set(here._pods_on_unknown_nodes) == {"ones", "twos"}
     here.put_pod(pod_of(pod("two", asking(cpu="3"), on="twos"), settled=True))
-    assert set(here._early) == {"twos"}
+    assert set(here._pods_on_unknown_nodes) == {"twos"}

@@ -154,5 +154,5 @@ def test_at_most_256_kinds_of_pods_are_remembered() -> None:
     seeker = NodeFinder(ground(node("a")))
     for number in range(600):
         seeker.find(pod_of(pod(spec=asking(cpu="1") | {"nodeSelector": {"n": str(number)}})))
-    assert len(seeker._known) == 256
-    assert isinstance(seeker.ground.snapshot, Snapshot)
+    assert len(seeker._searches) == 256
+    assert isinstance(seeker.cache.snapshot, Snapshot)

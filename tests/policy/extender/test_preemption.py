@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Listing, Read, Selection
 from tensile.objects import DISRUPTION_BUDGET, Kind
-from tensile.policy.extender.preemption import PATIENCE, PreemptionController
+from tensile.policy.extender.preemption import SCHEDULER_SECONDS, PreemptionController
 
 if TYPE_CHECKING:
     from tensile.policy.extender.extender import SchedulerExtender
@@ -65,7 +65,7 @@ class Scene:
     async def look(self, **now: Any) -> list[str]:
         """Run the controller after its waiting time on the pod with these changes, and return what was written."""
         self.upper.answer("read", {**self.comer, **now})
-        self.time += PATIENCE
+        self.time += SCHEDULER_SECONDS
         await self.made.look()
         return done(self.upper)
 
@@ -98,7 +98,7 @@ async def test_the_controller_preempts_as_the_scheduler_does() -> None:
     assert deleted.carried == ("uid-a", None)
     words = "Preempted by pod uid-comer on node v"
     assert (event.carried["reason"], event.carried["message"], event.carried["type"]) == ("Preempted", words, "Normal")
-    assert here.behind.ground.promises["default", "comer"].node == "n"
+    assert here.behind.ground.reservations["default", "comer"].node == "n"
     assert [one["event"] for one in said] == ["preempting"]
     assert here.extender.wants == {}
     assert here.made.evicted == {"v": 1}
@@ -107,7 +107,7 @@ async def test_the_controller_preempts_as_the_scheduler_does() -> None:
 async def test_nothing_is_preempted_before_the_schedulers_turn_is_over() -> None:
     """The scheduler may find victims itself within that time."""
     here = Scene()
-    here.time = PATIENCE / 2
+    here.time = SCHEDULER_SECONDS / 2
     await here.made.look()
     assert here.upper.asked == []
     assert list(here.extender.wants) == ["uid-comer"]
@@ -127,7 +127,7 @@ async def test_no_pod_is_preempted_if_the_preemptor_has_changed(now: Manifest) -
     """The pod is read again before any victim is deleted."""
     here = Scene()
     assert await here.look(**now) == []
-    assert here.behind.ground.promises == {}
+    assert here.behind.ground.reservations == {}
 
 
 async def test_no_pod_is_preempted_while_earlier_victims_are_terminating() -> None:
@@ -153,7 +153,7 @@ async def test_a_conflict_on_the_nomination_preempts_no_pod() -> None:
     here = Scene()
     here.upper.answer("patch", Conflict("changed"))
     assert await here.look() == DONE[:1]
-    assert here.behind.ground.promises == {}
+    assert here.behind.ground.reservations == {}
     assert here.extender.wants == {}
 
 
@@ -161,7 +161,7 @@ async def test_no_pod_is_preempted_for_a_deleted_pod() -> None:
     """The pod no longer exists when it is read again."""
     here = Scene()
     here.upper.answer("read", NotFound("gone"))
-    here.time = PATIENCE
+    here.time = SCHEDULER_SECONDS
     await here.made.look()
     assert done(here.upper) == []
 
@@ -239,7 +239,7 @@ async def test_no_pod_is_preempted_if_budgets_may_not_be_listed() -> None:
 async def test_run_handles_a_want_after_it_is_woken() -> None:
     """Nothing is written before the preemptor is read."""
     here = Scene()
-    here.time = PATIENCE
+    here.time = SCHEDULER_SECONDS
     held, last = Held(orjson.dumps(here.comer)), Held()
     here.upper.answer("read", held)
     here.upper.answer("create", last)

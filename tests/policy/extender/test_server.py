@@ -19,7 +19,7 @@ from preemptkit import extender as preempting
 from tensile.errors import TensileError
 from tensile.kube import tls as certificates
 from tensile.kubelet.api.certificates import tls_context
-from tensile.policy.extender.extender import seeking
+from tensile.policy.extender.extender import unbound_pod
 from tensile.policy.extender.node_cache import kind_of
 from tensile.policy.extender.server import SCHEDULER, ExtenderPort, listening
 from tensile.policy.extender.victims import Budget
@@ -135,9 +135,9 @@ def test_replicas_are_of_one_kind_regardless_of_their_token_volumes() -> None:
     first = orjson.loads(recorded)["Pod"]
     second = orjson.loads(recorded.replace(b"kube-api-access-", b"kube-api-access-x"))["Pod"]
     second["metadata"] |= {"name": "other", "uid": "other"}
-    assert kind_of(seeking(first)) == kind_of(seeking(second))
+    assert kind_of(unbound_pod(first)) == kind_of(unbound_pod(second))
     second["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
-    assert kind_of(seeking(first)) != kind_of(seeking(second))
+    assert kind_of(unbound_pod(first)) != kind_of(unbound_pod(second))
 
 
 async def test_a_preempt_request_is_answered_with_victims(papers: Papers) -> None:

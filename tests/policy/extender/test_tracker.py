@@ -11,7 +11,7 @@ from trackerkit import TrackedLowers, asking, being_deleted, stranger, went
 from worldkit import A, B, drop, lower_node, marked, put, space, stored
 
 from tensile.objects import Manifest, labels
-from tensile.policy.extender.extender import LAPSE
+from tensile.policy.extender.extender import RESERVATION_SECONDS
 from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 
 
@@ -24,15 +24,15 @@ def test_objects_that_exist_before_the_start_count() -> None:
     made = ClusterTracker(
         before.world, before.world.lowers[A], PodProjector(before.world, before.world.lowers[A]), print
     )
-    node = made.ground.snapshot.nodes["n1"]
+    node = made.cache.snapshot.nodes["n1"]
     assert (sorted(node.pods), node.used["cpu"]) == ([("default", "ours"), ("default", "theirs")], 3000)
-    assert "default" in made.ground.snapshot.spaces
+    assert "default" in made.cache.snapshot.spaces
 
 
 def test_the_tracker_follows_pods_and_nodes_of_the_lower() -> None:
     """Pods of other owners and nodes appear, change and are removed; a heartbeat frees no room."""
     here = TrackedLowers()
-    lower, ground = here.world.lowers[A], here.surveys[A].ground
+    lower, ground = here.world.lowers[A], here.surveys[A].cache
     put(lower.place_pods, stranger("s", "n1", "3"))
     assert here.ask(asking()) == [B]
     grown = ground.grown
@@ -51,7 +51,7 @@ def test_the_tracker_follows_pods_and_nodes_of_the_lower() -> None:
 def test_the_tracker_follows_namespace_labels() -> None:
     """An update without a change frees no room."""
     here = TrackedLowers()
-    lower, ground = here.world.lowers[A], here.surveys[A].ground
+    lower, ground = here.world.lowers[A], here.surveys[A].cache
     put(lower.namespaces, space("other", labels={"team": "x"}))
     assert ground.snapshot.spaces["other"]["team"] == "x"
     grown = ground.grown
@@ -69,10 +69,10 @@ def test_a_bound_pods_reservation_is_kept_and_released_in_the_other_lower() -> N
     assert (here.used(A), here.used(B)) == (3, 3)
     here.bind(pod, A)
     assert (here.used(A), here.used(B)) == (3, 0)
-    assert here.ask(asking("next"), LAPSE * 9) == [B]
+    assert here.ask(asking("next"), RESERVATION_SECONDS * 9) == [B]
     here.land(pod, A, "n1")
     assert here.used(A) == 3
-    assert not here.surveys[A].ground.promises
+    assert not here.surveys[A].cache.reservations
 
 
 def test_a_pod_bound_without_a_request_gets_a_reservation() -> None:
@@ -121,7 +121,7 @@ def test_waiting_pods_are_projected_once() -> None:
     assert here.prospects[A].worked_out == names
     here.nodes(A, *(lower_node(f"more-{number}", "4") for number in range(21)))
     assert here.ask(asking("next")) == [A]
-    assert {name for _, name in here.surveys[A].ground.promises} == {*names, "next"}
+    assert {name for _, name in here.surveys[A].cache.reservations} == {*names, "next"}
     assert here.ask(asking("last")) == []
     assert here.prospects[A].worked_out == names
 
@@ -148,10 +148,10 @@ def test_a_waiting_pod_without_room_does_not_block_other_waiting_pods() -> None:
     assert here.ask(asking("none", "9")) == []
     here.nodes(A, lower_node("n2", "8"))
     assert here.ask(asking("next", "1")) == [A, B]
-    assert {name for _, name in here.surveys[A].ground.promises} == {"b", "c", "e", "next"}
+    assert {name for _, name in here.surveys[A].cache.reservations} == {"b", "c", "e", "next"}
     here.nodes(A, lower_node("n3", "9"))
     assert here.ask(asking("last", "9")) == []
-    assert "a" in {name for _, name in here.surveys[A].ground.promises}
+    assert "a" in {name for _, name in here.surveys[A].cache.reservations}
 
 
 @ENDS
@@ -179,7 +179,7 @@ def test_a_pods_reservation_is_released_if_its_namespace_was_excluded_since(
     for pod in pods:
         end(here, pod)
     assert here.ask(asking("after")) == [A]
-    assert [name for _, name in here.surveys[A].ground.promises] == ["after"]
+    assert [name for _, name in here.surveys[A].cache.reservations] == ["after"]
     here.nodes(A, lower_node("n2", "4"))
     assert here.ask(asking("last")) == [A]
 
@@ -220,7 +220,7 @@ def expected() -> tuple[TrackedLowers, str, str]:
     pod = asking()
     here.ask(pod)
     here.bind(pod, A)
-    place = here.surveys[A].ground.promises["default", "web"].node
+    place = here.surveys[A].cache.reservations["default", "web"].node
     return here, place, "n2" if place == "n1" else "n1"
 
 
@@ -228,25 +228,25 @@ def test_a_reservation_moves_if_a_pod_of_another_owner_uses_its_node() -> None:
     """Without room on another node the pod waits for room, because it is bound already."""
     here, place, other = expected()
     put(here.world.lowers[A].place_pods, stranger("one", place, "3"))
-    assert here.surveys[A].ground.promises["default", "web"].node == other
+    assert here.surveys[A].cache.reservations["default", "web"].node == other
     put(here.world.lowers[A].place_pods, stranger("two", other, "3"))
-    assert not here.surveys[A].ground.promises
+    assert not here.surveys[A].cache.reservations
     went(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
     assert here.ask(asking("next")) == []
-    assert here.surveys[A].ground.promises["default", "web"].node == place
+    assert here.surveys[A].cache.reservations["default", "web"].node == place
 
 
 def test_a_reservation_moves_if_its_node_is_removed() -> None:
     """The new node's room is not given to another pod; without such a node the pod waits for room."""
     here, place, other = expected()
     went(here.world.lowers[A].place_nodes, lower_node(place, "4"))
-    assert here.surveys[A].ground.promises["default", "web"].node == other
+    assert here.surveys[A].cache.reservations["default", "web"].node == other
     assert here.ask(asking("next")) == []
     went(here.world.lowers[A].place_nodes, lower_node(other, "4"))
-    assert not here.surveys[A].ground.promises
+    assert not here.surveys[A].cache.reservations
     here.nodes(A, lower_node("n3", "4"))
     assert here.ask(asking("next")) == []
-    assert here.surveys[A].ground.promises["default", "web"].node == "n3"
+    assert here.surveys[A].cache.reservations["default", "web"].node == "n3"
 
 
 def test_an_unbound_pod_that_lost_its_reservation_does_not_wait_for_room() -> None:
@@ -254,7 +254,7 @@ def test_an_unbound_pod_that_lost_its_reservation_does_not_wait_for_room() -> No
     here = TrackedLowers(("4",), ("1",))
     here.ask(asking())
     put(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
-    assert not here.surveys[A].ground.promises
+    assert not here.surveys[A].cache.reservations
     went(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
     assert here.ask(asking("next")) == [A]
 
@@ -283,9 +283,9 @@ def test_an_expired_reservation_is_reported_as_new_room() -> None:
     here = TrackedLowers(("4",), ("1",))
     assert here.ask(asking("one")) == [A]
     assert here.ask(asking("two")) == []
-    assert not here.surveys[A].is_relieved(LAPSE)
-    assert here.surveys[A].is_relieved(LAPSE + 1)
-    assert here.ask(asking("two"), LAPSE + 1) == [A]
+    assert not here.surveys[A].is_relieved(RESERVATION_SECONDS)
+    assert here.surveys[A].is_relieved(RESERVATION_SECONDS + 1)
+    assert here.ask(asking("two"), RESERVATION_SECONDS + 1) == [A]
 
 
 def test_pods_that_are_not_mirrored_are_accepted_without_a_reservation() -> None:
@@ -294,7 +294,7 @@ def test_pods_that_are_not_mirrored_are_accepted_without_a_reservation() -> None
     owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
     for pod in (asking(cpu="99", namespace="kube-system"), asking(cpu="99", ownerReferences=owner)):
         assert here.ask(pod) == [A, B]
-    assert not here.surveys[A].ground.promises
+    assert not here.surveys[A].cache.reservations
     here.bind(asking(cpu="3", namespace="kube-system"), A)
     assert here.ask(asking("next")) == [A, B]
 
@@ -328,10 +328,10 @@ def test_the_projection_follows_a_changed_topology() -> None:
     lower = here.world.lowers[A]
     prospects = PodProjector(here.world, lower)
     pod = asking(spec={"nodeSelector": {"team": "x"}}, labels={"secret": "s"})
-    assert labels(prospects.below(pod) or {})["secret"] == "s"
+    assert labels(prospects.project(pod) or {})["secret"] == "s"
     lower.spec = lower.spec.model_copy(update={"ignore_labels": ("secret",)})
     here.world.topology = here.world.topology.model_copy()
-    assert "secret" not in labels(prospects.below(pod) or {})
+    assert "secret" not in labels(prospects.project(pod) or {})
 
 
 def test_a_closed_tracker_ignores_updates() -> None:
@@ -340,8 +340,8 @@ def test_a_closed_tracker_ignores_updates() -> None:
     here.surveys[A].close()
     here.nodes(A, lower_node("n2", "8"))
     here.bind(asking(), A)
-    assert list(here.surveys[A].ground.snapshot.nodes) == ["n1"]
-    assert not here.surveys[A].ground.promises
+    assert list(here.surveys[A].cache.snapshot.nodes) == ["n1"]
+    assert not here.surveys[A].cache.reservations
 
 
 @examples(60)
@@ -369,7 +369,7 @@ def test_a_burst_never_exceeds_the_room_of_the_lowers(seed: int) -> None:
         _come_down(here, chance, bound, lower, free[lower])
     fitting = sum(room // int(size) for nodes in free.values() for room in nodes.values())
     assert fitting == 0
-    assert not any(survey.ground.promises for survey in here.surveys.values())
+    assert not any(survey.cache.reservations for survey in here.surveys.values())
 
 
 def _come_down(here: TrackedLowers, chance: Random, pod: Manifest, lower: str, free: dict[str, int]) -> None:
@@ -403,7 +403,7 @@ def test_a_bound_pod_with_too_many_constraints_has_no_reservation() -> None:
     for _ in range(2):
         assert here.ask(asking("other", "1")) == [A, B]
     assert here.prospects[A].worked_out == ["heavy"]
-    assert ("default", "heavy") not in here.surveys[A].ground.promises
+    assert ("default", "heavy") not in here.surveys[A].cache.reservations
 
 
 def test_an_adopted_lower_pod_keeps_its_room() -> None:

@@ -5,7 +5,7 @@ from preemptkit import wants
 from trackerkit import ShownLowers, asking, being_deleted, stranger, went
 from worldkit import A, B, drop, put, space
 
-from tensile.policy.extender.extender import LAPSE
+from tensile.policy.extender.extender import RESERVATION_SECONDS
 
 NAME = ("default", "web")
 
@@ -31,7 +31,7 @@ def test_without_its_virtual_node_there_are_no_victims() -> None:
     pod = here.runs("web", "3", "n1")
     assert here.victims(wants(cpu="2")) == [pod["metadata"]["uid"]]
     drop(here.world.upper.nodes, A, "")
-    assert here.surveys[A].site.above() is None
+    assert here.surveys[A].site.virtual_node() is None
     assert here.victims(wants(cpu="2")) == []
 
 
@@ -87,8 +87,8 @@ def test_free_room_of_a_nominee_is_reported_once(later: float) -> None:
     lower.pods.confirm_deleted(*NAME, copy.uid)
     assert [survey.is_relieved(later) for _ in range(3)] == [True, False, False]
     assert pod["metadata"]["name"] == "web"
-    assert not survey.is_relieved(later + 2 * LAPSE)
-    assert survey.ground.promises == {}
+    assert not survey.is_relieved(later + 2 * RESERVATION_SECONDS)
+    assert survey.cache.reservations == {}
 
 
 def test_a_nominee_swaps_reservations_with_an_equal_pod_on_its_node() -> None:
@@ -96,17 +96,17 @@ def test_a_nominee_swaps_reservations_with_an_equal_pod_on_its_node() -> None:
     here = ShownLowers(("4", "4"), ("4",))
     put(here.world.lowers[A].place_pods, stranger("theirs", "n2", "3"))
     here.runs("web", "3", "n1")
-    ground, late = here.surveys[A].ground, asking("late", "2", spec={"priority": 8})
+    ground, late = here.surveys[A].cache, asking("late", "2", spec={"priority": 8})
     assert here.victims(late) != []
-    assert ground.promises["default", "late"].node == "n1"
+    assert ground.reservations["default", "late"].node == "n1"
     lower = here.world.lowers[A]
     put(lower.place_pods, stranger("theirs", "n2", "2"))
     early = asking("early", "2", spec={"priority": 8})
     assert here.ask(early) == [A, B]
-    assert ground.promises["default", "early"].node == "n2"
+    assert ground.reservations["default", "early"].node == "n2"
     lower.pods.confirm_deleted("default", "web", "below-Pod-web")
     here.land(here.bind(early, A), A, "n1")
-    late_one = ground.promises["default", "late"]
+    late_one = ground.reservations["default", "late"]
     assert (late_one.node, late_one.nominee is not None) == ("n2", True)
     assert here.used(A, "n2") == here.used(A, "n1") + 2 == 4
 
@@ -114,14 +114,14 @@ def test_a_nominee_swaps_reservations_with_an_equal_pod_on_its_node() -> None:
 def test_a_nominees_reservation_moves_if_a_pod_of_another_owner_uses_its_room() -> None:
     """It stays on its node as long as no other node has room."""
     here = ShownLowers(("4", "4"), ("4",))
-    lower, ground = here.world.lowers[A], here.surveys[A].ground
+    lower, ground = here.world.lowers[A], here.surveys[A].cache
     put(lower.place_pods, stranger("theirs", "n2", "3"))
     here.runs("web", "3", "n1")
     here.victims(wants(cpu="2"))
     lower.pods.confirm_deleted("default", "web", "below-Pod-web")
     put(lower.place_pods, stranger("more", "n1", "3"))
-    assert ground.promises["default", "comer"].node == "n1"
+    assert ground.reservations["default", "comer"].node == "n1"
     went(lower.place_pods, stranger("theirs", "n2", "3"))
     put(lower.place_pods, stranger("still more", "n1", "1"))
-    assert ground.promises["default", "comer"].node == "n2"
-    assert ground.promises["default", "comer"].nominee is not None
+    assert ground.reservations["default", "comer"].node == "n2"
+    assert ground.reservations["default", "comer"].nominee is not None

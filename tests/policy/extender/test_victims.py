@@ -128,7 +128,7 @@ def test_is_possible_agrees_with_the_choice_of_victims() -> None:
             for number in range(random.randint(0, 8))
         ]
         here, wanted = Behind(sizes, *pods), wants(cpu=str(random.randint(1, 6)))
-        fits = bool(here.site.seeker.find(here.wish(wanted).below)[0])
+        fits = bool(here.site.finder.find(here.wish(wanted).lower)[0])
         if fits:
             continue
         is_there = is_possible(here.wish(wanted), here.ground, here.above())
@@ -140,7 +140,7 @@ def test_is_possible_agrees_with_the_choice_of_victims() -> None:
             again = Behind(sizes, *gone)
             there = again.ground.snapshot.nodes[node]
             left = there.allocatable["cpu"] - there.used.get("cpu", 0)
-            assert left < again.wish(wanted).below.requests["cpu"], "nobody goes in vain"
+            assert left < again.wish(wanted).lower.requests["cpu"], "nobody goes in vain"
     assert seen == {True, False}
 
 

@@ -262,10 +262,10 @@ def off_b(owner: str) -> tuple[str, ...]:
 def test_a_pod_avoids_virtual_nodes_that_its_controllers_pods_left(spec: Manifest, affinity: Manifest) -> None:
     """The requirement is added to every term; requirements on lower nodes are moved as before."""
     given = pod(spec, ownerReferences=MADE)
-    found = prepared(given, terms(), tried=off_b)
+    found = prepared(given, terms(), nodes_to_avoid=off_b)
     assert found["spec"]["affinity"] == affinity
     assert selector_of(found) == selector_of(prepared(given, terms())) or not spec
-    assert prepared(found, terms(), tried=off_b) is found
+    assert prepared(found, terms(), nodes_to_avoid=off_b) is found
     assert jsonpatch.apply_patch(given, operations(given, found)) == found
 
 
@@ -281,4 +281,4 @@ def test_a_pod_avoids_virtual_nodes_that_its_controllers_pods_left(spec: Manifes
 def test_a_pod_without_tried_nodes_avoids_none(meta: Manifest) -> None:
     """Nodes are tried for one controller, and count only for pods that opted in."""
     given = pod(**meta)
-    assert prepared(given, terms(), tried=off_b) == prepared(given, terms())
+    assert prepared(given, terms(), nodes_to_avoid=off_b) == prepared(given, terms())

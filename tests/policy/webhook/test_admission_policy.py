@@ -9,9 +9,9 @@ from tensile.errors import AlreadyExists, Denied, NotFound, TensileError, Unreac
 from tensile.names import owner_of
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.policy.webhook.admission_policy import (
-    AGAIN,
-    LOOK,
-    REST,
+    CHECK_SECONDS,
+    CONFLICT_SECONDS,
+    ERROR_SECONDS,
     PolicyRegistration,
     binding,
     binding_ref,
@@ -59,7 +59,7 @@ async def looked(upper: Upper, *topologies: Topology) -> float:
     rest = 0.0
     for one in topologies:
         registration.follow(one)
-        rest = await registration.look()
+        rest = await registration.reconcile()
     return rest
 
 
@@ -79,7 +79,7 @@ async def test_an_edit_of_the_taints_updates_the_existing_policy(upper: Upper) -
     """Policy and binding keep their UIDs."""
     await looked(upper, topology())
     first = found(upper)
-    assert await looked(upper, UNTAINTED) == LOOK
+    assert await looked(upper, UNTAINTED) == CHECK_SECONDS
     assert is_for_every_pod(upper)
     assert [one and one["metadata"]["uid"] for one in found(upper)] == [one and one["metadata"]["uid"] for one in first]
 
@@ -120,7 +120,7 @@ async def test_a_policy_of_another_owner_is_never_changed_or_deleted(
     """If it differs from the required one, the log has the remedy."""
     other = {**policy(topology(), None, all_virtual=False), "spec": {"failurePolicy": "Fail"}}
     upper.place(policy_ref(EMPTY.name).kind, other)
-    assert await looked(upper, topology(), EMPTY) == LOOK
+    assert await looked(upper, topology(), EMPTY) == CHECK_SECONDS
     kept = found(upper)[0]
     assert kept is not None
     assert kept["spec"] == {"failurePolicy": "Fail"}
@@ -135,7 +135,7 @@ async def test_a_manually_applied_policy_is_accepted(
     applied = (policy(UNTAINTED, None, all_virtual=all_virtual, own_namespace="engine"), binding(UNTAINTED, None))
     for ref, one in zip((policy_ref(EMPTY.name), binding_ref(EMPTY.name)), applied, strict=True):
         upper.place(ref.kind, one)
-    assert await looked(upper, UNTAINTED) == LOOK
+    assert await looked(upper, UNTAINTED) == CHECK_SECONDS
     assert [one and one["spec"] for one in found(upper)] == [one["spec"] for one in applied]
     assert "WARN" not in capsys.readouterr().out.upper()
 
@@ -143,9 +143,9 @@ async def test_a_manually_applied_policy_is_accepted(
 @pytest.mark.parametrize(
     ("error", "rest", "words"),
     [
-        (NotFound("no such resource", status=404), LOOK, "does not serve MutatingAdmissionPolicy"),
-        (Denied("no right to that", status=403), REST, "no right to that"),
-        (Unreachable("away"), REST, "away"),
+        (NotFound("no such resource", status=404), CHECK_SECONDS, "does not serve MutatingAdmissionPolicy"),
+        (Denied("no right to that", status=403), ERROR_SECONDS, "no right to that"),
+        (Unreachable("away"), ERROR_SECONDS, "away"),
     ],
 )
 async def test_a_failed_registration_is_logged_once_and_retried(
@@ -156,11 +156,11 @@ async def test_a_failed_registration_is_logged_once_and_retried(
     assert await looked(upper, topology(), topology()) == rest
     assert found(upper)[0] is None
     assert capsys.readouterr().out.count(words) == 1
-    assert await looked(upper, topology()) == LOOK
+    assert await looked(upper, topology()) == CHECK_SECONDS
     assert None not in found(upper)
 
 
 async def test_a_conflict_with_another_engine_is_retried_soon(upper: Upper) -> None:
     """The retry reads the object that the other engine created."""
     upper.errors = [AlreadyExists("there", status=409)]
-    assert await looked(upper, topology()) == AGAIN
+    assert await looked(upper, topology()) == CONFLICT_SECONDS

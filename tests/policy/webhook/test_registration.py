@@ -12,8 +12,8 @@ from tensile.objects import SECRET, UPPER, Ref
 from tensile.policy.webhook.registration import (
     address_of,
     bundle_in,
-    change,
     configuration,
+    configuration_patch,
     names_of,
     ref_of,
     secret_ref,
@@ -79,12 +79,12 @@ def test_the_address_and_certificate_names_come_from_the_service_or_the_url() ->
 def test_a_matching_configuration_is_not_changed() -> None:
     """Additions of a cloud provider or a user are accepted."""
     wanted = configuration(topology(), OWNER, b"trusted")
-    assert change(stored(wanted), wanted) is None
+    assert configuration_patch(stored(wanted), wanted) is None
     seen = stored(deepcopy(wanted))
     seen["metadata"]["labels"]["team"] = "platform"
     seen["webhooks"][0]["namespaceSelector"]["matchExpressions"].append({"key": "cloud", "operator": "DoesNotExist"})
     seen["webhooks"][0]["matchConditions"] = [{"name": "newer"}]
-    assert change(seen, wanted) is None
+    assert configuration_patch(seen, wanted) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_different_configuration_is_patched_with_preconditions(path: str) -> N
     """The patch has the observed UID and resourceVersion."""
     wanted = configuration(topology(), OWNER, b"trusted")
     seen = jsonpatch.apply_patch(stored(wanted), [{"op": "replace", "path": path, "value": "else"}])
-    found = change(seen, wanted)
+    found = configuration_patch(seen, wanted)
     assert found is not None
     assert found.body["webhooks"] == wanted["webhooks"]
     meta = found.body["metadata"]
@@ -108,7 +108,7 @@ def test_additions_of_other_clients_stay_in_a_patch() -> None:
     seen = stored(deepcopy(wanted))
     added = {"key": "cloud", "operator": "DoesNotExist"}
     seen["webhooks"][0] |= {"failurePolicy": "Fail", "namespaceSelector": {"matchExpressions": [added]}}
-    found = change(seen, wanted)
+    found = configuration_patch(seen, wanted)
     assert found is not None
     (hook,) = found.body["webhooks"]
     assert hook["failurePolicy"] == "Ignore"

@@ -27,10 +27,10 @@ from tensile.kube.store import Cache
 from tensile.kube.tls import KeyPair, self_signed
 from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
-from tensile.policy.descheduler.limits import EvictionRecord, written
+from tensile.policy.descheduler.limits import EvictionRecord, encode_records
 from tensile.policy.webhook.certificates import OVERLAP
 from tensile.policy.webhook.registration import call
-from tensile.policy.webhook.server import LOOK, REST, WebhookListener
+from tensile.policy.webhook.server import CHECK_SECONDS, ERROR_SECONDS, WebhookListener
 from tensile.topology import parse
 from tensile.topology.models import ServiceRef
 
@@ -68,7 +68,7 @@ async def test_the_webhook_is_registered_after_it_has_called_itself(here: Scene)
     """The configuration has its own CA, and a second check writes nothing."""
     await here.server.serve(here.topology())
     assert here.registered() is None
-    assert await here.server.look() == LOOK
+    assert await here.server.reconcile() == CHECK_SECONDS
     found = here.registered()
     assert found is not None
     assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
@@ -76,7 +76,7 @@ async def test_the_webhook_is_registered_after_it_has_called_itself(here: Scene)
     response = orjson.loads(said)["response"]
     assert (status, response["allowed"], "patch" in response) == (200, True, True)
     version = found["metadata"]["resourceVersion"]
-    await here.server.look()
+    await here.server.reconcile()
     assert (here.registered() or {})["metadata"]["resourceVersion"] == version
 
 
@@ -147,7 +147,7 @@ async def test_a_large_review_is_answered(here: Scene) -> None:
 async def test_an_unreachable_webhook_is_not_registered(here: Scene) -> None:
     """A wrong address would delay every creation by the timeout; the registration is retried."""
     await here.server.serve(here.topology(url=f"https://127.0.0.1:{spare_port()}/"))
-    assert await here.server.look() == REST
+    assert await here.server.reconcile() == ERROR_SECONDS
     assert here.registered() is None
     await here.begin()
     assert here.registered() is not None
@@ -158,7 +158,7 @@ async def test_a_webhook_without_an_address_is_served_but_not_registered(here: S
     topology = here.topology()
     nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
     await here.server.serve(nowhere)
-    await here.server.look()
+    await here.server.reconcile()
     assert here.registered() is None
     assert here.server.port == here.port
 
@@ -166,9 +166,9 @@ async def test_a_webhook_without_an_address_is_served_but_not_registered(here: S
 async def test_a_configuration_of_another_owner_is_neither_changed_nor_deleted(here: Scene) -> None:
     """It also stays when the webhook is disabled."""
     there = here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
-    assert await here.begin() == REST
+    assert await here.begin() == ERROR_SECONDS
     await here.server.serve(here.topology(enabled=False))
-    assert await here.server.look() is None
+    assert await here.server.reconcile() is None
     assert here.registered() == there
 
 
@@ -176,7 +176,7 @@ async def test_a_disabled_webhook_is_unregistered_and_not_served(here: Scene) ->
     """Otherwise every creation would wait for the timeout; it is registered again when it is enabled."""
     await here.begin()
     await here.server.serve(here.topology(enabled=False))
-    assert await here.server.look() is None
+    assert await here.server.reconcile() is None
     assert here.registered() is None
     with pytest.raises(OSError, match=r"."):
         await asyncio.open_connection("127.0.0.1", here.port)
@@ -196,7 +196,7 @@ async def test_a_changed_registration_is_corrected(here: Scene) -> None:
     await here.begin()
     found = here.registered() or {}
     here.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
-    await here.server.look()
+    await here.server.reconcile()
     assert (here.registered() or {})["webhooks"][0]["failurePolicy"] == "Ignore"
 
 
@@ -223,18 +223,18 @@ async def test_certificate_files_are_used_and_watched(here: Scene, tmp_path: Pat
     first = await here.shown()
     async with changed(here, tmp_path):
         (tmp_path / "hook.key").write_bytes(b"half")
-    assert await here.server.look() == REST
+    assert await here.server.reconcile() == ERROR_SECONDS
     assert await here.shown() == first
     async with changed(here, tmp_path):
         files(here, tmp_path)
-    await here.server.look()
+    await here.server.reconcile()
     assert (here.trusts(), await here.shown()) == (2, first)
     here.add_after(seconds=OVERLAP)
-    await here.server.look()
+    await here.server.reconcile()
     assert (here.trusts(), await here.shown() == first) == (2, False)
     await here.heard()
     here.add_after(seconds=OVERLAP)
-    await here.server.look()
+    await here.server.reconcile()
     assert here.trusts() == 1
 
 
@@ -247,9 +247,9 @@ async def test_certificate_files_for_another_host_are_reported_and_not_served(he
     async with changed(here, tmp_path):
         (tmp_path / "hook.crt").write_bytes(pair.certificate)
         (tmp_path / "hook.key").write_bytes(pair.key)
-    assert await here.server.look() == REST
+    assert await here.server.reconcile() == ERROR_SECONDS
     here.add_after(seconds=OVERLAP)
-    await here.server.look()
+    await here.server.reconcile()
     assert (here.trusts(), await here.shown()) == (1, first)
     assert "hook.crt is for webhook.example.com, and the apiserver calls the webhook at 127.0.0.1" in " ".join(
         here.server.unregistered
@@ -262,7 +262,7 @@ async def test_a_service_is_refused_if_the_engine_runs_outside_the_cluster(here:
     service = ServiceRef(namespace=INSIDE, name="webhook")
     inside = topology.webhook.model_copy(update={"url": None, "service": service})
     await here.server.serve(topology.model_copy(update={"webhook": inside}))
-    assert await here.server.look() == REST
+    assert await here.server.reconcile() == ERROR_SECONDS
     (words,) = here.server.unregistered
     assert words.endswith("this engine runs outside the upper cluster: set webhook.url instead of webhook.service")
 
@@ -291,12 +291,12 @@ async def test_a_port_of_another_program_is_pending_until_it_is_free(here: Scene
     with socket.create_server(("127.0.0.1", here.port)):
         with pytest.raises(TensileError, match=f"port {here.port} .*another program uses the port"):
             await here.server.serve(here.topology())
-        assert await here.server.look() == REST
+        assert await here.server.reconcile() == ERROR_SECONDS
         (words,) = here.server.pending
         assert "another program uses the port: stop that program, or set another webhook.port, also in" in words
         assert words in here.server.waits()
         assert (here.registered(), here.server.port) == (None, 0)
-    assert await here.server.look() == LOOK
+    assert await here.server.reconcile() == CHECK_SECONDS
     assert (here.server.pending, here.server.waits()) == ((), "")
     assert (await asked(here, review()))[0] == 200
 
@@ -306,7 +306,7 @@ async def test_a_pending_port_is_cleared_when_the_webhook_is_disabled(here: Scen
     with socket.create_server(("127.0.0.1", here.port)), pytest.raises(TensileError):
         await here.server.serve(here.topology())
     await here.server.serve(here.topology(enabled=False))
-    assert await here.server.look() is None
+    assert await here.server.reconcile() is None
     assert (here.server.pending, here.server.waits(), here.server.port) == ((), "", 0)
 
 
@@ -316,12 +316,12 @@ async def test_missing_certificate_files_of_an_edit_are_pending(here: Scene, tmp
     before = await here.shown()
     with pytest.raises(TensileError, match=r"hook\.crt"):
         await here.server.serve(here.topology(FILES))
-    assert await here.server.look() == REST
+    assert await here.server.reconcile() == ERROR_SECONDS
     assert "hook.crt" in here.server.pending[0]
     assert await here.shown() == before
     async with changed(here, tmp_path):
         files(here, tmp_path)
-    await here.server.look()
+    await here.server.reconcile()
     assert here.server.pending == ()
 
 
@@ -329,12 +329,12 @@ async def test_a_new_address_is_registered_only_after_it_responds(here: Scene) -
     """The certificate has both names under the same CA, and the former address stays registered until then."""
     await here.begin()
     former, trusted = await here.heard(), here.trusted()
-    assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == REST
+    assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == ERROR_SECONDS
     assert await here.heard() == former
     (words,) = here.server.unregistered
     assert words.startswith(f"the webhook is not registered as configured: https://nowhere.invalid:{here.port}/")
     other = f"https://localhost:{here.port}/mutate"
-    assert await here.begin(url=other) == LOOK
+    assert await here.begin(url=other) == CHECK_SECONDS
     assert here.server.unregistered == ()
     assert (await here.heard(), here.trusted()) == (other, trusted)
 
@@ -345,7 +345,7 @@ async def test_outside_a_cluster_the_certificate_is_renewed_under_the_same_ca(he
     await here.begin()
     first, registered = await here.shown(), here.registered()
     here.add_after(days=22)
-    await here.server.look()
+    await here.server.reconcile()
     assert await here.shown() != first
     assert here.registered() == registered
     await here.heard()
@@ -386,12 +386,12 @@ async def test_the_selected_node_of_a_claim_is_read_from_the_store(here: Scene) 
 async def test_a_pod_avoids_nodes_that_its_controllers_pods_left(here: Scene) -> None:
     """The eviction records of enabled descheduling count, and only for the same controller."""
     node = {"metadata": {"name": VK_B, "uid": "n", "resourceVersion": "1"}}
-    notes = written([EvictionRecord("rs", "old", here.now, (VK_B,))])
+    notes = encode_records([EvictionRecord("rs", "old", here.now, (VK_B,))])
     here.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
     lower = "name: b, kubeconfig: k, node: {name: " + VK_B + "}"
     topology = here.topology(more="}\ndescheduler: {enabled: true")
     await here.server.serve(topology.model_copy(update={"lowers": parse(HEAD + f"lowers: [{{{lower}}}]\n").lowers}))
-    await here.server.look()
+    await here.server.reconcile()
     owner = {"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
     for uid, is_kept_off in (("rs", True), ("other", False)):
         pod = {**POD, "metadata": {**POD["metadata"], "ownerReferences": [{**owner, "uid": uid}]}}
@@ -426,11 +426,11 @@ async def test_a_failed_registration_does_not_stop_serving(
     upper = Answering("")
     async with scene(tmp_path, upper) as here:
         upper.answer("read", error, error)
-        assert await here.begin() == REST
+        assert await here.begin() == ERROR_SECONDS
         assert here.server.port == here.port
         assert here.server.waits() == ""
         await here.server.serve(here.topology(enabled=False))
-        assert await here.server.look() == (REST if isinstance(error, Unreachable) else None)
+        assert await here.server.reconcile() == (ERROR_SECONDS if isinstance(error, Unreachable) else None)
     assert "the webhook registration may still exist" in capsys.readouterr().out
 
 

@@ -22,7 +22,7 @@ from tensile.kube.tls import self_signed
 from tensile.objects import MUTATING_WEBHOOK, SECRET, UPPER, Manifest, Ref
 from tensile.policy.webhook.certificates import OVERLAP, certificates_of
 from tensile.policy.webhook.registration import call
-from tensile.policy.webhook.server import AGAIN, LOOK, REST, WebhookListener
+from tensile.policy.webhook.server import CHECK_SECONDS, CONFLICT_SECONDS, ERROR_SECONDS, WebhookListener
 from tensile.reconcile.dryrun.cluster import DryRunCluster
 from tensile.reconcile.redaction import OMITTED
 
@@ -56,7 +56,7 @@ async def pass_on(seconds: float, *engines: Scene) -> None:
     """Advance the time of engines, and reconcile each."""
     for engine in engines:
         engine.add_after(seconds=seconds)
-        await engine.server.look()
+        await engine.server.reconcile()
 
 
 def authority(of: Scene) -> bytes:
@@ -68,8 +68,8 @@ def authority(of: Scene) -> bytes:
 
 async def test_the_leader_creates_the_certificate_and_all_engines_serve_it(here: Scene, other: Scene) -> None:
     """Its CA is registered as trusted."""
-    assert await here.begin() == LOOK
-    assert await other.begin() == LOOK
+    assert await here.begin() == CHECK_SECONDS
+    assert await other.begin() == CHECK_SECONDS
     assert here.server.waits() == other.server.waits() == ""
     assert await here.shown() == await other.shown()
     assert here.trusted() == authority(here)
@@ -79,10 +79,10 @@ async def test_the_leader_creates_the_certificate_and_all_engines_serve_it(here:
 async def test_a_standby_engine_creates_a_missing_secret(here: Scene, other: Scene) -> None:
     """It is not ready without one, and a leader of another version creates none; the leader uses it too."""
     other.secrets.mark_stale()
-    assert await other.begin() == LOOK
+    assert await other.begin() == CHECK_SECONDS
     assert (other.server.waits(), here.secret()) == (NONE_YET, None)
     other.secrets.replace((), 0)
-    assert await other.server.look() == LOOK
+    assert await other.server.reconcile() == CHECK_SECONDS
     assert (other.server.waits(), here.registered()) == ("", None)
     made = here.secret()
     await here.begin()
@@ -97,13 +97,13 @@ async def test_a_standby_engine_with_a_certificate_writes_nothing(here: Scene, o
         await one.begin()
     before = (here.registered(), here.secret())
     other.add_after(days=22)
-    await other.server.look()
+    await other.server.reconcile()
     await other.server.serve(other.topology(enabled=False))
-    assert await other.server.look() is None
+    assert await other.server.reconcile() is None
     assert (here.registered(), here.secret()) == before
     await other.begin()
     await here.delete_secret()
-    await other.server.look()
+    await other.server.reconcile()
     assert here.secret() is None, "it has a certificate"
     here.leads, other.leads = False, True
     await other.begin()
@@ -118,7 +118,7 @@ async def test_a_new_leader_uses_the_existing_secret(
     secret, trusted = here.secret(), here.trusted()
     await other.begin()
     here.leads, other.leads = False, True
-    await other.server.look()
+    await other.server.reconcile()
     assert (here.secret(), here.trusted()) == (secret, trusted)
     assert capsys.readouterr().out.count("the webhook has a new certificate") == 1
     await heard(here, other)
@@ -131,10 +131,10 @@ async def test_a_renewed_certificate_keeps_the_trusted_ca(here: Scene, other: Sc
         await one.begin()
     first, registered = await here.shown(), here.registered()
     here.add_after(days=22)
-    await here.server.look()
+    await here.server.reconcile()
     assert await here.shown() != first
     await heard(here, other)
-    await other.server.look()
+    await other.server.reconcile()
     assert await here.shown() == await other.shown()
     assert here.registered() == registered
     await heard(here, other)
@@ -166,7 +166,7 @@ async def running(engine: Scene) -> AsyncIterator[asyncio.Queue[bool]]:
     news: asyncio.Queue[bool] = asyncio.Queue()
     engine.secrets.subscribe(lambda delta: news.put_nowait(delta.after is not None))
     await engine.server.serve(engine.topology())
-    async with background(engine.server.run()), asyncio.timeout(LOOK / 2):
+    async with background(engine.server.run()), asyncio.timeout(CHECK_SECONDS / 2):
         yield news
 
 
@@ -197,17 +197,17 @@ async def test_a_secret_of_another_owner_is_neither_changed_nor_served(here: Sce
     there = here.upper.place(SECRET, foreign())
     here.secrets.put(orjson.dumps(there))
     for one in (here, other):
-        assert await one.begin() == REST
+        assert await one.begin() == ERROR_SECONDS
     assert (
         "Secret engines/tensile-webhook-demo belongs to another owner and is left unchanged: delete it"
         in here.server.waits()
     )
     assert (here.secret(), here.registered()) == (there, None)
     await here.server.serve(here.topology(enabled=False))
-    await here.server.look()
+    await here.server.reconcile()
     assert here.secret() == there
     await here.delete_secret()
-    assert await here.begin() == LOOK
+    assert await here.begin() == CHECK_SECONDS
     await here.heard()
 
 
@@ -216,7 +216,7 @@ async def test_an_engine_keeps_its_certificate_if_another_owner_creates_the_secr
     await here.begin()
     await here.delete_secret()
     there = here.upper.place(SECRET, foreign())
-    assert await here.server.look() == REST
+    assert await here.server.reconcile() == ERROR_SECONDS
     assert here.secret() == there
     assert here.server.waits() == ""
     await here.heard()
@@ -230,7 +230,7 @@ async def test_invalid_content_of_the_engines_own_secret_is_replaced(here: Scene
     found = (here.secret() or {})["metadata"]
     body = {**spoilt, "metadata": {"uid": found["uid"], "resourceVersion": found["resourceVersion"]}}
     await here.upper.patch(Ref(UPPER, SECRET, INSIDE, SECRET_NAME), Patch("merge-patch", body))
-    assert await other.server.look() == REST
+    assert await other.server.reconcile() == ERROR_SECONDS
     await heard(other)
     await pass_on(0.0, here, other)
     assert certificates_of(here.secret() or {}) is not None
@@ -257,8 +257,8 @@ async def test_of_two_engines_that_create_the_secret_one_uses_the_others(tmp_pat
     async with scene(tmp_path, upper, INSIDE) as here, scene(tmp_path, upper, INSIDE) as other:
         await other.begin()
         before, upper.hides = here.secret(), 1
-        assert await here.begin() == AGAIN
-        assert await here.server.look() == LOOK
+        assert await here.begin() == CONFLICT_SECONDS
+        assert await here.server.reconcile() == CHECK_SECONDS
         assert here.secret() == before
         await heard(here, other)
 
@@ -268,9 +268,9 @@ async def test_a_disabled_webhooks_secret_and_registration_are_deleted_by_the_le
     for one in (here, other):
         await one.begin()
         await one.server.serve(one.topology(enabled=False))
-    await other.server.look()
+    await other.server.reconcile()
     assert None not in (here.secret(), here.registered())
-    assert await here.server.look() is None
+    assert await here.server.reconcile() is None
     assert (here.secret(), here.registered()) == (None, None)
     await here.begin()
     assert None not in (here.secret(), here.registered())
@@ -290,7 +290,7 @@ async def test_a_refusal_that_quotes_the_secrets_key_is_redacted(
             raise Denied(f"{ref}: no {body['data']['tls.key']}", status=403)
 
     async with scene(tmp_path, Quoting(UPPER, now=lambda: datetime.now(UTC)), INSIDE) as here:
-        assert await here.begin() == REST
+        assert await here.begin() == ERROR_SECONDS
         assert OMITTED in here.server.waits()
     assert OMITTED in capsys.readouterr().out
 
@@ -304,8 +304,8 @@ async def test_a_conflict_is_retried_sooner_than_a_refusal(tmp_path: Path) -> No
     async with scene(tmp_path, upper) as here:
         upper.answer("read", there, there)
         upper.answer("patch", Conflict("changed since", status=409), Denied("no right to that", status=403))
-        assert await here.begin() == AGAIN
-        assert await here.server.look() == REST
+        assert await here.begin() == CONFLICT_SECONDS
+        assert await here.server.reconcile() == ERROR_SECONDS
         assert [one.ref.kind for one in upper.asked] == 4 * [MUTATING_WEBHOOK]
 
 
