@@ -1,12 +1,12 @@
-"""Every alert of manifests/monitoring fires for its cause, and clears once the cause is gone: with a real Prometheus.
+"""Test with a real Prometheus that every alert of manifests/monitoring fires for its cause, and clears after it.
 
     .venv/bin/python -m bench.faults.alerts
 
-The rules are those that ship, with shorter times: a second between two looks, `for: 2s` and windows of 20 seconds. A
-rule whose alert nothing here brings about counts as broken, so that no rule ships without having fired once. Each lower
-cluster has causes of its own, one after the other; edits of the topology are a third sequence beside them.
+The rules are those that ship, with shorter times: one second between two evaluations, `for: 2s` and windows of 20
+seconds. A rule whose alert is not caused here counts as broken, so that no rule ships without having fired once. Each
+lower cluster has its own causes, one after the other; edits of the topology are a third sequence beside them.
 
-A bug in a rule of the engine is brought about in a copy of the engine: it fails for Services of one name.
+A bug in a rule of the engine is planted in a copy of the engine: the rule fails for Services of one name.
 """
 
 import argparse
@@ -50,16 +50,16 @@ from tensile.sandbox.state import LOOPBACK, UPPER
 NAME = "faults-alerts"
 RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
 JOB = "tensile-metrics"
-"""The name of the Service by which the ServiceMonitor finds the engines; the rules select by it."""
+"""The name of the Service with which the ServiceMonitor selects the engines; the rules select by it."""
 A, B = LOWERS
 FOR, WINDOW = "2s", "20s"
 LIMIT = 120.0
 """Seconds in which an alert has to fire, and to clear."""
 LOOK = 0.25
 LONG = 33.0
-"""Seconds that a pod has to wait to count as slow: the rule says 30."""
+"""Seconds that a pod has to wait to count as slow; the threshold of the rule is 30."""
 STUCK = ("> 300", "> 5")
-"""The one threshold that is shortened: a request without an answer ends after 30 seconds, and is sent again."""
+"""The only threshold that is shortened: a request without an answer ends after 30 seconds, and is sent again."""
 ENDS_IN = timedelta(days=1)
 FAILS = "fails"
 BUG = Bug(
@@ -88,9 +88,9 @@ def _shortened(rule: Manifest) -> Manifest:
 
 
 class Watcher:
-    """What Prometheus says of the alerts; `fired` and `cleared` are the seconds from a cause, and from its end.
+    """Follows the alerts in Prometheus.
 
-    `tried` are the alerts that were waited for.
+    `fired` and `cleared` are the seconds from a cause, and from its end. `tried` are the alerts that were awaited.
     """
 
     def __init__(self, prometheus: Running) -> None:
@@ -103,7 +103,7 @@ class Watcher:
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator["Watcher"]:
-        """Follow the alerts meanwhile."""
+        """Follow the alerts inside the block."""
         task = asyncio.create_task(self._look())
         try:
             yield self
@@ -140,7 +140,7 @@ class Watcher:
         times[alert] = round(time.monotonic() - begin, 1)
 
     async def ends(self) -> None:
-        """Wait until none fires: a cause may bring about other alerts beside its own, which have to clear, too."""
+        """Wait until no alert fires: a cause may trigger other alerts beside its own, which have to clear too."""
         begin = time.monotonic()
         while self.firing:
             if time.monotonic() - begin > LIMIT:
@@ -151,7 +151,7 @@ class Watcher:
     async def within(
         self, alert: str, cause: Callable[[], Awaitable[object]], end: Callable[[], Awaitable[object]]
     ) -> None:
-        """Bring a cause about until the alert fires, and end it until that clears."""
+        """Start a cause and wait until the alert fires, then end the cause and wait until the alert clears."""
         await cause()
         await self.fires(alert)
         await end()
@@ -159,18 +159,18 @@ class Watcher:
 
 
 class Faulty(Quiet):
-    """A director that gives one fault to the requests that it concerns."""
+    """A director that applies one fault to the requests that match."""
 
     def __init__(self, fault: Fault, concerns: Callable[[Asked], bool]) -> None:
         self._fault, self._concerns = fault, concerns
 
     async def meet(self, asked: Asked) -> Fault:
-        """Return the fault, or let it pass."""
+        """Return the fault, or let the request pass."""
         return self._fault if self._concerns(asked) else Passed()
 
 
 class Causes:
-    """What brings each alert about, on a rig; `engine` is where the program is that has the bug.
+    """The causes of all alerts, on a rig; `engine` is the directory of the program with the bug.
 
     `other` are the ports of a second engine.
     """
@@ -189,7 +189,7 @@ class Causes:
         return Child(command, self.rig.sandbox, log, after(f"cd {self._engine}"))
 
     async def engines(self) -> None:
-        """None runs, none leads, two lead: in the end one does."""
+        """Run no engine, then one without the lease, then two leaders; at the end one engine leads."""
         rig, watcher = self.rig, self.watcher
         await watcher.fires("TensileDown")
         rig.proxies[UPPER].director = Faulty(Refused(403), _is_election)
@@ -215,10 +215,10 @@ class Causes:
         (self.rig.directory / "second.yaml").write_bytes(orjson.dumps(found))
         return "second.yaml"
 
-    # The objects of one lower cluster.
+    # The causes in one lower cluster.
 
     async def objects(self) -> None:
-        """Another client, a bug, a quota, and an apiserver that does not answer."""
+        """Cause the alerts of objects: another client, a bug, a quota, and an apiserver that does not answer."""
         await self._drift()
         await self._strays()
         await self._bug()
@@ -237,7 +237,7 @@ class Causes:
         return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     async def prepared(self) -> None:
-        """Run a first pod, soon enough not to count as slow, and one of a Deployment, which a drain would move."""
+        """Run a first pod fast enough not to count as slow, and a pod of a Deployment, which a drain would move."""
         upper = self.rig.upper
         await upper.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         await upper.until(self.path("serviceaccounts", "default"), bool)
@@ -250,7 +250,7 @@ class Causes:
         )
 
     async def _drift(self) -> None:
-        """Another client changes a copy, once: the alert clears by itself."""
+        """Let another client change a copy once; the alert clears by itself."""
         change = {"data": {"color": "red"}}
         await self.watcher.within(
             "TensileDrift",
@@ -259,7 +259,7 @@ class Causes:
         )
 
     async def _strays(self) -> None:
-        """A user of the lower cluster forges our marks in a namespace that the upper cluster does not have."""
+        """Let a user of the lower cluster forge our marks in a namespace that the upper cluster does not have."""
         below, namespace = self.rig.sites[A], f"{self.rig.name}-stray"
         path = f"/api/v1/namespaces/{namespace}/configmaps"
         marks = {"labels": {OWNER: self.rig.mark}, "annotations": {OWNER_NAME: self.rig.name, UPPER_UID: "nobody"}}
@@ -272,7 +272,7 @@ class Causes:
         await below.delete(f"/api/v1/namespaces/{namespace}")
 
     async def _bug(self) -> None:
-        """The rule of Services fails, as long as there is the Service."""
+        """Make the rule of Services fail as long as the Service exists."""
         service = {"metadata": {"name": FAILS}, "spec": {"ports": [{"port": 80}]}}
         await self.watcher.within(
             "TensileReconcilePanics",
@@ -281,7 +281,7 @@ class Causes:
         )
 
     async def _blocked(self) -> None:
-        """A quota of the lower cluster lets no further pod in; created at last, it was slow."""
+        """Block further pods with a quota of the lower cluster, for long enough that their creation counts as slow."""
         below, begin = self.rig.sites[A], time.monotonic()
         quota = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": "1"}}}
         await below.create(self.path("resourcequotas"), quota)
@@ -295,7 +295,7 @@ class Causes:
         await self.watcher.clears("TensilePodCreationSlow")
 
     async def _stuck(self) -> None:
-        """The lower apiserver does not answer the creation of a pod."""
+        """Let the lower apiserver not answer the creation of a pod."""
         proxy = self.rig.proxies[A]
         proxy.director = Faulty(Hung(), lambda asked: (asked.verb, asked.kind) == ("create", "pods"))
         await self.run("third")
@@ -303,10 +303,10 @@ class Causes:
         proxy.director = Quiet()
         await self.watcher.clears("TensileReconcileStuck")
 
-    # The other lower cluster.
+    # The causes in the other lower cluster.
 
     async def away(self) -> None:
-        """It answers with errors, and then not at all."""
+        """Let the other lower cluster return errors, and then no answers at all."""
         proxy = self.rig.proxies[B]
         proxy.director = Faulty(Refused(503), lambda _asked: True)
         proxy.cut()
@@ -318,10 +318,10 @@ class Causes:
         proxy.thaw()
         await self.watcher.clears("TensileLowerUnreachable")
 
-    # The files.
+    # The causes in files.
 
     async def edits(self) -> None:
-        """An invalid topology, one that has to be approved, and a certificate that expires soon."""
+        """Write an invalid topology, one that requires approval, and a certificate that expires soon."""
         rig, watcher = self.rig, self.watcher
         put(rig.directory / "topology.yaml", b"kind: Nothing\n")
         await watcher.fires("TensileTopologyRejected")
@@ -347,7 +347,7 @@ class Causes:
 
 
 async def _nothing() -> None:
-    """Leave it to time."""
+    """Do nothing; the cause ends by itself."""
 
 
 def _is_election(asked: Asked) -> bool:
@@ -355,7 +355,7 @@ def _is_election(asked: Asked) -> bool:
 
 
 def with_bug(directory: Path) -> Path:
-    """Copy the program, with the bug, and return the folder to run it in."""
+    """Copy the program, plant the bug, and return the directory to run it in."""
     shutil.copytree(ROOT / "tensile", directory / "tensile", ignore=shutil.ignore_patterns("__pycache__"))
     file = directory / BUG.path
     file.write_text(planted(file.read_text(), BUG))
@@ -363,7 +363,7 @@ def with_bug(directory: Path) -> Path:
 
 
 async def campaign(prometheus: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-    """Bring everything about, and return when each alert fired and cleared."""
+    """Cause every alert, and return when each fired and cleared."""
     rules = shortened(yaml.safe_load(RULES.read_text()))
     names = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
     for folder in ("rig", "engine", "prometheus"):
@@ -389,7 +389,7 @@ async def campaign(prometheus: str, sandbox: Sandbox, scratch: Path) -> dict[str
 
 
 def main() -> int:
-    """Run the campaign, unless there is no Prometheus."""
+    """Run the campaign, unless Prometheus is not installed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sandbox", type=Path, help="a sandbox that runs, instead of one of its own")
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -1,14 +1,14 @@
-"""A lower is out of reach under a running workload, again and again, and comes back.
+"""A lower cluster becomes unreachable under a running workload, again and again, and comes back.
 
     .venv/bin/python -m bench.faults.away --pods 40 --rounds 20 [--seed N]
     .venv/bin/python -m bench.faults.away --long
 
-Its apiserver is killed, or stands still, or only the engine is parted from it while the cluster goes on; for a moment,
-for longer than until its node takes no more pods, or for longer than until its pods are called unready; with `--long`
-once for ten minutes. Meanwhile a pod is deleted above, and where the cluster goes on another one is ended there by
-somebody else. No pod fails but that one, none runs twice in whatever clusters, and fifteen seconds after the return
-nothing is left for the engine to do. As in `bench.faults.outage`, what Kubernetes' own controllers are late with is not
-counted.
+Its apiserver is killed or stopped, or only the engine is disconnected from it while the cluster keeps running: for a
+moment, for longer than until its node accepts no more pods, or for longer than until its pods become unready; with
+`--long` once for ten minutes. During the outage an upper pod is deleted, and if the cluster keeps running, another
+client deletes a lower pod. No pod fails except the upper pod of that one, none runs twice in any clusters, and fifteen
+seconds after the return nothing is left for the engine to do. As in `bench.faults.outage`, delays of Kubernetes' own
+controllers do not count.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ LOST = "LowerPodLost"
 
 
 class Absence(NamedTuple):
-    """Which lower is out of reach, in which way, and for how many seconds."""
+    """The lower cluster that is unreachable, the way of the outage, and its duration in seconds."""
 
     victim: str
     way: str
@@ -46,10 +46,10 @@ class Absence(NamedTuple):
 
 
 def draw(seed: int, rounds: int, lowers: list[str]) -> list[Absence]:
-    """Draw absences: every tenth outlasts the readiness of pods, and each fifth between them the node's being open.
+    """Draw absences: every tenth makes pods unready, and each fifth between them makes the node unschedulable.
 
-    The longest leave the cluster itself alone: without its apiserver its own nodes would be given up meanwhile, and the
-    sandbox's have no kubelets to call their pods ready again.
+    The longest leave the cluster itself alone: without its apiserver its own nodes would become NotReady, and those of
+    the sandbox have no kubelets that would make their pods ready again.
     """
     chance = Random(seed)
     found = []
@@ -61,14 +61,14 @@ def draw(seed: int, rounds: int, lowers: list[str]) -> list[Absence]:
 
 
 def left(found: Snapshot) -> dict[str, str]:
-    """Return what the engine still has to do, by a name for each; a pod that is not Ready is up to the kubelet."""
+    """Return the engine's remaining work by description; an unready pod does not count, which is the kubelet's work."""
     wrong = [f"{name_of(pod)} is not gone" for pod in found.upper if "deletionTimestamp" in pod["metadata"]]
     wrong += oracles.not_once_below(found.upper, found.lowers) + oracles.orphans(found.upper, found.lowers)
     return {words: words for words in wrong} | oracles.unlike(found.upper, found.lowers)
 
 
 class Return:
-    """What is seen from the return on (monotonic seconds); `ended` are the UIDs of pods that somebody ended below."""
+    """The observations from the return on (monotonic seconds); `ended` are the upper UIDs of deleted lower pods."""
 
     def __init__(self, begin: float, ended: frozenset[str]) -> None:
         self.lag = Lag(begin)
@@ -77,7 +77,7 @@ class Return:
         self.broken: set[str] = set()
 
     def look(self, now: float, found: Snapshot) -> None:
-        """Take a look: what fails must have been ended below and say so, and nothing lives twice."""
+        """Evaluate a snapshot: only deleted lower pods may fail, with the right reason, and no pod lives twice."""
         self.lag.look(now, left(found))
         fallen = [pod for pod in found.upper if pod["status"].get("phase") == "Failed"]
         self.lost |= {uid_of(pod) for pod in fallen if pod["status"].get("reason") == LOST} & self.ended
@@ -85,7 +85,7 @@ class Return:
         self.broken |= {*oracles.failed(others), *oracles.living_twice(found.lowers)}
 
     def verdict(self) -> list[str]:
-        """Return what broke."""
+        """Return the failures."""
         late = [f"{self.lag.longest:.1f} s after the return: {self.lag.what}"]
         unsaid = [f"{uid} was ended below and does not say {LOST}" for uid in sorted(self.ended - self.lost)]
         return [*sorted(self.broken), *unsaid, *(late if self.lag.longest > CONVERGED_IN else [])]
@@ -113,7 +113,7 @@ async def out_of_reach(trial: Trial, way: Detour, absence: Absence) -> AsyncIter
 
 
 async def meddle(trial: Trial, absence: Absence, found: Snapshot) -> frozenset[str]:
-    """Delete a pod of the victim's above, and where it can be, end another below, and return the UIDs of the latter."""
+    """Delete an upper pod of the victim, and if the victim runs, another lower pod; return the UID of the latter."""
     deleted, other, *_ = sorted(oracles.name_of(pod) for pod in found.upper if _is_at(pod, absence.victim))
     await trial.upper.delete(_path(deleted))
     if absence.way != "parted":
@@ -131,11 +131,11 @@ def _path(pod: str) -> str:
 
 
 async def returned(trial: Trial, begin: float, pods: int, ended: frozenset[str]) -> Return:
-    """Look on from the return until so many pods are settled; those that failed as they should are taken away."""
+    """Observe until so many pods are settled; delete the pods that failed as they should."""
     seen = Return(begin, ended)
 
     async def holds() -> bool:
-        """Look anew."""
+        """Take a snapshot and report whether it is settled."""
         found = await trial.snapshot()
         seen.look(time.monotonic(), found)
         for pod in found.upper:
@@ -148,7 +148,7 @@ async def returned(trial: Trial, begin: float, pods: int, ended: frozenset[str])
 
 
 async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pods: int) -> dict[str, Any]:
-    """Cut off one lower cluster while so many pods run in all, and return the result with what broke."""
+    """Cut off one lower cluster while so many pods run in all, and return the result with the failures."""
     before = await trial.settled(pods)
     begin = time.monotonic()
     async with out_of_reach(trial, ways[absence.victim], absence):
@@ -163,7 +163,7 @@ async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pod
 
 
 async def outages(trial: Trial, ways: Mapping[str, Detour], absences: list[Absence], pods: int) -> dict[str, Any]:
-    """Run a workload through every outage, and return the result with what broke."""
+    """Run a workload through every outage, and return the result with the failures."""
     names = await load(trial, "away", pods // len(trial.lowers))
     pods = len(names) * (pods // len(trial.lowers))
     runs = []
@@ -178,7 +178,7 @@ async def outages(trial: Trial, ways: Mapping[str, Detour], absences: list[Absen
 
 @asynccontextmanager
 async def reached(sandbox: Sandbox) -> AsyncIterator[tuple[Trial, dict[str, Detour]]]:
-    """Return a trial whose engine runs, and the ways by which it reaches the lowers."""
+    """Yield a trial whose engine runs, and its connections to the lower clusters."""
     async with AsyncExitStack() as stack:
         lowers = [name for name in sandbox.clusters if name.startswith("lower-")]
         ways = {name: await stack.enter_async_context(detour(sandbox, name)) for name in lowers}
@@ -188,7 +188,7 @@ async def reached(sandbox: Sandbox) -> AsyncIterator[tuple[Trial, dict[str, Deto
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run as the command line asks."""
+    """Run with the arguments of the command line."""
     async with reached(sandbox) as (trial, ways):
         lowers = list(trial.lowers)
         once = [Absence(lowers[0], WAYS[0], LONG)]

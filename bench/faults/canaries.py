@@ -1,7 +1,7 @@
-"""Objects of strangers that have a name which the engine needs: of every kind, in every form, at every moment.
+"""Objects of other owners with names that the engine needs: of every kind, in every form, at every moment.
 
-A situation is a form (what the stranger's object looks like) and a moment (what happens around it). A kind that is
-added to `SUBJECTS` meets all of them.
+A situation is a form (what the foreign object looks like) and a moment (what happens around it). A kind that is added
+to `SUBJECTS` is tested in all of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,20 +16,26 @@ SLICES = "apis/discovery.k8s.io/v1"
 RBAC = "apis/rbac.authorization.k8s.io/v1"
 PORT = {"port": 80, "protocol": "TCP"}
 CLAIMED = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
-"""A claim for which no volume is ever made: it asks for no class."""
+"""A claim for which no volume is ever created, because it has no storage class."""
 A, B = "lower-a", "lower-b"
 OTHER_UID = "00000000-0000-4000-8000-000000000000"
 OTHER_UPPER = "11111111-0000-4000-8000-000000000000"
 FORMS = ("plain", "forged", "copied", "rival", "legacy")
-"""Without any mark; with ours and a UID that nobody has; with all of ours, the UID too, by another hand; with those of
-another upper's engine, by an engine's hand; with tensile-kube's."""
+"""The marks of the foreign object.
+
+In this order: no marks; our marks and a UID of no object; all our marks with the right UID, by another field manager;
+the marks of another upper cluster's engine, by an engine's field manager; the marks of tensile-kube.
+"""
 MOMENTS = ("stands", "edited", "given-up", "asked-anew", "took-place")
-"""Just there; edited by its owner; the object above is deleted; deleted and made anew; ours was there before, and was
-removed by hand while the engine was down."""
+"""What happens to the foreign object.
+
+In this order: it only exists; its owner edits it; the upper object is deleted; deleted and created again; it replaces
+the engine's object, which was deleted manually while the engine was down.
+"""
 
 
 class Place(NamedTuple):
-    """Where an object is: its cluster, the path of its collection, and its name."""
+    """The location of an object: its cluster, the path of its collection, and its name."""
 
     cluster: str
     collection: str
@@ -42,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Made(NamedTuple):
-    """An object that is made above."""
+    """An object to be created in the upper cluster."""
 
     collection: str
     body: Manifest
@@ -54,11 +60,12 @@ class Made(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """One kind: where a stranger of a name stands, with what content, and what is made above so that it is needed.
+    """One kind: the foreign object's place and content, and the upper objects that need its name.
 
-    The first object above is the one that ours would be made for, the last one mostly the pod that waits; `lower` is
-    where that pod is bound, and `runs` whether it runs where ours are in place. A subject without objects above is a
-    Node: its lower comes into the topology. With `by_uid` the stranger's name is that for the UID of the first object.
+    The first upper object is the one that would be mirrored to the place, the last one usually the pod that waits;
+    `lower` is the lower cluster that this pod is bound to, and `runs` whether it runs once the engine's objects exist.
+    A subject without upper objects is a Node: its lower cluster is added to the topology. With `by_uid` the foreign
+    object's name is derived from the UID of the first object.
     """
 
     stranger: Callable[[str], Place]
@@ -78,26 +85,26 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name, and that of what is made for it."""
+        """The name of the canary and of the objects that are created for it."""
         return f"{self.kind}-{self.form}-{self.moment}".lower()
 
     @property
     def subject(self) -> Subject:
-        """Its kind."""
+        """The subject of its kind."""
         return SUBJECTS[self.kind]
 
 
 def cases(kinds: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> list[Case]:
     """Return every case of some kinds.
 
-    No placeholder volume's place is ever taken while its claim is bound to it: Kubernetes protects it until then.
+    A placeholder volume is never replaced while its claim is bound to it, because Kubernetes protects it until then.
     """
     every = (Case(*one) for one in product(kinds, forms, MOMENTS))
     return [one for one in every if not (one.subject.by_uid and one.moment == "took-place")]
 
 
 def marks(form: str, ours: Owner, upper_uid: str) -> Manifest:
-    """Return labels and annotations of a form; `upper_uid` is that of the object above, "" where there is none."""
+    """Return labels and annotations of a form; `upper_uid` is the upper object's UID, "" if there is none."""
     rival = owner_of(OTHER_UPPER, ours.name)
     label, name = {OWNER: ours.mark, VIRTUAL_POD: "true"}, {OWNER_NAME: ours.name}
     found: Mapping[str, Manifest] = {
@@ -231,4 +238,4 @@ SUBJECTS: dict[str, Subject] = {
     "Role": Subject(_in_space("roles", RBAC), {"rules": []}, _role),
     "RoleBinding": Subject(_in_space("rolebindings", RBAC), {"roleRef": _role_ref("theirs"), "subjects": []}, _binding),
 }
-"""The kinds. lower-b calls namespaces by a prefix, so that one of that name is a conflict there."""
+"""The kinds; lower-b uses a prefix for namespaces, so that a Namespace of that name is a conflict there."""

@@ -1,9 +1,9 @@
-"""The engine is killed at random moments while pods come, go and are scaled, and started again each time.
+"""The engine is killed at random times while pods are created, deleted and scaled, and restarted each time.
 
     .venv/bin/python -m bench.faults.crash --pods 150 --rounds 10 [--seed N]
 
-At the end every living pod runs exactly once below, nothing runs that nobody asked for, what was deleted is gone, no
-pod was ever created twice, and then nothing is written but leases and heartbeats.
+At the end every living upper pod has exactly one lower pod, no lower pod is without an upper pod, deleted pods are
+gone, no pod was ever created twice, and then nothing is written except leases and heartbeats.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ STARTED = 30.0
 
 
 async def edit(trial: Trial, wanted: Edit) -> str:
-    """Make one edit in the upper cluster, and return the UID of what it deleted, else ""."""
+    """Make one edit in the upper cluster, and return the UID of the deleted object, or ""."""
     pods, deployments = PODS.format(NAMESPACE), DEPLOYMENTS.format(NAMESPACE)
     match wanted.verb:
         case "deploy":
@@ -41,10 +41,10 @@ async def edit(trial: Trial, wanted: Edit) -> str:
 
 
 async def one_life(trial: Trial, life: Round) -> list[str]:
-    """Start the engine, make the edits meanwhile, kill it, and return the UIDs of the deleted pods."""
+    """Start the engine, make the edits while it runs, kill it, and return the UIDs of the deleted pods."""
 
     async def edits() -> list[str]:
-        """Make the edits, one after the other, from their moment on."""
+        """Make the edits, one after the other, from their start time on."""
         await asyncio.sleep(life.begin)
         return [uid for wanted in life.edits if (uid := await edit(trial, wanted))]
 
@@ -59,7 +59,7 @@ async def one_life(trial: Trial, life: Round) -> list[str]:
 
 
 async def crash(trial: Trial, lives: list[Round], quiet: float) -> dict[str, Any]:
-    """Run and kill the engine so many times, then let it run, and return the result with what broke."""
+    """Run and kill the engine so many times, then let it run, and return the result with the failures."""
     deleted: list[str] = []
     written = []
     for number, life in enumerate(lives, 1):
@@ -81,7 +81,7 @@ async def crash(trial: Trial, lives: list[Round], quiet: float) -> dict[str, Any
 
 
 def judge(trial: Trial, found: Snapshot, deleted: list[str]) -> list[str]:
-    """Hold the end, and all that was asked of the clusters on the way, against the oracles."""
+    """Check the final state, and all requests to the clusters on the way, against the oracles."""
     lowers = {name: trial.records(name) for name in trial.lowers}
     left = [oracles.still_there(pods, deleted, name) for name, pods in {UPPER: found.upper, **found.lowers}.items()]
     swept = [oracles.swept(records, AGENT) for records in (trial.records(UPPER), *lowers.values())]
@@ -96,13 +96,13 @@ def judge(trial: Trial, found: Snapshot, deleted: list[str]) -> list[str]:
 
 
 def writes(trial: Trial) -> dict[str, int]:
-    """Count what the engine wrote in each cluster, leases aside."""
+    """Count the engine's writes in each cluster, except those of leases."""
     names = (UPPER, *trial.lowers)
     return {name: len(audit.writes(trial.records(name), AGENT, without=("leases",))) for name in names}
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run as the command line asks."""
+    """Run with the arguments of the command line."""
     async with Trial(sandbox) as trial:
         return await crash(trial, draw(given.seed, given.pods, given.rounds, "crash"), given.quiet)
 

@@ -1,12 +1,12 @@
-"""Tokens end; client certificates, CAs, kubeconfigs and Secrets are swapped; another cluster answers at an address.
+"""Tokens expire; certificates, CAs, kubeconfigs and Secrets are replaced; another cluster answers at an address.
 
     .venv/bin/python -m bench.faults.credentials --pods 20 --rounds 5
     .venv/bin/python -m bench.faults.credentials --files
 
-With `--files` only what a lower cluster's credential is in is swapped, 25 times; its result is kept beside the other.
-While it lasts, pods are written to all the time, no pod is deleted or started again in any cluster, and the cluster
-that is not the right one is not written to. Two seconds after the file (the Secret, the address) was put right at the
-latest, the cluster is called with what is new; after five, a pod that was bound meanwhile is Ready.
+With `--files` only the files and the Secret with a lower cluster's credential are replaced; its result is stored beside
+the other. During the swaps pods are written all the time, no pod is deleted or restarted in any cluster, and nothing is
+written to the wrong cluster. The engine calls the cluster with the new credential at most two seconds after the file
+(the Secret, the address) was repaired; a pod that was bound during the fault is Ready at most five seconds after it.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[
 
 
 async def prepared(trial: Trial, swap: Swap) -> None:
-    """Prepare, and return when the engine goes that way: a pod that is bound then gets Ready."""
+    """Prepare the swap; return when the engine uses it, so that a newly bound pod becomes Ready."""
     said = trial.log.stat().st_size
     if await swap.prepare():
         await until_logged(trial, READ, said)
@@ -103,7 +103,7 @@ async def prepared(trial: Trial, swap: Swap) -> None:
 
 
 async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
-    """Break the credentials, bind a pod, repair them, and return how long that pod takes and what broke."""
+    """Break the credentials, bind a pod, repair them, and return the time until the pod is Ready and the failures."""
     before = await trial.settled(len((await trial.snapshot()).upper))
     positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
     said = trial.log.stat().st_size
@@ -138,7 +138,7 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def written_to(trial: Trial, swap: Swap) -> AsyncIterator[None]:
-    """Update pods one after another for as long as the block runs, except those on the cluster `swap.stranger`."""
+    """Update pods one after another for as long as the block runs, except those on the wrong cluster."""
 
     async def write() -> None:
         """Update the pods again and again."""
@@ -167,7 +167,7 @@ async def first_call(trial: Trial, swap: Swap, position: int) -> float:
     found: list[float] = []
 
     async def is_told() -> bool:
-        """Look at the audit log."""
+        """Report whether the audit log has an accepted request after the repair."""
         records = audit.read(site.audit_log, position)
         found[:] = [since for one in records if (since := accepted(one) - swap.mended) > 0]
         return bool(found)
@@ -177,7 +177,7 @@ async def first_call(trial: Trial, swap: Swap, position: int) -> float:
 
 
 def accepted(record: audit.Record) -> float:
-    """Return when an accepted request of the engine came in, in seconds since 1970; 0 for any other record."""
+    """Return the arrival time of an accepted request of the engine, in seconds since 1970; 0 for any other record."""
     status = record.get("responseStatus", {}).get("code")
     if not record.get("userAgent", "").startswith(AGENT) or status == HTTPStatus.UNAUTHORIZED:
         return 0.0
@@ -192,7 +192,7 @@ async def bind(trial: Trial, name: str) -> None:
 
 
 async def remove(trial: Trial, name: str) -> None:
-    """Delete a pod, and return when it is gone everywhere."""
+    """Delete a pod, and return when it is deleted in all clusters."""
     path = f"{PODS.format(NAMESPACE)}/{name}"
     await trial.upper.delete(path)
     for site in (trial.upper, trial.lowers[VICTIM]):
@@ -200,30 +200,30 @@ async def remove(trial: Trial, name: str) -> None:
 
 
 async def until_ready(trial: Trial, name: str) -> None:
-    """Return when a pod is Ready above."""
+    """Return when an upper pod is Ready."""
 
     async def is_ready() -> bool:
-        """Look at it."""
+        """Report whether the pod is Ready."""
         return oracles.is_ready(await trial.upper.call("GET", f"{PODS.format(NAMESPACE)}/{name}"))
 
     await until(is_ready, f"{name} is Ready", NOTICED_IN)
 
 
 async def until_logged(trial: Trial, words: str, since: int) -> None:
-    """Return when the engine has said it."""
+    """Return when the engine has logged a message."""
 
     async def is_said() -> bool:
-        """Look at what was logged since."""
+        """Report whether the log contains the message after the position `since`."""
         return words.encode() in trial.log.read_bytes()[since:]
 
     await until(is_said, f"the engine said {words!r}", NOTICED_IN)
 
 
 async def until_recovered(trial: Trial, since: int) -> None:
-    """Return when the engine knows that the cluster answers again: until then it does not log that it is away."""
+    """Return when the engine no longer considers the cluster unreachable, according to its log."""
 
     async def is_said() -> bool:
-        """Look at which of the two was logged last."""
+        """Report whether the last of the two messages is the one of the recovery."""
         logged = trial.log.read_bytes()[since:]
         return AWAY_SAID not in logged or logged.rfind(BACK_SAID) > logged.rfind(AWAY_SAID)
 
@@ -231,11 +231,11 @@ async def until_recovered(trial: Trial, since: int) -> None:
 
 
 async def reason_of(trial: Trial, swap: Swap) -> list[str]:
-    """Wait for what the victim's node has to say, where it has to, and return what is wrong with it."""
+    """Wait for the reason in the condition of the victim's node, if there has to be one, and return what is wrong."""
     found: dict[str, Any] = {}
 
     async def is_told() -> bool:
-        """Look at the node's condition."""
+        """Report whether the node's condition has the reason."""
         node = await trial.upper.call("GET", f"{NODES}/{VICTIM}")
         found.update(next(one for one in node["status"]["conditions"] if one["type"] == LOWER_REACHABLE))
         return not swap.reason or bool(found["reason"] == swap.reason)
@@ -247,7 +247,7 @@ async def reason_of(trial: Trial, swap: Swap) -> list[str]:
 
 
 def stranger_writes(trial: Trial, swap: Swap, positions: dict[str, int]) -> list[str]:
-    """Return what the engine has written to the cluster that is not the right one."""
+    """Return the engine's writes to the wrong cluster."""
     if not swap.stranger:
         return []
     records = audit.read(trial.lowers[swap.stranger].audit_log, positions[swap.stranger])
@@ -256,7 +256,7 @@ def stranger_writes(trial: Trial, swap: Swap, positions: dict[str, int]) -> list
 
 
 def replaced(before: Snapshot, after: Snapshot, name: str) -> list[str]:
-    """Return which pods are not the same as before, above and below; the one of that name is new."""
+    """Return which upper and lower pods are not the same as before; the pod of that name is new."""
     broken = oracles.replaced(before.upper, _without(after.upper, name), UPPER)
     for lower, pods in before.lowers.items():
         broken += oracles.replaced(pods, _without(after.lowers[lower], name), lower)
@@ -268,12 +268,12 @@ def _without(pods: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Add what says which swaps."""
+    """Add the option that selects the swaps."""
     parser.add_argument(FILES, action="store_true", help="swap only what one lower's credential is in")
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Go through every swap."""
+    """Run every swap."""
     runs = []
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()

@@ -1,6 +1,6 @@
-"""What somebody does to which the engine answers with writes: the workloads in which it is killed at each of them.
+"""User actions that the engine answers with writes: the workloads in which it is killed at each of these writes.
 
-A new kind of object goes into `_things` and `_changed`; another sort of deed is an entry of `DEEDS`.
+A new kind of object is added to `_things` and `_changed`; another sort of action is an entry of `DEEDS`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,11 +30,11 @@ async def _nothing(_scene: Scene) -> None:
 class Workload:
     """A workload.
 
-    `prepare` brings about what has to be there before, and returns when it is; `do` is what the engine answers; `done`
-    says whether that has happened, as far as it has to be known from outside; `counts` which writes are its own.
-    `restore` makes up for it, where it was done to the topology. Writes of the resources `late` may come when all else
-    is over: what the scheduler below says of a pod is carried up when there is time, and five seconds after a refusal
-    once more.
+    `prepare` creates the required objects, and returns when they are ready; `do` is the action to which the engine
+    responds; `done` reports whether the response is complete, as far as that is visible from outside; `counts` selects
+    the writes that belong to it. `restore` reverts the action if it changed the topology. Writes of the resources
+    `late` may follow after everything else: the messages of the lower scheduler about a pod are copied up when there is
+    time, and once more five seconds after a refusal.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Workload:
 
 
 def _things(scene: Scene) -> list[tuple[str, Manifest]]:
-    """Return a pod and all that it depends on, in the order in which they are made, with their collections."""
+    """Return a pod and all its dependencies, in the order of their creation, with their collections."""
     volumes = [{"name": "c", "configMap": {"name": "settings"}}, {"name": "s", "secret": {"secretName": "password"}}]
     spec = {
         "nodeName": scene.rig.nodes[A],
@@ -63,7 +63,7 @@ def _things(scene: Scene) -> list[tuple[str, Manifest]]:
 
 
 def _changed() -> dict[str, Manifest]:
-    """Return what becomes of them, by NAME of the collection: a strategic merge patch each."""
+    """Return the changes to these objects, a strategic merge patch for each collection."""
     return {
         "configmaps": {"data": {"mode": "fast", "more": "1"}},
         "secrets": {"data": {"word": "bmV3"}},
@@ -116,7 +116,7 @@ async def _with_both(scene: Scene) -> None:
 
 
 async def _descheduling(scene: Scene) -> None:
-    """Let the descheduler look often."""
+    """Make the descheduler run often."""
     policy = {"enabled": True, "interval": "2s", "pendingLongerThan": "1s", "recreateBarePods": True}
     scene.rig.more = {"descheduler": policy}
     scene.rig.save()
@@ -124,7 +124,7 @@ async def _descheduling(scene: Scene) -> None:
 
 
 async def _strand(scene: Scene) -> None:
-    """Make a pod without a controller in one lower that asks for a node of the other."""
+    """Create a pod without a controller in one lower cluster that requires a node of the other."""
     nodes = [one["metadata"]["name"] for one in await scene.rig.sites[B].items("/api/v1/nodes")]
     asked = {"nodeSelector": {"kubernetes.io/hostname": min(nodes)}}
     either = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(scene.rig.nodes.values())}
@@ -141,14 +141,14 @@ async def _strand(scene: Scene) -> None:
 
 
 async def _free(scene: Scene) -> None:
-    """Take the pod away, and the descheduler."""
+    """Delete the pod, and disable the descheduler."""
     await scene.rig.upper.delete(scene.path("pods", POD))
     scene.rig.more = {}
     scene.rig.save()
 
 
 def _has_moved(objects: Objects) -> bool:
-    """Report whether the pod runs in the other lower, made again once, and nothing is kept of it."""
+    """Report whether the pod runs in the other lower cluster, was recreated once, and left no Secret."""
     counts = [(one["metadata"].get("annotations") or {}).get(DESCHEDULE_COUNT) for one in objects[UPPER]["pods"]]
     there = [len(objects[lower]["pods"]) for lower in LOWERS]
     is_running = all(map(is_ready, objects[UPPER]["pods"]))
@@ -156,7 +156,7 @@ def _has_moved(objects: Objects) -> bool:
 
 
 def _of_the_move(scene: Scene, asked: Asked) -> bool:
-    """Count what is written in the namespace, and that the node is told who leaves it."""
+    """Report whether a write is in the namespace, or patches the node that the pod leaves."""
     is_note = (asked.kind, asked.verb, asked.name) == ("nodes", "patch", scene.rig.nodes[A])
     return is_note or scene.is_here(asked)
 
@@ -192,7 +192,7 @@ def _one_left(objects: Objects) -> bool:
 
 
 def _of_the_node(scene: Scene, asked: Asked) -> bool:
-    """Count what is written about the node, and the lease's creation: its renewals are no step of anything."""
+    """Report whether a write is about the node, or creates its lease: renewals of the lease do not count."""
     is_it = asked.name == scene.rig.nodes[B] and asked.resource in ("nodes", "leases")
     return is_it and (asked.resource != "leases" or asked.verb == "create")
 

@@ -1,11 +1,11 @@
-"""What a lower cluster refuses is said on the pod above, is not tried hot, and runs soon after nobody refuses it.
+"""Refusals of a lower cluster appear on the upper pods, are retried slowly, and the pods run soon after they end.
 
     .venv/bin/python -m bench.faults.denials [--pods 10] [--hold 65] [--kinds quota,busy]
 
-Every kind of refusal has a namespace of its own, and all last at once for `--hold` seconds. Each pod has to be Pending
-with the cluster's own words within five seconds, may not be tried more than twelve times in any minute, is told of in
-one event, never fails, and is made below within seven and a half seconds after the refusal is lifted. When it runs then
-is for the cluster to say: all kinds are lifted in the same moment.
+Every kind of refusal has its own namespace, and all last at the same time for `--hold` seconds. Each pod has to be
+Pending with the cluster's own message within five seconds, may not be tried more than twelve times in any minute, has
+one event for it, never fails, and is created in the lower cluster within seven and a half seconds after the end of the
+refusal. The lower cluster determines when it runs then: all kinds end at the same moment.
 """
 
 import argparse
@@ -45,14 +45,14 @@ Lift = Callable[[], Awaitable[object]]
 
 
 class Place(NamedTuple):
-    """Where a kind of refusal is tried: a namespace of that name in the upper cluster and in one lower."""
+    """The place of a kind of refusal: a namespace of that name in the upper cluster and in one lower cluster."""
 
     field: "Field"
     kind: "Kind"
 
     @property
     def namespace(self) -> str:
-        """Its name."""
+        """The name of the namespace."""
         return f"{self.field.rig.name}-{self.kind.name}"
 
     @property
@@ -68,9 +68,9 @@ class Place(NamedTuple):
 class Kind(NamedTuple):
     """One kind of refusal.
 
-    `deny` begins it and gives what lifts it; `words` are in what the cluster says; `spec` is what the pods have beside
-    their container, `above` what they need that is there above; `refused` is the resource that is not made, with its
-    name where it is not the pods'.
+    `deny` starts it and returns a function that ends it; `words` are part of the cluster's message; `spec` is what the
+    pods have beside their container, `above` are the upper objects that they need; `refused` is the resource that is
+    not created, with the object's name unless the pods are refused.
     """
 
     name: str
@@ -84,12 +84,12 @@ class Kind(NamedTuple):
 
 def _quota(**hard: str) -> Callable[[Place], Awaitable[Lift]]:
     async def deny(place: Place) -> Lift:
-        """Allow no more than there is."""
+        """Create a quota that allows no further object."""
         path = place.path("resourcequotas", "full")
         await place.below.call("POST", place.path("resourcequotas"), _named("full", spec={"hard": hard}))
 
         async def counts() -> bool:
-            """See whether the cluster has counted, and so refuses for the right reason."""
+            """Report whether the cluster has counted, so that it refuses for the right reason."""
             return bool((await place.below.call("GET", path)).get("status", {}).get("hard"))
 
         await until(counts, "the quota counts", PATIENCE)
@@ -116,7 +116,7 @@ def _webhook(way: str) -> Callable[[Place], Awaitable[Lift]]:
         lift = await place.field.webhook.ask(place.below, place.namespace, way)
 
         async def is_asked() -> bool:
-            """Try to make a pod, without making one."""
+            """Report whether a dry-run creation of a pod is refused."""
             body = {"metadata": {"generateName": "try-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
             with suppress(Refused):
                 await place.below.call("POST", place.path("pods") + "?dryRun=All", body)
@@ -135,11 +135,11 @@ async def _rights(place: Place) -> Lift:
 
 def _proxied(fault: Refusing) -> Callable[[Place], Awaitable[Lift]]:
     async def deny(place: Place) -> Lift:
-        """Let the proxy refuse."""
+        """Let the proxy refuse the requests."""
         place.field.faults[place.namespace] = fault
 
         async def lift() -> None:
-            """Let it pass."""
+            """Let the requests pass."""
             del place.field.faults[place.namespace]
 
         return lift
@@ -187,7 +187,7 @@ KINDS = (
 
 
 class Field:
-    """A rig whose engine runs, and what refuses there."""
+    """A rig whose engine runs, and the sources of its refusals."""
 
     def __init__(self, rig: Rig, webhook: Webhook, limited: str) -> None:
         self.rig = rig
@@ -196,7 +196,7 @@ class Field:
         self.faults: dict[str, Refusing] = {}
 
     async def meet(self, asked: Asked) -> Fault:
-        """Refuse the pods of some namespaces below."""
+        """Refuse the creation of lower pods in some namespaces."""
         is_it = asked.cluster != UPPER and (asked.verb, asked.kind) == ("create", "pods")
         return self.faults.get(asked.namespace, Passed()) if is_it else Passed()
 
@@ -208,14 +208,14 @@ class Field:
 
 
 class Sight(NamedTuple):
-    """What was seen of a pod above at a moment, in monotonic seconds."""
+    """The state of an upper pod at a time, in monotonic seconds."""
 
     at: float
     pod: Manifest
 
 
 class Trial:
-    """One kind of refusal at work on some pods."""
+    """One kind of refusal, applied to some pods."""
 
     def __init__(self, place: Place, pods: int) -> None:
         self.place = place
@@ -224,7 +224,7 @@ class Trial:
         self.made: dict[str, float] = {}
 
     async def lay_out(self) -> None:
-        """Make the namespace on both sides, and what the pods need above."""
+        """Create the namespace in both clusters, and the upper objects that the pods need."""
         for site in (self.place.field.rig.upper, self.place.below):
             await site.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.place.namespace}})
             await until(
@@ -234,7 +234,7 @@ class Trial:
             await self.place.field.rig.upper.call("POST", self.place.path(plural), body)
 
     async def go(self, hold: float) -> tuple[float, float]:
-        """Refuse, make the pods, hold on, lift, and return when it was lifted, and the seconds until all pods ran."""
+        """Refuse, create the pods, wait, end the refusal; return when it ended, and the seconds until all pods ran."""
         following = asyncio.create_task(self._follow())
         try:
             lift = await self.place.kind.deny(self.place)
@@ -251,7 +251,7 @@ class Trial:
             await asyncio.gather(following, return_exceptions=True)
 
     def tries(self, end: float) -> dict[str, list[float]]:
-        """Return when the refused objects were tried to be made up to a moment, by their names."""
+        """Return the times of attempts to create the refused objects until `end`, by their names."""
         resource, _, name = self.place.kind.refused.partition("/")
         found: dict[str, list[float]] = {one: [] for one in ([name] if name else self.names)}
         for write in self.place.field.rig.journal.writes:
@@ -262,7 +262,7 @@ class Trial:
         return found
 
     def made_below(self) -> list[float]:
-        """Return when the pods were made below with success."""
+        """Return the times at which the lower pods were created successfully."""
         return [
             write.at
             for write in self.place.field.rig.journal.writes
@@ -271,7 +271,7 @@ class Trial:
         ]
 
     async def events(self) -> dict[str, int]:
-        """Count the events by which the engine has told of a refusal, by pod."""
+        """Count the engine's events about a refusal, by pod."""
         found = dict.fromkeys(self.names, 0)
         for one in await self.place.field.rig.upper.items(self.place.path("events")):
             is_ours = one.get("source", {}).get("component") == "tensile-kube" and one["type"] == "Warning"
@@ -280,13 +280,13 @@ class Trial:
         return found
 
     async def clear(self) -> None:
-        """Delete the pods, and the namespaces after them."""
+        """Delete the pods, and then the namespaces."""
         upper = self.place.field.rig.upper
         for name in self.names:
             await upper.delete(self.place.path("pods", name) + "?gracePeriodSeconds=1")
 
         async def are_gone() -> bool:
-            """Look."""
+            """Report whether no pod is left."""
             return not await upper.items(self.place.path("pods"))
 
         await until(are_gone, "the pods are gone", PATIENCE)
@@ -311,7 +311,7 @@ class Trial:
 
 
 def said_at(sights: Iterable[Sight], words: str) -> float:
-    """Return when a pod above was first Pending with these words as its message and condition; inf for never."""
+    """Return when an upper pod was first Pending with these words in its message and condition; inf for never."""
     moments = (one.at for one in sights if _says(one.pod.get("status", {}), words))
     return min(moments, default=float("inf"))
 
@@ -322,12 +322,12 @@ def busiest(moments: Sequence[float], window: float = MINUTE) -> int:
 
 
 def most(seconds: float) -> int:
-    """Return how many tries a pod may have in so many seconds: one more soon, and then one in five seconds."""
+    """Return the allowed tries of a pod in so many seconds: one more at once, and then one every five seconds."""
     return min(MOST_A_MINUTE, 2 + int(seconds / SAID_IN))
 
 
 def judged(trial: Trial, hold: float, lifted: float, back: float, events: dict[str, int]) -> dict[str, Any]:
-    """Return what came of one kind of refusal, with what it broke."""
+    """Return the outcome of one kind of refusal, with the failures."""
     words = trial.place.kind.words
     said = {name: said_at(seen, words) - trial.made[name] for name, seen in trial.sights.items()}
     tries = {name: busiest(moments) for name, moments in trial.tries(lifted).items()}
@@ -369,7 +369,7 @@ async def _is_there(site: Site, path: str) -> bool:
 
 @asynccontextmanager
 async def laid_out(sandbox: Sandbox, directory: Path) -> AsyncIterator[Field]:
-    """Return a field whose engine runs; it may do everything in the first lower, and make no pods in the second."""
+    """Yield a field whose engine has all rights in the first lower cluster, and may create no pods in the second."""
     async with Rig(sandbox, directory) as rig:
         limited = f"{rig.name}-limited"
         text = topologies.kubeconfig(sandbox.clusters[B], limited, (), server=rig.proxies[B].url)
@@ -391,7 +391,7 @@ async def denied(field: Field, kinds: Iterable[Kind], pods: int, hold: float) ->
         await trial.lay_out()
 
     async def one(trial: Trial) -> dict[str, Any]:
-        """Go through one."""
+        """Run one trial."""
         lifted, back = await trial.go(hold)
         found = judged(trial, hold, lifted, back, await trial.events())
         print(" ".join(f"{key}={value}" for key, value in found.items()), flush=True)
@@ -404,7 +404,7 @@ async def denied(field: Field, kinds: Iterable[Kind], pods: int, hold: float) ->
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Parse the arguments, run on an own sandbox, store the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pods", type=int, default=10, help="of each kind")
     parser.add_argument("--hold", type=float, default=65.0, help="seconds for which each refusal lasts")
@@ -414,7 +414,7 @@ def main() -> int:
     wanted = [kind for kind in KINDS if not given.kinds or kind.name in given.kinds.split(",")]
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-        """Run what was asked for."""
+        """Run the selected kinds."""
         async with laid_out(sandbox, scratch) as field:
             runs = await denied(field, wanted, given.pods, given.hold)
         return {"hold_s": given.hold, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}

@@ -1,10 +1,10 @@
-"""A lower cluster with many pods is drained, as the topology file says: all move, as their disruption budgets allow.
+"""A lower cluster with many pods is drained by the topology file: all pods move as fast as their budgets allow.
 
     .venv/bin/python -m bench.faults.drain --pods 300
 
-Deployments of thirty pods each have a budget that lets a fifth of them be away. All their pods run in the first lower
-when the file is edited. In the end each runs in the other one, and nothing is left of them in the first; at no moment
-is a budget broken, and no pod is lost or Failed on the way.
+Deployments of thirty pods each have a disruption budget that allows a fifth of them to be unavailable. All their pods
+run in the first lower cluster when the file is edited. At the end each runs in the other one, and none is left in the
+first; at no moment is a budget violated, and no pod is lost or Failed on the way.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MOVED_IN = 300.0
 
 
 class Budgets:
-    """How many pods of each Deployment are available at any moment, as a watch tells; used with `async with`."""
+    """Tracks the number of available pods of each Deployment with a watch; used with `async with`."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -76,7 +76,7 @@ def budget(name: str) -> Manifest:
 
 
 def maintained(sandbox: Sandbox, modes: dict[str, str]) -> None:
-    """Write the topology file with the maintenance of its lowers, in one piece."""
+    """Write the topology file with the maintenance of its lowers atomically."""
     path = sandbox.directory / "topology.yaml"
     topology = yaml.safe_load(path.read_text())
     for lower in topology["lowers"]:
@@ -97,10 +97,10 @@ async def filled(trial: Trial, pods: int) -> list[str]:
 
 
 async def moved(trial: Trial, names: list[str], target: str) -> None:
-    """Return when every pod is in the target, and there alone."""
+    """Return when every pod is in the target cluster and in no other."""
 
     async def is_over() -> bool:
-        """Look at every cluster."""
+        """Report whether every pod has settled in the target cluster."""
         found = await trial.snapshot()
         return (
             len(found.upper) == len(names) * EACH
@@ -118,7 +118,7 @@ def refusals(trial: Trial) -> Counter[int]:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Fill the first lower, drain it, and look on."""
+    """Fill the first lower cluster, drain it, and observe the move."""
     first, second = (name for name in sandbox.clusters if name != UPPER)
     async with Trial(sandbox) as trial:
         maintained(sandbox, {second: "cordon"})

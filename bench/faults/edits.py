@@ -1,10 +1,10 @@
-"""The topology is edited well and badly: in a ConfigMap, then in a file that is cut off and swapped.
+"""Valid and invalid edits of the topology: in a ConfigMap, then in a file that is truncated and replaced.
 
     .venv/bin/python -m bench.faults.edits --rounds 30 [--seed N]
 
-In each round one good and one bad edit of the ConfigMap, seventeen cuts of the file at random bytes, and two swaps of
-the folder that it is mounted from. After each the status tells of that very text within two seconds, and the topology
-in force is the last good one, told by a label of a node; it is never a mixture.
+In each round there are a valid and an invalid edit of the ConfigMap, seventeen truncations of the file at random bytes,
+and two swaps of the directory that it is mounted from. After each the status refers to exactly that text within two
+seconds, and the topology in force is the last valid one, identified by a label of a node; it is never a mixture.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ Ask = Callable[[], Awaitable[Document]]
 
 @dataclass
 class Found:
-    """What a part of the trial saw: seconds until the status was right, and what broke."""
+    """The observations of a part of the trial: seconds until the status was right, and failures."""
 
     seconds: list[float] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
-        """Return it as a result."""
+        """Return the observations as a result."""
         ordered = sorted(self.seconds)
         return {
             "count": len(ordered),
@@ -71,7 +71,7 @@ def digest(text: str) -> str:
 
 
 def labelled(topology: Document, number: int) -> str:
-    """Write a topology in which the last lower's node has a label of this number; cut off, it lacks lowers first."""
+    """Return a topology whose last lower's node has a label with this number; truncation removes lowers first."""
     lowers = [dict(lower) for lower in topology["lowers"]]
     lowers[-1] = {**lowers[-1], "node": {"labels": {"edit": f"e{number}"}}, "capacity": {"basis": "allocatable"}}
     first = {key: value for key, value in topology.items() if key != "lowers"}
@@ -79,7 +79,7 @@ def labelled(topology: Document, number: int) -> str:
 
 
 async def until_told(ask: Ask, text: str, what: str, found: Found) -> Document:
-    """Wait until the status tells what became of a text, and keep how long that took."""
+    """Wait until the status contains the outcome of a text, and record how long that took."""
     begin = time.monotonic()
     while True:
         document = await ask()
@@ -96,7 +96,7 @@ async def until_told(ask: Ask, text: str, what: str, found: Found) -> Document:
 
 
 async def until_labelled(trial: Trial, node: str, label: str, what: str, found: Found) -> None:
-    """Wait until a node has the label of what should be in force."""
+    """Wait until a node has the label of the topology that should be in force."""
     begin = time.monotonic()
     seen = ""
     while time.monotonic() - begin < RIGHT_IN:
@@ -109,11 +109,11 @@ async def until_labelled(trial: Trial, node: str, label: str, what: str, found: 
 
 
 async def by_map(trial: Trial, topology: Document, rounds: int) -> Found:
-    """Edit the ConfigMap, in turns well and badly."""
+    """Edit the ConfigMap, in turn validly and invalidly."""
     found, node = Found(), list(trial.lowers)[-1]
 
     async def ask() -> Document:
-        """Read what is told beside the ConfigMap."""
+        """Read the status ConfigMap."""
         data = (await trial.upper.call("GET", f"{MAPS}/{NAME}-status"))["data"]
         return {part: orjson.loads(data[part]) for part in ("accepted", "rejected") if part in data}
 
@@ -132,7 +132,7 @@ async def by_map(trial: Trial, topology: Document, rounds: int) -> Found:
 
 
 class Mounted:
-    """A file in a folder that is swapped as the kubelet swaps a mounted ConfigMap."""
+    """A file in a directory that is swapped as the kubelet swaps a mounted ConfigMap."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -142,7 +142,7 @@ class Mounted:
         self.path.symlink_to(f"..data/{KEY}")
 
     def swap(self, text: str) -> None:
-        """Put a text there by a fresh folder and a rename."""
+        """Replace the text with a new directory and a rename."""
         self._count += 1
         fresh = self._folder / f"..{self._count}"
         fresh.mkdir()
@@ -151,12 +151,12 @@ class Mounted:
         (self._folder / "..data_tmp").replace(self._folder / "..data")
 
     def cut(self, text: str) -> None:
-        """Leave a file of which only the beginning is there."""
+        """Overwrite the file with a truncated text."""
         self.path.write_text(text)
 
 
 def meaning(text: str) -> object:
-    """Return what a text means, None for no topology."""
+    """Return the topology of a text, None if it is invalid."""
     try:
         return parse(text)
     except TopologyErrors:
@@ -164,7 +164,7 @@ def meaning(text: str) -> object:
 
 
 async def cut_once(ask: Ask, file: Mounted, whole: str, size: int, found: Found) -> None:
-    """Cut the file at a byte: what is in force is the whole one, or a cut of whole lines that means something."""
+    """Truncate the file at a byte: in force is the whole file, or a truncation at a line end that is valid."""
     cut = whole[:size]
     file.cut(cut)
     document = await until_told(ask, cut, f"cut at {size}", found)
@@ -177,13 +177,13 @@ async def cut_once(ask: Ask, file: Mounted, whole: str, size: int, found: Found)
 
 
 async def by_file(trial: Trial, topology: Document, file: Mounted, given: Namespace) -> tuple[Found, Found]:
-    """Cut the file, and swap the folder that it is in, and return what was seen of either."""
+    """Truncate the file, and swap its directory, and return the observations of each."""
     cuts, swaps, chance, node = Found(), Found(), Random(given.seed), list(trial.lowers)[-1]
     url = f"http://127.0.0.1:{topology['telemetry']['port']}/status"
     async with aiohttp.ClientSession() as session:
 
         async def ask() -> Document:
-            """Ask the engine; one that does not answer yet tells nothing."""
+            """Request the engine's status; return {} while it does not answer."""
             try:
                 async with session.get(url) as answer:
                     document: Document = orjson.loads(await answer.read())

@@ -1,13 +1,14 @@
-"""The engine is killed at every write of a deed: before it, after it, and after it was done but not heard of.
+"""The engine is killed at every write of a workload: before it, after it, and when its response is lost.
 
     .venv/bin/python -m bench.faults.everywrite [--deeds create,update] [--moments lost] [--rigs 2] [--every 1]
 
-For each deed an undisturbed run is the reference. Then, for each of its writes and each moment, the engine is killed
-there and started again: within ten seconds it has to be ready and everything as at the reference's end, nothing may
-have been made or run twice, nothing of others touched, every write fenced, and then it has to be quiet.
+An undisturbed run of each workload is the reference. Then, for each of its writes and each moment, the engine is killed
+there and restarted: within ten seconds it has to be ready and everything as at the reference's end; no object may have
+been created twice and no pod have run twice, objects of other owners may not be changed, every write must be fenced,
+and then the engine has to be quiet.
 
-One moment more, "cut", takes the answer away and leaves the engine alive. What was kept of deeds and moments that are
-not asked for stays, so that they can be gone through in several runs.
+At another moment, "cut", the response is lost and the engine keeps running. Stored results of workloads and moments
+that are not selected are kept, so that the campaign can be split into several runs.
 """
 
 import argparse
@@ -41,13 +42,13 @@ MOMENTS = ("before", "after", "lost", "cut")
 RECOVERED_IN = 10.0
 QUIET = 1.5
 MOST = 60
-"""Writes of one deed at which the count is given up: something writes for ever."""
+"""The number of writes of one workload at which the campaign stops, because the writes do not end."""
 PATIENCE = 60.0
-"""Seconds after which what has not come is given up; a machine that others use is slow."""
+"""Seconds until waiting times out; a machine that is shared is slow."""
 
 
 class Reference(NamedTuple):
-    """What an undisturbed run came to: its end, its writes by place, and how many of them count."""
+    """The outcome of an undisturbed run: its final state, its writes by place, and how many of them count."""
 
     state: State
     writes: Counter[Place]
@@ -55,10 +56,10 @@ class Reference(NamedTuple):
 
 
 class Crash:
-    """Strikes at the write of that number (from 1 on); from then on nothing of the engine gets through any more.
+    """Strikes at the write of that number (from 1 on); after that no request of the engine passes any more.
 
-    With "cut" the engine lives on, and all else passes. `struck` is the write that it strikes at, `is_over` whether it
-    has done so.
+    With "cut" the engine keeps running, and all other requests pass. `struck` is the write at which it strikes,
+    `is_over` whether it has done so.
     """
 
     def __init__(self, number: int, moment: str, counts: Callable[[Asked], bool], kill: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class Crash:
         self._is_deaf = False
 
     async def meet(self, asked: Asked) -> Fault:
-        """Count writes, and strike."""
+        """Count writes, and strike at the right one."""
         if self._is_deaf:
             return Hung()
         if not asked.is_write or not self._counts(asked):
@@ -88,17 +89,17 @@ class Crash:
         return Passed() if self._moment == "after" else Lost()
 
     async def carried_out(self, asked: Asked, _status: int) -> None:
-        """Kill before the engine hears of it."""
+        """Kill the engine before it receives the response."""
         if asked == self.struck and self._moment in ("lost", "cut"):
             self._end()
 
     async def answered(self, asked: Asked, _status: int) -> None:
-        """Kill when the engine has heard of it."""
+        """Kill the engine after it has received the response."""
         if asked == self.struck and self._moment == "after":
             self._end()
 
     def is_again(self, asked: Asked) -> bool:
-        """Report whether that is the write whose answer was taken away: it is made once more after a rest."""
+        """Report whether this is the write whose response was lost, which the engine retries after a back-off."""
         return self._moment == "cut" and str(asked) == str(self.struck)
 
     def _end(self) -> None:
@@ -108,7 +109,7 @@ class Crash:
 
 
 async def reference(rig: Rig, deed: Workload) -> Reference:
-    """Run a deed undisturbed."""
+    """Run a workload undisturbed."""
     async with Scene(rig) as scene:
         await deed.prepare(scene)
         start = await rig.silence(len(rig.journal), QUIET)
@@ -122,7 +123,7 @@ async def reference(rig: Rig, deed: Workload) -> Reference:
 
 
 async def strike(rig: Rig, deed: Workload, known: Reference, number: int, moment: str) -> dict[str, Any]:
-    """Run a deed and kill the engine at one write; return what came of it, with "struck" None where there is none."""
+    """Run a workload and kill the engine at one write; return the outcome, with "struck" None if no write was left."""
     async with Scene(rig) as scene:
         await deed.prepare(scene)
         start = await rig.silence(len(rig.journal), QUIET / 3)
@@ -156,7 +157,7 @@ async def strike(rig: Rig, deed: Workload, known: Reference, number: int, moment
 
 
 async def struck_or_done(scene: Scene, deed: Workload, known: Reference, crash: Crash) -> bool:
-    """Report whether the engine was struck, or has nothing left to be struck at."""
+    """Report whether the engine was struck, or has no write left."""
     if crash.struck is not None:
         return crash.is_over
     if not deed.done(await scene.objects()) or differences(known.state, await scene.state()):
@@ -166,10 +167,10 @@ async def struck_or_done(scene: Scene, deed: Workload, known: Reference, crash: 
 
 
 async def recovered(scene: Scene, known: Reference) -> list[str]:
-    """Return when the engine is ready and everything as at the reference's end; what is not in time is told."""
+    """Return when the engine is ready and the state equals the reference; return the differences after a timeout."""
 
     async def is_alike() -> bool:
-        """Compare."""
+        """Report whether the engine is ready and its state equals the reference."""
         return await scene.rig.is_ready() and not differences(known.state, await scene.state())
 
     try:
@@ -180,7 +181,7 @@ async def recovered(scene: Scene, known: Reference) -> list[str]:
 
 
 async def judge(scene: Scene, deed: Workload, known: Reference, start: int) -> list[str]:
-    """Hold what happened against the oracles."""
+    """Check the run against the oracles."""
     writes = [one for one in scene.rig.written(start) if deed.counts(scene, one.asked)]
     lowers = [sight for sight in scene.sights if sight.cluster != UPPER]
     return [
@@ -194,20 +195,20 @@ async def judge(scene: Scene, deed: Workload, known: Reference, start: int) -> l
 
 
 async def end(scene: Scene, deed: Workload) -> None:
-    """Put everything back, and return when nothing of the scene is left below."""
+    """Restore everything, and return when no pod of the scene is left in any cluster."""
     await deed.restore(scene)
     await scene.has_come(lambda found: not any(found[name]["pods"] for name in found), "no pod is left", PATIENCE)
 
 
 async def every_write(rig: Rig, deed: Workload, moment: str, numbers: Iterable[int], within: float) -> dict[str, Any]:
-    """Strike at these writes of a deed, as many as it has, and return the result with what it broke.
+    """Strike at these writes of a workload, as many as it has, and return the result with the failures.
 
     Args:
         rig: one whose engine runs.
         deed: the workload.
         moment: one of MOMENTS.
         numbers: of the writes, from 1 on.
-        within: seconds from the restart in which everything has to be as it should.
+        within: the seconds from the restart in which everything has to be right again.
     """
     known = await reference(rig, deed)
     trials: list[dict[str, Any]] = []
@@ -231,14 +232,14 @@ async def every_write(rig: Rig, deed: Workload, moment: str, numbers: Iterable[i
 
 
 async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any]:
-    """Go through the deeds, several at a time on rigs of their own."""
+    """Run the workloads, several at a time on separate rigs."""
     wanted = [deed for deed in DEEDS if not given.deeds or deed.name in given.deeds.split(",")]
     moments = [moment for moment in MOMENTS if not given.moments or moment in given.moments.split(",")]
     pairs = [(deed, moment) for deed in wanted for moment in moments]
     found: list[dict[str, Any]] = []
 
     async def work() -> None:
-        """Take one after the other, on a rig."""
+        """Run one workload after the other on a rig."""
         async with AsyncExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             rig = await stack.enter_async_context(Rig(sandbox, directory))
@@ -253,7 +254,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any
 
 
 def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return one result of earlier and new runs: new ones replace earlier ones of the same deed and moment."""
+    """Return one result of earlier and new runs: new ones replace earlier ones of the same workload and moment."""
     deeds = [deed.name for deed in DEEDS]
     newest = {(one["deed"], one["moment"]): one for one in (*before, *now) if one["deed"] in deeds}
     runs = sorted(newest.values(), key=lambda one: (deeds.index(one["deed"]), MOMENTS.index(one["moment"])))
@@ -262,7 +263,7 @@ def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) ->
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Parse the arguments, run on an own sandbox, store the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--deeds", default="", help="some of: " + ",".join(one.name for one in DEEDS))
     parser.add_argument("--moments", default="", help="some of: " + ",".join(MOMENTS))

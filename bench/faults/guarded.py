@@ -1,10 +1,10 @@
-"""The kubelet API under abuse: torn streams, lowers that do not agree, fuzzed requests, rotated certificates.
+"""The kubelet API under abuse: torn streams, lowers that disagree, fuzzed requests, rotated certificates.
 
     .venv/bin/python -m bench.faults.guarded
 
-Between scripted clusters in this process, which needs no sandbox: what is looked for is what is left over. Writes
-faults-guarded.json; exits with 1 when a task or a descriptor is left, a byte passes without a 101, an answer is a 5xx
-of ours, memory moves by more than 10 %, or a rotation disturbs a request or a stream.
+It uses scripted clusters in this process, without a sandbox, because it looks for leaks. Writes faults-guarded.json;
+exits with 1 if a task or a descriptor leaks, a byte passes without a 101, the engine itself returns a 5xx, memory
+changes by more than 10 %, or a rotation disturbs a request or a stream.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MEMORY = 0.1
 
 
 async def campaigns(counts: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run each campaign in a laboratory of its own, and give what was found."""
+    """Run each campaign in a laboratory of its own, and return the results."""
     pki, seed, found = Pki(folder), counts.seed, {}
     async with Lab(pki, LIMITS) as lab:
         found["torn"] = await kubelet_abuse.torn(lab, seed, counts.torn)
@@ -45,7 +45,7 @@ async def campaigns(counts: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def broken(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what went beyond the bars."""
+    """Yield the results beyond the limits."""
     for name, figures in found.items():
         for what in ("tasks", "descriptors", "open", "bytes_down", "switched", "errors_of_ours", "echoes_missing"):
             if figures.get(what):
@@ -60,7 +60,7 @@ def broken(found: dict[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run all, keep the result, say what broke."""
+    """Run all campaigns, store the result, and print the failures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, count in (("torn", 500), ("refused", 100), ("fuzz", 20_000), ("rotations", 50), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=count)

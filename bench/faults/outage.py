@@ -1,13 +1,13 @@
-"""An apiserver is killed under load and started again: a lower's, then the upper's.
+"""An apiserver is killed under load and restarted: a lower cluster's, then the upper cluster's.
 
     .venv/bin/python -m bench.faults.outage --pods 200 --rounds 5 [--seed N]
 
-No upper pod fails or runs twice, statuses are right again within ten seconds of /readyz, and what is bound to the other
-lower gets Ready as soon as without the outage: rounds with and without one take turns.
+No upper pod fails or runs twice, statuses are right again within ten seconds of /readyz, and pods that are bound to the
+other lower cluster become Ready as soon as without the outage: rounds with and without one alternate.
 
-Kubernetes' own controllers and scheduler back off for up to a minute after an outage, and longer after several: what
-they have not created or bound yet is waited for and does not count against the engine, what is bound does. They are
-started anew after each round, so that it does not weigh on the next.
+Kubernetes' own controllers and scheduler back off for up to a minute after an outage, and longer after several: the
+campaign waits for what they have not created or bound yet, and does not count that against the engine; what is bound
+counts. They are restarted after each round, so that their back-off does not affect the next.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ SLOWER_AT_MOST = 1.05
 
 
 class Outage(NamedTuple):
-    """Whose apiserver is killed, how many seconds after the load began, and for how many it stays away."""
+    """The cluster whose apiserver is killed, the delay in seconds after the load began, and the duration in seconds."""
 
     victim: str
     after: float
@@ -57,7 +57,7 @@ async def load(trial: Trial, tag: str, pods: int) -> list[str]:
 
 
 async def suffer(trial: Trial, outage: Outage) -> float:
-    """Kill the victim's apiserver at its moment and start it again, and return when it was ready (monotonic)."""
+    """Kill the victim's apiserver after its delay and restart it; return when it was ready (monotonic)."""
     await asyncio.sleep(outage.after)
     trial.sandbox.kill(outage.victim, APISERVER)
     await asyncio.sleep(outage.down)
@@ -76,7 +76,7 @@ async def undisturbed(trial: Trial, tag: str, pods: int, lower: str) -> float:
 
 
 async def lower_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dict[str, Any]:
-    """Load all lowers, of which one goes away; the pods of another are timed."""
+    """Load all lower clusters, one of which fails; the pods of another are timed."""
     other = next(name for name in trial.lowers if name != outage.victim)
     begin = time.monotonic()
     names = await load(trial, tag, pods)
@@ -88,13 +88,13 @@ async def lower_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dic
 
 
 async def upper_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dict[str, Any]:
-    """Load all lowers while the upper goes away."""
+    """Load all lower clusters while the upper cluster fails."""
     names = await load(trial, tag, pods)
     return await afterwards(trial, outage, names, await suffer(trial, outage), pods)
 
 
 async def afterwards(trial: Trial, outage: Outage, names: list[str], back: float, pods: int) -> dict[str, Any]:
-    """Follow what becomes of the pods from when the apiserver was ready again, and remove them."""
+    """Observe the pods from the time at which the apiserver was ready again, and remove them."""
     seen = await trial.follow(back, pods * len(names), SETTLED_IN)
     settled = time.monotonic() - back
     for controller in CONTROLLERS:
@@ -108,7 +108,7 @@ async def afterwards(trial: Trial, outage: Outage, names: list[str], back: float
 
 
 async def outages(trial: Trial, seed: int, pods: int, rounds: int) -> dict[str, Any]:
-    """Run all rounds, and return the result with what it broke."""
+    """Run all rounds, and return the result with the failures."""
     lowers = list(trial.lowers)
     drawn = draw(seed, [lowers[number % len(lowers)] for number in range(rounds)] + [UPPER] * rounds)
     calm_s, runs = [], []
@@ -128,7 +128,7 @@ async def outages(trial: Trial, seed: int, pods: int, rounds: int) -> dict[str, 
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run as the command line asks, where the other lower's delay counts too."""
+    """Run with the arguments of the command line; the delay of the other lower cluster counts too."""
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
         result = await outages(trial, given.seed, given.pods // len(trial.lowers), given.rounds)

@@ -1,9 +1,9 @@
-"""The engine stays away for longer than a cluster waits for a node, and comes back.
+"""The engine is down for longer than a cluster waits for a node, and comes back.
 
     .venv/bin/python -m bench.faults.pause --pods 50 --rounds 2
 
-How long that is, a canary tells: a pod on a node that falls silent together with the engine, and that is evicted like
-any other's. The mirrored pods stay the same objects, none of their containers is started again, and all get Ready.
+A canary determines that time: a pod on a node that becomes silent together with the engine, and that is evicted like
+any other pod. The mirrored pods stay the same objects, none of their containers is restarted, and all become Ready.
 """
 
 import sys
@@ -29,7 +29,7 @@ OPTIONS = Options(compressed_eviction=True)
 
 
 async def place_canary(trial: Trial, name: str) -> None:
-    """Make a node that nobody keeps alive, with a pod of its name that runs there; no name serves twice."""
+    """Create a node without heartbeats, with a running pod of its name; each name is used only once."""
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     room = {"cpu": "1", "pods": "1"}
     node = {"metadata": {"name": name}, "status": {"conditions": [ready], "capacity": room, "allocatable": room}}
@@ -39,10 +39,10 @@ async def place_canary(trial: Trial, name: str) -> None:
 
 
 async def until_evicted(trial: Trial, name: str) -> None:
-    """Return when the canary is being evicted and our nodes are given up too; take the canary and its node away."""
+    """Return when the canary is being evicted and our nodes are unusable too; delete the canary and its node."""
 
     async def is_evicted() -> bool:
-        """Look whether the canary is being deleted, and at what the nodes are called."""
+        """Report whether the canary is being deleted and none of our nodes is usable."""
         canary = await trial.upper.call("GET", f"{CANARIES}/{name}")
         nodes = [await trial.upper.call("GET", f"{NODES}/{lower}") for lower in trial.lowers]
         return "deletionTimestamp" in canary["metadata"] and not any(map(is_usable, nodes))
@@ -53,7 +53,7 @@ async def until_evicted(trial: Trial, name: str) -> None:
 
 
 async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: int) -> dict[str, Any]:
-    """Run pods, end the engine for long enough, start it again, and return the result with what it broke."""
+    """Run pods, stop the engine for long enough, restart it, and return the result with the failures."""
     name = f"{CANARY}-{way.lower()}-{time.time_ns() // 1_000_000}"
     await trial.start_engine_and_nodes()
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, grace=30))
@@ -83,7 +83,7 @@ async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: in
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run as the command line asks, the ways of ending taking turns."""
+    """Run with the arguments of the command line, with alternating ways of stopping the engine."""
     runs = []
     for number in range(given.rounds):
         async with Trial(sandbox) as trial:

@@ -1,4 +1,4 @@
-"""What refuses in a lower cluster, beside its own rules: a webhook of ours, and a user who may not do everything."""
+"""Sources of refusals in a lower cluster beside its own rules: a webhook, and a user with limited rights."""
 
 import asyncio
 import ssl
@@ -31,7 +31,7 @@ _NO = {
 class Webhook:
     """A validating webhook; used with `async with`, on a loopback address.
 
-    It has four ways: "no" and "not-now" refuse, with 422 and 503; "fails" answers 500 itself; "late" does not answer in
+    It has four ways: "no" and "not-now" refuse, with 422 and 503; "fails" itself returns 500; "late" does not answer in
     time.
     """
 
@@ -58,7 +58,7 @@ class Webhook:
         await self._front.shutdown(0.0)
 
     async def ask(self, site: Site, namespace: str, way: str) -> Callable[[], Awaitable[object]]:
-        """Register it as a webhook for new pods of a namespace, and return what unregisters it."""
+        """Register it as a webhook for new pods of a namespace, and return a function that unregisters it."""
         name = f"{namespace}.example.com"
         rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
         hook = {
@@ -87,7 +87,7 @@ class Webhook:
 
 @asynccontextmanager
 async def limited_user(site: Site, user: str) -> AsyncIterator[None]:
-    """Let a user do in a cluster all that an engine does, but make pods."""
+    """Grant a user all rights that an engine needs in a cluster, except the creation of pods."""
     changes = ["get", "list", "watch", "patch", "update", "delete"]
     rules: list[dict[str, Any]] = [
         {"apiGroups": ["*"], "resources": ["*"], "verbs": changes},
@@ -108,7 +108,7 @@ async def limited_user(site: Site, user: str) -> AsyncIterator[None]:
 
 
 async def grant(site: Site, namespace: str, user: str) -> None:
-    """Let that user make pods in a namespace."""
+    """Allow that user to create pods in a namespace."""
     path = f"{RBAC}/namespaces/{namespace}"
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}]
     await site.call("POST", f"{path}/roles", {"metadata": {"name": "maker"}, "rules": rules})

@@ -1,14 +1,14 @@
-"""The webhook while its replicas are replaced, as a Deployment rolls: no creation fails, none goes by unprepared.
+"""A rolling update replaces the webhook's replicas: no creation fails, and no pod is created without a mutation.
 
     .venv/bin/python -m bench.faults.replaced --pods 500 --rate 10
 
-Two engines of one topology stand behind one address, which leads new connections to those that are ready (/readyz) and
-keeps the ones that are open, as a Service does. Each runs as in a pod of namespace `tensile`, so that they share the
-certificate in a Secret there; that takes `unshare`. One after the other is replaced again and again: a new one starts
-and is ready, an old one is led to no more, a pause passes (preStop), and it is told to end. Every so often one is
-killed instead: what is asked of it goes by unprepared until nothing leads there any more. Meanwhile pods are created;
-in turns one has opted in and one has not. Writes faults-replaced.json; exits with 1 when a creation failed, a pod that
-opted in was not prepared although nobody had been killed, or more than one CA is trusted in the end.
+Two engines of one topology share one address, which directs new connections to those that are ready (/readyz) and keeps
+open connections, as a Service does. Each runs as in a pod of namespace `tensile`, so that they share the certificate in
+a Secret there; that requires `unshare`. The replicas are replaced one after the other: a new one starts and becomes
+ready, an old one receives no new connections, a pause passes (preStop), and it is terminated. At intervals one is
+killed instead: requests to it leave pods unmutated until it receives no more connections. Meanwhile pods are created,
+every other one with the opt-in. Writes faults-replaced.json; exits with 1 if a creation failed, a pod with the opt-in
+was not mutated although no replica had been killed, or more than one CA is trusted at the end.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ LIMIT = 60.0
 BESIDE = 2
 """Replicas that are ready at any time."""
 NOTICED = 1.0
-"""Seconds until nothing is led to a replica that was killed: about what a kubelet and its cluster take to see it."""
+"""Seconds until a killed replica gets no more connections: about what a kubelet and its cluster need to detect it."""
 OVER = 1.0
-"""Seconds after that in which a creation may still be under way that began before."""
+"""Seconds after that in which a creation that began before may still be in progress."""
 KILLED_EVERY = 4
 INSIDE = "tensile"
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -56,7 +56,7 @@ class Replica(NamedTuple):
 
 
 class Address:
-    """The one address: leads each new connection to the next of its replicas, and lets it be from then on."""
+    """The shared address: directs each new connection to the next replica, and does not move it afterwards."""
 
     def __init__(self) -> None:
         self.replicas: list[Replica] = []
@@ -76,7 +76,7 @@ class Address:
             await asyncio.wait_for(asyncio.gather(*self._tasks), LIMIT)
 
     async def _led(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Lead one connection to a replica, from its first byte to its last; where there is none it ends."""
+        """Forward one connection to a replica, from its first byte to its last; abort it if there is none."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -92,7 +92,7 @@ class Address:
 
 
 async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, and the end of it."""
+    """Forward the data of a stream, and its end."""
     with suppress(OSError):
         while chunk := await reader.read(1 << 16):
             writer.write(chunk)
@@ -103,7 +103,7 @@ async def _passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 class Rolling:
-    """The replicas of a sandbox's topology, replaced one after the other; `killed` has when one was."""
+    """The replicas of a sandbox's topology, replaced one after the other; `killed` are the times of kills."""
 
     def __init__(self, sandbox: Sandbox, address: Address, pause: float) -> None:
         self.killed: list[float] = []
@@ -117,7 +117,7 @@ class Rolling:
         self._all: list[Replica] = []
 
     async def joined(self) -> None:
-        """Start one more, and lead to it once it says that it is ready."""
+        """Start another replica, and direct connections to it once it is ready."""
         replica = self._started()
         self._all.append(replica)
         await until(lambda: _is_ready(replica), "a replica is ready", LIMIT, pause=0.05)
@@ -128,13 +128,13 @@ class Rolling:
         self.history.append((time.monotonic(), words))
 
     async def rolled(self) -> None:
-        """Replace one after the other until this is cancelled."""
+        """Replace one replica after the other until this is cancelled."""
         while True:
             self.replaced += 1
             await (self._crashed() if self.replaced % KILLED_EVERY == 0 else self._exchanged())
 
     async def _exchanged(self) -> None:
-        """Replace the eldest in good order."""
+        """Replace the oldest replica in an orderly way."""
         await self.joined()
         old = self._address.replicas.pop(0)
         self._note("one is led to no more")
@@ -144,7 +144,7 @@ class Rolling:
         self._note("it has ended")
 
     async def _crashed(self) -> None:
-        """Kill the eldest, and then replace it."""
+        """Kill the oldest replica, and then replace it."""
         old = self._address.replicas[0]
         self.killed.append(time.monotonic())
         self._note("one is killed")
@@ -155,7 +155,7 @@ class Rolling:
         await self.joined()
 
     def end(self) -> None:
-        """End all that were started."""
+        """Kill all replicas that were started."""
         for replica in self._all:
             replica.child.kill()
 
@@ -169,13 +169,13 @@ class Rolling:
 
 
 def in_a_pod() -> list[str]:
-    """Return the start of a command line for a process that finds itself in a pod of the engines' namespace."""
+    """Return the start of a command line that lets a process seem to run in a pod of the engines' namespace."""
     mounted = f"mount -t tmpfs none /var/run && mkdir -p {ACCOUNT} && printf {INSIDE} >{ACCOUNT}/namespace"
     return ["unshare", "-m" if os.geteuid() == 0 else "-rm", *after(mounted)]
 
 
 def _written(sandbox: Sandbox, path: Path, address: int) -> tuple[int, int]:
-    """Write the sandbox's topology for one more replica, and return the ports of its webhook and its telemetry."""
+    """Write the sandbox's topology for another replica, and return the ports of its webhook and its telemetry."""
     found, hook = with_own_ports(sandbox)
     url = f"https://127.0.0.1:{address}/mutate"
     found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": hook, "url": url}
@@ -193,7 +193,7 @@ async def _is_ready(replica: Replica) -> bool:
 
 
 class Creation(NamedTuple):
-    """One pod: when it was asked for and answered, whether it opted in, was prepared, and why it failed, if it did."""
+    """One pod: the times of the request and the response, whether it opted in, was mutated, and why it failed."""
 
     begin: float
     end: float
@@ -217,7 +217,7 @@ async def creations(site: Site, pods: int, rate: float) -> list[Creation]:
     begin = time.monotonic()
 
     async def one(number: int) -> Creation:
-        """Create one when its turn has come."""
+        """Create one pod at its time."""
         await asyncio.sleep(max(begin + number / rate - time.monotonic(), 0.0))
         return await created(site, number)
 
@@ -225,12 +225,12 @@ async def creations(site: Site, pods: int, rate: float) -> list[Creation]:
 
 
 def missing(found: list[Creation]) -> list[Creation]:
-    """Return the pods that opted in, were made, and were not prepared."""
+    """Return the pods that opted in, were created, and were not mutated."""
     return [one for one in found if one.opted and not one.prepared and not one.failure]
 
 
 def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
-    """Count, and say what broke: a creation that failed, one that went by unprepared while nobody had been killed."""
+    """Return the counts and the failures: failed creations, and pods not mutated although no replica was killed."""
     missed = missing(found)
     in_vain = [one for one in missed if any(at <= one.end and one.begin <= at + NOTICED + OVER for at in killed)]
     touched = [one for one in found if not one.opted and one.prepared]
@@ -253,7 +253,7 @@ def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Roll while pods are created."""
+    """Replace replicas while pods are created."""
     address = Address()
     rolling = Rolling(sandbox, address, given.pause)
     async with Site(sandbox.clusters[UPPER]) as site, address.open():
@@ -284,12 +284,12 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 async def _is_registered(site: Site) -> bool:
-    """Report whether the webhook is registered: those that begin together are ready before one of them does that."""
+    """Report whether the webhook is registered: replicas that start together are ready before one registers it."""
     return bool(await site.items(HOOKS))
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Add how fast pods come, and how long a replica goes on that nothing leads to."""
+    """Add the rate of creations, and the time that a replica still runs without new connections."""
     parser.add_argument("--rate", type=float, default=10.0, help="creations a second")
     parser.add_argument("--pause", type=float, default=2.0, help="seconds between being led to no more and SIGTERM")
 

@@ -1,11 +1,11 @@
-"""Two engines of one topology under load: the one that leads is ended, killed or paused, and the other takes over.
+"""Two engines of one topology under load: the leader is terminated, killed or paused, and the other takes over.
 
     .venv/bin/python -m bench.faults.replicas --pods 300 --rounds 10 --pause 60
 
-A round for each way. While the pods of a Deployment are on their way the leader goes; how long it takes until the other
-one drives is measured. One that was paused goes on afterwards as if nothing had been, with writes on their way that
-another has made meanwhile: it has to end, and to have harmed nothing. At the end of a round every pod runs once below,
-none failed, and none was created twice.
+Each way has its own round. The leader is stopped while the pods of a Deployment are being created; the measured time is
+until the other engine acts. A paused leader resumes afterwards, unaware of the pause, with pending writes that the
+other has made in the meantime: it has to end, and to have done no harm. At the end of a round every pod runs once in
+the lower clusters, none failed, and none was created twice.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from tensile.sandbox.state import Options
 
 STARTED = 30.0
 ENDS = 15.0
-"""Seconds in which a leader that was paused has to see that it leads no more."""
+"""Seconds in which a leader that was paused has to notice that it is no longer the leader."""
 SHARE = 0.3
-"""Of the pods, that are Ready when the leader goes."""
+"""The share of the pods that are Ready when the leader is stopped."""
 LOST = 1
-"""The exit code of an engine that leads no more."""
+"""The exit code of an engine that is no longer the leader."""
 
 
 class Way(NamedTuple):
-    """How a leader goes, and the seconds after which another has to drive."""
+    """A way of stopping a leader, and the seconds after which the other has to act."""
 
     name: str
     go: Callable[[Child], object]
@@ -49,7 +49,7 @@ WAYS = (Way("SIGTERM", Child.stop, 5.0), Way("SIGKILL", Child.kill, 20.0), Way("
 
 
 class Replicas:
-    """The engines of the sandbox's topology, each with ports of its own; `driving` is the one that leads."""
+    """The engines of the sandbox's topology, each with its own ports; `driving` is the leader."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -58,11 +58,11 @@ class Replicas:
         self.driving = -1
 
     async def led(self) -> float:
-        """Wait until one of them drives that did not before, and return the seconds that it took."""
+        """Wait until an engine leads that did not before, and return the seconds that it took."""
         begin, before = time.monotonic(), self.driving
 
         async def leads() -> bool:
-            """Look at what they say."""
+            """Report whether another engine has logged that it started."""
             for number, child in enumerate(self.children):
                 if number != before and await child.has_started():
                     self.driving = number
@@ -72,11 +72,11 @@ class Replicas:
         return time.monotonic() - begin
 
     def again(self) -> None:
-        """Start those that have ended."""
+        """Start the engines that have ended."""
         self.children = [one if one.is_running else self._child(number) for number, one in enumerate(self.children)]
 
     def end(self) -> None:
-        """End all of them."""
+        """Kill all engines."""
         for child in self.children:
             child.kill()
 
@@ -95,7 +95,7 @@ def _topology(sandbox: Sandbox, number: int) -> Path:
 
 
 async def hand_over(trial: Trial, replicas: Replicas, way: Way, given: Namespace) -> dict[str, Any]:
-    """End a leader while pods are created, and return what was measured and what broke."""
+    """Stop a leader while pods are created, and return the measurements and the failures."""
     name = f"replicas-{time.time_ns() // 1_000_000}"
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, given.pods))
     await until(lambda: _are_ready(trial, given.pods * SHARE), "some pods are Ready", STARTED)
@@ -123,11 +123,11 @@ async def _are_ready(trial: Trial, wanted: float) -> bool:
 
 
 async def _resumed(child: Child) -> list[str]:
-    """Let a leader go on that was paused; says what is wrong with its end."""
+    """Resume a paused leader; return what is wrong with its end."""
     child.resume()
 
     async def has_ended() -> bool:
-        """Look."""
+        """Report whether the engine has ended."""
         return not child.is_running
 
     await until(has_ended, "the engine that was paused has ended", ENDS)
@@ -136,7 +136,7 @@ async def _resumed(child: Child) -> list[str]:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Hand over in every way, round after round."""
+    """Hand over in every way, in all rounds."""
     runs = []
     async with Trial(sandbox) as trial:
         replicas = Replicas(trial)
@@ -155,7 +155,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Add for how long a leader is paused."""
+    """Add the option for how long a leader is paused."""
     parser.add_argument("--pause", type=float, default=60.0, help="seconds")
 
 

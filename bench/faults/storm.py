@@ -1,6 +1,6 @@
-"""What a workload goes through while the engine is killed again and again, drawn from a seed before it begins.
+"""The edits of a workload while the engine is repeatedly killed, drawn from a seed in advance.
 
-Names are never used twice, so that a name in an audit log stands for one pod.
+Names are never used twice, so that a name in an audit log denotes one pod.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 GROUPS = 3
 IN_GROUPS = 0.6
-"""The share of the pods that Deployments make; the others have no owner."""
+"""The share of the pods that belong to Deployments; the others have no owner."""
 LATEST = 2.5
 EARLY = 0.3
-"""The share of the lives that end so soon after their launch that the engine is hardly there."""
+"""The share of the runs that end so soon after the launch that the engine has hardly started."""
 
 
 class Edit(NamedTuple):
@@ -29,9 +29,9 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """One life of the engine: when it is killed, in seconds, and when, before that, the edits begin.
+    """One run of the engine: the time in seconds at which it is killed, and the earlier time at which the edits begin.
 
-    Both count from its launch when it is `early`, else from the moment when it says that it has started.
+    Both count from its launch if it is `early`, otherwise from the time at which it logs that it has started.
     """
 
     early: bool
@@ -59,7 +59,7 @@ def draw(seed: int, pods: int, rounds: int, tag: str) -> list[Round]:
 
 
 def standing(rounds: Sequence[Round]) -> int:
-    """Return how many pods there are after all rounds."""
+    """Return the number of pods after all rounds."""
     sizes: dict[str, int] = {}
     for edit in (edit for one in rounds for edit in one.edits):
         if edit.verb == "delete":
@@ -70,7 +70,7 @@ def standing(rounds: Sequence[Round]) -> int:
 
 
 def _upheaval(chance: Random, living: list[str], replicas: dict[str, int]) -> list[Edit]:
-    """Delete a quarter of the single pods that were there, and scale one Deployment up or down by up to a third."""
+    """Delete a quarter of the single pods that exist, and scale one Deployment up or down by up to a third."""
     gone = chance.sample(living, len(living) // 4)
     for name in gone:
         living.remove(name)

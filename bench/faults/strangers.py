@@ -1,10 +1,10 @@
-"""Objects of strangers that are in the engine's way: each stays as it is, and is told of.
+"""Objects of other owners occupy names that the engine needs: each stays unchanged, and the engine reports it.
 
     .venv/bin/python -m bench.faults.strangers [--kinds Pod,Node]
 
-The engine is stopped while most of them are put in its way, works among them, is killed, and works among them again.
-Then the clusters' audit logs say whether it has written to any of them, and its own log whether it told of each. A few
-kinds at a time, so that each part comes to its end within two minutes.
+The engine is stopped while most of them are created, works among them, is killed, and works among them again. Then the
+clusters' audit logs show whether it has written to any of them, and its own log shows whether it reported each. A few
+kinds are tested at a time, so that each part ends within two minutes.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ FILE = "strangers.yaml"
 ENGINES_HAND = "fieldManager=tensile-kube"
 LONGEST = 240.0
 ABREAST = 4
-"""So many kinds at a time."""
+"""The number of kinds at a time."""
 
 
 class Field(Trial):
-    """A trial whose lower-b has a prefix for namespaces, and which has a lower more for each canary that is a Node.
+    """A trial with a namespace prefix in lower-b, and another lower cluster for each canary that is a Node.
 
-    Those have no controllers: they lead to the cluster of lower-a, whose claims and accounts are not theirs to end.
+    Those have no controllers: they use the cluster of lower-a, whose claims and accounts they must not delete.
     """
 
     owner: Owner
@@ -50,14 +50,14 @@ class Field(Trial):
         self._uids: dict[Case, str] = {}
 
     async def begin(self) -> None:
-        """Find out who the owner is, and start for the first time."""
+        """Determine the owner, and start the engine for the first time."""
         system = await self.upper.call("GET", "/api/v1/namespaces/kube-system")
         self.owner = owner_of(system["metadata"]["uid"], TOPOLOGY)
         self.write()
         await self.start_engine_and_nodes()
 
     def write(self) -> None:
-        """Write the topology file with the lowers that are asked for now."""
+        """Write the topology file with the lower clusters that are wanted now."""
         directory = self.sandbox.directory
         found = yaml.safe_load((directory / "topology.yaml").read_text())
         found["lowers"][1]["namespaces"] = {"mapping": "prefix"}
@@ -81,11 +81,11 @@ class Field(Trial):
         return self._site(cluster)
 
     def place(self, case: Case) -> Place:
-        """Return where a case's stranger stands, or is to stand."""
+        """Return the place of a case's foreign object, which may not exist yet."""
         return case.subject.stranger(self._uids[case] if case.subject.by_uid else case.name)
 
     async def ask(self, given: Iterable[Case]) -> None:
-        """Make above what needs the names."""
+        """Create the upper objects that need the names."""
         asked = tuple(given)
         await asyncio.gather(*map(self._ask, asked))
         self.extra |= {case.name for case in asked if case.kind == "Node"}
@@ -99,7 +99,7 @@ class Field(Trial):
             self._uids[case] = (await self.upper.call("GET", above[0].path))["metadata"]["uid"]
 
     async def _made(self, made: Made) -> bool:
-        """Make an object; in a namespace that is just being made, or still ending, not yet."""
+        """Create an object; return False while its namespace is being created or deleted, or the name is in use."""
         try:
             await self.upper.call("POST", made.collection, made.body)
         except Refused as error:
@@ -109,7 +109,7 @@ class Field(Trial):
         return True
 
     async def unask(self, given: Sequence[Case]) -> None:
-        """Delete it again, and see it gone."""
+        """Delete these upper objects, and wait until they are deleted."""
         self.extra -= {case.name for case in given}
         self.write()
         await asyncio.gather(*map(self._unask, given))
@@ -122,7 +122,7 @@ class Field(Trial):
             await until(lambda path=path: self.is_deleted(self.upper, path), f"{path} is gone", LONGEST)
 
     async def is_deleted(self, site: Site, path: str) -> bool:
-        """Report whether there is no object of that path."""
+        """Report whether no object of that path exists."""
         try:
             await site.call("GET", path)
         except Refused as error:
@@ -130,7 +130,7 @@ class Field(Trial):
         return False
 
     async def put(self, case: Case) -> None:
-        """Put the stranger in its place."""
+        """Create the foreign object in its place."""
         above, place = case.subject.above(case.name), self.place(case)
         upper = (await self.upper.call("GET", above[0].path))["metadata"]["uid"] if above else ""
         meta = {"name": place.name, **marks(case.form, self.owner, upper)}
@@ -139,22 +139,22 @@ class Field(Trial):
         await self.site(place.cluster).call("POST", f"{place.collection}{query}", body)
 
     async def read(self, case: Case) -> Manifest:
-        """Return a stranger as it is now."""
+        """Return the current state of a foreign object."""
         place = self.place(case)
         return await self.site(place.cluster).call("GET", place.path)
 
     async def note(self, given: Iterable[Case]) -> None:
-        """Remember how strangers are now."""
+        """Record the current state of foreign objects."""
         for case in given:
             self.seen[case] = await self.read(case)
 
     def untold(self, given: Iterable[Case], since: int = 0) -> list[Case]:
-        """Return the strangers of which the engine has not told, `since` a position in its log."""
+        """Return the foreign objects that the engine has not reported; `since` is a position in its log."""
         said = self.log.read_bytes()[since:].decode()
         return [case for case in given if self._words(case) not in said]
 
     def _words(self, case: Case) -> str:
-        """Return the words in which the engine tells of a stranger."""
+        """Return the log message with which the engine reports a foreign object."""
         place = self.place(case)
         space = place.collection.partition("/namespaces/")[2].partition("/")[0]
         inside = f"{space}/" if space else ""
@@ -163,7 +163,7 @@ class Field(Trial):
 
 
 async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:
-    """Put every stranger in its place while the engine is down; some in the place of what the engine had made."""
+    """Create every foreign object while the engine is down; some replace objects of the engine."""
     early = [case for case in given if case.moment == "took-place"]
     await field.ask(early)
     for case in early:
@@ -195,7 +195,7 @@ async def _ready(field: Field, given: Sequence[Case]) -> None:
         for made in case.subject.above(case.name)[-1:] if case.subject.runs else ():
 
             async def runs(path: str = made.path) -> bool:
-                """Look."""
+                """Report whether the pod runs."""
                 return bool((await field.upper.call("GET", path)).get("status", {}).get("phase") == "Running")
 
             await until(runs, f"{made.path} runs", LIMIT)
@@ -207,7 +207,7 @@ def _stop(field: Field) -> None:
 
 
 async def live_among(field: Field, given: Sequence[Case]) -> None:
-    """Let the engine work, have happen what is to happen, kill it, and let it work again."""
+    """Let the engine work, apply the moments of the cases, kill the engine, and let it work again."""
     await settled(field, given)
     await field.note(given)
     edited, left, anew = (
@@ -226,17 +226,17 @@ async def live_among(field: Field, given: Sequence[Case]) -> None:
 
 
 def _still_asks(case: Case) -> bool:
-    """Report whether something above still needs a stranger's name; a claim that was made anew has another volume."""
+    """Report whether an upper object still needs the name; a recreated claim has another volume."""
     return case.moment not in ("given-up", "took-place") and not (case.subject.by_uid and case.moment == "asked-anew")
 
 
 async def settled(field: Field, given: Sequence[Case]) -> None:
-    """Start the engine, and wait until it has told of each."""
+    """Start the engine, and wait until it has reported each foreign object."""
     since = field.log.stat().st_size
     field.start_engine()
 
     async def all_told() -> bool:
-        """Read its log."""
+        """Report whether the engine's log contains all reports."""
         return not field.untold(given, since)
 
     try:
@@ -246,7 +246,7 @@ async def settled(field: Field, given: Sequence[Case]) -> None:
 
 
 async def broken(field: Field, given: Sequence[Case]) -> list[str]:
-    """Return which strangers were touched, or are not told of where a pod waits for their name."""
+    """Return the foreign objects that were changed, or that the engine has not reported."""
     found = [f"{case.name}: not told of" for case in field.untold(given)]
     for case in given:
         found += await _touched(field, case)
@@ -254,7 +254,7 @@ async def broken(field: Field, given: Sequence[Case]) -> list[str]:
 
 
 async def _touched(field: Field, case: Case) -> list[str]:
-    """Return what became of one stranger; nodes are also written by the cluster's own controllers."""
+    """Return the changes to one foreign object; nodes are also written by the cluster's own controllers."""
     place, before = field.place(case), field.seen[case]["metadata"]
     try:
         after = (await field.read(case))["metadata"]
@@ -277,14 +277,14 @@ def _is_write_to(record: audit.Record, place: Place) -> bool:
 
 
 async def clear(field: Field, given: Sequence[Case]) -> None:
-    """Take strangers and everything made for them away."""
+    """Delete the foreign objects and everything that was created for them."""
     for place in map(field.place, given):
         await field.site(place.cluster).delete(f"{place.path}?gracePeriodSeconds=0")
     await field.unask([case for case in given if case.moment != "given-up"])
 
 
 async def strangers(field: Field, given: Sequence[Case]) -> dict[str, Any]:
-    """Go through with it, and return the result with what it broke."""
+    """Run all steps, and return the result with the failures."""
     await field.begin()
     await stand_in_the_way(field, given)
     print(f"{len(given)} strangers are in their places", flush=True)
@@ -298,7 +298,7 @@ async def strangers(field: Field, given: Sequence[Case]) -> dict[str, Any]:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run with these kinds in every situation, some kinds at a time."""
+    """Test these kinds in every situation, some kinds at a time."""
     parts = []
     kinds = given.kinds.split(",")
     for share in (kinds[start : start + ABREAST] for start in range(0, len(kinds), ABREAST)):

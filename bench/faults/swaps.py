@@ -1,7 +1,7 @@
-"""What can happen to the credential of a cluster, and to the cluster behind its address, as things that a test does.
+"""Faults of a cluster's credential, and of the cluster behind its address, that a test applies and repairs.
 
-Each is a `Swap`: prepared once, then struck and mended again and again. What the engine reads is changed as people and
-their tools change it: whole files, renamed into place.
+Each is a `Swap`: prepared once, then applied and repaired again and again. Files that the engine reads are changed as
+people and their tools change them: whole files, renamed into place.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tensile.sandbox.credentials import ADMINISTRATORS, Authority, CertificatePa
 
 ACCOUNT = "bench-engine"
 HOME = "kube-system"
-"""The namespace of the engine's account: nothing is mirrored into it, so it cannot be the one where the pods are."""
+"""The namespace of the engine's account: it is not mirrored, so it cannot be the one with the pods."""
 ACCOUNTS = f"/api/v1/namespaces/{HOME}/serviceaccounts"
 SECRETS = f"/api/v1/namespaces/{HOME}/secrets"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -39,9 +39,10 @@ REFUSED = "credential rejected"
 class Swap(Protocol):
     """A fault of one cluster's credential or address.
 
-    `victim` is the cluster, `words` what the engine logs of it, `reason` of the node's LowerReachable while it lasts
-    ("" where nothing is told at once), `stranger` the cluster that has to be left alone meanwhile ("" for none).
-    `mended` is when it was put right last, in seconds since 1970: when the file was changed, once all else was done.
+    `victim` is the cluster, `words` is the engine's log message about the fault, `reason` is that of the node's
+    LowerReachable during it ("" if it is not set at once), and the cluster in the next field must not be written to
+    during it ("" for none). `mended` is the time of the last repair, in seconds since 1970: when the file was changed,
+    after everything else was done.
     """
 
     name: str
@@ -52,20 +53,20 @@ class Swap(Protocol):
     mended: float
 
     async def prepare(self) -> bool:
-        """Do what is to be done once; says whether the engine has to read something anew for it."""
+        """Do what is necessary once; return whether the engine has to read a file again because of it."""
 
     async def strike(self) -> None:
-        """Let it happen."""
+        """Apply the fault."""
 
     async def mend(self) -> None:
-        """Put right what somebody would put right; nothing else is done for the engine."""
+        """Repair what an administrator would repair; nothing else is done for the engine."""
 
     async def end(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
 
 
 class Kubeconfig:
-    """The file by which the engine reaches a cluster; `text` is what it held at first."""
+    """The file with which the engine accesses a cluster; `text` is its original content."""
 
     def __init__(self, trial: Trial, cluster: str) -> None:
         self.path = trial.sandbox.directory / f"{cluster}.kubeconfig"
@@ -76,7 +77,7 @@ class Kubeconfig:
         return put(self.path, (text or self.text).encode())
 
     def edited(self, user: dict[str, Any] | None = None, **cluster: str) -> str:
-        """Return the first text with another user, or fields of the cluster."""
+        """Return the original text with another user, or other fields of the cluster."""
         found = yaml.safe_load(self.text)
         entry = found["clusters"][0]["cluster"]
         if "certificate_authority" in cluster:
@@ -87,7 +88,10 @@ class Kubeconfig:
 
 
 class TokenEnds:
-    """The token in a file ends; later another one is in the file. The token hangs on a Secret, which is deleted."""
+    """The token in a file expires; later the file contains another one.
+
+    A token is bound to a Secret, whose deletion invalidates it.
+    """
 
     words, reason, stranger = REFUSED, "", ""
     mended = 0.0
@@ -100,7 +104,7 @@ class TokenEnds:
         self._number = 0
 
     async def prepare(self) -> bool:
-        """Make an account that may do everything, and have the engine use it."""
+        """Create an account with all rights, and make the engine use it."""
         subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": HOME}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
         await self._create(ACCOUNTS, {"metadata": {"name": ACCOUNT}})
@@ -110,7 +114,7 @@ class TokenEnds:
         return True
 
     async def strike(self) -> None:
-        """End the token; the apiserver takes up to ten seconds to notice."""
+        """Invalidate the token; the apiserver takes up to ten seconds to notice."""
         await self._site.delete(f"{SECRETS}/{ACCOUNT}-{self._number}")
 
     async def mend(self) -> None:
@@ -118,11 +122,11 @@ class TokenEnds:
         self.mended = put(self._file, await self._token())
 
     async def end(self) -> None:
-        """Go back to the certificate."""
+        """Restore the kubeconfig with the certificate."""
         self._kubeconfig.write()
 
     async def _token(self) -> bytes:
-        """Make a token that lives as long as a Secret of its own."""
+        """Create a token that is valid as long as its own Secret exists."""
         self._number += 1
         name = f"{ACCOUNT}-{self._number}"
         secret = await self._create(SECRETS, {"metadata": {"name": name}})
@@ -132,7 +136,7 @@ class TokenEnds:
         return str(found["status"]["token"]).encode()
 
     async def _create(self, path: str, body: Manifest) -> Manifest:
-        """Create an object, unless it is there from an earlier time."""
+        """Create an object, unless it exists from an earlier run."""
         with suppress(Refused):
             return await self._site.call("POST", path, body)
         return await self._site.call("GET", f"{path}/{body['metadata']['name']}")
@@ -162,11 +166,11 @@ class CertificateRotated:
         self._put(self._signers.bad())
 
     async def mend(self) -> None:
-        """Write another good one."""
+        """Write another valid certificate."""
         self.mended = self._put(self._signers.good())
 
     async def end(self) -> None:
-        """Go back to the first kubeconfig."""
+        """Restore the original kubeconfig."""
         self._kubeconfig.write()
 
     def _put(self, pair: CertificatePair) -> float:
@@ -207,11 +211,11 @@ class SecretRotated:
         await self._write(self._signers.bad())
 
     async def mend(self) -> None:
-        """Write a good one of another user."""
+        """Write a valid kubeconfig of another user."""
         self.mended = await self._write(self._signers.good())
 
     async def end(self) -> None:
-        """Go back to the file."""
+        """Restore the topology with the kubeconfig file."""
         said = self._trial.log.stat().st_size
         put(self._topology, self._before)
         await self._said(said)
@@ -221,7 +225,7 @@ class SecretRotated:
         """Wait until the engine has applied the edit and the cluster has answered again."""
 
         async def is_open() -> bool:
-            """Look at what was logged since."""
+            """Report whether the engine has logged since then that the cluster is reachable."""
             return b"cluster reachable" in self._trial.log.read_bytes()[since:]
 
         await until(is_open, "the engine has gone over", RECOVERED_IN)
@@ -260,7 +264,7 @@ class Signers:
 
 
 class FileSwapped:
-    """The kubeconfig of one cluster comes to hold that of another one, with all rights there."""
+    """The kubeconfig of one cluster is replaced by that of another one, with all rights there."""
 
     words, reason = "a different cluster responds", "WrongCluster"
     mended = 0.0
@@ -271,26 +275,26 @@ class FileSwapped:
         self._other = Kubeconfig(trial, stranger)
 
     async def prepare(self) -> bool:
-        """Leave everything as it is."""
+        """Change nothing."""
         return False
 
     async def strike(self) -> None:
-        """Write the other's kubeconfig."""
+        """Write the other cluster's kubeconfig."""
         self._kubeconfig.write(self._other.text)
 
     async def mend(self) -> None:
-        """Write its own."""
+        """Write the cluster's own kubeconfig."""
         self.mended = self._kubeconfig.write()
 
     async def end(self) -> None:
-        """Write its own, once more."""
+        """Write the cluster's own kubeconfig again."""
         self._kubeconfig.write()
 
 
 class AuthorityRotated:
-    """The apiserver comes back with a certificate of another CA; later the CA file has that one.
+    """The apiserver restarts with a certificate of another CA; later the CA file contains that CA.
 
-    It shows the certificate to those only who ask for it by name, so that nothing but the engine is concerned.
+    It uses the certificate only for clients that request it by server name, so that only the engine is affected.
     """
 
     words, reason, stranger = "not trusted", "", ""
@@ -306,7 +310,7 @@ class AuthorityRotated:
         self._pem = b""
 
     async def prepare(self) -> bool:
-        """Let the apiserver serve another certificate under another name, and the engine expect that."""
+        """Make the apiserver serve another certificate under another name, and the engine expect it."""
         self._issue()
         put(self._file, self._pem)
         certificate, key = self._pair
@@ -325,11 +329,11 @@ class AuthorityRotated:
         self.mended = put(self._file, self._pem)
 
     async def end(self) -> None:
-        """Go back to the certificate that everybody else sees."""
+        """Restore the kubeconfig with the certificate that all other clients use."""
         self._kubeconfig.write()
 
     def _issue(self) -> None:
-        """Sign a certificate by an authority that nobody knows yet."""
+        """Sign a certificate with a new authority."""
         signer = authority("rotated-ca", datetime.now(UTC))
         pair = signer.issue("kube-apiserver", hosts=(NAME,))
         put(self._pair[0], pair.certificate)
@@ -353,7 +357,7 @@ class AddressTurned:
         self._open = AsyncExitStack()
 
     async def prepare(self) -> bool:
-        """Let the other cluster accept the victim's users, and the engine use an address that can be redirected."""
+        """Make the other cluster accept the victim's users, and the engine use an address that can be redirected."""
         both = b"".join((pki / "ca.crt").read_bytes() for pki in self._pki.values())
         bundle = self._pki[self.stranger] / "both.crt"
         put(bundle, both)
@@ -367,29 +371,29 @@ class AddressTurned:
         return True
 
     async def strike(self) -> None:
-        """Turn the address to the stranger; what is connected ends."""
+        """Redirect the address to the other cluster, and close all connections."""
         self._switch.turn(self._ports[self.stranger])
 
     async def mend(self) -> None:
-        """Turn it back."""
+        """Redirect the address to the victim."""
         self.mended = time.time()
         self._switch.turn(self._ports[self.victim])
 
     async def end(self) -> None:
-        """Go by the victim's own address again."""
+        """Restore the victim's own address."""
         self._kubeconfig.write()
         await until(self._left, "the engine has left the address", 30.0)
         await self._open.aclose()
 
     async def _left(self) -> bool:
-        """Report whether nothing of the engine goes by the address any more, as soon as it is cut."""
+        """Report whether the engine has no connection to the address left a second after they were cut."""
         self._switch.turn(self._ports[self.victim])
         await asyncio.sleep(1.0)
         return not self._switch.connections
 
 
 class Switch:
-    """An address on loopback behind which another server can be put; used with `async with`, which gives its port."""
+    """A loopback address whose target server can be changed; `async with` returns its port."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -408,7 +412,7 @@ class Switch:
         await asyncio.gather(*self.connections, return_exceptions=True)
 
     def turn(self, target: int) -> None:
-        """Put another server there, and cut every connection."""
+        """Change the target server, and close every connection."""
         self._target = target
         for task in tuple(self.connections):
             task.cancel()
@@ -419,7 +423,7 @@ class Switch:
         task.add_done_callback(self.connections.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry bytes both ways until one side ends, or the address is turned."""
+        """Forward bytes in both directions until one side ends, or the target changes."""
         onward: asyncio.StreamWriter | None = None
         try:
             back, onward = await asyncio.open_connection("127.0.0.1", self._target)
@@ -435,11 +439,11 @@ class Switch:
 
 
 class _Ended(Exception):
-    """One side has said all it had to say."""
+    """One side has closed the connection."""
 
 
 async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes one way; raises _Ended at their end."""
+    """Forward bytes in one direction; raises _Ended at their end."""
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -447,9 +451,9 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def restart(trial: Trial, cluster: str, *extra: str) -> None:
-    """Start an apiserver anew, and with it what backs off for up to a minute when it was away; return when pods run.
+    """Restart an apiserver, and the components that back off for up to a minute after that; return when pods run.
 
-    kwok stays: started anew, it waits until the leases that it holds itself have run out.
+    kwok is not restarted: otherwise it would wait until the leases that it holds itself have expired.
     """
     await asyncio.to_thread(trial.sandbox.restart, cluster, APISERVER, extra=extra)
     for component in ("kube-controller-manager", "kube-scheduler"):
@@ -458,12 +462,12 @@ async def restart(trial: Trial, cluster: str, *extra: str) -> None:
 
 
 async def works(site: Site) -> None:
-    """Return when a pod that is made in a cluster itself gets Ready there, and is gone again."""
+    """Return when a pod that is created in a cluster itself became Ready there, and is deleted."""
     pods = PODS.format("default")
     path = f"{pods}/{PROBE}"
 
     async def is_ready() -> bool:
-        """Look at it."""
+        """Report whether the pod is Ready."""
         return oracles.is_ready(await site.call("GET", path))
 
     await patiently(lambda: site.call("POST", pods, pod(PROBE, PROBE)), RECOVERED_IN)

@@ -1,10 +1,11 @@
-"""A pod in a lower cluster calls the upper one by its mounted token, for longer than two of its tokens are good.
+"""A pod in a lower cluster calls the upper cluster with its mounted token, for longer than two token lifetimes.
 
     .venv/bin/python -m bench.faults.tokens --pods 2 --rounds 1
 
-Tokens of ten minutes, the shortest there are, are read every few seconds where the pod's containers have them: on a
-real node through `kubectl exec`, elsewhere in the Secret below that stands for them. Each has to list pods above at
-that moment. In the end the pods are deleted, and their last tokens have to be refused soon.
+Tokens of ten minutes, the shortest lifetime that exists, are read every few seconds from where the pod's containers
+find them: on a real node through `kubectl exec`, otherwise from the Secret in the lower cluster that holds them. Each
+token has to allow listing upper pods at that moment. At the end the pods are deleted, and their last tokens have to be
+refused soon.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ PLACE = "/var/run/upper"
 
 
 def pod(name: str) -> dict[str, Any]:
-    """Make a pod of the robot with a token of ten minutes, on the first lower."""
+    """Return a pod of the robot account with a token of ten minutes, on the first lower cluster."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": SECONDS}}
     container = {
         "name": "main",
@@ -61,7 +62,7 @@ def pod(name: str) -> dict[str, Any]:
 
 
 class Caller:
-    """What calls the upper cluster with the tokens of one pod, and what came of it."""
+    """Calls the upper cluster with the tokens of one pod, and records the results."""
 
     def __init__(self, trial: Trial, made: dict[str, Any], *, is_real: bool) -> None:
         self.name = str(made["metadata"]["name"])
@@ -83,7 +84,7 @@ class Caller:
             self.broken.append(f"{self.name}: token {len(self.tokens)} was answered with {status}")
 
     async def listed(self, token: str) -> int:
-        """List pods above with a token, and return the status."""
+        """List upper pods with a token, and return the status."""
         cluster = self._trial.sandbox.clusters[UPPER]
         tls = ssl.create_default_context(cafile=str(cluster.audit_log.parent / "pki" / "ca.crt"))
         headers = {"Authorization": f"Bearer {token}"}
@@ -103,7 +104,7 @@ class Caller:
 
 
 async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, Any]:
-    """Let pods call the upper cluster across token renewals, delete them, and return the result with what broke."""
+    """Let pods call the upper cluster across token renewals, delete them, and return the result with the failures."""
     topology = trial.sandbox.directory / "topology.yaml"
     topology.write_text(topology.read_text() + "serviceAccounts: {identity: upper}\n")
     await trial.start_engine_and_nodes()
@@ -135,7 +136,7 @@ async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, 
 
 
 async def robot(trial: Trial) -> None:
-    """Make an account above that may list pods."""
+    """Create an upper service account that may list pods."""
     subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": ROBOT}
     role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ROBOT}
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
@@ -146,11 +147,11 @@ async def robot(trial: Trial) -> None:
 
 
 async def refused(trial: Trial, callers: list[Caller]) -> float:
-    """Return how many seconds it takes until no last token is accepted and no Secret of ours is below."""
+    """Return the seconds until no last token is accepted and no Secret of this topology is in the lower cluster."""
     begin = time.monotonic()
 
     async def holds() -> bool:
-        """Try every last token, and look for Secrets."""
+        """Report whether every last token is refused and no Secret is left."""
         statuses = [await one.listed(one.tokens[-1]) for one in callers]
         left = await trial.lowers[LOWER].items(f"{CORE}/secrets?labelSelector=tensile-kube.io/owner={trial.mark}")
         return not left and all(status == 401 for status in statuses)  # noqa: PLR2004
@@ -160,7 +161,7 @@ async def refused(trial: Trial, callers: list[Caller]) -> float:
 
 
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Run as the command line asks."""
+    """Run with the arguments of the command line."""
     runs = []
     for _ in range(given.rounds):
         async with Trial(sandbox) as trial:
@@ -172,7 +173,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def options() -> Options:
-    """Ask for a real node where the machine allows one."""
+    """Return options with a real node if the machine allows one."""
     with tempfile.TemporaryDirectory() as scratch:
         why = real_node.obstacle((Path(scratch), cache_directory(os.environ)), os.environ)
     print(f"nodes in name only: {why}" if why else "a real node", flush=True)

@@ -1,11 +1,11 @@
-"""Two engines on one topology, without an election, and one of them stands still again and again and then goes on.
+"""Two engines on one topology without leader election, one of which is repeatedly suspended and resumed.
 
     .venv/bin/python -m bench.faults.twins [--rounds 100] [--pods 6] [--seed 1]
 
-In every round pods are deleted and made anew under their names, and what they refer to is changed, while one of the two
-is stopped (SIGSTOP): before that, and until all of it is done, or somewhere in the middle. It goes on (SIGCONT) with a
-view of the clusters that is history. No pod may ever run twice, nothing of others may be touched, every write has to be
-fenced, and what one of the two does too late has to be refused.
+In every round pods are deleted and recreated under their names, and the objects that they refer to are changed, while
+one of the two engines is stopped (SIGSTOP): either from before the changes until all are done, or somewhere in the
+middle. It resumes (SIGCONT) with an outdated view of the clusters. No pod may ever run twice, objects of other owners
+may not be changed, every write has to be fenced, and writes of an engine that come too late have to be refused.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Twins(NamedTuple):
 
 
 def second(rig: Rig) -> Path:
-    """Write the topology as a second replica has it: another user and address, the same nodes."""
+    """Write the topology of a second replica: another user and address, the same nodes."""
     directory = rig.directory / "second"
     directory.mkdir()
     for name, proxy in rig.proxies.items():
@@ -70,13 +70,13 @@ def second(rig: Rig) -> Path:
 
 
 def second_user(rig: Rig) -> str:
-    """Return the name by which the second engine is known to the clusters."""
+    """Return the user name of the second engine in the clusters."""
     return f"{rig.name}-second"
 
 
 @asynccontextmanager
 async def paired(sandbox: Sandbox, directory: Path) -> AsyncIterator[Twins]:
-    """Return two engines that have started, and a scene with canaries."""
+    """Yield two engines that have started, and a scene."""
     async with Rig(sandbox, directory) as rig:
         first, place = rig.start(), second(rig)
         command = ["tensile", "run", "-f", str(place / "topology.yaml"), "--log-format", "json"]
@@ -94,7 +94,7 @@ async def paired(sandbox: Sandbox, directory: Path) -> AsyncIterator[Twins]:
 
 
 class Slots:
-    """Pods of fixed names, each made anew again and again; `uids` are those that stand now."""
+    """Pods of fixed names, each recreated again and again; `uids` are those of the current pods."""
 
     def __init__(self, twins: Twins, count: int) -> None:
         self._twins = twins
@@ -102,7 +102,7 @@ class Slots:
         self.uids: dict[str, str] = {}
 
     async def lay_out(self) -> None:
-        """Make all of them, and what they refer to."""
+        """Create all pods, and the objects that they refer to."""
         scene, upper = self._twins.scene, self._twins.rig.upper
         await upper.call("POST", scene.path("configmaps"), {"metadata": {"name": SETTINGS}, "data": {"n": "0"}})
         await upper.call("POST", scene.path("secrets"), {"metadata": {"name": PASSWORD}, "data": {"n": "MA=="}})
@@ -110,7 +110,7 @@ class Slots:
             await self._make(name)
 
     async def stir(self, chance: Random, number: int) -> None:
-        """Make half of the pods anew and change what all refer to, in the round of that number."""
+        """Recreate half of the pods and change the objects that all refer to, in the round of that number."""
         scene, upper = self._twins.scene, self._twins.rig.upper
         chosen = chance.sample(self._names, max(1, len(self._names) // 2))
         await asyncio.gather(*(self._renew(name) for name in chosen))
@@ -118,11 +118,11 @@ class Slots:
         await upper.call("PATCH", scene.path("secrets", PASSWORD), {"stringData": {"n": str(number)}}, MERGE)
 
     async def settled(self, number: int) -> None:
-        """Return when every pod is Ready, once below, and what they refer to is that of the round of that number."""
+        """Return when every pod is Ready, has one lower pod, and all data is that of the round of that number."""
         wrong: list[str] = []
 
         def is_settled(found: Objects) -> bool:
-            """Look, and keep what is wrong."""
+            """Report whether nothing is wrong, and record what is wrong."""
             wrong[:] = self._wrong(found, number)
             return not wrong
 
@@ -132,14 +132,14 @@ class Slots:
             raise NotInTime(f"{error}: {'; '.join(wrong)}") from None
 
     async def clear(self) -> None:
-        """Delete all of them, and return when nothing of them is left in lower clusters."""
+        """Delete all pods, and return when none is left in any cluster."""
         scene = self._twins.scene
         for name in self._names:
             await self._twins.rig.upper.delete(scene.path("pods", name) + "?gracePeriodSeconds=1")
         await scene.has_come(lambda found: not any(found[name]["pods"] for name in found), "no pod is left", PATIENCE)
 
     def _wrong(self, found: Objects, number: int) -> list[str]:
-        """Return what is not as it should be in the round of that number."""
+        """Return what is wrong in the round of that number."""
         ready = {one["metadata"]["name"]: uid_of(one) for one in found[UPPER]["pods"] if is_ready(one)}
         said = [f"{name} is not Ready" for name, uid in self.uids.items() if ready.get(name) != uid]
         below = Counter(upper_uid_of(one) for name in LOWERS for one in found[name]["pods"])
@@ -154,11 +154,11 @@ class Slots:
         return said
 
     async def _renew(self, name: str) -> None:
-        """Delete a pod, and make it anew in the moment in which its name is free."""
+        """Delete a pod, and recreate it as soon as its name is free."""
         await self._twins.rig.upper.delete(self._twins.scene.path("pods", name) + "?gracePeriodSeconds=1")
 
         async def is_made() -> bool:
-            """Try; the name is taken until an engine has seen the pod off."""
+            """Report whether the pod could be created; its name is in use until an engine has finished the deletion."""
             try:
                 await self._make(name)
             except Refused as error:
@@ -170,7 +170,7 @@ class Slots:
         await until(is_made, f"{name} is made anew", PATIENCE)
 
     async def _make(self, name: str) -> None:
-        """Make a pod; which lower it is for follows from its name."""
+        """Create a pod; its name determines its lower cluster."""
         lower = LOWERS[sum(name.encode()) % len(LOWERS)]
         volumes = [
             {"name": "c", "configMap": {"name": SETTINGS}},
@@ -207,9 +207,9 @@ async def turn(slots: Slots, victim: Child, chance: Random, number: int, *, thro
 
 
 async def noise(rig: Rig, quiet: float) -> list[Write]:
-    """Wait until nothing was written for so many seconds, or a limit; return what was written in the last of them.
+    """Wait until nothing is written for so many seconds, up to a limit; return the writes of the last interval.
 
-    What a node is, the two see otherwise: each has its own address.
+    Writes of nodes do not count, because the two engines disagree on them: each has its own address.
     """
     found: list[Write] = []
     for _ in range(4):
@@ -222,10 +222,10 @@ async def noise(rig: Rig, quiet: float) -> list[Write]:
 
 
 def remade(sights: Iterable[Sight]) -> list[str]:
-    """No second lower pod was ever made for one upper pod.
+    """No second lower pod was ever created for one upper pod.
 
     Args:
-        sights: of the lower clusters, our pods alone.
+        sights: of the lower clusters, only pods of this topology.
     """
     made: dict[str, set[str]] = {}
     for sight in sights:
@@ -242,7 +242,7 @@ def answers(writes: Iterable[Write]) -> dict[str, dict[str, int]]:
 
 
 def judged(twins: Twins, start: int, harmed: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return what was written since the first `start` writes, and what broke."""
+    """Return the writes after the first `start` ones, and the failures."""
     scene, writes = twins.scene, list(twins.rig.journal.since(start))
     lowers = [one for one in scene.sights if one.cluster != UPPER]
     counts = answers(one for one in writes if scene.is_here(one.asked))
@@ -260,7 +260,7 @@ def judged(twins: Twins, start: int, harmed: list[str]) -> tuple[dict[str, Any],
 
 
 async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: float = QUIET) -> dict[str, Any]:
-    """Run so many rounds, and return the result with what it broke."""
+    """Run so many rounds, and return the result with the failures."""
     chance, start = Random(seed), len(twins.rig.journal)
     slots = Slots(twins, pods)
     await slots.lay_out()
@@ -280,7 +280,7 @@ async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: fl
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Parse the arguments, run on an own sandbox, store the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pods", type=int, default=6)
@@ -289,7 +289,7 @@ def main() -> int:
     given = parser.parse_args()
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-        """Run what was asked for."""
+        """Run with the arguments of the command line."""
         async with paired(sandbox, scratch) as twins:
             return await twins_apart(twins, given.rounds, given.pods, given.seed)
 

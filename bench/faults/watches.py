@@ -1,11 +1,12 @@
-"""Watches that do not tell the truth: late, twice, in another order, not at all, from a version that is gone, or never.
+"""Watches with wrong events: late, duplicated, reordered, missing, from an expired version, or none at all.
 
     .venv/bin/python -m bench.faults.watches [--namespaces 15] [--faults stale,dropped] [--slack 5]
 
-In each namespace a pod is deleted, another made, and a ConfigMap changed while the watches of one cluster are
-disturbed; all namespaces suffer at once. Each has to be right within the time that its fault may take, and nothing may
-have run twice. The engine runs in this process with watches of three seconds, so that what takes minutes takes seconds;
-what was never told is found by the list that compares everything, here every four seconds and not every half an hour.
+In each namespace a pod is deleted, another created, and a ConfigMap changed while the watches of one cluster are
+disturbed; all namespaces are affected at once. Each has to be right within the time that its fault may take, and
+nothing may have run twice. The engine runs in this process with watches of three seconds, so that recovery takes
+seconds instead of minutes; missing events are detected by the list that compares everything, here every four seconds
+instead of every half an hour.
 """
 
 import argparse
@@ -47,7 +48,7 @@ from tensile.topology import parse
 LOWER = LOWERS[0]
 PACE = InformerTimings(shortest=3, longest=3, audit=4.0)
 DEADLINE = PACE.shortest + 10.0 + 30.0
-"""Seconds after which a watch that says nothing, not even its end, is given up, and a call after it as well."""
+"""Seconds after which a silent watch that does not even end is given up, and so is a call after it."""
 HOLD = 2.0
 MAPS = "/api/v1/namespaces/{}/configmaps"
 PATIENCE = 120.0
@@ -56,9 +57,10 @@ Strike = Callable[[Proxy], Awaitable[Callable[[], object]]]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to the watches of one cluster.
+    """A fault of the watches of one cluster.
 
-    `strike` begins it and gives what ends it; `limit` is what recovering may take after that, in seconds.
+    `strike` starts it and returns a function that ends it; `limit` is the allowed time of the recovery after that, in
+    seconds.
     """
 
     name: str
@@ -67,7 +69,7 @@ class Fault:
 
 
 async def _stale(proxy: Proxy) -> Callable[[], object]:
-    """Everything is told late."""
+    """Delay all events."""
     held = list(proxy.streams)
     for stream in held:
         stream.hold()
@@ -75,7 +77,7 @@ async def _stale(proxy: Proxy) -> Callable[[], object]:
 
 
 async def _expired(proxy: Proxy) -> Callable[[], object]:
-    """What happens is not told, and then its version is gone."""
+    """Hold all events back, and then report their version as expired."""
     held = list(proxy.streams)
     for stream in held:
         stream.hold()
@@ -83,22 +85,22 @@ async def _expired(proxy: Proxy) -> Callable[[], object]:
 
 
 async def _hung(proxy: Proxy) -> Callable[[], object]:
-    """The apiserver does not say anything, to watches or to requests."""
+    """Let the apiserver send nothing, neither to watches nor to requests."""
     proxy.freeze()
     return proxy.thaw
 
 
 async def _half_open(proxy: Proxy) -> Callable[[], object]:
-    """Every connection is dead, and nobody has said so."""
+    """Make every connection dead without closing it."""
     proxy.abandon()
     return lambda: None
 
 
 def _tampered(sort: type[Tampering]) -> Strike:
-    """Do something to every other event of pods and ConfigMaps: what follows one takes a watch on beyond it."""
+    """Tamper with every other event of pods and ConfigMaps; the event after it moves the watch beyond it."""
 
     async def strike(proxy: Proxy) -> Callable[[], object]:
-        """Begin with it."""
+        """Start the tampering."""
         turns = cycle((True, False))
         proxy.tamper = sort(
             lambda asked, _event: asked.resource in ("pods", "configmaps") and next(turns), times=1 << 30
@@ -120,24 +122,24 @@ FAULTS = (
 
 
 class DefectRecorder:
-    """An observer that keeps what must not be: rules that broke."""
+    """An observer that records defects: rules that raised an error."""
 
     def __init__(self) -> None:
         self.defects: list[str] = []
 
     def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
-        """Pass over a step."""
+        """Ignore a step."""
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
-        """Pass over a problem."""
+        """Ignore a problem."""
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
-        """Keep a defect."""
+        """Record a defect."""
         self.defects.append(f"{key}: {error!r}")
 
 
 class Field:
-    """Namespaces of a rig, each with one pod and one ConfigMap of the present generation."""
+    """Namespaces of a rig, each with one pod and one ConfigMap of the current generation."""
 
     def __init__(self, rig: Rig, count: int) -> None:
         self.rig = rig
@@ -146,7 +148,7 @@ class Field:
         self.sights: list[Sight] = []
 
     async def lay_out(self) -> None:
-        """Make everything, and return when it runs."""
+        """Create everything, and return when it runs."""
         for namespace in self.namespaces:
             await self.rig.upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
             body = {"metadata": {"name": "settings", "labels": self._labels()}, "data": {"n": "0"}}
@@ -155,7 +157,7 @@ class Field:
         await self.settled(time.monotonic(), PATIENCE)
 
     async def advance(self) -> None:
-        """Advance every namespace to the next generation: its pod goes, another comes, the ConfigMap changes."""
+        """Advance every namespace: delete its pod, create the next one, and change the ConfigMap."""
         self.generation += 1
         for namespace in self.namespaces:
             await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation - 1}")
@@ -164,11 +166,11 @@ class Field:
             await self.rig.upper.call("PATCH", f"{MAPS.format(namespace)}/settings", change, MERGE)
 
     async def settled(self, begin: float, limit: float) -> dict[str, float]:
-        """Return the seconds from `begin` until a namespace was right, without those that were not in time."""
+        """Return the seconds from `begin` until each namespace was right, without those that were not in time."""
         took: dict[str, float] = {}
 
         async def are_all() -> bool:
-            """Look at all of them."""
+            """Report whether all namespaces are right."""
             wrong = await self.wrong()
             for namespace in self.namespaces:
                 if namespace not in wrong:
@@ -180,7 +182,7 @@ class Field:
         return took
 
     async def wrong(self) -> dict[str, str]:
-        """Return of which namespaces something is not as it should be, and what."""
+        """Return the namespaces in which something is wrong, with a description."""
         upper, lower = await self._items(UPPER, "pods"), await self._items(LOWER, "pods")
         maps = await self._items(LOWER, "configmaps")
         found = {one: self._wrong(upper.get(one, []), lower.get(one, []), maps.get(one, [])) for one in self.namespaces}
@@ -192,7 +194,7 @@ class Field:
             await self.rig.upper.delete(f"{PODS.format(namespace)}/pod-{self.generation}")
 
         async def are_gone() -> bool:
-            """Look for pods."""
+            """Report whether no pod is left."""
             return not await self._items(UPPER, "pods")
 
         await until(are_gone, "the pods are gone", PATIENCE)
@@ -200,7 +202,7 @@ class Field:
             await self.rig.upper.delete(f"/api/v1/namespaces/{namespace}")
 
     async def follow(self, cluster: str) -> None:
-        """Note all that happens to the pods of a cluster, past the proxy."""
+        """Record all events of the pods of a cluster, without the proxy."""
         async for sort, pod in self.rig.sites[cluster].watch("/api/v1/pods", f"labelSelector=rig={self.rig.name}"):
             self.sights.append(Sight(cluster, sort, pod))
 
@@ -220,7 +222,7 @@ class Field:
         return found
 
     async def _bind(self, namespace: str) -> bool:
-        """Make the pod of this generation; says whether the namespace takes pods already."""
+        """Create the pod of this generation; return whether the namespace accepts pods already."""
         spec = {
             "nodeName": self.rig.nodes[LOWER],
             "terminationGracePeriodSeconds": 1,
@@ -238,7 +240,7 @@ class Field:
 
 
 async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[str, Any]:
-    """Disturb the watches of one cluster while objects change, and return the result with what broke."""
+    """Disturb the watches of one cluster while objects change, and return the result with the failures."""
     proxy = field.rig.proxies[victim]
     start = len(field.rig.journal)
     mend = await fault.strike(proxy)
@@ -266,7 +268,7 @@ async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[
 
 @asynccontextmanager
 async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncIterator[Field]:
-    """Return a field on which the engine runs, in this process; no rule of it may break."""
+    """Yield a field whose engine runs in this process; none of its rules may raise an error."""
     heard = DefectRecorder()
     async with Rig(sandbox, directory) as rig:
         topology = parse((directory / "topology.yaml").read_text(), name="topology.yaml")
@@ -288,7 +290,7 @@ async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncI
 
 
 async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], slack: float) -> list[dict[str, Any]]:
-    """Go through faults, each in each of these clusters, and return the results."""
+    """Run all faults, each in each of these clusters, and return the results."""
     found = []
     for fault in faults:
         for victim in victims:
@@ -298,7 +300,7 @@ async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], 
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result, and return the exit code."""
+    """Parse the arguments, run on an own sandbox, store the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--namespaces", type=int, default=15)
     parser.add_argument("--faults", default="", help="some of: " + ",".join(fault.name for fault in FAULTS))
@@ -310,7 +312,7 @@ def main() -> int:
     wanted = [fault for fault in FAULTS if not given.faults or fault.name in given.faults.split(",")]
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-        """Run what was asked for."""
+        """Run with the arguments of the command line."""
         async with laid_out(sandbox, scratch, given.namespaces) as field:
             runs = await ordeal(field, wanted, (UPPER, LOWER), given.slack)
         said = {"watch_s": PACE.shortest, "audit_s": PACE.audit, "namespaces": given.namespaces}

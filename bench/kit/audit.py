@@ -1,4 +1,4 @@
-"""Reads an apiserver's audit log, which has one record per request.
+"""Read an apiserver's audit log, which has one record per request.
 
 Tests count the engine's writes with it, independently of the engine. A record is written when the request is complete,
 which may be a moment after its response arrived.

@@ -1,6 +1,6 @@
 """Programs that a bench runs and measures: the engine, and the ceiling that it is measured against.
 
-They carry the identity of the sandbox in their environment, so that they end with it even when the bench is killed.
+Their environment contains the identity of the sandbox, so they end with the sandbox even if the bench is killed.
 """
 
 import os
@@ -21,16 +21,16 @@ LIMIT = 30.0
 
 
 class Usage(NamedTuple):
-    """CPU seconds since the start, and resident memory in bytes."""
+    """The CPU seconds that a program has used since its start, and its resident memory in bytes."""
 
     cpu: float
     rss: int
 
 
 class Child:
-    """One running program; made by `engine` or `ceiling`. What it says goes on at the end of `log`.
+    """A running program; `engine` or `ceiling` starts it, and its output is appended to `log`.
 
-    `before` is what its command line begins with, such as that of a shell that sets limits first.
+    `before` is the beginning of its command line, e.g. a shell that sets limits first.
     """
 
     def __init__(self, arguments: list[str], sandbox: Sandbox, log: Path, before: Sequence[str] = ()) -> None:
@@ -49,39 +49,39 @@ class Child:
 
     @property
     def process(self) -> psutil.Process:
-        """The process, to be measured."""
+        """The process, for measurements."""
         return psutil.Process(self._process.pid)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     async def has_started(self) -> bool:
-        """Report whether the engine has said that its upper cluster answered and its rules run."""
+        """Report whether the engine has logged that its upper cluster answered and its rules run."""
         return b'"event": "started"' in self.log.read_bytes()[self._begin :]
 
     def usage(self) -> Usage:
-        """Measure it."""
+        """Return the CPU time and the memory that the process uses."""
         process = self.process
         times = process.cpu_times()
         return Usage(times.user + times.system, process.memory_info().rss)
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash or the kernel's lack of memory does."""
+        """Kill the process with SIGKILL, as a crash or the kernel's out-of-memory killer does."""
         self._process.kill()
         self._process.wait(LIMIT)
 
     def suspend(self) -> None:
-        """Suspend it, as on a machine that was suspended, until `resume`."""
+        """Stop the process, as on a suspended machine, until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume it, with everything as it last knew it."""
+        """Resume the process, which still has the state from before."""
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """Ask it to end, and give its exit code."""
+        """Terminate the process with SIGTERM, and return its exit code."""
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
         return self._process.wait(LIMIT)

@@ -1,4 +1,4 @@
-"""How a scenario comes to its clusters: a sandbox of its own that ends with it, or one that runs and goes on."""
+"""The clusters that a scenario runs on: a sandbox of its own that ends with it, or one that runs already and stays."""
 
 import asyncio
 import tempfile
@@ -12,21 +12,21 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 
 Scenario = Callable[[Sandbox, Path], Awaitable[dict[str, Any]]]
-"""Takes the clusters and a directory that vanishes with the run; what it broke is "broken" in its result."""
+"""A function of the clusters and a temporary directory; "broken" in its result lists the failures."""
 
 ONE_NODE = Options(nodes=1)
-"""Clusters with one node each, which is enough where pods only have to run somewhere."""
+"""Clusters with one node each, which is enough if pods only have to run somewhere."""
 
 
 def on_clusters(
     scenario: Scenario, running: Path | None = None, options: Options = ONE_NODE
 ) -> tuple[str, dict[str, Any]]:
-    """Run a scenario and give the clusters' version and its result; what did not come in time is something that broke.
+    """Run a scenario; return the clusters' version and its result, in which a timeout counts as broken.
 
     Args:
-        scenario: what to do there.
-        running: the directory of a sandbox that runs, instead of one of its own.
-        options: what that one of its own is like.
+        scenario: the scenario to run on the clusters.
+        running: the directory of a running sandbox, to be used instead of an own one.
+        options: the options of an own sandbox.
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -1,8 +1,8 @@
-"""The state of all clusters in the end, in a form in which two runs can be compared.
+"""The final state of all clusters, in a form in which two runs can be compared.
 
-What differs from run to run without meaning anything is taken away: versions, times, addresses, the node that a lower
-scheduler chose. UIDs become the names of what they stand for, so that a reference to an object that is gone, or to
-another one of its name, is a difference.
+Fields that differ from run to run without a meaning are removed: versions, times, addresses, the node that a lower
+scheduler chose. UIDs are replaced by the names of their objects, so that a reference to an absent object, or to another
+object of the same name, is a difference.
 """
 
 import re
@@ -17,7 +17,7 @@ from tensile.names import OWNER, REPLACES, TRIED, UPPER_UID
 Objects = Mapping[str, Mapping[str, list[Manifest]]]
 """The objects by cluster and then by resource ("pods", "configmaps", …)."""
 State = dict[str, Any]
-"""What is there: a comparable form of each object, by CLUSTER RESOURCE NAMESPACE/NAME."""
+"""The comparable form of each object that exists, by "CLUSTER RESOURCE NAMESPACE/NAME"."""
 
 _META = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "selfLink")
 _PASSING = frozenset(
@@ -28,7 +28,7 @@ _PASSING = frozenset(
     }
 )  # fmt: skip
 _OTHERS_UIDS = frozenset({REPLACES, TRIED})
-"""Annotations that tell of pods which are gone: that they are there counts, and not what they say."""
+"""Annotations that refer to deleted pods: only their presence is compared, not their values."""
 _END = "deletionTimestamp"
 _RANDOM = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
@@ -51,7 +51,7 @@ def state_of(objects: Objects, renamed: Mapping[str, str]) -> State:
 
 
 def differences(reference: State, found: State) -> list[str]:
-    """Return in what a state differs from the reference, an object a line."""
+    """Return the differences between a state and the reference, one per line."""
     said = [f"{place} is not there" for place in sorted(reference.keys() - found.keys())]
     said += [f"{place} is there" for place in sorted(found.keys() - reference.keys())]
     for place in sorted(reference.keys() & found.keys()):
@@ -60,12 +60,12 @@ def differences(reference: State, found: State) -> list[str]:
 
 
 def strays(objects: Objects, upper: str, mark: str) -> list[str]:
-    """No object below of ours is without the upper object that it says it is for.
+    """No object of this owner in a lower cluster refers to an upper object that does not exist.
 
     Args:
-        objects: of all clusters; those above of every kind that is copied.
+        objects: of all clusters; those of the upper cluster must include every kind that is copied.
         upper: the upper cluster's name in them.
-        mark: the owner's.
+        mark: the owner's mark.
     """
     known = {one["metadata"]["uid"] for manifests in objects[upper].values() for one in manifests}
     return [
@@ -79,7 +79,7 @@ def strays(objects: Objects, upper: str, mark: str) -> list[str]:
 
 
 def touched(before: Iterable[Manifest], after: Iterable[Manifest], where: str) -> list[str]:
-    """No canary was changed or deleted: each is there as the same object in the same version."""
+    """No canary was changed or deleted: each still exists as the same object in the same version."""
     now = {(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in after}
     return [
         f"{where}: {one['metadata']['name']} is not ours and was touched"
@@ -112,7 +112,7 @@ def _stripped(cluster: str, resource: str, manifest: Manifest) -> Any:
 
 
 def _lasting(value: Any) -> Any:
-    """Leave out what passes; when something ends is one of it, but not that. Conditions have no order."""
+    """Remove fields that differ between runs; a deletion time becomes True, and conditions are sorted."""
     if isinstance(value, dict):
         return {key: key == _END or _lasting(one) for key, one in value.items() if key not in _PASSING}
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def _replaced(text: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _unlike(reference: Any, found: Any, path: str) -> Iterable[str]:
-    """Yield where two values differ, as deep as both are mappings."""
+    """Yield where two values differ, descending as long as both are mappings."""
     if isinstance(reference, dict) and isinstance(found, dict):
         for key in sorted(reference.keys() | found.keys()):
             yield from _unlike(reference.get(key), found.get(key), f"{path}/{key}")

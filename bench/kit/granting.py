@@ -1,7 +1,7 @@
-"""The roles of an engine as an administrator applies them, given to a user of a real cluster.
+"""The roles of an engine as an administrator applies them, bound to a user of a real cluster.
 
-A user with a certificate stands for the account, so that every test's engine has a name of its own in audit logs; what
-it may do is to the letter what tensile/deploy/setup.py renders, or all of that but one thing.
+A user with a certificate replaces the service account, so that every test's engine has its own name in audit logs; its
+rights are exactly those that tensile/deploy/setup.py renders, or all of them except one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 OWN = "own"
-"""What stands for the namespace of the engine itself, which has another name in every test."""
+"""The placeholder for the engine's own namespace, which has a different name in every test."""
 LIMIT = 30.0
 _PAUSE = 0.02
 
@@ -31,9 +31,10 @@ class Caller(Protocol):
 
 
 class Thing(NamedTuple):
-    """One thing that an engine may do: a verb on a resource, above or below; `scope` is the one namespace of it, or "".
+    """A right of an engine: a verb on a resource, in the upper or in a lower cluster.
 
-    `resource` is as roles write it, with its group: "pods/status", "leases.coordination.k8s.io".
+    `scope` is the only namespace of the right, or "". `resource` is as in roles, with its group: "pods/status",
+    "leases.coordination.k8s.io".
     """
 
     side: str
@@ -46,7 +47,7 @@ class Thing(NamedTuple):
 
 
 def thing(text: str) -> Thing:
-    """Read what `str` gave."""
+    """Parse the result of `str`."""
     side, _, rest = text.partition(": ")
     words, _, scope = rest.partition(" in ")
     verb, resource = words.split()
@@ -54,12 +55,12 @@ def thing(text: str) -> Thing:
 
 
 def named(resource: str, group: str) -> str:
-    """Name a resource with its group."""
+    """Return the name of a resource with its group."""
     return f"{resource}.{group}" if group else resource
 
 
 def everything(file: Manifest) -> None:
-    """Make a topology file enable everything."""
+    """Enable every feature in a topology file."""
     file["controllers"] = ["PV", "Service", "RBAC", "ServiceAccount"]
     file["serviceAccounts"] = {"identity": "upper"}
     file["webhook"] = {"enabled": True}
@@ -70,7 +71,7 @@ def everything(file: Manifest) -> None:
 
 
 def roles_of(topology: Topology, namespace: str, configmap: str) -> dict[str, list[Manifest]]:
-    """Return roles and bindings by cluster, as they are applied; the accounts are left out."""
+    """Return roles and bindings by cluster, as they are applied; service accounts are left out."""
     found = {UPPER: upper_roles(topology, namespace=namespace, configmap=configmap)}
     for lower in topology.lowers:
         found[lower.name] = lower_roles(lower, topology=topology.name, namespace=namespace)
@@ -78,25 +79,26 @@ def roles_of(topology: Topology, namespace: str, configmap: str) -> dict[str, li
 
 
 def side_of(cluster: str) -> str:
-    """Describe on which side a cluster is: all lowers have one role."""
+    """Return the side of a cluster: all lower clusters have the same role."""
     return UPPER if cluster == UPPER else "lower"
 
 
 EVERYTHING = named(ALL_KINDS.plural, "*")
-"""What stands for all kinds in a `Thing`."""
+"""The placeholder for all kinds in a `Thing`."""
 
 
 def things(cluster: str, objects: Iterable[Manifest], own: str) -> Iterator[Thing]:
-    """Yield each thing that roles of a cluster let one do; `own` is the engine's namespace."""
+    """Yield each right that the roles of a cluster grant; `own` is the engine's namespace."""
     for role in objects:
         for rule in role.get("rules", ()):
             yield from (_thing(cluster, role, rule, own) for rule in singles(rule))
 
 
 def without(cluster: str, objects: Iterable[Manifest], missing: Thing, own: str) -> list[Manifest]:
-    """Return roles that lack one thing.
+    """Return the roles without one right.
 
-    Without the list of one kind below, there is none of all kinds either: each covers the other.
+    Without the right to list one kind in the lower clusters, the right to list all kinds is removed too: each covers
+    the other.
     """
     missed = {missing}
     if missing.side != UPPER and missing.verb == "list":
@@ -110,7 +112,7 @@ def without(cluster: str, objects: Iterable[Manifest], missing: Thing, own: str)
 
 
 def singles(rule: Manifest) -> Iterator[Manifest]:
-    """Take a rule apart into rules of one verb on one resource each."""
+    """Split a rule into rules of one verb on one resource each."""
     for group in rule["apiGroups"]:
         for resource in rule["resources"]:
             for verb in rule["verbs"]:
@@ -124,7 +126,7 @@ def _thing(cluster: str, role: Manifest, single: Manifest, own: str) -> Thing:
 
 
 async def grant(site: Caller, objects: Iterable[Manifest], user: str) -> None:
-    """Make roles and bindings for a user in the account's place, and return when the apiserver goes by them."""
+    """Create the roles and bindings for a user instead of the account; return when the apiserver applies them."""
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
     made = [{**one, "subjects": [subject]} if "subjects" in one else one for one in objects]
     for one in made:
@@ -135,15 +137,15 @@ async def grant(site: Caller, objects: Iterable[Manifest], user: str) -> None:
 
 
 async def effective(site: Caller, user: str, attributes: Manifest) -> None:
-    """Wait until an apiserver has heard of a grant: it looks into a cache."""
+    """Wait until an apiserver applies a grant, which it reads from a cache."""
     body = {"spec": {"user": user, "resourceAttributes": attributes}}
     async with asyncio.timeout(LIMIT):
-        while not (await site.call("POST", REVIEWS, body))["status"].get("allowed"):  # noqa: ASYNC110 - nothing tells
+        while not (await site.call("POST", REVIEWS, body))["status"].get("allowed"):  # noqa: ASYNC110 - no watch
             await asyncio.sleep(_PAUSE)
 
 
 def _asked(role: Manifest) -> Manifest:
-    """Return the last thing that a role lets one do, as a review asks for it."""
+    """Return the last right of a role, as the attributes of an access review."""
     *_, last = (single for rule in role["rules"] for single in singles(rule))
     plural, _, subresource = last["resources"][0].partition("/")
     return {

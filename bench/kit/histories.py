@@ -1,8 +1,8 @@
-"""What must not have been at any moment, as plain functions over what watches told and what proxies noted.
+"""What must never have been true, as plain functions over the events of watches and the records of proxies.
 
-A look at the end does not see a pod that ran twice for a second. Watches of several clusters do not tell of each
-other's order; that does no harm here, because an upper pod never moves, so two lower pods for it are always a fault.
-A pod that is being deleted still runs, until it ended or is gone.
+A check at the end does not detect a pod that ran twice for a second. The events of watches of several clusters have no
+common order; that does no harm here, because an upper pod never moves, so two lower pods for it are always a fault. A
+pod that is being deleted still runs until it has ended or is removed.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ STATEFUL = "statefulset.kubernetes.io/pod-name"
 FENCED = frozenset({"update", "patch", "delete"})
 SPARE = 1
 SPARE_STATUSES = 6
-"""How many writes more than the reference an engine that was killed once may need for one object's status."""
+"""The number of extra writes of one object's status that an engine may need after it was killed once."""
 Place = tuple[str, str, str, str]
 
 
 class Sight(NamedTuple):
-    """One line of a watch of pods: the cluster, ADDED, MODIFIED or DELETED, and the pod."""
+    """One event of a watch of pods: the cluster, ADDED, MODIFIED or DELETED, and the pod."""
 
     cluster: str
     type: str
@@ -29,10 +29,10 @@ class Sight(NamedTuple):
 
 
 def lived_twice(sights: Iterable[Sight]) -> list[str]:
-    """At no moment two lower pods lived for one upper pod, or for one identity of a StatefulSet.
+    """At no time did two lower pods live for one upper pod, or for one identity of a StatefulSet.
 
     Args:
-        sights: of all lower clusters, our pods alone.
+        sights: of all lower clusters, only pods of this topology.
     """
     living: dict[str, tuple[str, str]] = {}
     said: dict[str, None] = {}
@@ -49,7 +49,7 @@ def lived_twice(sights: Iterable[Sight]) -> list[str]:
 
 
 def reverted(sights: Iterable[Sight]) -> list[str]:
-    """No pod came back from a terminal phase.
+    """No pod changed back from a terminal phase.
 
     Args:
         sights: of the upper cluster.
@@ -78,15 +78,17 @@ def unfenced(writes: Iterable[Write]) -> list[str]:
 
 
 def made_twice(writes: Iterable[Write]) -> list[str]:
-    """Nothing was created twice with success; holds for workloads in which a name stands for one object."""
+    """Nothing was created successfully twice; valid for workloads in which a name denotes one object."""
     return [f"{_words(place)}: {number} times" for place, number in _done(writes, ("create",)).items() if number > 1]
 
 
 def written_too_often(reference: Mapping[Place, int], writes: Iterable[Write]) -> list[str]:
-    """No object was written much more often than in the reference run; one whose status follows may be some times more.
+    """No object was written much more often than in the reference run.
+
+    An object whose status is followed may be written a few times more.
 
     Args:
-        reference: from `counted`, of an undisturbed run whose names are the same.
+        reference: from `counted`, of an undisturbed run with the same names.
         writes: of the run that was disturbed once.
     """
     said = []
@@ -98,7 +100,7 @@ def written_too_often(reference: Mapping[Place, int], writes: Iterable[Write]) -
 
 
 def counted(writes: Iterable[Write]) -> Counter[Place]:
-    """Count the writes that came through, by cluster, verb, kind and name."""
+    """Count the successful writes, by cluster, verb, kind and name."""
     return _done(writes, ("create", *FENCED))
 
 

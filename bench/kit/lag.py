@@ -1,14 +1,14 @@
-"""For how long statuses stay wrong, told from repeated looks at all of them.
+"""For how long statuses stay wrong, determined from repeated checks of all of them.
 
-Under load new pods are always a moment behind, so asking when everything is right at once would measure the load. What
-counts is how long any single status stays wrong.
+Under load new pods are always a moment behind, so a check for a moment at which everything is right would measure the
+load. The measure is how long any single status stays wrong.
 """
 
 from collections.abc import Mapping
 
 
 class Lag:
-    """Follows what is wrong from `begin` on; times are monotonic seconds."""
+    """Tracks the wrong statuses from `begin` on; times are monotonic seconds."""
 
     def __init__(self, begin: float) -> None:
         self._begin = begin
@@ -17,9 +17,10 @@ class Lag:
         self.what = ""
 
     def look(self, now: float, wrong: Mapping[str, str]) -> None:
-        """Take over what is wrong now, by UID with words.
+        """Record the statuses that are wrong now, as descriptions by UID.
 
-        A status that was wrong at the last look counts up to this one: rather too long than too short.
+        A status that was wrong at the last check counts until this one: the measured time is rather too long than too
+        short.
         """
         for since, words in self._since.values():
             if now - max(since, self._begin) > self.longest:

@@ -1,4 +1,4 @@
-"""Brings images into the real node of a sandbox while it runs: its containerd is in namespaces of its own."""
+"""Imports images into the real node of a running sandbox, whose containerd has its own Linux namespaces."""
 
 import os
 import subprocess
@@ -9,7 +9,10 @@ from tensile.sandbox.sandbox import Sandbox
 
 
 def bring(sandbox: Sandbox, archive: Path) -> None:
-    """Import the images of an archive into the node, from a place that the node sees too: not under /run or /var."""
+    """Import the images of an archive into the node.
+
+    The archive must be in a directory that the node sees too: not under /run or /var.
+    """
     state = sandbox.state()
     (containerd,) = (pid for pid in processes.marked(state.identity) if _name(pid) == "containerd")
     assert state.node is not None

@@ -1,7 +1,7 @@
-"""What has to hold after a fault, as plain functions over lists of objects and records of audit logs.
+"""What must be true after a fault, as plain functions over lists of objects and records of audit logs.
 
-Each gives the violations in words, none when it holds, so that a run can print what broke and a test can break it on
-purpose. Pods are told apart by UID and never by name: a name says nothing about which pod it was.
+Each returns descriptions of the violations, an empty list if there are none, so that a run can print them and a test
+can cause them deliberately. Pods are identified by UID and never by name, because a name does not identify one pod.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ SAME = ("phase", "podIP", "hostIP", "startTime")
 LEASE_EVERY = 10.0
 """Seconds between two renewals of a virtual node's lease."""
 NODE_WRITES = 2
-"""Writes of one node's status that a short quiet time may hold: one heartbeat, and one change of capacity."""
+"""Writes of one node's status that a short quiet time may contain: one heartbeat, and one change of capacity."""
 
 
 def uid_of(pod: Manifest) -> str:
@@ -33,12 +33,12 @@ def name_of(pod: Manifest) -> str:
 
 
 def upper_uid_of(pod: Manifest) -> str:
-    """Return the UID of the upper pod that a lower pod is for, "" for none."""
+    """Return the UID of the upper pod that a lower pod belongs to, "" for none."""
     return str((pod["metadata"].get("annotations") or {}).get(UPPER_UID, ""))
 
 
 def is_living(pod: Manifest) -> bool:
-    """Report whether a pod neither ended nor is being deleted."""
+    """Report whether a pod has not ended and is not being deleted."""
     return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in ENDED
 
 
@@ -54,10 +54,10 @@ def owned(pods: Iterable[Manifest], mark: str) -> list[Manifest]:
 
 
 def not_once_below(upper_pods: Iterable[Manifest], lowers: Lowers) -> list[str]:
-    """Each living upper pod that is bound has exactly one lower pod of its UID, and it is in its node's cluster.
+    """Each living upper pod that is bound has exactly one lower pod of its UID, in its node's cluster.
 
     Args:
-        upper_pods: of the upper cluster; the virtual nodes are called as the lowers are.
+        upper_pods: of the upper cluster; the virtual nodes have the names of the lower clusters.
         lowers: the pods that carry our mark, by cluster.
     """
     places: dict[str, list[str]] = {}
@@ -72,7 +72,7 @@ def not_once_below(upper_pods: Iterable[Manifest], lowers: Lowers) -> list[str]:
 
 
 def orphans(upper_pods: Iterable[Manifest], lowers: Lowers) -> list[str]:
-    """No lower pod of ours is without its upper pod."""
+    """No lower pod of this topology is without its upper pod."""
     known = {uid_of(pod) for pod in upper_pods}
     return [
         f"{cluster}: {name_of(pod)} is for {upper_uid_of(pod) or 'nobody'}, which is not there"
@@ -82,13 +82,15 @@ def orphans(upper_pods: Iterable[Manifest], lowers: Lowers) -> list[str]:
 
 
 def living_twice(lowers: Lowers) -> list[str]:
-    """At no moment two lower pods live for one upper pod, in whatever clusters."""
+    """At no time do two lower pods live for one upper pod, in any clusters."""
     count = Counter(upper_uid_of(pod) for _, pod in _each(lowers) if is_living(pod))
     return [f"{number} lower pods live for the upper pod {uid}" for uid, number in count.items() if number > 1]
 
 
 def created_twice(logs: Mapping[str, Records]) -> list[str]:
-    """No name was created twice below with success; holds for workloads in which a name stands for one pod.
+    """No name was created successfully twice in the lower clusters.
+
+    It is valid for workloads in which a name denotes one pod.
 
     Args:
         logs: the audit records of every lower cluster.
@@ -103,7 +105,7 @@ def created_twice(logs: Mapping[str, Records]) -> list[str]:
 
 
 def failed(upper_pods: Iterable[Manifest]) -> list[str]:
-    """No upper pod Failed."""
+    """No upper pod is Failed."""
     return [
         f"{name_of(pod)} Failed: {pod['status'].get('reason', '')} {pod['status'].get('message', '')}".rstrip()
         for pod in upper_pods
@@ -112,7 +114,7 @@ def failed(upper_pods: Iterable[Manifest]) -> list[str]:
 
 
 def unlike(upper_pods: Iterable[Manifest], lowers: Lowers) -> dict[str, str]:
-    """Return of which living upper pods the status is not that of their lower pod, by UID with what differs."""
+    """Return the differences of living upper pods' statuses from those of their lower pods, by UID."""
     below = {upper_uid_of(pod): pod for _, pod in _each(lowers)}
     found = {}
     for pod in upper_pods:
@@ -124,7 +126,7 @@ def unlike(upper_pods: Iterable[Manifest], lowers: Lowers) -> dict[str, str]:
 
 
 def still_there(pods: Iterable[Manifest], deleted: Collection[str], where: str) -> list[str]:
-    """No pod that somebody deleted is there any more.
+    """No pod that was deleted still exists.
 
     Args:
         pods: of one cluster.
@@ -157,7 +159,7 @@ def not_ready(pods: Iterable[Manifest], where: str) -> list[str]:
 
 
 def deletions(records: Records) -> list[str]:
-    """Nobody deleted a pod.
+    """No client deleted a pod.
 
     Args:
         records: of one cluster's audit log.
@@ -170,12 +172,12 @@ def deletions(records: Records) -> list[str]:
 
 
 def not_quiet(writes: Records, seconds: float, cluster: str) -> list[str]:
-    """Nothing is written but leases and heartbeats, and these no more often than they have to be.
+    """Nothing is written except leases and heartbeats, and these no more often than necessary.
 
     Args:
         writes: the engine's writing requests in a quiet time, from one cluster's audit log.
-        seconds: how long that time was.
-        cluster: its name, for the words.
+        seconds: the length of that time.
+        cluster: its name, for the messages.
     """
     beats: Counter[tuple[str, str]] = Counter()
     said = []
@@ -194,7 +196,7 @@ def swept(records: Records, agent: str) -> list[str]:
 
     Args:
         records: of one cluster's audit log.
-        agent: what the engine's User-Agent begins with.
+        agent: the beginning of the engine's User-Agent.
     """
     return [
         f"deletecollection {_written(one)}"
@@ -221,7 +223,7 @@ def _written(record: Mapping[str, Any]) -> str:
 
 
 def _difference(upper_pod: Manifest, lower_pod: Manifest | None) -> str:
-    """Describe the first thing in which an upper pod's status differs from its lower pod's, "" for none."""
+    """Return the first difference of an upper pod's status from its lower pod's, "" for none."""
     if lower_pod is None:
         return "it has no lower pod"
     above, below = upper_pod.get("status", {}), lower_pod.get("status", {})
@@ -234,6 +236,6 @@ def _difference(upper_pod: Manifest, lower_pod: Manifest | None) -> str:
 
 
 def _lives(pod: Manifest) -> list[tuple[str, str, int]]:
-    """Return name, ID and number of restarts of each container: what changes when one is started again."""
+    """Return name, ID and number of restarts of each container, which change with a restart."""
     found = pod.get("status", {}).get("containerStatuses") or ()
     return sorted((one["name"], one.get("containerID", ""), one.get("restartCount", 0)) for one in found)

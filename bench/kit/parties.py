@@ -1,7 +1,7 @@
-"""Who takes part in a race, and that each runs alone: its program and its nodes are there in its own rounds only.
+"""The participants of a race, each of which runs alone: its program and its nodes exist only in its own rounds.
 
-The pods of a race tolerate everything, so cordoning the others' nodes would not keep the pods from them. Between rounds
-the nodes are therefore removed, and a round begins only once the machine is calm.
+The pods of a race tolerate all taints, so cordoning the nodes of the other participants would not keep the pods off
+them. Between rounds the nodes are therefore removed, and a round begins only once the machine is calm.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER
 
 CALM = 25.0
-"""Percent of all processors: three idle clusters take about ten."""
+"""Percent of all processors: three idle clusters use about ten."""
 LOOK = 1.0
 LIMIT = 60.0
 PATIENCE = 30.0
@@ -27,7 +27,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Party:
-    """One that takes part; `start` is None for a cluster that runs its pods itself, which is then `cluster`."""
+    """A participant; `start` is None for a cluster that runs its pods itself, which is then `cluster`."""
 
     name: str
     cluster: str
@@ -36,11 +36,11 @@ class Party:
 
 PARTIES = (Party("engine", UPPER, engine), Party("ceiling", UPPER, ceiling), Party("alone", "lower-a", None))
 ALIKE = Party("alike", UPPER, alike_ceiling)
-"""The ceiling for what the control planes do: it writes nodes and lower pods as the engine has to."""
+"""A ceiling for the load of the control planes: it writes nodes and lower pods as the engine has to."""
 
 
 class Turn(NamedTuple):
-    """One party's turn: its cluster, its program, and the load of the machine just before, in percent."""
+    """A participant's turn: its cluster, its program, and the load of the machine just before, in percent."""
 
     site: Site
     child: Child | None
@@ -49,7 +49,7 @@ class Turn(NamedTuple):
 
 @asynccontextmanager
 async def taking_part(party: Party, sandbox: Sandbox) -> AsyncIterator[Turn]:
-    """Return the party the machine for itself, once that is calm; afterwards its program and nodes are gone."""
+    """Yield the participant's turn once the machine is calm; remove its program and its nodes afterwards."""
     async with Site(sandbox.clusters[party.cluster]) as site:
         child = party.start(sandbox, sandbox.directory / f"{party.name}.log") if party.start else None
         try:
@@ -66,14 +66,14 @@ async def nodes_usable(site: Site, wanted: int, limit: float = LIMIT) -> None:
     """Return when so many nodes are Ready and without a taint of the node controller."""
 
     async def are_there() -> bool:
-        """Count them."""
+        """Report whether enough nodes are usable."""
         return sum(map(is_usable, await site.items(NODES))) >= wanted
 
     await until(are_there, f"{site.name}: {wanted} usable nodes", limit)
 
 
 async def remove_nodes(site: Site) -> None:
-    """Remove every node of a cluster that has only virtual ones."""
+    """Remove every node of a cluster that has only virtual nodes."""
     for node in await site.items(NODES):
         await site.delete(f"{NODES}/{node['metadata']['name']}")
 
@@ -98,7 +98,7 @@ async def calm(limit: float = PATIENCE) -> float:
 
 
 def is_usable(node: Manifest) -> bool:
-    """Report whether a node is Ready and open to pods, but for a virtual node's own taint."""
+    """Report whether a node is Ready and accepts pods, apart from a virtual node's own taint."""
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions") or ())
     taints = [one["key"] for one in node["spec"].get("taints") or ()]
     return ready and not any(key.startswith("node.kubernetes.io/") for key in taints)

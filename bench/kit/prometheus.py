@@ -1,7 +1,7 @@
-"""A Prometheus as a process beside an engine, and what its API answers.
+"""A Prometheus process beside an engine, and the responses of its API.
 
-Prometheus is no part of what `make setup` installs, so whoever needs one looks for it on the PATH and does without it,
-saying so.
+Prometheus is not part of what `make setup` installs, so a program that needs it searches the PATH, and otherwise
+continues without it and reports that.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Running(NamedTuple):
     session: aiohttp.ClientSession
 
     async def asked(self, path: str, **query: str) -> Any:
-        """Return what its API answers."""
+        """Return the data of a response of its API."""
         async with self.session.get(f"{self.url}/api/v1/{path}", params=query) as answer:
             return (await answer.json())["data"]
 
@@ -48,7 +48,7 @@ class Running(NamedTuple):
         return found
 
     async def values(self, query: str, holds: Callable[[list[Manifest]], bool]) -> list[Manifest]:
-        """Wait until the result of a query holds, and return it."""
+        """Wait until the result of a query satisfies a condition, and return it."""
         found: list[Manifest] = []
 
         async def is_there() -> bool:

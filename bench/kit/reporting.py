@@ -1,7 +1,7 @@
-"""What a bench leaves behind: a JSON file with everything that was measured and on what, and lines for a person.
+"""The results of a bench: a JSON file with all measurements and their environment, and lines for a person to read.
 
-A run writes into build/, which git ignores: a commit for each run would bury the code's history. `make keep` copies the
-newest results into bench/results, from which documents are made.
+A run writes into build/, which git ignores: a commit for each run would clutter the history of the code. `make keep`
+copies the newest results into bench/results, from which documents are made.
 """
 
 import os
@@ -21,14 +21,14 @@ import tensile
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "results"
-"""Where a run writes."""
+"""The directory that a run writes to."""
 KEPT = ROOT / "bench" / "results"
-"""Where the results are that documents cite."""
+"""The directory of the results that documents cite."""
 LIBRARIES = ("aiohttp", "kubernetes", "msgspec", "orjson", "uvloop")
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers were measured on."""
+    """Return a description of the machine on which the measurements were made."""
     return {
         "processor": _processor(),
         "processors": os.cpu_count(),
@@ -38,14 +38,14 @@ def machine() -> dict[str, Any]:
 
 
 def versions(kubernetes: str) -> dict[str, str]:
-    """Return what was measured; `kubernetes` is the clusters' version."""
+    """Return the versions of the measured programs; `kubernetes` is the clusters' version."""
     found = {name: version(name) for name in LIBRARIES}
     ours = {"tensile": tensile.__version__, "python": platform.python_version(), "cluster": kubernetes}
     return {**ours, **{f"python-{name}": number for name, number in found.items()}}
 
 
 def keep(directory: Path, name: str, kubernetes: str, result: dict[str, Any]) -> Path:
-    """Write a result, with date, machine and versions, to DIRECTORY/NAME.json and give its path."""
+    """Write a result, with date, machine and versions, to DIRECTORY/NAME.json and return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -55,7 +55,7 @@ def keep(directory: Path, name: str, kubernetes: str, result: dict[str, Any]) ->
 
 
 def kept_before(directory: Path, name: str) -> dict[str, Any]:
-    """Return what an earlier run left as DIRECTORY/NAME.json, {} for nothing; RESULTS falls back on KEPT."""
+    """Return the result of an earlier run in DIRECTORY/NAME.json, {} for none; RESULTS falls back on KEPT."""
     path = directory / f"{name}.json"
     if directory == RESULTS and not path.exists():
         path = KEPT / path.name
@@ -64,13 +64,13 @@ def kept_before(directory: Path, name: str) -> dict[str, Any]:
 
 
 def medians(runs: Sequence[dict[str, Any]], party: str, fields: Sequence[str]) -> dict[str, float]:
-    """Return the median of each field over the runs of one party."""
+    """Return the median of each field over the runs of one participant."""
     own = [run for run in runs if run["party"] == party]
     return {field: round(statistics.median(run[field] for run in own), 3) for field in fields}
 
 
 def ratios(found: dict[str, dict[str, float]], fields: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the engine's medians as multiples of the others'; a field that is 0 there has none."""
+    """Return the engine's medians as multiples of the others'; a field that is 0 for another has no ratio."""
     ours = found["engine"]
     return {
         party: {field: round(ours[field] / theirs[field], 3) for field in fields if theirs[field]}
@@ -80,14 +80,14 @@ def ratios(found: dict[str, dict[str, float]], fields: Sequence[str]) -> dict[st
 
 
 def table(found: dict[str, dict[str, float]], fields: Sequence[str]) -> str:
-    """Lay medians out, a party a line."""
+    """Format medians as a table, one participant per line."""
     lines = ["".join([f"{'median':10}", *(f"{field:>14}" for field in fields)])]
     lines += ["".join([f"{party:10}", *(f"{row[field]:>14g}" for field in fields)]) for party, row in found.items()]
     return "\n".join(lines)
 
 
 def verdict(name: str, broken: Sequence[str], path: Path) -> int:
-    """Print what broke, or that nothing did, and give the exit code."""
+    """Print the failures, or that there are none, and return the exit code."""
     for words in broken:
         print(f"{name}: BROKEN: {words}", file=sys.stderr)
     print(f"{name}: {len(broken)} broken" if broken else f"{name}: everything held", f"({path})")

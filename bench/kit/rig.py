@@ -1,6 +1,6 @@
-"""A topology of its own behind fault proxies, on a sandbox that others may use too, and its engine as a process.
+"""A separate topology behind fault proxies, on a sandbox that may be shared, and its engine as a process.
 
-Its names, nodes and ports are nobody else's, so several rigs can work side by side on the same three clusters.
+Its names, nodes and ports are unique, so several rigs can be used side by side on the same three clusters.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ LIMIT = 60.0
 
 
 class Rig:
-    """Used with `async with`; the engine is started by `start`, and ended at the end.
+    """A topology with proxies and an engine; used with `async with`, at whose end the engine is killed.
 
-    `sites` lead to the clusters past the proxies; `journal` has what the engine wrote, in the order of all clusters.
-    `more` are further fields of the topology file, from the next `save` on.
+    `start` starts the engine. `sites` access the clusters without the proxies; `journal` has the engine's writes, in
+    the order of all clusters. `more` are further fields of the topology file, from the next `save` on.
     """
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
@@ -85,14 +85,14 @@ class Rig:
         return self.sites[UPPER]
 
     def direct(self, director: Director | None = None) -> None:
-        """Set one director for all proxies; None: everything passes."""
+        """Set one director for all proxies; None lets everything pass."""
         for proxy in self.proxies.values():
             proxy.director = director or Quiet()
 
     # The topology and the engine.
 
     def save(self, *lowers: str) -> None:
-        """Write the topology file with these lowers (none named: all), in one piece, as editors do."""
+        """Write the topology file with these lowers (all if there are none) atomically, as editors do."""
         ports = dict(zip(LOWERS, self.ports, strict=False))
         wanted = {name: node for name, node in self.nodes.items() if name in (lowers or LOWERS)}
         own = [*(ports[name] for name in wanted), *self.ports[-2:]]
@@ -100,19 +100,19 @@ class Rig:
         topologies.save({**found, **self.more}, self.directory)
 
     def start(self) -> Child:
-        """Start the engine; what ran before has to have ended."""
+        """Start the engine; an earlier one must have ended."""
         assert self.child is None or not self.child.is_running
         topology = str(self.directory / "topology.yaml")
         self.child = Child(["tensile", "run", "-f", topology, "--log-format", "json"], self.sandbox, self.log)
         return self.child
 
     def kill(self) -> None:
-        """End the engine as a crash does; it may have ended so before."""
+        """Kill the engine as a crash does; it may have ended already."""
         if self.child is not None:
             self.child.kill()
 
     async def is_ready(self) -> bool:
-        """Report whether the engine says that it is."""
+        """Report whether the engine's /readyz succeeds."""
         try:
             async with (
                 aiohttp.ClientSession() as session,
@@ -123,10 +123,10 @@ class Rig:
             return False
 
     async def usable(self, *lowers: str) -> None:
-        """Return when the nodes of these lowers (none named: all) take pods."""
+        """Return when the nodes of these lowers (all if there are none) accept pods."""
 
         async def are_usable() -> bool:
-            """Look at them."""
+            """Report whether all wanted nodes are usable."""
             found = await self.nodes_now()
             wanted = {self.nodes[lower] for lower in lowers or LOWERS}
             return wanted <= {one["metadata"]["name"] for one in found if _is_usable(one)}
@@ -134,15 +134,15 @@ class Rig:
         await until(are_usable, f"{self.name}: nodes are usable", LIMIT)
 
     async def nodes_now(self) -> list[Manifest]:
-        """Return the virtual nodes that there are."""
+        """Return the virtual nodes that exist now."""
         return await self.upper.items(f"{NODES}?labelSelector={OWNER}={self.mark}")
 
     def written(self, start: int) -> list[Write]:
-        """Return what the engine wrote after the first `start` writes, leases aside."""
+        """Return the engine's writes after the first `start` writes, except those of leases."""
         return [one for one in self.journal.since(start) if one.asked.resource != "leases"]
 
     async def silence(self, start: int, seconds: float, limit: float = LIMIT) -> int:
-        """Wait until nothing was written for so long after the first `start` writes; return how many there are then."""
+        """Wait until nothing is written for so long after the first `start` writes; return the number of writes."""
         end = asyncio.get_running_loop().time() + limit
         known = start
         while True:
@@ -167,9 +167,9 @@ def _is_usable(node: Manifest) -> bool:
 
 
 def with_own_ports(sandbox: Sandbox) -> tuple[dict[str, Any], int]:
-    """Return the sandbox's topology for one of several engines, which share a machine and so no ports.
+    """Return the sandbox's topology with unused ports, for one of several engines on a machine.
 
-    And one port more, for whatever it is to listen at besides.
+    Another unused port is returned with it, for any further server.
     """
     found: dict[str, Any] = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
     *nodes, kubelet, telemetry, more = spare_ports(len(found["lowers"]) + 3)

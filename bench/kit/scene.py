@@ -1,6 +1,6 @@
-"""One trial's own place on a rig: a namespace of the upper cluster, what is in it everywhere, and what was in it.
+"""A namespace of one trial on a rig: the objects in it in all clusters, and their history.
 
-`RESOURCES` says which kinds are looked at; another kind that the engine mirrors is a line there.
+`RESOURCES` lists the kinds that are checked; another kind that the engine mirrors needs an entry there.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Resource(NamedTuple):
-    """A kind that is looked at: the API it is of, its name in paths, and names that Kubernetes itself makes there."""
+    """A kind that is checked: its API, its name in paths, and the names of objects that Kubernetes itself creates."""
 
     api: str
     plural: str
@@ -43,7 +43,7 @@ _LIMIT = 30.0
 
 
 class Scene:
-    """Used with `async with`; the namespace is there then, and its account."""
+    """A namespace and its default service account, which exist inside `async with`."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -57,7 +57,7 @@ class Scene:
         await upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
 
         async def has_account() -> bool:
-            """Ask for it; there is none for a moment."""
+            """Report whether the service account exists, which is created a moment after the namespace."""
             with suppress(Refused):
                 return bool(await upper.call("GET", self.path("serviceaccounts", "default")))
             return False
@@ -79,10 +79,10 @@ class Scene:
         return f"/{api}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def is_here(self, asked: Asked) -> bool:
-        """Report whether a request is about this namespace, in whichever cluster."""
+        """Report whether a request is about this namespace, in any cluster."""
         return asked.namespace == self.namespace
 
-    # What there is.
+    # The objects.
 
     async def objects(self) -> Objects:
         """Return everything in the namespace in all clusters, and the rig's nodes."""
@@ -97,22 +97,25 @@ class Scene:
         return found
 
     async def state(self) -> State:
-        """Return the same in a form in which it can be compared with that of another scene."""
+        """Return the objects in a form that can be compared with the state of another scene."""
         return state_of(await self.objects(), {self.namespace: "NAMESPACE", self.rig.name: "RIG", **self._ports()})
 
     async def has_come(self, holds: Holds, what: str, limit: float = _LIMIT) -> None:
-        """Return when something is true of what there is."""
+        """Return when the existing objects satisfy a condition."""
 
         async def is_true() -> bool:
-            """Look."""
+            """Report whether the objects satisfy the condition now."""
             return holds(await self.objects())
 
         await until(is_true, what, limit)
 
-    # What must not be touched.
+    # Objects that must not be changed.
 
     async def place_canaries(self) -> None:
-        """Put objects there that are not ours: without marks, with another owner's, with half of ours."""
+        """Create objects that the engine does not own.
+
+        They have no marks, the marks of another owner, or only some of this topology's marks.
+        """
         for name, site in self.rig.sites.items():
             half = {"labels": {OWNER: self.rig.mark}}
             for number, marks in enumerate(({}, _STRANGER, half) if name != UPPER else ({},)):
@@ -123,7 +126,7 @@ class Scene:
                         self._canaries.setdefault(name, []).append(made)
 
     async def harmed(self) -> list[str]:
-        """Return the canaries that were changed, and our objects that no upper object requests."""
+        """Return the canaries that were changed, and the mirrored objects without an upper object."""
         objects = await self.objects()
         said = strays(_without_nodes(objects), UPPER, self.rig.mark)
         for name, before in self._canaries.items():
@@ -147,7 +150,7 @@ class Scene:
         return f"metadata.name%3D{self.namespace}"
 
     def _ports(self) -> dict[str, str]:
-        """Name the ports that differ from rig to rig."""
+        """Return placeholders for the ports, which differ between rigs."""
         return {str(port): f"PORT{number}" for number, port in enumerate(self.rig.ports)}
 
 

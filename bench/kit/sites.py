@@ -1,8 +1,8 @@
-"""One cluster of a sandbox as a test or a bench sees it: raw JSON by an administrator's own connection.
+"""One cluster of a sandbox for a test or a bench: raw JSON over an administrator's own connection.
 
-Nothing of the engine's access is used, so that a defect in it cannot hide itself: but for what cuts a text that another
-test has nested too deep to be decoded. What is waited for is waited for on a
-watch where the cluster stays up (`Site.until`), and by asking again where it may be away (`until`).
+It does not use the engine's client, so that a defect in it cannot hide itself, except for the function that cuts a text
+that another test has nested too deep to be decoded. Conditions are awaited with a watch if the cluster stays up
+(`Site.until`), and by polling if it may be unreachable (`until`).
 """
 
 import asyncio
@@ -42,12 +42,12 @@ MEDIA = {"merge": MERGE, "strategic": STRATEGIC}
 AWAY = (aiohttp.ClientError, ConnectionError, TimeoutError)
 PAUSE = 0.1
 LIMIT = float(os.environ.get("TENSILE_PATIENCE", "60"))
-"""Seconds after which a test gives up what has not come; a trial that takes rights away waits for less."""
+"""Seconds until a test stops waiting; a trial that removes rights waits for a shorter time."""
 GONE: Manifest = {}
 
 
 class Refused(Exception):
-    """An apiserver denied a request; `status` is HTTP's, and stands in the words too."""
+    """An apiserver denied a request; `status` is the HTTP status, which the message contains too."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -55,14 +55,14 @@ class Refused(Exception):
 
 
 class NotInTime(Exception):
-    """What was waited for did not come."""
+    """An awaited condition did not become true in time."""
 
 
 class Site:
-    """One cluster; made inside a running event loop, closed by `async with` or `close`. Paths are the API's.
+    """One cluster; created inside a running event loop, closed by `async with` or `close`; paths are the API's.
 
-    So many requests may be under way `at_once`. A watch that is left in its middle leaves a connection that says
-    goodbye; `close` hangs up on those, too.
+    `at_once` limits the number of concurrent requests. A watch that is abandoned leaves a connection in TLS shutdown;
+    `close` closes those too.
     """
 
     def __init__(self, cluster: "ClusterProcesses", at_once: int = 100) -> None:
@@ -95,7 +95,7 @@ class Site:
     async def call(
         self, method: str, path: str, body: object = None, media: str = "application/json", user: str = ""
     ) -> Manifest:
-        """Make one request, as another `user` if one is named; raises Refused for a status of 400 or more."""
+        """Make one request, as another `user` if it is set; raises Refused for a status of 400 or more."""
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": media, **({"Impersonate-User": user} if user else {})}
         async with self.session.request(method, path, data=data, headers=headers) as answer:
@@ -114,7 +114,7 @@ class Site:
         return await self.call("POST", path, body)
 
     async def read(self, path: str) -> Manifest:
-        """Read an object or a list; {} where there is none."""
+        """Read an object or a list; return {} if it does not exist."""
         try:
             return await self.call("GET", path)
         except Refused as error:
@@ -127,7 +127,7 @@ class Site:
         return await self.call("PATCH", path, body, MEDIA[how])
 
     async def delete(self, path: str, grace: int | None = None) -> None:
-        """Delete an object, or a collection; nothing happens where there is none."""
+        """Delete an object or a collection; an absent object is no error."""
         query = "" if grace is None else f"?gracePeriodSeconds={grace}"
         try:
             await self.call("DELETE", path + query)
@@ -136,7 +136,7 @@ class Site:
                 raise
 
     def websocket(self, path: str, protocol: str) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
-        """Open a stream by WebSocket; aiohttp.WSServerHandshakeError where it is refused."""
+        """Open a stream by WebSocket; raises aiohttp.WSServerHandshakeError if it is refused."""
         return self.session.ws_connect(path, protocols=(protocol,))
 
     async def version(self) -> str:
@@ -144,7 +144,7 @@ class Site:
         return str((await self.call("GET", "/version"))["gitVersion"])
 
     async def watch(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Manifest]]:
-        """Yield the objects of a collection as ADDED and every event after them, through every end of the watch."""
+        """Yield the objects of a collection as ADDED and every event after them, and restart the watch when it ends."""
         while True:
             try:
                 async for event in self.watch_once(path, query):
@@ -153,7 +153,7 @@ class Site:
                 await asyncio.sleep(PAUSE)
 
     async def watch_once(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Manifest]]:
-        """Yield the events of one watch until that ends, or cannot go on."""
+        """Yield the events of one watch until it ends or cannot continue."""
         async with self.session.get(f"{path}?watch=1&timeoutSeconds=300&{query}") as stream:
             while line := await stream.content.readline():
                 event = _decoded(line)
@@ -162,15 +162,15 @@ class Site:
                 yield event["type"], event["object"]
 
     async def until(self, path: str, holds: Holds, limit: float = LIMIT) -> Manifest:
-        """Watch one object until a condition holds for it ({} while there is none), and give it.
+        """Watch one object until a condition holds for it ({} while it does not exist), and return it.
 
-        A condition on a field that is not there yet does not hold yet.
+        A condition on a missing field does not hold yet.
         """
         collection, _, name = path.rpartition("/")
         found: Manifest = GONE
 
         def wanted(objects: dict[str, Manifest]) -> bool:
-            """Ask about the one object."""
+            """Report whether the condition holds for the one object."""
             nonlocal found
             found = next(iter(objects.values()), GONE)
             with suppress(LookupError):
@@ -181,7 +181,7 @@ class Site:
         return found
 
     async def add_node(self, name: str, **room: str) -> str:
-        """Return the cluster a node like its others, but with such room besides, and its name once it is Ready."""
+        """Add a node like the cluster's others, but with these resources, and return its name once it is Ready."""
         others = await self.until_all("/api/v1/nodes", bool)
         meta, status = next((one["metadata"], one["status"]) for one in others.values())
         offered = {**RESOURCES, **room}
@@ -193,7 +193,7 @@ class Site:
         return name
 
     async def gone(self, *paths: str, limit: float = LIMIT) -> None:
-        """Watch objects until each is gone."""
+        """Watch objects until each is deleted."""
         for path in paths:
             await self.until(path, lambda found: not found, limit)
 
@@ -211,7 +211,7 @@ class Site:
             raise AssertionError(f"{self.name}: {collection}: not within {limit:g} s; it is: {state}") from None
 
     async def followed(self, collection: str) -> AsyncIterator[dict[str, Manifest]]:
-        """Yield the objects of a collection by name, anew with every change, until the server ends the watch."""
+        """Yield the objects of a collection by name, again after every change, until the server ends the watch."""
         listed = await self.call("GET", collection)
         objects = {one["metadata"]["name"]: one for one in listed["items"]}
         yield objects
@@ -230,7 +230,7 @@ class Site:
 
 
 async def until(holds: Callable[[], Awaitable[object]], what: str, limit: float, pause: float = PAUSE) -> None:
-    """Ask again and again, also while a cluster is away, until it holds; raises NotInTime after `limit` seconds."""
+    """Poll a condition, also while a cluster is unreachable, until it holds; raise NotInTime after `limit` seconds."""
     end = time.monotonic() + limit
     while not await _answered(holds):
         if time.monotonic() > end:
@@ -239,10 +239,10 @@ async def until(holds: Callable[[], Awaitable[object]], what: str, limit: float,
 
 
 async def patiently(request: Callable[[], Awaitable[object]], limit: float) -> None:
-    """Make a request, again and again while its cluster is away; what it returns is left alone."""
+    """Make a request, and retry it while its cluster is unreachable; its result is ignored."""
 
     async def came_through() -> bool:
-        """Try once."""
+        """Try the request once."""
         await request()
         return True
 
@@ -250,17 +250,17 @@ async def patiently(request: Callable[[], Awaitable[object]], limit: float) -> N
 
 
 async def until_gone(site: Site, path: str, query: str, limit: float) -> None:
-    """Return when a collection holds no object of a selection; raises NotInTime after `limit` seconds."""
+    """Return when a collection holds no object of a selection; raise NotInTime after `limit` seconds."""
 
     async def is_empty() -> bool:
-        """Ask for one object of it."""
+        """Report whether the selection is empty, by listing at most one object."""
         return not await site.items(f"{path}?limit=1&{query}")
 
     await until(is_empty, f"{site.name}: {path} is empty", limit)
 
 
 async def _answered(holds: Callable[[], Awaitable[object]]) -> bool:
-    """Ask once; a cluster that is away, or in trouble, has not answered."""
+    """Evaluate the condition once; it does not hold if the cluster is unreachable or returns a server error."""
     try:
         return bool(await holds())
     except AWAY:
@@ -272,7 +272,7 @@ async def _answered(holds: Callable[[], Awaitable[object]]) -> bool:
 
 
 def _decoded(text: bytes) -> Manifest:
-    """Return a response's object. What no decoder reads because it nests too deep, only a test creates: it is cut."""
+    """Return a response's object; cut a text that nests too deep for the decoder, which only tests create."""
     found: Manifest
     try:
         found = orjson.loads(text)
@@ -282,13 +282,13 @@ def _decoded(text: bytes) -> Manifest:
 
 
 def condition_of(found: Manifest, kind: str) -> Manifest:
-    """Return a condition of an object by its type, {} when there is none."""
+    """Return a condition of an object by its type, {} if there is none."""
     conditions = found.get("status", {}).get("conditions") or ()
     return next((one for one in conditions if one["type"] == kind), GONE)
 
 
 def is_true(found: Manifest, kind: str) -> bool:
-    """Report whether an object has a condition that says True."""
+    """Report whether an object has a condition whose status is True."""
     return bool(condition_of(found, kind).get("status") == "True")
 
 

@@ -1,6 +1,6 @@
-"""Topology files for a sandbox's clusters with names and ports of their own, and kubeconfigs for users of their own.
+"""Topology files with their own names and ports for a sandbox's clusters, and kubeconfigs for separate users.
 
-Several engines then work side by side on the same clusters.
+They let several engines run side by side on the same clusters.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def topology_of(name: str, nodes: Mapping[str, str], ports: Sequence[int], **fields: Any) -> dict[str, Any]:
-    """Return a topology of these lowers, each with its node's name; `fields` are further ones of every lower.
+    """Return a topology of these lowers, each with its node's name; `fields` are further fields of every lower.
 
     `ports` has one for each lower's node, and at its end kubelet.port and telemetry.port. The kubeconfigs and the
     kubelet's certificate are beside the file.
@@ -43,7 +43,7 @@ def topology_of(name: str, nodes: Mapping[str, str], ports: Sequence[int], **fie
 
 
 def by_secrets(topology: Mapping[str, Any], lowers: Iterable[str], namespace: str) -> dict[str, Any]:
-    """Return a topology as a ConfigMap has it: without files, and each lower's kubeconfig in a Secret of its name."""
+    """Return a topology for a ConfigMap: without files, and each lower's kubeconfig in a Secret of its name."""
     found = {field: value for field, value in topology.items() if field != "upper"}
     entries = [{"name": name, "kubeconfigSecret": {"namespace": namespace, "name": name}} for name in lowers]
     return {**found, "kubelet": _own_certificate(topology), "lowers": entries}
@@ -62,7 +62,7 @@ def _own_certificate(topology: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save(topology: Mapping[str, Any], directory: Path) -> Path:
-    """Write DIRECTORY/topology.yaml in one piece, as editors do, and return its path."""
+    """Write DIRECTORY/topology.yaml atomically, as editors do, and return its path."""
     path = directory / "topology.yaml"
     written = path.with_suffix(".new")
     written.write_bytes(orjson.dumps(topology))
@@ -78,7 +78,7 @@ def kubeconfig(
     server: str = "",
     ago: timedelta | None = None,
 ) -> str:
-    """Return a kubeconfig of a cluster for a user: an administrator, unless in other groups.
+    """Return a kubeconfig of a cluster for a user, an administrator unless `groups` are set.
 
     `server` is another URL than the cluster's own. The certificate is issued as if so long `ago`.
     """

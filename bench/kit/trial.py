@@ -1,4 +1,4 @@
-"""One fault trial: a sandbox, the engine as a child, and what is true in all clusters at a moment."""
+"""One fault trial: a sandbox, the engine as a child process, and snapshots of the state of all clusters."""
 
 import asyncio
 import shutil
@@ -38,13 +38,13 @@ ENGINE_LOG = "engine.log"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The pods of all clusters: all those above in the trial's namespace, and those below that carry our mark."""
+    """The pods of all clusters: all upper pods in the trial's namespace, and the lower pods that carry our mark."""
 
     upper: list[Manifest]
     lowers: dict[str, list[Manifest]]
 
     def unsettled(self) -> list[str]:
-        """Return what still has to happen before nothing is left to do."""
+        """Return what is still pending or wrong, nothing if all pods have settled."""
         waiting = [
             f"{pod['metadata']['name']} is {'not Ready' if 'nodeName' in pod['spec'] else 'not bound to a node'}"
             for pod in self.upper
@@ -58,20 +58,20 @@ class Snapshot:
 
 
 class Aftermath:
-    """What is seen after an outage: for how long statuses are wrong, and what must not be at any moment."""
+    """The observations after an outage: for how long statuses are wrong, and what must never be true."""
 
     def __init__(self, lag: Lag) -> None:
         self.lag = lag
         self.broken: set[str] = set()
 
     def look(self, now: float, found: Snapshot) -> None:
-        """Take a look at a time (monotonic seconds)."""
+        """Evaluate a snapshot at a time (monotonic seconds)."""
         self.lag.look(now, unlike(found.upper, found.lowers))
         self.broken |= {*failed(found.upper), *living_twice(found.lowers)}
 
 
 class Trial:
-    """A sandbox under a fault; used with `async with`, which ends the engine and removes what it made."""
+    """A sandbox under a fault; used with `async with`, at whose end the engine is terminated."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
@@ -100,33 +100,37 @@ class Trial:
         await self._open.aclose()
 
     def start_engine(self) -> Child:
-        """Start the engine; it says what it does in `log`."""
+        """Start the engine, which logs to `log`."""
         self.engine = engine(self.sandbox, self.log)
         return self.engine
 
     async def start_engine_and_nodes(self) -> None:
-        """Start the engine and return when its nodes take pods."""
+        """Start the engine and return when its nodes accept pods."""
         self.start_engine()
         await nodes_usable(self.upper, len(self.lowers))
 
     async def snapshot(self) -> Snapshot:
-        """Look at every cluster, the lowers first: a pod that is made in between is rather missed below than above."""
+        """Return the pods of every cluster.
+
+        The lower clusters are listed first, so a pod that is created in between may be missing from the lower pods, but
+        not from the upper pods.
+        """
         path = PODS.format(NAMESPACE)
         lowers = {name: owned(await site.items(path), self.mark) for name, site in self.lowers.items()}
         return Snapshot(await self.upper.items(path), lowers)
 
     async def settled(self, pods: int, limit: float = LIMIT) -> Snapshot:
-        """Return the state in which so many pods are there, all Ready, each once below, and nothing is left to do."""
+        """Return the state in which so many pods exist, each is Ready and runs once, and nothing is left to do."""
         return await self._until_settled(pods, limit, lambda _found: None)
 
     async def follow(self, begin: float, pods: int, limit: float = LIMIT) -> "Aftermath":
-        """Look on from `begin` (monotonic) until so many pods are settled; raises NotInTime when they never are."""
+        """Observe from `begin` (monotonic) until so many pods are settled; raises NotInTime if they never are."""
         seen = Aftermath(Lag(begin))
         await self._until_settled(pods, limit, lambda found: seen.look(time.monotonic(), found))
         return seen
 
     def records(self, cluster: str) -> list[audit.Record]:
-        """Return what a cluster was asked for since the trial began."""
+        """Return the audit records of a cluster since the trial began."""
         return audit.read(self._site(cluster).audit_log, self._begin[cluster])
 
     async def lay(self, collection: str, name: str, data: dict[str, str]) -> None:
@@ -137,17 +141,17 @@ class Trial:
             await self.upper.call("POST", collection, {"metadata": {"name": name}, "data": data})
 
     async def keep_kubeconfigs(self, files: Mapping[str, Path]) -> None:
-        """Put the kubeconfig of each lower into a Secret of its name in the trial's namespace."""
+        """Write the kubeconfig of each lower to a Secret of its name in the trial's namespace."""
         for name in self.lowers:
             content = b64encode(files[name].read_bytes()).decode()
             await self.lay(f"/api/v1/namespaces/{NAMESPACE}/secrets", name, {"kubeconfig": content})
 
     async def wait_idle(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
-        """Wait until nothing but heartbeats was written for a moment; give what was in the seconds after it."""
+        """Wait until only heartbeats are written for a moment; return the writes of the seconds after it."""
         positions: dict[str, int] = {}
 
         async def holds() -> bool:
-            """Listen for a moment."""
+            """Report whether nothing but leases and nodes is written for a moment."""
             positions.update({name: audit.position(self._site(name).audit_log) for name in self._begin})
             await asyncio.sleep(QUIET)
             return not any(self._written(name, positions[name], ("leases", "nodes")) for name in positions)
@@ -164,11 +168,11 @@ class Trial:
         await self.settled(0)
 
     async def _until_settled(self, pods: int, limit: float, look: Callable[[Snapshot], None]) -> Snapshot:
-        """Look again and again; what is left to do in the end is told with the engine's log."""
+        """Take snapshots until so many pods are settled; a timeout's error contains what is left to do."""
         found = Snapshot([], {})
 
         async def holds() -> bool:
-            """Look anew."""
+            """Take a snapshot and report whether it is settled."""
             nonlocal found
             found = await self.snapshot()
             look(found)
@@ -211,10 +215,10 @@ def run(
     long: str = "",
     arguments: Callable[[ArgumentParser], None] | None = None,
 ) -> int:
-    """Read the arguments, run a scenario on a sandbox of its own, keep its result, and return the exit code.
+    """Parse the arguments, run a scenario on its own sandbox, store its result, and return the exit code.
 
-    The scenario's result holds what it broke in "broken". `long` says what `--long` does, where there is that; its
-    result is kept beside the other. `arguments` adds some of the scenario's own.
+    The scenario's result lists its failures in "broken". `long` is the help of `--long`, if the scenario has that
+    option; its result is stored beside the other. `arguments` adds options of the scenario's own.
     """
     parser = ArgumentParser(description=words.splitlines()[0])
     parser.add_argument("--pods", type=int, default=pods)
@@ -235,7 +239,7 @@ def run(
 
 
 async def _logged(scenario: Scenario, sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Return a scenario's result; of what did not come in time, the engine's log stays and is named."""
+    """Return a scenario's result; after a timeout keep the engine's log, and name its path in the error."""
     try:
         return await scenario(sandbox, given)
     except NotInTime as error:

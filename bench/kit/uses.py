@@ -1,7 +1,8 @@
-"""What engines asked of real clusters, by the audit logs, and what they were refused: the proof of which rights serve.
+"""Requests of engines to real clusters according to the audit logs, allowed and refused: the proof of used rights.
 
-A request that opens a stream is told with one verb, and the apiserver asks for a second right on the way; so is one
-that writes a role, which takes all that the role gives. What was refused is told by the request in either case.
+A request that opens a stream is recorded with one verb, and the apiserver requires a second right during it; so is a
+request that writes a role, which requires all rights that the role grants. The refusal is recorded for the request in
+either case.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,13 +19,13 @@ from tensile.sandbox.state import UPPER
 _DECISION = "authorization.k8s.io/decision"
 _WRITES = ("create", "patch", "delete")
 _SCOPED = {"leases.coordination.k8s.io", "configmaps", "secrets"}
-"""Resources on which there are rights in one namespace."""
+"""Resources with rights that are limited to one namespace."""
 _CERTIFICATE = "tensile-webhook-"
-"""How the name of the one Secret begins on which there are."""
+"""The beginning of the name of the one Secret with such rights."""
 
 
 class Used(NamedTuple):
-    """What was done, what was refused, and of that what for want of a right: quotas and the like refuse too."""
+    """The allowed requests, the refused ones, and those refused for lack of a right: quotas and the like refuse too."""
 
     done: frozenset[Thing]
     refused: frozenset[Thing]
@@ -32,20 +33,20 @@ class Used(NamedTuple):
 
 
 class Uses:
-    """What is asked from now on, `logs` being the audit logs of the clusters by name."""
+    """Collects the requests since its creation; `logs` are the audit logs of the clusters by name."""
 
     def __init__(self, logs: dict[str, Path]) -> None:
         self._starts = {name: (log, audit.position(log)) for name, log in logs.items()}
 
     def keep(self, path: Path, user: str, own: str) -> None:
-        """Add a line to a file: what a user did since, and was refused; `own` is the engine's namespace."""
+        """Append a line to a file: a user's requests since, and the refused ones; `own` is the engine's namespace."""
         found = self.found(user, own)
         told = {kind: sorted(map(str, some)) for kind, some in found._asdict().items()}
         with path.open("ab") as file:
             file.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
 
     def found(self, user: str, own: str) -> Used:
-        """Return the same."""
+        """Return the requests of a user since the start."""
         sorts: dict[str, set[Thing]] = {sort: set() for sort in Used._fields}
         for name, (log, start) in self._starts.items():
             for record in of_user(audit.read(log, start), user):
@@ -55,7 +56,7 @@ class Uses:
 
 
 def sorts_of(record: audit.Record) -> Iterator[str]:
-    """Yield in which fields of `Used` a request belongs."""
+    """Yield the fields of `Used` that a request belongs to."""
     if record["responseStatus"].get("code") != HTTPStatus.FORBIDDEN:
         yield "done"
         return
@@ -65,7 +66,7 @@ def sorts_of(record: audit.Record) -> Iterator[str]:
 
 
 def of_user(records: Iterable[audit.Record], user: str) -> Iterator[audit.Record]:
-    """Yield the requests of a user that are about a resource, once each: the last stage tells of the answer."""
+    """Yield the requests of a user about a resource, once each: only the last stage contains the response."""
     for one in records:
         is_told = "responseStatus" in one and "objectRef" in one
         if is_told and one["user"].get("username") == user and "resource" in one["objectRef"]:
@@ -73,7 +74,7 @@ def of_user(records: Iterable[audit.Record], user: str) -> Iterator[audit.Record
 
 
 def asked_of(cluster: str, record: dict[str, Any], own: str) -> Thing:
-    """Return which right a request needs, as roles have it."""
+    """Return the right that a request requires, in the form of roles."""
     ref = record["objectRef"]
     plural = "/".join(filter(None, (ref["resource"], ref.get("subresource", ""))))
     resource = named(plural, ref.get("apiGroup", ""))
@@ -81,9 +82,9 @@ def asked_of(cluster: str, record: dict[str, Any], own: str) -> Thing:
 
 
 def _scope(cluster: str, resource: str, verb: str, ref: dict[str, Any], own: str) -> str:
-    """Return in which one namespace a right stands that is not for all: of those above, four do.
+    """Return the namespace of a right that is limited to one, which only four rights in the upper cluster are.
 
-    The log has no name of what was refused at its creation.
+    The log does not contain the name of an object whose creation was refused.
     """
     namespace, name = ref.get("namespace", ""), ref.get("name", "")
     is_certificate = name.startswith(_CERTIFICATE) or (not name and verb == "create" and namespace == own)

@@ -1,7 +1,7 @@
-"""An event loop on which time passes only when there is nothing else to do, and then at once.
+"""An event loop on which time advances only when all tasks wait, and then immediately.
 
-So that a test of delays takes no time and depends on none. Where nothing could ever happen again, it says so instead of
-hanging.
+It lets a test of delays take no time and depend on none. If no event could ever occur again, it raises an error instead
+of hanging.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ P = ParamSpec("P")
 
 
 class Stuck(Exception):
-    """Everything waits, and nothing is left that could end it."""
+    """All tasks wait, and no timer or event is left that could wake one."""
 
 
 class _Jump(selectors.DefaultSelector):  # type: ignore[valid-type, misc]
-    """Waits for nothing: what is not ready is not coming, so the clock moves on to the next timer."""
+    """A selector that never blocks: if nothing is ready, the clock advances to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Return what is ready; else let `timeout` seconds pass."""
+        """Return what is ready; otherwise let `timeout` seconds pass."""
         ready: list[Any] = super().select(0)
         if not ready and timeout is None:
             raise Stuck
@@ -47,11 +47,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an asynchronous test on a loop of its own whose time is not the world's."""
+    """Run an asynchronous test on a separate loop with virtual time."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        """Run it."""
+        """Run the test."""
         with asyncio.Runner(loop_factory=_Loop) as runner:
             runner.run(test(*args, **kwargs))
 

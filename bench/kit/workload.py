@@ -1,6 +1,7 @@
 """The objects that the benches create, as plain data.
 
-The pods ask for next to nothing, and most stop at once, so that what is measured is the way there and back.
+The pods request minimal resources, and most stop immediately, so that the measured time is that of the engine and the
+control planes.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 def pod_spec(lower: str = "", grace: int = 0) -> Manifest:
     """Return a pod's spec; `lower` binds it to that lower's virtual node, `grace` is in seconds.
 
-    With no grace at all the upper apiserver removes a pod at once, whether or not anybody looks.
+    With a grace period of 0 the upper apiserver removes a pod immediately, without waiting for a kubelet.
     """
     spec: Manifest = {
         "tolerations": [PROVIDER],

@@ -1,11 +1,11 @@
-"""A hostile lower answers in every way that there is: what does the other lower notice, and what does it get?
+"""Measure what the other lower cluster notices while a hostile one answers in every possible way, and what leaks.
 
     .venv/bin/python -m bench.faults.hostile --pods 40 [--only list-endless-body ...] [--every 1]
 
-An engine has an honest lower and one behind a server that answers in one way after another. In each a Deployment of the
-honest one is timed, in turns with runs in which the second lower is honest too, and is asked the same. The medians must
-not differ, the engine must stay small and answer, and nothing may have been sent to the hostile one but what its own
-pods need.
+An engine has an honest lower cluster and one behind a server that answers in one way after another. For each way a
+Deployment of the honest one is timed, alternating with runs in which the second lower is honest too and receives the
+same requests. The medians must not differ, the engine must stay small and responsive, and nothing may have been sent to
+the hostile one except what its own pods need.
 """
 
 import asyncio
@@ -33,15 +33,18 @@ from tensile.sandbox.sandbox import Sandbox
 NAME = "hostile"
 SLOWER_AT_MOST = 1.05
 GROWS_AT_MOST_MIB = 400
-"""MiB that an engine may be larger beside a hostile lower: what one cluster may have under way, and what is kept."""
+"""MiB by which an engine may grow beside a hostile lower.
+
+It is the amount that one cluster may have in progress, and what is cached.
+"""
 LATE_AT_MOST = 1.0
-"""Seconds in which /healthz answers: a probe waits as long."""
+"""Seconds in which /healthz answers: the timeout of a probe."""
 UNTRIED = frozenset({"discovery", "get"})
-"""Sorts of requests that an engine makes only where a namespace goes, or a write met something unexpected."""
+"""Sorts of requests that an engine makes only if a namespace is deleted, or a write has an unexpected result."""
 MOMENT = 1.0
-"""Seconds in which a way goes on before the pods come."""
+"""Seconds for which a way is active before the pods are created."""
 MET_IN = 15.0
-"""Seconds in which something is asked that a way answers."""
+"""Seconds in which the server receives a request that a way answers."""
 TALKS_AT_ONCE = 4
 TALKATIVE = ("logs", "exec", "metrics")
 """Sorts of requests that the engine makes only for a client of its kubelet API."""
@@ -64,12 +67,12 @@ async def running(stage: Stage, sort: str) -> AsyncIterator[None]:
 
 
 async def usable(stage: Stage) -> None:
-    """Return when the honest lower's node takes pods."""
+    """Return when the honest lower's node accepts pods."""
     await nodes_usable(stage.upper, 1)
 
 
 async def talk(stage: Stage, sort: str) -> None:
-    """Ask for logs, exec or figures of the hostile lower again and again, as people and monitoring do."""
+    """Request logs, exec or metrics of the hostile lower again and again, as people and monitoring do."""
     pod = (await stage.pods())[0]["metadata"]["name"]
     path = f"{PODS.format(HERE)}/{pod}"
     while True:
@@ -86,7 +89,7 @@ async def talk(stage: Stage, sort: str) -> None:
 
 
 async def enter(stage: Stage, path: str) -> None:
-    """Run a command in a pod, say something to it, and read what it says."""
+    """Run a command in a pod, send it some input, and read its output."""
     async with stage.upper.session.ws_connect(
         f"{path}/exec?command=sh&stdin=true&stdout=true", protocols=("v5.channel.k8s.io",)
     ) as stream:
@@ -98,7 +101,7 @@ async def enter(stage: Stage, path: str) -> None:
 async def run_once(stage: Stage, pods: int, way: str | None, sort: str) -> dict[str, Any]:
     """Time one Deployment of the honest lower beside the other one in that way, None for an honest one.
 
-    `sort` is what the other one is asked.
+    `sort` is the sort of requests that the other one receives.
     """
     await calm(3.0)
     stage.gauge.begin()
@@ -132,10 +135,10 @@ async def run_once(stage: Stage, pods: int, way: str | None, sort: str) -> dict[
 
 
 async def _clear(stage: Stage, tag: str) -> None:
-    """Remove what a run made, in the hostile lower too, which is honest by now.
+    """Remove the objects of a run, also from the hostile lower, which is honest by now.
 
-    Without a grace period, upper pods are gone at once. An engine that stops then leaves their lower pods behind, until
-    the node is full.
+    Without a grace period, upper pods are deleted immediately. An engine that stops then leaves their lower pods
+    behind, until the node is full.
     """
     await stage.upper.delete(f"{DEPLOYMENTS.format('default')}/{tag}?propagationPolicy=Background")
     await stage.upper.delete(f"{DEPLOYMENTS.format(HERE)}/{tag}-b?propagationPolicy=Background")
@@ -146,7 +149,7 @@ async def _clear(stage: Stage, tag: str) -> None:
 
 
 def wrong(heard: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what was sent to the hostile lower that none of its pods needs."""
+    """Yield requests to the hostile lower with contents that none of its pods needs."""
     for one in heard:
         whole = f"{one['path']} {one['fields']} {one['body']}"
         if CANARY in whole:
@@ -158,7 +161,7 @@ def wrong(heard: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def is_needed(path: str, body: str) -> bool:
-    """Report whether a pod of the hostile lower needs what is made there: it, its Secret, account and namespace."""
+    """Report whether a pod of the hostile lower needs the object: it, its Secret, account and namespace."""
     parts = path.strip("/").split("/")
     resource = parts[-1]
     if resource == "secrets":
@@ -167,7 +170,7 @@ def is_needed(path: str, body: str) -> bool:
 
 
 async def scenario(sandbox: Sandbox, scratch: Path, given: Namespace) -> dict[str, Any]:
-    """Go through the ways, with an undisturbed run before so many."""
+    """Run all ways, with an undisturbed run before every so many of them."""
     names = given.only or [way.name for way in WAYS.values() if way.sort not in UNTRIED]
     calm_runs: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
@@ -185,7 +188,7 @@ async def scenario(sandbox: Sandbox, scratch: Path, given: Namespace) -> dict[st
 
 
 def result(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the medians, the extremes, and what broke."""
+    """Return the medians, the extremes, and the failures."""
     ready = {name: statistics.median(run["last_ready_s"] for run in some) for name, some in _both(runs, calm_runs)}
     ratio = round(ready["hostile"] / ready["calm"], 3)
     grown = max(run["rss_mib"] for run in runs) - max(run["rss_mib"] for run in calm_runs)
@@ -203,9 +206,10 @@ def result(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[
 
 
 def by_sort(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return for each sort of ways the median in multiples of the undisturbed one, and the extremes.
+    """Return for each sort of ways the median as a multiple of the undisturbed one, and the extremes.
 
-    Undisturbed are the runs in which an honest lower was asked the same: what that costs is not the hostile one's.
+    Undisturbed are the runs in which an honest lower received the same requests, whose cost the hostile one does not
+    cause.
     """
     return {sort: _of_sort([run for run in runs if run["sort"] == sort], calm_runs) for sort in _sorts(runs)}
 
@@ -232,7 +236,7 @@ def _both(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> tuple[
 
 
 def main() -> int:
-    """Run as the command line asks, and return the exit code."""
+    """Run with the arguments of the command line, and return the exit code."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pods", type=int, default=40)
     parser.add_argument("--only", nargs="*", choices=list(WAYS))
@@ -242,7 +246,7 @@ def main() -> int:
     given = parser.parse_args()
 
     async def played(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
-        """Play the scenario."""
+        """Run the scenario."""
         return await scenario(sandbox, scratch, given)
 
     kubernetes, found = on_clusters(played, given.sandbox, options=ONE_NODE)

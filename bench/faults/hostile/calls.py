@@ -1,4 +1,4 @@
-"""How a hostile apiserver answers reads, writes, the questions who it is and what it has, and the metrics API."""
+"""The answers of a hostile apiserver to reads, writes, requests for identity, version and discovery, and metrics."""
 
 from collections.abc import Iterator
 from typing import Any

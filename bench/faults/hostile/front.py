@@ -1,8 +1,8 @@
-"""A server that answers as an apiserver, and in one way as a hostile one.
+"""A server that answers as an apiserver, except in one way as a hostile one.
 
-Without a cluster behind it, it answers what is left as an empty, quiet apiserver would. With one, all that the way does
-not concern is passed on, so that pods really run there: the engine meets a cluster that is well but for one habit.
-Every request that comes in is kept as it came.
+Without a cluster behind it, it answers all other requests as an empty, idle apiserver would. With one, it forwards all
+requests that the way does not concern, so that pods really run there: the engine sees a healthy cluster with one
+hostile behavior. Every request is recorded as it was received.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _DROPPED = frozenset({"authorization"})
 
 
 class ReceivedRequest(NamedTuple):
-    """A request as it came: what it asks for, its path, header fields (names in lower case) and body."""
+    """A request as received: its meaning, its path, header fields (names in lower case) and body."""
 
     asked: Asked
     sort: str
@@ -40,7 +40,7 @@ class ReceivedRequest(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """The cluster behind: its address, and the context by which it takes whoever connects for an administrator."""
+    """The cluster behind: its address, and the TLS context that authenticates every client as an administrator."""
 
     host: str
     port: int
@@ -48,9 +48,9 @@ class Behind(NamedTuple):
 
 
 class Front:
-    """The server; `way` may be exchanged at any time, None: it answers as it should.
+    """The server; `way` may be replaced at any time, None: it answers as it should.
 
-    `heard` are the last requests, `met` counts those that the way answered, `sent` the bytes that these took.
+    It keeps the last requests; `met` counts those that the way answered, `sent` the bytes of these answers.
     """
 
     def __init__(self, behind: Behind | None = None) -> None:
@@ -65,7 +65,7 @@ class Front:
         self._playing: set[asyncio.StreamWriter] = set()
 
     def turn(self, way: Way | None) -> None:
-        """Answer in another way from now on; what is still being answered in the last one breaks off."""
+        """Answer in another way from now on; abort answers of the last way that are in progress."""
         self.way, self.met, self.sent = way, 0, 0
         for writer in tuple(self._playing):
             writer.transport.abort()
@@ -126,7 +126,7 @@ class Front:
                 raise EOFError
 
     async def _quietly(self, heard: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        """Answer as an empty cluster on which nothing happens."""
+        """Answer as an empty cluster in which nothing happens."""
         if heard.sort == "watch":
             writer.write(head("200 OK", *CHUNKED))
             start = parse_qs(heard.asked.query).get("resourceVersion", ["100"])[0]
@@ -138,7 +138,7 @@ class Front:
 
 
 def _quiet(heard: ReceivedRequest, number: int) -> dict[str, Any]:
-    """Make the body of an answer of an empty cluster."""
+    """Return the body of an answer of an empty cluster."""
     match heard.sort:
         case "version":
             return {"gitVersion": "v1.36.3"}
@@ -155,7 +155,7 @@ def _quiet(heard: ReceivedRequest, number: int) -> dict[str, Any]:
 
 
 class Passage:
-    """The way to the cluster behind, for one connection; what it answers is sent on as it comes."""
+    """A connection to the cluster behind, for one client connection; its answers are forwarded as they arrive."""
 
     def __init__(self, behind: Behind, near: asyncio.StreamWriter) -> None:
         self._behind = behind
@@ -164,7 +164,7 @@ class Passage:
         self._pump: asyncio.Task[None] | None = None
 
     async def on(self, heard: ReceivedRequest, raw: bytes, reader: asyncio.StreamReader) -> None:
-        """Send a request on; after an upgrade, all that follows it too."""
+        """Forward a request; after an upgrade, also all data that follows it."""
         if self._far is None or (self._pump is not None and self._pump.done()):
             far_reader, self._far = await asyncio.open_connection(*self._behind[:2], ssl=self._behind.tls)
             self._pump = asyncio.create_task(_copy(far_reader, self._near))
@@ -174,7 +174,7 @@ class Passage:
             await _copy(reader, self._far)
 
     async def close(self) -> None:
-        """End the way."""
+        """Close the connection."""
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
@@ -191,7 +191,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[ReceivedRequest, bytes] | None:
-    """Read a request, and as what it is sent on: without the credential, which is the hostile one's own."""
+    """Read a request, and return it with the bytes to forward, which lack the credential for the hostile server."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -211,7 +211,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[ReceivedRequest, bytes] |
 
 @asynccontextmanager
 async def serving(front: Front, tls: ssl.SSLContext | None = None) -> AsyncIterator[Front]:
-    """Run a front on a free port of the loopback, which is then its `port`."""
+    """Run a front on a free loopback port, which is then its `port`."""
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""How a hostile apiserver answers a LIST: endless, huge, slow, malformed, redirecting, and with lies."""
+"""The answers of a hostile apiserver to a LIST: endless, huge, slow, malformed, redirecting, and false."""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _LETTERS = chunk(b"x" * BLOCK)
 
 
 def of(items: Callable[[Asked], list[Any]], **more: str) -> Play:
-    """Make a play that lists what `items` makes."""
+    """Return a play that lists the objects that `items` returns."""
 
     def play(asked: Asked) -> Iterator[Piece]:
         yield whole(listing(asked, *items(asked), **more))
@@ -41,7 +41,7 @@ def of(items: Callable[[Asked], list[Any]], **more: str) -> Play:
 
 
 def altered(change: Callable[[Manifest], Any]) -> Play:
-    """Make a play that lists a valid object, one that was changed, and another valid one."""
+    """Return a play that lists a valid object, one that was changed, and another valid one."""
 
     def items(asked: Asked) -> list[Any]:
         first, second, third = (invented(asked, number) for number in (1, 2, 3))
@@ -51,13 +51,13 @@ def altered(change: Callable[[Manifest], Any]) -> Play:
 
 
 def without_name(made: Manifest) -> Manifest:
-    """Take an object's name."""
+    """Remove an object's name."""
     del made["metadata"]["name"]
     return made
 
 
 def misshapen(made: Manifest) -> Manifest:
-    """Make each part of an object one of a wrong type."""
+    """Return an object whose parts have wrong types."""
     return {
         **made,
         "metadata": {**made["metadata"], "labels": ["a"], "annotations": 5, "managedFields": "x"},
@@ -67,18 +67,18 @@ def misshapen(made: Manifest) -> Manifest:
 
 
 def misshapen_within(made: Manifest) -> Manifest:
-    """Keep an object's metadata, and make what its spec and status consist of things of wrong types."""
+    """Return an object with valid metadata, in whose spec and status the fields have wrong types."""
     spec = {"containers": [5, None], "volumes": "all", "nodeName": {"a": 1}}
     return {**made, "spec": spec, "status": {"conditions": [7], "containerStatuses": [["x"]], "phase": 9}}
 
 
 def noted(**fields: Any) -> Callable[[Manifest], Manifest]:
-    """Make what sets fields of an object's metadata."""
+    """Return a function that sets fields of an object's metadata."""
     return lambda made: {**made, "metadata": {**made["metadata"], **fields}}
 
 
 def _pages(size: int, *, repeating: bool = False) -> Play:
-    """Make a play of pages that never end, each with so many objects."""
+    """Return a play of pages that never end, each with so many objects."""
 
     def play(asked: Asked) -> Iterator[Piece]:
         numbers = range(size) if repeating else [fresh() for _ in range(size)]
@@ -89,7 +89,7 @@ def _pages(size: int, *, repeating: bool = False) -> Play:
 
 
 def _huge_objects(count_of: int, size: int) -> Play:
-    """Make a play of a page of valid objects, each of so many bytes."""
+    """Return a play of a page of valid objects, each of so many bytes."""
 
     def play(asked: Asked) -> Iterator[Piece]:
         yield head("200 OK", *CHUNKED)
@@ -203,11 +203,11 @@ LISTS: dict[str, Play] = {
     "list-wait-a-century": playing(whole(b"{}", "429 Too Many Requests", f"Retry-After: {HUGE}")),
     "list-not-accepted": playing(whole(b"{}", "401 Unauthorized", "WWW-Authenticate: Basic realm=elsewhere")),
 }
-"""Plays by name, for whoever lists."""
+"""The plays of LIST requests by name."""
 
 
 def forbidding(_asked: Asked) -> Iterator[Piece]:
-    """Refuse, in other words each time."""
+    """Refuse, with a different message each time."""
     told = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": f"no {fresh()}"}
     yield whole(told, "403 Forbidden")
 

@@ -22,19 +22,19 @@ KINDS = {
 }
 CLUSTER_WIDE = frozenset({"nodes", "namespaces", "persistentvolumes"})
 HUGE = "7" * 5_000
-"""A number that Python refuses to read."""
+"""A number that Python refuses to parse."""
 _numbers = count(1)
 
 
 def selected(asked: Asked) -> dict[str, str]:
-    """Return the labels that the request's selector asks for by equality."""
+    """Return the labels that the request's selector requires by equality."""
     words = parse_qs(asked.query).get("labelSelector", [""])[0].split(",")
     pairs = (word.split("=", 1) for word in words if "=" in word and "!=" not in word)
     return dict(pairs)
 
 
 def invented(asked: Asked, number: int, *, version: int = 0, labelled: bool = True) -> Manifest:
-    """Make an object of the kind that was asked for, valid and as the selector wants it."""
+    """Return a valid object of the requested kind that matches the selector."""
     api, kind = KINDS.get(asked.resource, ("v1", "Pod"))
     meta: Manifest = {
         "name": f"invented-{number}",
@@ -52,17 +52,17 @@ def invented(asked: Asked, number: int, *, version: int = 0, labelled: bool = Tr
 
 
 def kind_of(asked: Asked) -> str:
-    """Return the kind whose collection was asked for."""
+    """Return the kind of the requested collection."""
     return KINDS.get(asked.resource, ("v1", "Pod"))[1]
 
 
 def listing(asked: Asked, *items: Manifest, version: str = "100", more: str = "") -> Manifest:
-    """Make the answer to a LIST."""
+    """Return the answer to a LIST."""
     api, kind = KINDS.get(asked.resource, ("v1", "Pod"))
     meta = {"resourceVersion": version, **({"continue": more} if more else {})}
     return {"kind": f"{kind}List", "apiVersion": api, "metadata": meta, "items": list(items)}
 
 
 def fresh() -> int:
-    """Return a number that was not given before."""
+    """Return a number that was not returned before."""
     return next(_numbers)

@@ -1,10 +1,10 @@
-"""The hostile server as a process of its own, so that what it does costs the measured ones no turn of their loop.
+"""The hostile server as a separate process, so that its work does not block the event loops that are measured.
 
     python -m bench.faults.hostile.service PKI HOST:PORT
 
-It stands before the apiserver of the cluster whose keys are in PKI, and is told on standard input, one JSON value a
-line, in which way to answer from now on (null: as it should). To each it says, likewise, what became of the last one;
-to true it only says how often the present one was met.
+It serves in front of the apiserver of the cluster whose keys are in PKI. Standard input has one JSON value per line:
+the way in which it answers from now on (null: as it should). To each it writes, likewise, the result of the last way;
+to true it only writes how often the current way was applied.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from bench.faults.hostile.ways import WAYS
 from bench.kit.faultproxy.keys import Keys, User
 
 NICENESS = 10
-"""What makes an answer that never ends may wait: the machine is that of the others, too."""
+"""The process that produces endless answers may wait: the others use the machine too."""
 _ADMINISTRATOR = User("kubernetes-admin", ("system:masters",))
 
 
 def told(heard: ReceivedRequest) -> dict[str, Any]:
-    """Return a request as it is told to the bench."""
+    """Return a request in the form that is sent to the bench."""
     fields = {name: value for name, value in heard.fields.items() if name in ("authorization", "cookie", "user-agent")}
     body = heard.body.decode("latin-1") if heard.asked.is_write or heard.body else ""
     return {"sort": heard.sort, "method": heard.method, "path": heard.path, "fields": fields, "body": body}

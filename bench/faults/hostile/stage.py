@@ -1,7 +1,7 @@
-"""An engine with one honest lower and one behind the hostile server, and what is there for it to be after.
+"""An engine with one honest lower and one behind the hostile server, and upper objects that must not leak.
 
-In the upper cluster is much that the hostile one has no business with: Secrets, ConfigMaps, accounts and a namespace,
-each with a word in it that must never be sent there. Two pods with a Secret of their own run there.
+The upper cluster contains many objects that the hostile one must not receive: Secrets, ConfigMaps, accounts and a
+namespace, each with a word in it that must never be sent there. Two pods with their own Secret run there.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _NAMESPACES = "/api/v1/namespaces"
 
 
 class Gauge:
-    """The engine's largest size in bytes, and the longest wait for its /healthz in seconds, from `begin` on."""
+    """The engine's largest memory in bytes, and the longest response time of its /healthz in seconds, since `begin`."""
 
     def __init__(self, port: int) -> None:
         self.rss = 0
@@ -51,11 +51,11 @@ class Gauge:
         self._url = f"http://127.0.0.1:{port}/healthz"
 
     def begin(self) -> None:
-        """Forget what was before."""
+        """Reset the measurements."""
         self.rss, self.late = 0, 0.0
 
     async def run(self, child: Child) -> None:
-        """Look at it again and again."""
+        """Measure again and again."""
         async with aiohttp.ClientSession() as session:
             while True:
                 began = time.monotonic()
@@ -107,19 +107,19 @@ class Stage:
         await self.upper.__aexit__(kind, error, trace)
 
     async def turn(self, way: str | None) -> dict[str, Any]:
-        """Make the server answer in another way, and return what it heard, and what became of the last way."""
+        """Make the server answer in another way; return the requests received so far, and the last way's result."""
         assert self._server.stdin is not None
         self._server.stdin.write(orjson.dumps(way) + b"\n")
         return await self._answer()
 
     async def is_met(self) -> bool:
-        """Report whether the server was asked something that it answers in its present way."""
+        """Report whether the server received a request that it answers in its current way."""
         assert self._server.stdin is not None
         self._server.stdin.write(b"true\n")
         return bool((await self._answer())["met"])
 
     def _caller(self) -> ssl.SSLContext:
-        """Return the client side of connections to a node's port, with a certificate of the upper cluster."""
+        """Return the client TLS context for a node's port, with a certificate of the upper cluster."""
         pair = signer_of(self.sandbox.clusters[UPPER].audit_log.parent / "pki").issue("monitoring", (ADMINISTRATORS,))
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -138,7 +138,7 @@ class Stage:
         return Child(["tensile", "run", "-f", str(self._topology), "--log-format", "json"], self.sandbox, self.log)
 
     async def furnish(self) -> None:
-        """Make what is there in the upper cluster, and have the pods of the hostile lower run."""
+        """Create the objects of the upper cluster, and wait until the pods of the hostile lower run."""
         for namespace in (HERE, CANARY):
             await self._make(_NAMESPACES, {"metadata": {"name": namespace}})
         for namespace in (HERE, CANARY, "default"):
@@ -167,7 +167,7 @@ class Stage:
                 continue
 
     async def measure(self) -> None:
-        """Ask the hostile lower's node for its figures, at its own port as a metrics-server does."""
+        """Request the statistics of the hostile lower's node, at its own port as a metrics-server does."""
         node = await self.upper.call("GET", f"/api/v1/nodes/{HOSTILE}")
         port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
         url = f"https://127.0.0.1:{port}/stats/summary"
@@ -175,7 +175,7 @@ class Stage:
             await answer.read()
 
     async def pods(self) -> list[Manifest]:
-        """Return the pods that are bound to the hostile lower for good."""
+        """Return the pods that are permanently bound to the hostile lower."""
         return await self.upper.items(f"{PODS.format(HERE)}?labelSelector=app%3D{KEPT}")
 
     async def _runs(self) -> bool:
@@ -185,5 +185,5 @@ class Stage:
         try:
             await self.upper.call("POST", path, body)
         except Refused as error:
-            if error.status != 409:  # noqa: PLR2004 - it is there already
+            if error.status != 409:  # noqa: PLR2004 - it exists already
                 raise

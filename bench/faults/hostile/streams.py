@@ -1,4 +1,4 @@
-"""How a hostile apiserver answers the calls for logs, exec, attach and port-forward."""
+"""The answers of a hostile apiserver to requests for logs, exec, attach and port-forward."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ _LOG = head("200 OK", *CHUNKED, media="text/plain")
 _LINES = b"a line of a log that never ends\n" * 1_000
 _SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 BEFORE = b"bytes that nothing but a 101 allows"
-"""What is sent before or instead of a 101, and must not come to a caller."""
+"""Bytes that are sent before or instead of a 101, and must not reach a client."""
 
 
 def _late(_asked: Asked) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""How a hostile apiserver answers a watch."""
+"""The answers of a hostile apiserver to a watch."""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -35,13 +35,13 @@ _AT_ONCE = 500
 
 
 def start_of(asked: Asked) -> int:
-    """Return the version from which a watch was asked for."""
+    """Return the resourceVersion from which a watch was requested."""
     found = parse_qs(asked.query).get("resourceVersion", ["0"])[0]
     return int(found) if found.isdecimal() else 0
 
 
 def telling(events: Callable[[Asked, int], Iterator[bytes]], *, stays: bool = True) -> Play:
-    """Make a play of events; each is made with the version at which the watch begins."""
+    """Return a play of events; each is created with the version at which the watch begins."""
 
     def play(asked: Asked) -> Iterator[Piece]:
         yield _OPEN
@@ -52,7 +52,7 @@ def telling(events: Callable[[Asked, int], Iterator[bytes]], *, stays: bool = Tr
 
 
 def one(change: Callable[[Manifest], Any], sort: str = "ADDED") -> Play:
-    """Make a play of one event whose object was changed, with a valid one before and one behind it."""
+    """Return a play of one event whose object was changed, between two valid events."""
 
     def events(asked: Asked, start: int) -> Iterator[bytes]:
         yield line("ADDED", invented(asked, 1, version=start + 1))
@@ -63,7 +63,7 @@ def one(change: Callable[[Manifest], Any], sort: str = "ADDED") -> Play:
 
 
 def flood(sort: str, *, distinct: bool) -> Play:
-    """Make a play of valid events that never end: of one object, or of another each time."""
+    """Return a play of endless valid events: of one object, or of another each time."""
 
     def events(asked: Asked, start: int) -> Iterator[bytes]:
         mould = _mould(sort, asked)
@@ -75,7 +75,7 @@ def flood(sort: str, *, distinct: bool) -> Play:
 
 
 def _mould(sort: str, asked: Asked) -> bytes:
-    """Return an event that lacks three numbers, of which a flood is quickly made: in its name, UID and version."""
+    """Return a template of an event for a flood, with placeholders for numbers in its name, UID and version."""
     made = noted(name="invented-%d", uid="uid-%d", resourceVersion="%d")(invented(asked, 1))
     return orjson.dumps({"type": sort, "object": made}) + b"\n"
 
@@ -155,4 +155,4 @@ WATCHES: dict[str, Play] = {
     "watch-redirect": playing(whole(b"", "302 Found", "Location: /elsewhere")),
     "watch-zipped": _zipped,
 }
-"""Plays by name, for whoever watches."""
+"""The plays of watch requests by name."""

@@ -1,4 +1,4 @@
-"""Every way in which a hostile apiserver answers, by name and by what it answers so."""
+"""Every way in which a hostile apiserver answers, by name and by sort of request."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from bench.kit.faultproxy.asked import Asked
 
 
 class Way(NamedTuple):
-    """One way: its name, the sort of request that it answers, and how."""
+    """One way: its name, the sort of request that it answers, and its answer."""
 
     name: str
     sort: str
@@ -35,7 +35,7 @@ _STREAMS = frozenset({"exec", "attach", "portforward"})
 
 
 def sort_of(path: str, asked: Asked) -> str:
-    """Return the sort of a request, by its path and what it asks for."""
+    """Return the sort of a request, by its path and contents."""
     if path == "/version":
         return "version"
     if asked.subresource in _STREAMS:

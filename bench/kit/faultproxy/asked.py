@@ -1,7 +1,8 @@
-"""What a request to an apiserver asks for, read from the request itself.
+"""What a request to an apiserver requests, read from the request itself.
 
-The words are those of audit logs (verb, resource, subresource), so that what a proxy saw and what a cluster noted can
-be held against the same oracles. A write's preconditions are read from its body, because no audit log tells of them.
+The terms are those of audit logs (verb, resource, subresource), so that the same oracles apply to the requests that a
+proxy received and to those that a cluster recorded. The preconditions of a write are read from its body, because no
+audit log contains them.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ _FENCES = {"/metadata/uid": "uid", "/metadata/resourceVersion": "resourceVersion
 class Asked(NamedTuple):
     """One request.
 
-    `namespace` is "" where the resource has none, but that of a Namespace is its own name. `uid` and `version` are the
+    `namespace` is "" if the resource has none, but that of a Namespace is its own name. `uid` and `version` are the
     preconditions of a write, "" for none; `user` is the name in the caller's certificate, `agent` its User-Agent.
     """
 
@@ -35,7 +36,7 @@ class Asked(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        """Whether it changes something."""
+        """Whether the request changes something."""
         return self.verb in WRITES
 
     @property
@@ -49,7 +50,7 @@ class Asked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a path is about; each "" where the path does not say."""
+    """The object or the collection that a path refers to; each field is "" if the path does not contain it."""
 
     resource: str = ""
     subresource: str = ""
@@ -58,7 +59,7 @@ class Place(NamedTuple):
 
 
 def asked(cluster: str, method: str, target: str, body: bytes, *, user: str = "", agent: str = "") -> Asked:
-    """Read a request; `target` is path and query as they were sent."""
+    """Parse a request; `target` is the path and the query as they were sent."""
     parts = urlsplit(target)
     place = place_of(parts.path)
     verb = verb_of(method, place, parts.query)
@@ -84,7 +85,7 @@ def asked(cluster: str, method: str, target: str, body: bytes, *, user: str = ""
 
 
 def place_of(path: str) -> Place:
-    """Return what a path of the API is about; one that is not of the API is about nothing."""
+    """Return the place that a path of the API refers to; all fields are empty for any other path."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     rest = parts[{"api": 2, "apis": 3}.get(parts[0], len(parts)) :]
     namespace = ""

@@ -1,4 +1,4 @@
-"""A director that is told beforehand which requests meet with which fault."""
+"""A director that is configured in advance with the faults of the requests."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,18 +10,18 @@ Matches = Callable[[Asked], bool]
 
 
 class Scripted:
-    """Lets requests pass but those for which something was laid out; `met` are the requests that met a fault."""
+    """A director that passes all requests except those with a configured fault; `met` are the requests with a fault."""
 
     def __init__(self) -> None:
         self.met: list[Asked] = []
         self._laid_out: list[tuple[Matches, deque[Fault]]] = []
 
     def on(self, matches: Matches, *faults: Fault) -> None:
-        """Apply these faults to the next requests that match, one each; then they pass again."""
+        """Apply these faults to the next requests that match, one each; requests after them pass."""
         self._laid_out.append((matches, deque(faults)))
 
     async def meet(self, asked: Asked) -> Fault:
-        """Return the first fault that is left for such a request."""
+        """Return the first remaining fault for such a request."""
         for matches, faults in self._laid_out:
             if faults and matches(asked):
                 self.met.append(asked)

@@ -1,4 +1,4 @@
-"""What a proxy does to a request instead of just passing it on, as plain data."""
+"""The faults that a proxy applies to a request, as plain data."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,39 +23,42 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Passed:
-    """Nothing is done to it."""
+    """The request is passed on."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """The connection is reset before anything was sent on."""
+    """The connection is reset before anything is passed on."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """It is sent on and done, and the connection reset before a byte of the answer was given."""
+    """The request is passed on and carried out, and the connection is reset before any byte of the response."""
 
 
 @dataclass(frozen=True)
 class Torn:
-    """It is sent on and done, and the connection reset in the middle of the answer."""
+    """The request is passed on and carried out, and the connection is reset in the middle of the response."""
 
 
 @dataclass(frozen=True)
 class Delayed:
-    """It is sent on after so many seconds."""
+    """The request is passed on after so many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Hung:
-    """It is never sent on and never answered."""
+    """The request is never passed on and never answered."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """It is not sent on, and answered with an HTTP status; `retry_after` in seconds, 0 for no such header."""
+    """The request is not passed on, and is answered with an HTTP status.
+
+    `retry_after` is in seconds, 0 for no such header.
+    """
 
     status: int
     retry_after: int = 0
@@ -63,7 +66,7 @@ class Refused:
     causes: tuple[str, ...] = ()
 
     def body(self) -> bytes:
-        """Return the answer as the API words it."""
+        """Return the body of the response, as an apiserver writes it."""
         return orjson.dumps(status(self.status, self.message, self.causes))
 
 

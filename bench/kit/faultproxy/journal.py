@@ -1,6 +1,7 @@
-"""Every write that came to a proxy: what it asked for, what was done to it, and how it ended.
+"""Every write that a proxy received: its request, the fault that was applied to it, and its outcome.
 
-An audit log tells what an apiserver was asked, but neither the preconditions nor what never arrived there; this does.
+An audit log records the requests that an apiserver received, but neither their preconditions nor requests that never
+arrived there; this journal does.
 """
 
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ SUCCESSES = range(200, 300)
 
 @dataclass
 class Write:
-    """One write. `status` is the apiserver's answer, 0 while there is none; `told`: it reached who asked.
+    """One write; `status` is that of the apiserver's answer, 0 while there is none.
 
-    `at` is in monotonic seconds.
+    `at` is in monotonic seconds; the last field is True once the client has received the answer.
     """
 
     asked: Asked
@@ -28,7 +29,7 @@ class Write:
 
     @property
     def is_done(self) -> bool:
-        """Whether the cluster has carried it out, whoever knows."""
+        """Whether the cluster has carried it out, even if the client did not learn of it."""
         return self.status in SUCCESSES
 
     def record(self) -> dict[str, Any]:
@@ -45,13 +46,13 @@ class Write:
 
 
 class Journal:
-    """The writes of one proxy, or of several together, in the order in which they came."""
+    """The writes of one proxy, or of several together, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.writes: list[Write] = []
 
     def note(self, asked: Asked, fault: Fault, at: float) -> Write:
-        """Take a write down."""
+        """Record a write."""
         self.writes.append(Write(asked, fault, at))
         return self.writes[-1]
 

@@ -1,7 +1,7 @@
-"""Certificates of a sandbox's cluster: one for a proxy to show, and one for each user whom it stands in for.
+"""Certificates of a sandbox's cluster: one for the proxy itself, and one for each user that it represents.
 
-A client certificate cannot be passed on, since nobody but its owner has the key. So a proxy shows the apiserver a new
-one of the same user and groups, signed by the same authority.
+A client certificate cannot be passed on, because only its owner has the key. So the proxy authenticates to the
+apiserver with a new certificate of the same user and groups, signed by the same authority.
 """
 
 import ssl
@@ -18,14 +18,14 @@ from tensile.sandbox.state import LOOPBACK
 
 
 class User(NamedTuple):
-    """Who shows a certificate: its common name, and its organizations; both empty for nobody."""
+    """The owner of a certificate: its common name, and its organizations; both are empty for an anonymous client."""
 
     name: str = ""
     groups: tuple[str, ...] = ()
 
 
 def signer_of(pki: Path) -> Authority:
-    """Return a cluster's certificate authority; `pki` is its folder of keys."""
+    """Return a cluster's certificate authority; `pki` is its directory of keys."""
     pair = CertificatePair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
     key = load_pem_private_key(pair.key, None)
     assert isinstance(key, EllipticCurvePrivateKey)
@@ -33,14 +33,14 @@ def signer_of(pki: Path) -> Authority:
 
 
 def user_of(certificate: dict[str, Any] | None) -> User:
-    """Return who showed a certificate (as the ssl module gives it)."""
+    """Return the owner of a client certificate (in the form of the ssl module)."""
     fields: list[tuple[str, str]] = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
     names = [value for key, value in fields if key == "commonName"]
     return User(names[0] if names else "", tuple(value for key, value in fields if key == "organizationName"))
 
 
 class Keys:
-    """The contexts of TLS of one cluster's proxy; what it issues goes into `directory`."""
+    """The TLS contexts of one cluster's proxy; certificates that it issues are written to `directory`."""
 
     def __init__(self, pki: Path, directory: Path) -> None:
         self._authority = pki / "ca.crt"
@@ -49,7 +49,7 @@ class Keys:
         self._known: dict[User, ssl.SSLContext] = {}
 
     def server(self) -> ssl.SSLContext:
-        """Make the context of the proxy's own side: clients may show a certificate of the cluster's authority."""
+        """Return the TLS context of the server side, where clients may use a certificate of the cluster's authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.load_verify_locations(self._authority)
@@ -57,7 +57,7 @@ class Keys:
         return context
 
     def client(self, user: User) -> ssl.SSLContext:
-        """Return the context by which the apiserver takes the proxy for a user."""
+        """Return the TLS context with which the proxy authenticates to the apiserver as a user."""
         if user not in self._known:
             context = ssl.create_default_context(cafile=str(self._authority))
             if user.name:

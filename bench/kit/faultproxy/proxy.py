@@ -1,8 +1,8 @@
-"""A TLS proxy before an apiserver: a program under test goes through it, and meets the faults that a test asks for.
+"""A TLS proxy in front of an apiserver: the program under test uses it, and receives the faults that a test defines.
 
-The program is not changed and knows nothing of it: its kubeconfig names another address. Every request is read whole,
-shown to a `Director`, and then passed on, or not; every watch is a `Stream` that a test can lay its hands on. Streams
-that are upgraded (exec, port-forward) are not carried.
+The program is unchanged and unaware of the proxy: its kubeconfig contains another address. Every request is read
+completely, passed to a `Director`, and then passed on, or not; every watch is a `Stream` that a test can control.
+Streams that are upgraded (exec, port-forward) are not supported.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Director(Protocol):
-    """Decides what is done to requests, and hears how far they got."""
+    """Decides the faults of requests, and is notified of their progress."""
 
     async def meet(self, asked: Asked) -> Fault:
-        """Return what is to be done to a request that has just come; whoever asked waits for it."""
+        """Return the fault for a request that has just arrived; the client waits meanwhile."""
         ...
 
     async def carried_out(self, asked: Asked, status: int) -> None:
-        """Note that the apiserver has answered; who asked does not know yet."""
+        """Receive the status of the apiserver's answer, before the client receives it."""
         ...
 
     async def answered(self, asked: Asked, status: int) -> None:
-        """Note that the answer has gone out to who asked."""
+        """Receive the status of the answer that was sent to the client."""
         ...
 
 
 class Quiet:
-    """A director that lets everything pass."""
+    """A director that lets all requests pass."""
 
     async def meet(self, _asked: Asked) -> Fault:
-        """Let it pass."""
+        """Let the request pass."""
         return Passed()
 
     async def carried_out(self, _asked: Asked, _status: int) -> None:
@@ -77,10 +77,10 @@ class _Answer(NamedTuple):
 
 
 class Proxy:
-    """A proxy before the apiserver at `server`; used with `async with`, and then reached at `url`.
+    """A proxy in front of the apiserver at `server`; inside `async with` it listens at `url`.
 
-    `pki` is the cluster's folder of keys. `director`, and what is done to events, may be exchanged at any time; several
-    proxies may share a director and a journal. `streams` are the watches that are open now.
+    `pki` is the cluster's directory of keys. `director` and `tamper` may be replaced at any time; several proxies may
+    share a director and a journal. `streams` are the watches that are open now.
     """
 
     url: str
@@ -121,15 +121,15 @@ class Proxy:
     # The whole cluster.
 
     def freeze(self) -> None:
-        """Hang as a stopped apiserver does: connections are accepted, and nothing is said on any until `thaw`."""
+        """Hang as a stopped apiserver does: connections are accepted, and nothing is sent on them until `thaw`."""
         self._thawed.clear()
 
     def thaw(self) -> None:
-        """Go on; what was asked meanwhile is done."""
+        """Continue; requests that arrived in the meantime are carried out."""
         self._thawed.set()
 
     def abandon(self) -> None:
-        """Leave every connection that is open half open: nothing is ever said on it again, and nobody ends it."""
+        """Leave every open connection half open: no data is ever sent on it again, and it is not closed."""
         for connection in self._front.connections:
             if connection.transport is not None:
                 self._dead.add(connection.transport)
@@ -145,7 +145,7 @@ class Proxy:
     # One request.
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request; one whose asker is gone meanwhile ends as if it had been broken off here."""
+        """Answer a request; if its client has disconnected, end it as if the proxy had reset the connection."""
         try:
             return await self._served(request)
         except ConnectionError:
@@ -191,7 +191,7 @@ class Proxy:
     async def _answer(
         self, request: web.BaseRequest, director: Director, found: Asked, write: Write | None, answer: _Answer
     ) -> web.StreamResponse:
-        """Return an answer, and tell that it has gone out."""
+        """Send an answer to the client, and notify the director."""
         response = web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         await response.prepare(request)
         await response.write_eof()
@@ -201,7 +201,7 @@ class Proxy:
         return response
 
     async def _passed_on(self, request: web.BaseRequest, user: User, body: bytes) -> _Answer:
-        """Ask the apiserver; where that is away, it is for whoever asked as if there were no proxy."""
+        """Call the apiserver; if it is unreachable, the client's connection is reset, as if there were no proxy."""
         session, url, headers = self._onward(request, user)
         try:
             async with session.request(request.method, url, data=body or None, headers=headers) as answer:
@@ -233,7 +233,7 @@ class Proxy:
         self, request: web.BaseRequest, response: web.StreamResponse, stream: Stream, answer: aiohttp.ClientResponse
     ) -> None:
         async def send(line: bytes) -> None:
-            """Pass a line on, as soon as the cluster is not frozen."""
+            """Pass a line on as soon as the cluster is not frozen."""
             await self._thawed.wait()
             await response.write(line)
 
@@ -248,11 +248,11 @@ class Proxy:
         await response.write_eof()
 
     def _tampered(self, found: Asked, event: Event) -> Sequence[bytes]:
-        """Do to an event what is to be done at this moment."""
+        """Apply the current `tamper` to an event."""
         return self.tamper(found, event)
 
     def _onward(self, request: web.BaseRequest, user: User) -> tuple[aiohttp.ClientSession, URL, dict[str, str]]:
-        """Return the way to the apiserver for a user, and what is asked there."""
+        """Return the session to the apiserver for a user, and the URL and the headers of the request."""
         if user not in self._sessions:
             self._sessions[user] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._keys.client(user), limit=0),
@@ -266,7 +266,7 @@ class Proxy:
         return self._sessions[user], URL(self._server + request.raw_path, encoded=True), headers
 
     async def _alive(self, request: web.BaseRequest) -> None:
-        """Go on unless the connection is half open; wait while the cluster hangs."""
+        """Wait while the cluster hangs, and indefinitely if the connection is half open; otherwise return."""
         await self._thawed.wait()
         if request.transport in self._dead:
             await asyncio.Event().wait()
@@ -283,7 +283,7 @@ def _refusal(fault: Refused) -> _Answer:
 
 
 def _reset(transport: asyncio.BaseTransport) -> None:
-    """End a connection by a reset, which unlike an orderly end the other side may not take for the end of a body."""
+    """Close a connection with a reset, which the peer, unlike a regular close, cannot mistake for the end of a body."""
     made = transport.get_extra_info("socket")
     if made is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -291,7 +291,7 @@ def _reset(transport: asyncio.BaseTransport) -> None:
 
 
 async def _broken(request: web.BaseRequest) -> NoReturn:
-    """Reset a request's connection; its end ends the request."""
+    """Reset a request's connection, which ends the request."""
     if request.transport is not None:
         _reset(request.transport)
     await asyncio.Event().wait()
@@ -299,7 +299,7 @@ async def _broken(request: web.BaseRequest) -> NoReturn:
 
 
 async def _torn(request: web.BaseRequest, answer: _Answer) -> NoReturn:
-    """Return half an answer, and reset."""
+    """Send half of an answer, and reset the connection."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.enable_chunked_encoding()
     await response.prepare(request)

@@ -1,7 +1,8 @@
-"""A watch on its way through a proxy, and all that can be done to it while it is open.
+"""A watch through a proxy, and all faults that can be applied to it while it is open.
 
-A stream passes on line after line; in between it can be held, be made to say that the version is gone, fall silent for
-ever, end, or break. What is done to single events is a `Tamper`: it says which lines are passed on instead of one.
+A stream passes on line after line; between them it can be held, be made to report that its version is expired, become
+permanently silent, end, or break. A `Tamper` handles single events: it returns the lines that are passed on instead of
+one line.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ End = Literal["expired", "silent", "ended", "reset"]
 
 
 class Event(NamedTuple):
-    """One line of a watch: its type, its object's place, UID and version, and the line as it came."""
+    """One line of a watch: its type, its object's place, UID and version, and the line as received."""
 
     type: str
     namespace: str
@@ -37,7 +38,7 @@ def untouched(_asked: Asked, event: Event) -> Sequence[bytes]:
 
 
 def event_of(line: bytes) -> Event:
-    """Read a line of a watch."""
+    """Parse a line of a watch."""
     told: dict[str, Any] = orjson.loads(line)
     meta = told["object"].get("metadata") or {}
     found = [str(meta.get(field, "")) for field in ("namespace", "name", "uid", "resourceVersion")]
@@ -45,13 +46,13 @@ def event_of(line: bytes) -> Event:
 
 
 def expired() -> bytes:
-    """Return the line with which an apiserver says that it cannot go on from a version."""
+    """Return the line with which an apiserver reports that a watch cannot continue from a version."""
     told = {"type": "ERROR", "object": status(410, "too old resource version: 1 (2)")}
     return orjson.dumps(told) + b"\n"
 
 
 class Stream:
-    """One open watch; `asked` is its request, `passed` how many lines it has passed on."""
+    """One open watch; `asked` is its request, `passed` is the number of lines that it has passed on."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -61,20 +62,20 @@ class Stream:
         self._ordered: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def hold(self) -> None:
-        """Pass nothing on until `release`, which then passes all on in its order."""
+        """Pass nothing on until `release`, which then passes on all lines in their order."""
         self._open.clear()
 
     def release(self) -> None:
-        """Pass on again."""
+        """Pass lines on again."""
         self._open.set()
 
     def order(self, end: End) -> None:
-        """End it so, whatever is still on its way."""
+        """End the stream in this way, even if lines are still pending."""
         if not self._ordered.done():
             self._ordered.set_result(end)
 
     async def carry(self, lines: Any, tamper: Tamper, send: Send) -> End:
-        """Pass lines on until the other side ends or an end is ordered, and return which end it is."""
+        """Pass lines on until the apiserver ends the watch or an end is ordered, and return the end."""
         pump = asyncio.create_task(self._pump(lines, tamper, send))
         try:
             either: tuple[asyncio.Future[Any], ...] = (pump, self._ordered)

@@ -1,4 +1,4 @@
-"""What can be done to single events of a watch: each is a `Tamper` that does it to the next so many that match."""
+"""Faults of single events of a watch: each is a `Tamper` that applies to a number of the next events that match."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ Matches = Callable[[Asked, Event], bool]
 
 
 class Tampering:
-    """Does something to the next `times` events that match, and passes the others on; `done` are those that it met."""
+    """Applies a fault to the next `times` matching events, and passes all others on; `done` are the matched ones."""
 
     def __init__(self, matches: Matches, times: int = 1) -> None:
         self.done: list[Event] = []
@@ -31,21 +31,21 @@ class Tampering:
 
 
 class Dropping(Tampering):
-    """They are never told."""
+    """The matched events are never sent."""
 
     def _met(self, _asked: Asked, _event: Event) -> Sequence[bytes]:
         return ()
 
 
 class Doubling(Tampering):
-    """They are told twice."""
+    """The matched events are sent twice."""
 
     def _met(self, _asked: Asked, event: Event) -> Sequence[bytes]:
         return (event.line, event.line)
 
 
 class Swapping(Tampering):
-    """They are told after the next event of the same watch that is about another object."""
+    """The matched events are sent after the next event of the same watch about another object."""
 
     def __init__(self, matches: Matches, times: int = 1) -> None:
         super().__init__(matches, times)
@@ -64,12 +64,12 @@ class Swapping(Tampering):
         return (event.line, *late)
 
     def _after(self, asked: Asked, event: Event) -> Sequence[bytes]:
-        """Tell in their order what is about one object."""
+        """Return all held events and this one in their order, because they are about one object."""
         return (*(one.line for one in self._kept.pop(asked)), event.line)
 
 
 def about(resource: str, *namespaces: str, sort: str = "") -> Matches:
-    """Match events of a resource in these namespaces (none named: all), of one type where one is given."""
+    """Match events of a resource in these namespaces (all if there are none), and of one type if `sort` is set."""
 
     def matches(asked: Asked, event: Event) -> bool:
         where = not namespaces or event.namespace in namespaces
