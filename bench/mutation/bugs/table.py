@@ -90,8 +90,8 @@ BUGS = (
     Bug(
         "the guard is off",
         "tensile/reconcile/guard.py",
-        "    return count > limits.max_deletes and _percent(",
-        "    return count < 0 and _percent(",
+        "    return count > limits.max_deletes and 100 * count",
+        "    return count < 0 and 100 * count",
         _tests("reconcile/guard"),
     ),
     Bug(
