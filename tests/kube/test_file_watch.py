@@ -404,7 +404,7 @@ from tensile.kube.file_watch import FileWatcher, watched
 Path("/proc/sys/user/max_inotify_instances").write_text("0")
 file = Path(sys.argv[1])
 async def main():
-    watcher, changed = FileWatcher(look=0.01), asyncio.Event()
+    watcher, changed = FileWatcher(poll_seconds=0.01), asyncio.Event()
     watcher.watch(watched([file]), changed.set)
     file.write_text("other")
     await asyncio.wait_for(changed.wait(), 20)
