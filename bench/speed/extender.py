@@ -70,7 +70,7 @@ def site(name: str, nodes: int) -> LowerCandidate:
 
     place = LowerContext(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
     return LowerCandidate(
-        partial(lower_pod, place=place),
+        partial(lower_pod, context=place),
         ground,
         NodeFinder(ground),
         lambda: True,

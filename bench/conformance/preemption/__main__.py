@@ -31,6 +31,7 @@ from bench.kit.workload import PROVIDER
 from tensile.names import CLUSTER_SELECTOR
 from tensile.resources import parse
 from tensile.sandbox.apiserver import node_info
+from tensile.sandbox.binaries import KUBERNETES
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 
@@ -79,7 +80,7 @@ def node(place: Place) -> Manifest:
     """Return a real node."""
     room = {"cpu": f"{place.cpu}m", "memory": "64Gi", "pods": "50"}
     meta = {"name": place.name, "labels": {HOST: place.name}, "annotations": {"kwok.x-k8s.io/node": "fake"}}
-    status = {"capacity": room, "allocatable": room, "nodeInfo": node_info()}
+    status = {"capacity": room, "allocatable": room, "nodeInfo": node_info(KUBERNETES)}
     return {"metadata": meta, "spec": {"unschedulable": place.cordoned}, "status": status}
 
 
