@@ -15,7 +15,9 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -297,11 +299,10 @@ def of_script(name: str, text: str) -> list[Invocation]:
     """
     shared: dict[str, str] = {}
     found = list[Invocation]()
-    lines = list(_lines(text))
-    while lines:
-        number = lines[0][0]
+    lines = _lines(text)
+    for number, line in lines:
         try:
-            segments = _next_commands(lines)
+            segments = _commands(line, lines)
         except ValueError:
             raise TensileError(f"{name}:{number}: quotes that are not closed") from None
         found += filter(None, (of_words(words, shared, f"{name}:{number}") for words in segments))
@@ -310,27 +311,22 @@ def of_script(name: str, text: str) -> list[Invocation]:
     return found
 
 
-def _next_commands(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Return the commands of the first line, and remove that. Open quotes that matter include the next lines.
+def _commands(line: str, following: Iterator[tuple[int, str]]) -> list[list[str]]:
+    """Return the commands of a line. Open quotes that matter continue on the `following` lines, which are consumed.
 
-    They do in an assignment or with a name of one of the programs. Text with an apostrophe, as in a here-document, has
-    no commands. Raises ValueError for quotes that matter and that no line closes.
+    They matter in an assignment, or beside a name of one of the programs. Text with an apostrophe, as in a
+    here-document, has no commands. Raises ValueError for quotes that matter and that no line closes.
     """
-    first = lines.pop(0)[1]
-    whole, count = first, 0
-    while True:
-        try:
-            found = list(simple_commands(whole))
-        except ValueError:
-            if not _MATTERS.search(first):
-                return []
-            if count == min(len(lines), _MOST_QUOTED):
-                raise
-            whole += "\n" + lines[count][1]
-            count += 1
-        else:
-            del lines[:count]
-            return found
+    try:
+        return list(simple_commands(line))
+    except ValueError:
+        if not _MATTERS.search(line):
+            return []
+    for _, more in islice(following, _MOST_QUOTED):
+        line += f"\n{more}"
+        with suppress(ValueError):
+            return list(simple_commands(line))
+    raise ValueError(line)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
