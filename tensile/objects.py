@@ -34,10 +34,14 @@ class Kind(NamedTuple):
     namespaced: bool
 
     @property
+    def group(self) -> str:
+        """The API group, "" for the core group."""
+        return self.api.rpartition("/")[0]
+
+    @property
     def is_custom(self) -> bool:
         """Whether a CustomResourceDefinition or another server may define the kind, and name its lists as it likes."""
-        group = self.api.rpartition("/")[0]
-        return "." in group and not group.endswith(".k8s.io")
+        return "." in self.group and not self.group.endswith(".k8s.io")
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Return the URL path of the collection, or of one object in it. Without a namespace: of all namespaces."""

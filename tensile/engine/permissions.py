@@ -76,7 +76,7 @@ class Permission(NamedTuple):
     @property
     def group(self) -> str:
         """The API group, "" for the core group."""
-        return self.kind.api.rpartition("/")[0]
+        return self.kind.group
 
     @property
     def resource(self) -> str:

@@ -303,7 +303,7 @@ class HttpCluster:
             doing = RequestInfo(self._name, "discover", api)
             path = Kind(api, "", "", namespaced=False).path().rstrip("/")
             for kind in kinds_of(doing, api, await self._read(doing, path, most=limits.SMALL)):
-                found.setdefault((api.rpartition("/")[0], kind.plural), kind)
+                found.setdefault((kind.group, kind.plural), kind)
         return tuple(found.values())
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:

@@ -204,7 +204,7 @@ async def _check_kind(kind: Kind, cluster: Cluster, namespace: Ref) -> None:
     try:
         listing = await cluster.list(kind, Selection(namespace.name), name_of)
     except NotFound:
-        if _resource(kind) in map(_resource, await cluster.kinds()):
+        if any((one.group, one.plural) == (kind.group, kind.plural) for one in await cluster.kinds()):
             raise
         return
     except Denied as error:
@@ -212,11 +212,6 @@ async def _check_kind(kind: Kind, cluster: Cluster, namespace: Ref) -> None:
     found = first_foreign_object(kind, listing.items)
     if found:
         raise _denied(namespace, f"it contains {kind.name} {found}")
-
-
-def _resource(kind: Kind) -> tuple[str, str]:
-    """Return the API group and the plural, which are the same in each version of a kind."""
-    return kind.api.rpartition("/")[0], kind.plural
 
 
 def name_of(raw: bytes) -> str:
@@ -238,7 +233,7 @@ def _is_published(kind: Kind, name: str) -> bool:
 
 def _counts(kind: Kind) -> bool:
     """Report whether objects of a kind count as content. Events do not: they describe others, and expire."""
-    return kind.plural != EVENT.plural and kind.api.partition("/")[0] not in _COUNTED_ELSEWHERE
+    return kind.plural != EVENT.plural and kind.group not in _COUNTED_ELSEWHERE
 
 
 def _rank(kind: Kind) -> tuple[int, str, str]:
