@@ -173,7 +173,7 @@ def write_topology(path: Path, text: str, *, force: bool) -> None:
         raise TensileError(f"{path}: exists, and was not changed: give another -o, or replace it with --force")
     if path.is_dir():
         raise TensileError(f"{path}: a directory: name a file with -o")
-    _write(path, text.encode())
+    _write(path.resolve(), text.encode())
 
 
 def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:

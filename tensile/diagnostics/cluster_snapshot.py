@@ -38,7 +38,7 @@ from tensile.objects import (
     uid,
 )
 from tensile.policy.placement.snapshot import Snapshot, snapshot_of, storage_of
-from tensile.policy.placement.volume_checks import DEFAULT_CLASS
+from tensile.policy.placement.volume_checks import DEFAULT_CLASS_KEYS
 from tensile.reconcile.rules.claim_rule import lower_claim
 from tensile.reconcile.rules.claims import class_of, mapped
 from tensile.reconcile.world import Key, LowerWorld, NamespaceNaming, World
@@ -80,7 +80,7 @@ _NOTES = (
     "pv.kubernetes.io/bind-completed",
     "volume.kubernetes.io/selected-node",
     "volume.beta.kubernetes.io/storage-class",
-    *DEFAULT_CLASS,
+    *DEFAULT_CLASS_KEYS,
 )
 _POD = (
     "nodeName",

@@ -207,7 +207,7 @@ def coarse(row: LowerRow) -> LowerRow:
 def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
     entry = world.upper.nodes.get("", lower.node)
     seen = entry.manifest() if entry is not None and has_node(lower, world) else {}
-    reachable = lower.connected and _answers(lower) and is_reachable(seen, lower)
+    reachable = _answers(lower) and is_reachable(seen, lower)
     return LowerRow(
         name=lower.name,
         node=lower.node,

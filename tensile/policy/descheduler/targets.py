@@ -60,7 +60,7 @@ class StuckPod(NamedTuple):
 def is_open(lower: LowerWorld, world: World) -> bool:
     """Report whether a lower cluster can be used: reachable, all caches synced, and its Node exists and is ours."""
     node = world.upper.nodes.get("", lower.node)
-    if node is None or not (lower.in_topology and lower.connected and has_node(lower, world)):
+    if node is None or not (lower.in_topology and has_node(lower, world)):
         return False
     return is_known(lower) and is_reachable(node.manifest(), lower)
 

@@ -27,7 +27,7 @@ DELAYED = "WaitForFirstConsumer"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BOUND = "pv.kubernetes.io/bind-completed"
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
-DEFAULT_CLASS = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
+DEFAULT_CLASS_KEYS = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 """The annotations of a class for claims that name none; the apiserver accepts either."""
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _ONE_POD = "ReadWriteOncePod"
@@ -72,7 +72,7 @@ def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
 
 def default_class(classes: Iterable[Manifest]) -> Manifest:
     """Return the class that the apiserver sets in a claim that names none, {} for none: of several, the newest."""
-    found = [one for one in classes if any(annotations(one).get(name) == "true" for name in DEFAULT_CLASS)]
+    found = [one for one in classes if any(annotations(one).get(name) == "true" for name in DEFAULT_CLASS_KEYS)]
     found.sort(key=lambda one: str(metadata(one)["name"]))
     return max(found, key=lambda one: str(metadata(one).get("creationTimestamp", "")), default={})
 
