@@ -88,26 +88,28 @@ def _is_declared_only(function: ast.AsyncFunctionDef) -> bool:
     return all(isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) for line in function.body)
 
 
-def broken_words(trees: Trees) -> Iterator[str]:
-    """Yield docstrings that begin with a banned word."""
+def described(trees: Trees) -> Iterator[tuple[str, str, str]]:
+    """Yield the place, the name ("" for a module) and the docstring of each module, class and function."""
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                words = (ast.get_docstring(node) or "").split(maxsplit=1)
-                if words and words[0] in BANNED_OPENINGS:
-                    yield f"{path}:{getattr(node, 'lineno', 1)}: a docstring begins with {words[0]!r}"
+                yield f"{path}:{getattr(node, 'lineno', 1)}", getattr(node, "name", ""), ast.get_docstring(node) or ""
+
+
+def broken_words(trees: Trees) -> Iterator[str]:
+    """Yield docstrings that begin with a banned word."""
+    for place, _, text in described(trees):
+        words = text.split(maxsplit=1)
+        if words and words[0] in BANNED_OPENINGS:
+            yield f"{place}: a docstring begins with {words[0]!r}"
 
 
 def vague_tests(trees: Trees) -> Iterator[str]:
     """Yield the docstrings and the names of tests that have a banned word."""
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                name = getattr(node, "name", "")
-                text = f"{name.replace('_', ' ') if name.startswith('test_') else ''} {ast.get_docstring(node) or ''}"
-                if found := BANNED_IN_TESTS.search(text):
-                    at = f"{path}:{getattr(node, 'lineno', 1)}"
-                    yield f"{at}: {found[0]!r} in a name or docstring: name the actor and the action"
+    for place, name, text in described(trees):
+        words = name.replace("_", " ") if name.startswith("test_") else ""
+        if found := BANNED_IN_TESTS.search(f"{words} {text}"):
+            yield f"{place}: {found[0]!r} in a name or docstring: name the actor and the action"
 
 
 def reused_names(trees: Trees) -> Iterator[str]:
