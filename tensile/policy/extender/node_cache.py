@@ -284,8 +284,8 @@ class _Search:
     """The search for pods of one kind: nodes left to examine, the next one last, and why none fits, once known.
 
     `pod` is one of the kind; `curable` is whether other pods keep it from a node. The result holds until `grown` of the
-    cluster cache changes (`is_node_local`), or `changed` if nodes depend on each other. `refused`: the
-    last report to a pod of the kind was that no node fits, whatever others of the kind found since.
+    cluster cache changes (`is_node_local`), or `changed` if nodes depend on each other. `refused`: the last
+    report to a pod of the kind was that no node fits, whatever others of the kind found since.
     """
 
     pod: Pod

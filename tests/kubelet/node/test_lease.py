@@ -118,13 +118,13 @@ async def test_no_lease_is_written_without_a_node_of_this_topology() -> None:
     assert bench.upper.writes == []
 
 
-@pytest.mark.parametrize("anew", [True, False])
-async def test_a_deleted_lease_is_created_again(*, anew: bool) -> None:
+@pytest.mark.parametrize("recreated", [True, False])
+async def test_a_deleted_lease_is_created_again(*, recreated: bool) -> None:
     """A Lease that another client created in its place is renewed instead."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
     bench.upper.vanish(REF)
-    if anew:
+    if recreated:
         bench.upper.place(LEASE, {"metadata": {"name": A, "namespace": REF.namespace}, "spec": {}})
     await bench.heartbeat.beat()
     assert await bench.heartbeat.beat()

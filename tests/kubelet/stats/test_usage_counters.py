@@ -78,8 +78,8 @@ def test_counters_never_decrease(samples: list[tuple[int, int]]) -> None:
 def test_a_restarted_counter_never_causes_a_peak(former: int, now: int, gap: int) -> None:
     """After an engine's restart a client computes a lower or negative rate once, but no higher one."""
     last = new_counter(former, START, 15_000)
-    anew = new_counter(now, START + gap, 15_000, START - 3_600_000)
-    assert rate(last, anew) <= max(now, 1)
+    restarted = new_counter(now, START + gap, 15_000, START - 3_600_000)
+    assert rate(last, restarted) <= max(now, 1)
 
 
 def test_a_ledger_has_one_counter_per_name() -> None:

@@ -61,7 +61,7 @@ def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab")
     return Step("create", wanted.ref, "it moves", body=wanted.manifest)
 
 
-def told(words: str, step: Step | None = None) -> str:
+def redacted(words: str, step: Step | None = None) -> str:
     """Return the reported message for an apiserver's error message."""
     return redact_error(Denied(words, status=403, reason="Forbidden"), step or kept(), None).message
 
@@ -82,14 +82,14 @@ def test_messages_without_secret_values_are_reported_unchanged(words: str) -> No
     """Common words of every pod and the Secret's own name are not secret."""
     step = kept()
     said = words.format(it=f'secrets "{step.ref.name}" is forbidden', name=step.ref.name)
-    assert told(said, step) == said
+    assert redacted(said, step) == said
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
 def test_messages_with_secret_values_of_the_pod_are_redacted(secret: str) -> None:
     """The value may be complete, truncated, or part of a quoted pod."""
     for quoted in (secret, secret[:8], orjson.dumps({"spec": [secret]}).decode()):
-        assert told(f"no: {quoted} is not allowed") == OMITTED
+        assert redacted(f"no: {quoted} is not allowed") == OMITTED
 
 
 def test_messages_with_the_encoded_pod_are_redacted() -> None:
@@ -98,7 +98,7 @@ def test_messages_with_the_encoded_pod_are_redacted() -> None:
     assert step.body is not None
     data = step.body["data"]["pod.json"]
     for quoted in (data, data[:40], f'{{"data":{{"pod.json":"{data}"}}}}'):
-        assert told(f"no: {quoted}", step) == OMITTED
+        assert redacted(f"no: {quoted}", step) == OMITTED
 
 
 def test_messages_about_a_patched_annotation_are_redacted_by_the_stored_secret() -> None:
@@ -136,20 +136,20 @@ def test_messages_about_a_backup_update_are_redacted_only_if_they_quote_the_pod(
 )
 def test_a_last_applied_annotation_that_is_no_real_pod_hides_no_secret(applied: Any) -> None:
     """Any client can write such an annotation, so the pod's own values are redacted and plain messages are not."""
-    assert told(f"no: {SECRETS['argument']}", kept(applied)) == OMITTED
-    assert told("exceeded quota", kept(applied)) == "exceeded quota"
+    assert redacted(f"no: {SECRETS['argument']}", kept(applied)) == OMITTED
+    assert redacted("exceeded quota", kept(applied)) == "exceeded quota"
 
 
 def test_a_secret_in_a_deeply_nested_annotation_is_redacted() -> None:
     """JSON can be nested more deeply than recursive functions allow."""
     text = '{"kind":"Pod","spec":' + '{"value":' * 900 + '"deep-secret"' + "}" * 901
-    assert told("no: deep-secret", kept(orjson.Fragment(text))) == OMITTED
+    assert redacted("no: deep-secret", kept(orjson.Fragment(text))) == OMITTED
 
 
-@pytest.mark.parametrize("content", ["no pod, s3cret-of-nobody", '["s3cret-of-nobody"]', '{"kind":"s3cret-of-nobody"}'])
+@pytest.mark.parametrize("content", ["no pod, s3cret-of-no-pod", '["s3cret-of-no-pod"]', '{"kind":"s3cret-of-no-pod"}'])
 def test_backup_content_that_is_no_pod_is_redacted_as_a_whole(content: str) -> None:
     """Another client may have written a Secret of that type."""
     step = kept()
     assert step.body is not None
     step.body["data"] = {"pod.json": b64encode(content.encode()).decode()}
-    assert told("no: s3cret-of-nobody", step) == OMITTED
+    assert redacted("no: s3cret-of-no-pod", step) == OMITTED

@@ -86,7 +86,7 @@ def test_a_controllers_pods_avoid_the_nodes_of_its_recent_records() -> None:
     )
     assert recently_left_nodes(*seen(here), "web") == {A}
     assert nodes_to_avoid(*seen(here), "web") == (A, "lower-c")
-    assert nodes_to_avoid(*seen(here), "nobody") == ()
+    assert nodes_to_avoid(*seen(here), "no-such-owner") == ()
 
 
 def test_only_the_newest_record_lists_unsuitable_nodes() -> None:

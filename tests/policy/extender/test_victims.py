@@ -140,7 +140,7 @@ def test_is_possible_agrees_with_the_choice_of_victims() -> None:
             again = Behind(sizes, *gone)
             there = again.ground.snapshot.nodes[node]
             left = there.allocatable["cpu"] - there.used.get("cpu", 0)
-            assert left < again.wish(wanted).lower.requests["cpu"], "nobody goes in vain"
+            assert left < again.wish(wanted).lower.requests["cpu"], "no pod is a victim without need"
     assert seen == {True, False}
 
 
