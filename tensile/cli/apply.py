@@ -43,11 +43,11 @@ from tensile.topology import Topology
 QUESTION = "Make these changes? Only 'yes' or 'y' is accepted: "
 NO_CHANGE = "Nothing was changed."
 _STALE = "The plan is stale. These have moved since it was made:"
-_AGAIN = f"{NO_CHANGE} Plan again with `tensile plan --out FILE`."
-_ASK_AGAIN = f"{NO_CHANGE} Run `tensile apply` again."
-_YES = ("yes", "y")
+_PLAN_AGAIN = f"{NO_CHANGE} Plan again with `tensile plan --out FILE`."
+_APPLY_AGAIN = f"{NO_CHANGE} Run `tensile apply` again."
+_AGREEING_ANSWERS = ("yes", "y")
 _DIGITS = 12
-_NAMED = 3
+_MAX_NAMED = 3
 _UNNAMED = SavedTopology("", "", "")
 Ask = Callable[[], bool]
 """Asks a person whether to go on."""
@@ -70,16 +70,16 @@ class ApplyOptions(NamedTuple):
     lines: Lines = lambda found: found
 
 
-def question(reading: TextIO, *writing: TextIO) -> Ask | None:
-    """Return what asks on a terminal, None if `reading`, or each of `writing`, is not connected to one."""
-    stream = next((one for one in writing if one.isatty()), None)
-    if stream is None or not reading.isatty():
+def question(input_stream: TextIO, *output_streams: TextIO) -> Ask | None:
+    """Return what asks on a terminal, None if `input_stream`, or each of `output_streams`, is not connected to one."""
+    stream = next((one for one in output_streams if one.isatty()), None)
+    if stream is None or not input_stream.isatty():
         return None
 
     def ask() -> bool:
         """Write the question and read a line."""
         print(QUESTION, end="", file=stream, flush=True)
-        return is_yes(reading.readline())
+        return is_yes(input_stream.readline())
 
     return ask
 
@@ -98,7 +98,7 @@ def shown_on(stream: TextIO) -> Show:
 
 def is_yes(answer: str) -> bool:
     """Report whether an answer agrees. No answer, at the end of the input, does not."""
-    return answer.strip() in _YES
+    return answer.strip() in _AGREEING_ANSWERS
 
 
 def read_plan(name: str) -> SavedPlan:
@@ -132,9 +132,9 @@ def check_topology(plan: SavedPlan, name: str, data: bytes, errors: str = "") ->
     """
     found = sha256(data).hexdigest()
     if found != plan.topology.sha256:
-        moved = f"{name}: edited, from SHA-256 {plan.topology.sha256[:_DIGITS]} to {found[:_DIGITS]}"
-        invalid = (f"{moved}, which is not valid:", errors)
-        raise TensileError("\n".join((_STALE, *(invalid if errors else (moved,)), _AGAIN)))
+        edited = f"{name}: edited, from SHA-256 {plan.topology.sha256[:_DIGITS]} to {found[:_DIGITS]}"
+        invalid = (f"{edited}, which is not valid:", errors)
+        raise TensileError("\n".join((_STALE, *(invalid if errors else (edited,)), _PLAN_AGAIN)))
 
 
 def beside_engine(topology: Topology, data: bytes) -> str:
@@ -149,31 +149,31 @@ def beside_engine(topology: Topology, data: bytes) -> str:
     )
 
 
-def apply(opening: Opening, options: ApplyOptions, show: Show) -> str:
+def apply(open_clusters: Opening, options: ApplyOptions, show: Show) -> str:
     """Show the plan, apply the topology once, and return the closing line, and before it what was left out.
 
     Raises TensileError when the answer is no, the plan is stale, an object is blocked or a lower cluster is
     unreachable.
     """
     if options.ask is None:
-        return asyncio.run(_apply(opening, options, show))
-    planned = asyncio.run(_plan(opening, options, show))
+        return asyncio.run(_apply(open_clusters, options, show))
+    planned = asyncio.run(_plan(open_clusters, options, show))
     if planned.preview.changes and not options.ask():
         raise TensileError(NO_CHANGE)
     agreed = options.plan or saved(planned.preview, _UNNAMED, planned.clusters, "")
-    return asyncio.run(_apply(opening, options._replace(plan=agreed), None))
+    return asyncio.run(_apply(open_clusters, options._replace(plan=agreed), None))
 
 
-async def _plan(opening: Opening, options: ApplyOptions, show: Show) -> Planned:
-    async with opening() as found:
+async def _plan(open_clusters: Opening, options: ApplyOptions, show: Show) -> Planned:
+    async with open_clusters() as found:
         planned, _ = await _rehearsed(found, options)
     show(planned)
     return planned
 
 
-async def _apply(opening: Opening, options: ApplyOptions, show: Show | None) -> str:
+async def _apply(open_clusters: Opening, options: ApplyOptions, show: Show | None) -> str:
     """Apply. The plan is shown before, unless a person was asked about it already."""
-    async with opening() as found:
+    async with open_clusters() as found:
         planned, steps = await _rehearsed(found, options)
         if show is not None:
             show(planned)
@@ -182,16 +182,16 @@ async def _apply(opening: Opening, options: ApplyOptions, show: Show | None) -> 
 
 async def _rehearsed(found: OpenedClusters, options: ApplyOptions) -> tuple[Planned, frozenset[tuple[str, Ref]]]:
     """Plan; return also the verbs and objects of the steps. Raises TensileError if the saved plan is stale."""
-    recorder, only = Recorder(), options.plan.scope if options.plan else WHOLE_PLAN
+    recorder, scope = Recorder(), options.plan.scope if options.plan else WHOLE_PLAN
     planned = await previewed(
-        found.clusters, found.unreached, recorder, partial(rehearse, observer=recorder, forced=options.forced), only
+        found.clusters, found.unreached, recorder, partial(rehearse, observer=recorder, forced=options.forced), scope
     )
     if options.plan is not None:
-        now = saved(planned.preview, options.plan.topology, planned.clusters, options.plan.salt)
-        differences = moved(options.plan, now)
+        current = saved(planned.preview, options.plan.topology, planned.clusters, options.plan.salt)
+        differences = moved(options.plan, current)
         if differences:
-            again = _ASK_AGAIN if options.plan.topology is _UNNAMED else _AGAIN
-            raise TensileError("\n".join((_STALE, *differences, again)))
+            advice = _APPLY_AGAIN if options.plan.topology is _UNNAMED else _PLAN_AGAIN
+            raise TensileError("\n".join((_STALE, *differences, advice)))
     refs = {change.ref for change in planned.preview.changes}
     shown = planned._replace(preview=options.lines(planned.preview), waits=found.waits)
     return shown, frozenset((one.step.verb, one.step.ref) for one in recorder.recorded if one.step.ref in refs)
@@ -205,16 +205,16 @@ async def _applied(found: OpenedClusters, options: ApplyOptions, allowed: frozen
         """Report whether a step is in the plan."""
         return allowed is None or (step.verb, step.ref) in allowed
 
-    work = partial(converge, observer=recorder, forced=options.forced, permits=permits)
-    only = options.plan.scope if options.plan else WHOLE_PLAN
-    done = (await previewed(found.clusters, found.unreached, recorder, work, only)).preview
-    left = list(dict.fromkeys(one.message for _, one in done.problems if one.reason == NOT_IN_PLAN))
+    run = partial(converge, observer=recorder, forced=options.forced, permits=permits)
+    scope = options.plan.scope if options.plan else WHOLE_PLAN
+    done = (await previewed(found.clusters, found.unreached, recorder, run, scope)).preview
+    left_out = list(dict.fromkeys(one.message for _, one in done.problems if one.reason == NOT_IN_PLAN))
     done = replace(done, problems=tuple(one for one in done.problems if one[1].reason != NOT_IN_PLAN))
     made = {change.ref for change in done.changes}
-    unmade = sorted({str(ref) for _, ref in allowed or () if ref not in made}) if left else []
-    lines = [f"Left out: {listed(left, _NAMED)}: run `tensile plan` again"] if left else []
-    lines += [f"Not made, for lack of what was left out: {listed(unmade, _NAMED)}"] if unmade else []
-    if done.problems or done.unreached or unmade:
+    not_made = sorted({str(ref) for _, ref in allowed or () if ref not in made}) if left_out else []
+    lines = [f"Left out: {listed(left_out, _MAX_NAMED)}: run `tensile plan` again"] if left_out else []
+    lines += [f"Not made, for lack of what was left out: {listed(not_made, _MAX_NAMED)}"] if not_made else []
+    if done.problems or done.unreached or not_made:
         body, _, last = as_text(done, colour=False).rpartition("Plan: ")
         notes = "".join(f"{line}\n" for line in lines)
         raise TensileError(f"{body}{notes}Applied in part: {last}")

@@ -23,7 +23,7 @@ from tensile.cli.status import as_json as as_status_json
 from tensile.diagnostics.commands import as_json, pictured
 from tensile.diagnostics.doctor.run import examine
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.status.query import ask_engine, ask_metrics
+from tensile.engine.status.query import read_engine_status, read_metrics
 from tensile.errors import TensileError
 from tensile.text import clean
 from tensile.topology import Topology, decode, parse
@@ -46,9 +46,11 @@ def collect(name: str, data: bytes, directory: Path, *, allow_exec_plugins: bool
     except TensileError as error:
         errors["topology.yaml"] = str(error)
     else:
-        for part, made in _commands(topology, name, data, directory, allow_exec_plugins=allow_exec_plugins).items():
+        for part, output_of in _commands(
+            topology, name, data, directory, allow_exec_plugins=allow_exec_plugins
+        ).items():
             try:
-                found[part] = made().encode()
+                found[part] = output_of().encode()
             except TensileError as error:
                 errors[part] = str(error)
     found[ERRORS] = "".join(f"{part}: {clean(error)}\n" for part, error in errors.items()).encode()
@@ -59,18 +61,18 @@ def _commands(
     topology: Topology, name: str, data: bytes, directory: Path, *, allow_exec_plugins: bool
 ) -> Mapping[str, Callable[[], str]]:
     """Return what makes each part that needs the clusters or the engine."""
-    ways = ClusterAccess(directory, allow_exec_plugins)
+    access = ClusterAccess(directory, allow_exec_plugins)
 
     def planned() -> str:
         """Return the plan as JSON."""
-        return without_values(plan(topology, ways, "json", colour=False).text)
+        return without_values(plan(topology, access, "json", colour=False).text)
 
     return {
-        "doctor.json": lambda: examine(topology, ways, "json", colour=False)[0],
+        "doctor.json": lambda: examine(topology, access, "json", colour=False)[0],
         "plan.json": planned,
-        "status.json": lambda: as_status_json(ask_engine(data, name).document),
-        "metrics.txt": lambda: ask_metrics(topology.telemetry),
-        "snapshot.json": lambda: pictured(topology, ways, None).to_bytes().decode(),
+        "status.json": lambda: as_status_json(read_engine_status(data, name).document),
+        "metrics.txt": lambda: read_metrics(topology.telemetry),
+        "snapshot.json": lambda: pictured(topology, access, None).to_bytes().decode(),
     }
 
 
@@ -93,12 +95,12 @@ def write(parts: Mapping[str, bytes], archive: Path) -> None:
     try:
         with (
             os.fdopen(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "wb") as stream,
-            tarfile.open(fileobj=stream, mode="w:gz") as made,
+            tarfile.open(fileobj=stream, mode="w:gz") as tar,
         ):
             for name, content in parts.items():
                 entry = tarfile.TarInfo(f"tensile-bundle/{name}")
                 entry.size, entry.mode, entry.mtime = len(content), _MODE, int(time.time())
-                made.addfile(entry, io.BytesIO(content))
+                tar.addfile(entry, io.BytesIO(content))
     except FileExistsError:
         raise TensileError(f"{archive}: exists already: name another archive with -o") from None
     except OSError as error:

@@ -1,8 +1,8 @@
 """`tensile plan --drift`: what other clients changed in our objects, and what the engine does about it.
 
-The dry run of `plan` finds what differs, and `tensile.reconcile.drift` tells drift from edits that are not carried down
-yet. Each object that differs is read again, with its upper object: caches leave out managedFields that no decision
-needs, and a running engine may have put it back meanwhile, which is then no drift any more.
+The dry run of `plan` finds what differs, and `tensile.reconcile.drift` distinguishes drift from edits that are not
+carried down yet. Each object that differs is read again, with its upper object: caches leave out managedFields that no
+decision needs, and a running engine may have put it back meanwhile, which is then no drift any more.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import orjson
 
 from tensile.cli.plan import PlanOptions, PlanText, check_options, unreached_lines
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.plan_and_apply import KnownClusters, Progress, home_of, opened, rehearse
+from tensile.engine.plan_and_apply import KnownClusters, Progress, opened, rehearse, upper_namespace_of
 from tensile.errors import AlreadyExists, ClusterError, NotFound, TensileError
 from tensile.kube.store import Entry, keep_all
 from tensile.kubelet.pods.sync import irreversible
@@ -68,7 +68,7 @@ from tensile.reconcile.report.drift import (
 from tensile.reconcile.world import Key, LowerWorld, World
 from tensile.topology import Topology
 
-_AT_ONCE = 20
+_MAX_CONCURRENT = 20
 """Maximum of objects that are read at the same time."""
 _WHOLE = PlanOptions()
 _OF_NAMESPACE = ((SERVICE, ENDPOINT_SLICE), (ROLE, ROLE_BINDING))
@@ -92,7 +92,7 @@ class _Recorder(Recorder):
 
 def drift(
     topology: Topology,
-    ways: ClusterAccess,
+    access: ClusterAccess,
     output: str,
     options: PlanOptions = _WHOLE,
     *,
@@ -104,56 +104,58 @@ def drift(
     Raises TensileError when the upper cluster is unreachable, for another output format, and for a bug in a rule.
     """
     check_options(topology, output, options)
-    report = asyncio.run(_report(topology, ways, options.only, progress))
+    report = asyncio.run(_report(topology, access, options.only, progress))
     if output == "json":
         return PlanText(drift_json(report), bool(report.objects), unreached_lines(report.unreached))
     text = drift_markdown(report) if output == "markdown" else drift_text(report, colour=colour)
-    away = f"not examined: {', '.join(report.unreached)}: the output says why" if report.unreached else ""
-    return PlanText(text, bool(report.objects), away)
+    not_examined = f"not examined: {', '.join(report.unreached)}: the output says why" if report.unreached else ""
+    return PlanText(text, bool(report.objects), not_examined)
 
 
-async def _report(topology: Topology, ways: ClusterAccess, only: PlanScope, progress: Progress | None) -> DriftReport:
-    async with opened(topology, ways, progress) as (clusters, unreached, _waits):
-        return await examined(clusters, unreached, only)
+async def _report(
+    topology: Topology, access: ClusterAccess, scope: PlanScope, progress: Progress | None
+) -> DriftReport:
+    async with opened(topology, access, progress) as (clusters, unreached, _waits):
+        return await examined(clusters, unreached, scope)
 
 
-async def examined(clusters: KnownClusters, unreached: Mapping[str, str], only: PlanScope = WHOLE_PLAN) -> DriftReport:
+async def examined(clusters: KnownClusters, unreached: Mapping[str, str], scope: PlanScope = WHOLE_PLAN) -> DriftReport:
     """Return what other clients changed in opened clusters. Raises TensileError for a bug in a rule."""
-    recorder, then = _Recorder(), clusters.world.copy()
-    topology = then.topology
+    recorder, before = _Recorder(), clusters.world.copy()
+    topology = before.topology
     await rehearse(clusters, recorder)
     if broken := defects(recorder.broken):
         raise TensileError(broken)
-    found = await _examined(_Examiner(clusters, then), recorder, only)
-    if only.lowers:
-        unreached = {name: why for name, why in unreached.items() if name in only.lowers}
-    places = {name: place for place, name in enumerate((UPPER, *(spec.name for spec in topology.lowers)))}
-    found.sort(key=lambda one: (places.get(one.ref.cluster, len(places)), object_order(one.ref)))
-    return DriftReport(topology.name, tuple(found), unreached, only)
+    found = await _examined(_Examiner(clusters, before), recorder, scope)
+    if scope.lowers:
+        unreached = {name: reason for name, reason in unreached.items() if name in scope.lowers}
+    cluster_order = {name: index for index, name in enumerate((UPPER, *(spec.name for spec in topology.lowers)))}
+    found.sort(key=lambda one: (cluster_order.get(one.ref.cluster, len(cluster_order)), object_order(one.ref)))
+    return DriftReport(topology.name, tuple(found), unreached, scope)
 
 
-async def _examined(examiner: "_Examiner", recorder: _Recorder, only: PlanScope) -> list[DriftedObject]:
+async def _examined(examiner: "_Examiner", recorder: _Recorder, scope: PlanScope) -> list[DriftedObject]:
     """Return the objects that drifted, in any order."""
-    world, turns = examiner.world, asyncio.Semaphore(_AT_ONCE)
+    world, semaphore = examiner.world, asyncio.Semaphore(_MAX_CONCURRENT)
     steps: dict[Ref, list[RecordedStep]] = {}
     for one in recorder.recorded:
         steps.setdefault(one.step.ref, []).append(one)
-    suspects = [(recorded[0].key.lower, ref, [one.step for one in recorded]) for ref, recorded in steps.items()]
-    suspects += [(ref.cluster, ref, []) for ref in _lasting(world) if ref not in steps]
+    candidates = [(recorded[0].key.lower, ref, [one.step for one in recorded]) for ref, recorded in steps.items()]
+    candidates += [(ref.cluster, ref, []) for ref in _irreversibly_changed(world) if ref not in steps]
     jobs: list[tuple[str, Ref, Job]] = [
-        (lower, ref, partial(examiner.differing, ref, found)) for lower, ref, found in suspects
+        (lower, ref, partial(examiner.differing, ref, found)) for lower, ref, found in candidates
     ]
     jobs += [(one.key.lower, ref, partial(examiner.taken, ref, one.step)) for ref, one in recorder.taken.items()]
     jobs += [(ref.cluster, ref, partial(examiner.lost, ref, upper.uid)) for ref, upper in _without_copy(world)]
 
     async def examine(job: Job) -> DriftedObject | None:
         """Examine an object when it is its turn."""
-        async with turns:
+        async with semaphore:
             return await job()
 
-    chosen = [job for lower, ref, job in jobs if only.takes(lower, home_of(world, ref), ref.kind.name)]
+    chosen = [job for lower, ref, job in jobs if scope.takes(lower, upper_namespace_of(world, ref), ref.kind.name)]
     found = [one for one in await asyncio.gather(*map(examine, chosen)) if one is not None]
-    strays = [one for one in _strays(world) if only.takes(one.ref.cluster, "", one.ref.kind.name)]
+    strays = [one for one in _strays(world) if scope.takes(one.ref.cluster, "", one.ref.kind.name)]
     return found + strays
 
 
@@ -164,7 +166,7 @@ def _strays(world: World) -> Iterator[DriftedObject]:
             yield DriftedObject(Ref(lower.name, kind, one.namespace, one.name), "stray", LEFT)
 
 
-def _lasting(world: World) -> Iterator[Ref]:
+def _irreversibly_changed(world: World) -> Iterator[Ref]:
     """Yield the lower pods that another client changed irreversibly."""
     for lower in world.lowers.values():
         for upper in lower.upper_pods:
@@ -185,7 +187,10 @@ def _without_copy(world: World) -> Iterator[tuple[Ref, Entry]]:
 
 
 class _Examiner:
-    """Reads objects again and tells what another client did to them. `world` is what was known before the dry run."""
+    """Reads objects again and determines what another client did to them.
+
+    `world` is what was known before the dry run.
+    """
 
     def __init__(self, clusters: KnownClusters, world: World) -> None:
         self.world = world
@@ -198,18 +203,20 @@ class _Examiner:
             return await self._deleted(created)
         if created is None and steps and not any(map(is_revertible, steps)):
             return None
-        seen = await self._read(ref)
-        if seen is None or not is_ours(seen, self.world.owner):
+        present = await self._read(ref)
+        if present is None or not is_ours(present, self.world.owner):
             return None
-        then = _after(seen, [step for step in steps if is_revertible(step)]) if created is None else created.body or {}
-        if created is not None and upper_uid_of(seen) != annotations(then).get(UPPER_UID):
+        wanted = (
+            _after(present, [step for step in steps if is_revertible(step)]) if created is None else created.body or {}
+        )
+        if created is not None and upper_uid_of(present) != annotations(wanted).get(UPPER_UID):
             return None
-        found = drifted(seen, then, ref, await self._original(ref)) if steps else []
-        return changed_object(ref, found, self._lasting(ref, seen), replaced=created is not None)
+        found = drifted(present, wanted, ref, await self._original(ref)) if steps else []
+        return changed_object(ref, found, self._irreversible_changes(ref, present), replaced=created is not None)
 
     async def taken(self, ref: Ref, step: Step) -> DriftedObject | None:
         """Return an object that the engine cannot create, if its name is taken by one that lost our marks."""
-        return self._unmarked(ref, await self._read(ref), annotations(step.body or {}).get(UPPER_UID, ""))
+        return self._with_mark_removed(ref, await self._read(ref), annotations(step.body or {}).get(UPPER_UID, ""))
 
     async def lost(self, ref: Ref, upper_uid: str) -> DriftedObject | None:
         """Return the lower pod of an upper pod that ran, if it is deleted or lost our marks."""
@@ -217,7 +224,7 @@ class _Examiner:
             await self._connections[ref.cluster].read(ref)
         except NotFound:
             return DriftedObject(ref, "deleted", LOST, evidence="its upper pod ran there")
-        return self._unmarked(ref, await self._read(ref), upper_uid)
+        return self._with_mark_removed(ref, await self._read(ref), upper_uid)
 
     async def _read(self, ref: Ref) -> Manifest | None:
         """Return an object as it is now, None if there is none, or if it has fields of wrong types."""
@@ -231,24 +238,24 @@ class _Examiner:
 
     async def _original(self, ref: Ref) -> Manifest | None:
         """Return the upper object of a copy with its managedFields, None if that cannot be known."""
-        known, above = original_of(ref, self.world), above_of(ref, self.world)
-        if known is not None or above is None or ref.kind == POD:
-            return known
+        original, upper_ref = original_of(ref, self.world), above_of(ref, self.world)
+        if original is not None or upper_ref is None or ref.kind == POD:
+            return original
         try:
-            return await self._read(above)
+            return await self._read(upper_ref)
         except ClusterError:
             return None
 
-    def _lasting(self, ref: Ref, seen: Manifest) -> list[FieldDrift]:
+    def _irreversible_changes(self, ref: Ref, present: Manifest) -> list[FieldDrift]:
         """Return what another client changed irreversibly in a lower pod."""
-        lower, above = self.world.lowers.get(ref.cluster), above_of(ref, self.world)
-        if ref.kind != POD or lower is None or above is None:
+        lower, upper_ref = self.world.lowers.get(ref.cluster), above_of(ref, self.world)
+        if ref.kind != POD or lower is None or upper_ref is None:
             return []
-        upper = lower.upper_pods.get(above.namespace, above.name)
-        if upper is None or upper.uid != upper_uid_of(seen):
+        upper = lower.upper_pods.get(upper_ref.namespace, upper_ref.name)
+        if upper is None or upper.uid != upper_uid_of(present):
             return []
-        found = irreversible(upper.manifest(), seen, lower, self.world)
-        return [written_by(FieldChange(one.path, one.seen, one.wanted), seen) for one in found]
+        found = irreversible(upper.manifest(), present, lower, self.world)
+        return [written_by(FieldChange(one.path, one.seen, one.wanted), present) for one in found]
 
     async def _deleted(self, step: Step) -> DriftedObject | None:
         """Return an object that the engine would create, if there is evidence that it existed, and it is gone."""
@@ -299,18 +306,18 @@ class _Examiner:
                 return f"or always refused there; pod {upper.namespace}/{upper.name} is newer than the upper object"
         return ""
 
-    def _unmarked(self, ref: Ref, seen: Manifest | None, upper_uid: str) -> DriftedObject | None:
+    def _with_mark_removed(self, ref: Ref, present: Manifest | None, upper_uid: str) -> DriftedObject | None:
         """Return an object from which one of our two marks was removed, None for one of another owner."""
-        if seen is None or not upper_uid:
+        if present is None or not upper_uid:
             return None
         marks = (
-            FieldChange(("metadata", "labels", OWNER), labels(seen).get(OWNER), self.world.owner.mark),
-            FieldChange(("metadata", "annotations", UPPER_UID), annotations(seen).get(UPPER_UID), upper_uid),
+            FieldChange(("metadata", "labels", OWNER), labels(present).get(OWNER), self.world.owner.mark),
+            FieldChange(("metadata", "annotations", UPPER_UID), annotations(present).get(UPPER_UID), upper_uid),
         )
-        wrong = [one for one in marks if one.now != one.then]
-        if len(wrong) != 1:
+        missing = [one for one in marks if one.now != one.then]
+        if len(missing) != 1:
             return None
-        found = changed_object(ref, [written_by(one, seen) for one in wrong])
+        found = changed_object(ref, [written_by(one, present) for one in missing])
         return None if found is None else replace(found, sort="unmarked", outcome=LEFT)
 
 
@@ -322,8 +329,8 @@ def _bindings(role: Ref, lower: LowerWorld, owner: Owner) -> Iterator[str]:
             yield f"RoleBinding {one.namespace}/{one.name} refers to it"
 
 
-def _after(seen: Manifest, steps: Iterable[Step]) -> Manifest:
+def _after(manifest: Manifest, steps: Iterable[Step]) -> Manifest:
     """Return an object after steps. One that cannot be carried out changes nothing."""
     for step in steps:
-        seen = after(seen, step) or seen
-    return seen
+        manifest = after(manifest, step) or manifest
+    return manifest

@@ -40,8 +40,8 @@ PANELS = (RUN, PLAN, INSPECT, SET_UP, TRY)
 """The groups of commands, in the order of the help."""
 GLOBAL = "Global options"
 """The panel of the options that every command has."""
-_MARK = "\n\nExamples:\n"
-_CALL = re.compile(r"\btensile (?=[a-z])")
+_EXAMPLES_MARK = "\n\nExamples:\n"
+_PROGRAM_CALL = re.compile(r"\btensile (?=[a-z])")
 Row = tuple[str, str]
 
 
@@ -55,7 +55,7 @@ class HelpText(NamedTuple):
 
 def help_text(command: "Command") -> HelpText:
     """Return the parts of a command's help."""
-    description, _, examples = cleandoc(command.help or "").partition(_MARK)
+    description, _, examples = cleandoc(command.help or "").partition(_EXAMPLES_MARK)
     summary = description.partition("\n\n")[0].rstrip(".")
     return HelpText(" ".join(summary.split()), description, dedent(examples).strip())
 
@@ -65,7 +65,7 @@ class TensileCommand(TyperCommand):
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         """Parse the command line. Raises TensileError for a word that is no option and no argument."""
-        with placed(ctx):
+        with with_context(ctx):
             given, left, _ = self.make_parser(ctx).parse_args(list(args))
             if left and not ctx.resilient_parsing and not {"help", "version"} & given.keys():
                 raise unexpected(left[0], ctx, given)
@@ -94,7 +94,7 @@ class TensileGroup(TyperGroup):
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         """Parse the options before the command."""
-        with placed(ctx):
+        with with_context(ctx):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, Command | None, list[str]]":
@@ -163,8 +163,8 @@ def _section(title: str, found: Iterable[TyperArgument | TyperOption]) -> Iterat
 
 
 def _argument(one: TyperArgument) -> str:
-    more = "..." if one.nargs != 1 else ""
-    return f"{placeholder(one)}{more}" if one.required else f"[{placeholder(one)}{more}]"
+    dots = "..." if one.nargs != 1 else ""
+    return f"{placeholder(one)}{dots}" if one.required else f"[{placeholder(one)}{dots}]"
 
 
 def _spelling(one: TyperArgument | TyperOption) -> str:
@@ -185,22 +185,22 @@ def _meaning(one: TyperArgument | TyperOption) -> str:
         return "Show this help."
     if one.required:
         return f"{one.help} Required."
-    is_told = one.show_default and one.default not in (None, False) and not callable(one.default)
-    return f"{one.help} Default: {one.default}." if is_told else one.help or ""
+    shows_default = one.show_default and one.default not in (None, False) and not callable(one.default)
+    return f"{one.help} Default: {one.default}." if shows_default else one.help or ""
 
 
 def _examples(text: str, ctx: "Context") -> Iterator[str]:
     """Yield the lines of examples, with the name by which the program was called."""
     program = ctx.find_root().command_path
     for line in text.splitlines():
-        yield line if line.startswith("#") else _CALL.sub(f"{program} ", line)
+        yield line if line.startswith("#") else _PROGRAM_CALL.sub(f"{program} ", line)
 
 
 _FILES = (".yaml", ".yml", ".json")
 
 
 @contextmanager
-def placed(ctx: "Context") -> Iterator[None]:
+def with_context(ctx: "Context") -> Iterator[None]:
     """Note the command in an error of typer that does not have it."""
     try:
         yield
@@ -237,8 +237,22 @@ def _needs_value(name: str, option: TyperOption) -> str:
     return f"{name}: give a value: {name} {placeholder(option)}"
 
 
-_OF_KUBECTL = ("attach", "cp", "debug", "describe", "exec", "get", "label", "logs", "port-forward", "taint", "top")
-_ADVICE = {word: f"use kubectl {word}: pods and nodes are in the upper cluster" for word in _OF_KUBECTL} | {
+_KUBECTL_COMMANDS = (
+    "attach",
+    "cp",
+    "debug",
+    "describe",
+    "exec",
+    "get",
+    "label",
+    "logs",
+    "port-forward",
+    "taint",
+    "top",
+)
+_KUBECTL_ADVICE = {
+    word: f"use kubectl {word}: pods and nodes are in the upper cluster" for word in _KUBECTL_COMMANDS
+} | {
     "cordon": "set maintenance: cordon for the lower cluster in the topology",
     "drain": (
         "set maintenance: drain for the lower cluster in the topology; `tensile plan --drain NAME` shows what moves"
@@ -246,7 +260,7 @@ _ADVICE = {word: f"use kubectl {word}: pods and nodes are in the upper cluster" 
     "uncordon": "delete maintenance of the lower cluster in the topology",
 }
 """What to do in place of kubectl's commands for pods and nodes."""
-_OTHER_WORDS = {
+_COMMANDS_BY_OTHER_NAMES = {
     "start": ("run", "up"),
     "stop": ("down",),
     "create": ("up",),
@@ -258,21 +272,23 @@ _OTHER_WORDS = {
 """Commands by the words that users of other programs take for them, the first one that is there."""
 
 
-_FEW = 8
+_MAX_LISTED = 8
 """Commands that an error lists; more are in the help."""
 
 
 def unknown_command(word: str, ctx: "Context", names: Iterable[str]) -> TensileError:
     """Return the error for a word that is none of the commands with these names."""
     known = [*names]
-    if word in _ADVICE and "plan" in known:
-        return _error(f"unknown command {word!r}: {_ADVICE[word]}", ctx)
-    others = [name for name in _OTHER_WORDS.get(word, ()) if name in known] or get_close_matches(word, known)
-    there_are = f"; there are: {', '.join(known)}" if len(known) <= _FEW and not others else ""
-    return _error(f"unknown command {word!r}{_meant(others[:1])}{there_are}", ctx)
+    if word in _KUBECTL_ADVICE and "plan" in known:
+        return _error(f"unknown command {word!r}: {_KUBECTL_ADVICE[word]}", ctx)
+    likely = [name for name in _COMMANDS_BY_OTHER_NAMES.get(word, ()) if name in known] or get_close_matches(
+        word, known
+    )
+    available = f"; there are: {', '.join(known)}" if len(known) <= _MAX_LISTED and not likely else ""
+    return _error(f"unknown command {word!r}{_suggestion(likely[:1])}{available}", ctx)
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     """Return a parser of whole numbers in a range."""
 
     def parsed(value: str) -> int:
@@ -280,10 +296,10 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         if not value.removeprefix("-").isdecimal():
             raise typer.BadParameter(f"{value!r} is not a whole number")
         number = int(value)
-        if number < least:
-            raise typer.BadParameter(f"{number} is too small: {least} is the least")
-        if most is not None and number > most:
-            raise typer.BadParameter(f"{number} is too large: {most} is the most")
+        if number < minimum:
+            raise typer.BadParameter(f"{number} is too small: {minimum} is the least")
+        if maximum is not None and number > maximum:
+            raise typer.BadParameter(f"{number} is too large: {maximum} is the most")
         return number
 
     return parsed
@@ -301,21 +317,21 @@ def is_help(error: Exception) -> bool:
 
 def explained(error: Any) -> str:
     """Return the message of a usage error of typer: what is wrong, and where to read on."""
-    return str(_error(_wrong(error), getattr(error, "ctx", None)))
+    return str(_error(_usage_problem(error), getattr(error, "ctx", None)))
 
 
-def _of_a_command(option: str, ctx: "Context") -> str:
+def _option_of_command_hint(option: str, ctx: "Context") -> str:
     """Return that an option belongs after a command of the group, "" if none of its commands has it."""
     commands = getattr(ctx.command, "commands", {}).values()
     has_it = any(option in param.opts for command in commands for param in command.params)
     return ": put it after the command" if has_it else ""
 
 
-def _wrong(error: Any) -> str:
+def _usage_problem(error: Any) -> str:
     match type(error).__name__:
         case "NoSuchOption":
-            wrong = f"unknown option {error.option_name}{_meant(error.possibilities or ())}"
-            return f"{wrong}{_of_a_command(error.option_name, error.ctx)}"
+            message = f"unknown option {error.option_name}{_suggestion(error.possibilities or ())}"
+            return f"{message}{_option_of_command_hint(error.option_name, error.ctx)}"
         case "MissingParameter":
             return f"{_named(error.param)} is missing"
         case "BadOptionUsage":
@@ -336,13 +352,13 @@ def _named(param: TyperArgument | TyperOption) -> str:
     return placeholder(param) if isinstance(param, TyperArgument) else f"{param.opts[0]} {placeholder(param)}"
 
 
-def _meant(likely: Iterable[str]) -> str:
+def _suggestion(likely: Iterable[str]) -> str:
     names = " or ".join(sorted(likely))
     return f": did you mean {names}?" if names else ""
 
 
-def _error(what: str, ctx: "Context | None") -> TensileError:
-    return TensileError(f"{what} (see: {ctx.command_path if ctx else 'tensile'} --help)")
+def _error(message: str, ctx: "Context | None") -> TensileError:
+    return TensileError(f"{message} (see: {ctx.command_path if ctx else 'tensile'} --help)")
 
 
 VARIABLE = "_TENSILE_COMPLETE"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tensile.cli.help import INSPECT, PLAN, whole
+from tensile.cli.help import INSPECT, PLAN, whole_number
 from tensile.cli.options import (
     ExecPlugins,
     FileOption,
@@ -34,26 +34,26 @@ from tensile.errors import TensileError
 from tensile.text import harmless, takes_colour
 
 
-def _name_argument(what: str) -> Any:
+def _name_argument(noun: str) -> Any:
     """Return the argument that names an object of a namespace, such as "A pod"."""
-    words = f"{what} in the upper cluster, as NAME or NAMESPACE/NAME."
-    return typer.Argument(metavar="NAME", help=words, show_default=False)
+    help_text = f"{noun} in the upper cluster, as NAME or NAMESPACE/NAME."
+    return typer.Argument(metavar="NAME", help=help_text, show_default=False)
 
 
-def _namespace_option(what: str) -> Any:
+def _namespace_option(noun: str) -> Any:
     """Return the option -n, the namespace of an object such as "pod"."""
-    words = f"The namespace of the {what}. Default: that of the upper kubeconfig's context."
-    return typer.Option("-n", "--namespace", metavar="NAMESPACE", help=words, show_default=False)
+    help_text = f"The namespace of the {noun}. Default: that of the upper kubeconfig's context."
+    return typer.Option("-n", "--namespace", metavar="NAMESPACE", help=help_text, show_default=False)
 
 
 def _print_explanation(
-    source: TopologyOptions, logs: LogOptions, explained: Callable[..., str], *asked: str | None
+    source: TopologyOptions, logs: LogOptions, explained: Callable[..., str], *arguments: str | None
 ) -> None:
-    """Print what `explained` returns for what is asked, in the clusters of a topology."""
+    """Print what `explained` returns for the arguments, in the clusters of a topology."""
     logs.configure("error")
     given = source.topology()
     with waiting(READING):
-        text = explained(given.topology, given.ways, *asked)
+        text = explained(given.topology, given.access, *arguments)
     typer.echo(text)
 
 
@@ -192,11 +192,11 @@ def mutate(
     """
     from tensile.cli import mutate as mutation  # noqa: PLC0415 - see the module's docstring
 
-    given = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
+    has_topology = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
     name, data = pod_in(file, topology)
-    terms = topology_of(topology, "--topology")[0] if given else mutation.default_topology()
-    found = [mutation.mutation(pod, terms) for pod in mutation.read_pods(data, name)]
-    for line in mutation.told(found):
+    parsed = topology_of(topology, "--topology")[0] if has_topology else mutation.default_topology()
+    found = [mutation.mutation(pod, parsed) for pod in mutation.read_pods(data, name)]
+    for line in mutation.messages(found):
         typer.echo(harmless(line), err=True)
     typer.echo(mutation.written(found, output))
 
@@ -223,7 +223,9 @@ def simulate(
     logs: LogOptions,
     replicas: Annotated[
         int | None,
-        typer.Option(metavar="N", parser=whole(1), help="The number of pods. Default: the replicas in the file."),
+        typer.Option(
+            metavar="N", parser=whole_number(1), help="The number of pods. Default: the replicas in the file."
+        ),
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option(metavar="LOWER", help="Assume that this lower cluster is lost. Repeatable.")
@@ -272,9 +274,9 @@ def simulate(
         picture = commands.pictured(topology, ClusterAccess(directory, allow_exec_plugins), snapshot)
     if save is not None:
         save.write_bytes(picture.to_bytes())
-    text, enough = commands.simulate(picture, wanted, case, output)
+    text, is_enough = commands.simulate(picture, wanted, case, output)
     typer.echo(text)
-    raise typer.Exit(0 if enough else 2)
+    raise typer.Exit(0 if is_enough else 2)
 
 
 @add(INSPECT, "status")
@@ -311,12 +313,12 @@ def show_status(
         return
     if found is None:
         name, data = read(source.file, of_engine=True)
-        answer = query.ask_engine(data, name)
+        answer = query.read_engine_status(data, name)
     else:
-        answer = query.ask_map(*found)
+        answer = query.read_configmap_status(*found)
     typer.echo(status.rendered(answer.document, output, colour=takes_colour(sys.stdout)))
-    if answer.trouble:
-        raise TensileError(answer.trouble)
+    if answer.problem:
+        raise TensileError(answer.problem)
 
 
 @add(INSPECT)
@@ -349,12 +351,12 @@ def doctor(
     with waiting("checking the clusters, 12 s at most"):
         if found is None:
             topology, directory = topology_of(source.file)
-            ways = ClusterAccess(directory, source.allow_exec_plugins)
-            text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout), every=every)
+            access = ClusterAccess(directory, source.allow_exec_plugins)
+            text, is_healthy = commands.examine(topology, access, output, colour=takes_colour(sys.stdout), every=every)
         else:
-            text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout), every=every)
+            text, is_healthy = commands.examine_map(*found, output, colour=takes_colour(sys.stdout), every=every)
     typer.echo(text)
-    raise typer.Exit(0 if is_well else 1)
+    raise typer.Exit(0 if is_healthy else 1)
 
 
 @add(INSPECT, "list")
@@ -382,10 +384,10 @@ def list_objects(
 
     logs.configure("error")
     given = source.topology()
-    found = inventory.inventory(given.topology, given.ways, lowers or ())
+    found = inventory.inventory(given.topology, given.access, lowers or ())
     typer.echo(inventory.as_json(found) if output == "json" else inventory.as_text(found))
     if found.unread:
-        raise TensileError("\n".join(f"not listed: {words}" for words in found.unread))
+        raise TensileError("\n".join(f"not listed: {reason}" for reason in found.unread))
 
 
 @add(INSPECT)

@@ -27,15 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         helping.prepare()
         given = sys.argv[1:] if arguments is None else arguments
-        code = _needed(given)(arguments, prog_name=_program(), complete_var=helping.VARIABLE, standalone_mode=False)
+        code = _program_with(given)(
+            arguments, prog_name=_program(), complete_var=helping.VARIABLE, standalone_mode=False
+        )
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except TensileError as error:
         code = _fail(str(error))
     except OSError as error:
-        code = _fail(_refused(error))
+        code = _fail(_system_error_message(error))
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
-        code = _fail(_words(error))
+        code = _fail(_error_message(error))
     if code == INTERRUPTED:  # typer returns this code for Ctrl-C, too
         typer.echo("interrupted", err=True)
     sys.exit(code or 0)
@@ -49,7 +51,7 @@ def complete_kubectl() -> None:
     helping.answer_cobra(get_command(app), sys.argv[1:])
 
 
-def _needed(arguments: Sequence[str]) -> typer.Typer:
+def _program_with(arguments: Sequence[str]) -> typer.Typer:
     """Return the program with the one command that the first word names, if any.
 
     typer builds each command of the program that it runs, which takes 30 ms. Help and completion need all of them.
@@ -72,7 +74,7 @@ def _program() -> str:
     return "kubectl tensile" if Path(sys.argv[0]).stem == "kubectl-tensile" else "tensile"
 
 
-def _refused(error: OSError) -> str:
+def _system_error_message(error: OSError) -> str:
     """Return the message of a system error.
 
     An error without a file name may come from a deleted working directory, from which relative paths start.
@@ -80,12 +82,12 @@ def _refused(error: OSError) -> str:
     if error.filename is None:
         try:
             Path.cwd()
-        except OSError as lost:
-            return f"the working directory: {lost.strerror}: change to one that exists"
+        except OSError as missing:
+            return f"the working directory: {missing.strerror}: change to one that exists"
     return f"{error.filename or 'input/output'}: {error.strerror or error}"
 
 
-def _words(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return the message of a usage error; for any other exception, a message that reports a bug in tensile."""
     if hasattr(error, "format_message"):
         return str(error.format_message()) if helping.is_help(error) else helping.explained(error)

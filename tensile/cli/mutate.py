@@ -25,10 +25,10 @@ from tensile.reconcile.rules.services import server_of
 from tensile.topology import Lower, Topology, parse
 from tensile.yaml_document import YAMLNode, find
 
-_LATER = "set-when-created"
-_SUFFIX = "xxxxx"
+_PLACEHOLDER = "set-when-created"
+_NAME_SUFFIX = "xxxxx"
 _WELL_KNOWN = ("kubernetes.io", "k8s.io")
-_NO_TOPOLOGY = """\
+_DEFAULT_TOPOLOGY = """\
 apiVersion: tensile-kube.io/v1alpha1
 kind: Topology
 name: example
@@ -40,33 +40,33 @@ lowers:
 class Mutation(NamedTuple):
     """A pod as given, as mutated by the webhook, and as created in the lower cluster (None: no lower pod is created).
 
-    `told` holds warnings and notes for people.
+    `messages` are warnings and notes for people.
     """
 
     pod: Manifest
     mutated: Manifest
     lower: Manifest | None
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 def default_topology() -> Topology:
     """Return the topology to use when none is given: one lower cluster, and the default of every other field."""
-    return parse(_NO_TOPOLOGY)
+    return parse(_DEFAULT_TOPOLOGY)
 
 
 def mutation(pod: Manifest, topology: Topology) -> Mutation:
     """Return the mutation of a pod under a topology."""
-    mutated, unprepared = _mutated(pod, topology)
+    mutated, webhook_messages = _mutated(pod, topology)
     namespace = metadata(pod).get("namespace") or "default"
     bound = _stored(mutated, namespace)
     objection = excluded(bound, topology.exclude_namespaces)
     if objection is not None or not topology.lowers:
-        why = objection.message if objection else "the topology has no lower clusters"
-        return Mutation(pod, mutated, None, (*unprepared, f"no lower pod: {why}"))
-    lower, told = _lower_of(bound, topology)
-    place = _place(lower, topology, namespace)
-    said = tuple(f"{note.reason}: {note.message}" for note in notes(bound))
-    return Mutation(pod, mutated, lower_pod(bound, place), (*unprepared, *told, *said))
+        reason = objection.message if objection else "the topology has no lower clusters"
+        return Mutation(pod, mutated, None, (*webhook_messages, f"no lower pod: {reason}"))
+    lower, lower_messages = _lower_of(bound, topology)
+    context = _lower_context(lower, topology, namespace)
+    pod_messages = tuple(f"{note.reason}: {note.message}" for note in notes(bound))
+    return Mutation(pod, mutated, lower_pod(bound, context), (*webhook_messages, *lower_messages, *pod_messages))
 
 
 def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ...]]:
@@ -84,23 +84,25 @@ def read_pods(data: bytes, name: str) -> list[Manifest]:
 
     Raises TensileError, with the position in the file `name`, for an object without a valid pod.
     """
-    return [template_pod(one, name) if one.body else _read_pod(one.root, name) for one in sources(data, name)]
+    return [
+        template_pod(source, name) if source.body else _read_pod(source.root, name) for source in sources(data, name)
+    ]
 
 
 def _read_pod(root: YAMLNode, name: str) -> Manifest:
     found: Manifest = stored(root)
     if found.get("apiVersion") != POD.api:
         raise TensileError(f"{name}: {found.get('apiVersion', 'no apiVersion')}: a Pod has apiVersion: {POD.api}")
-    demand(root, [*flaws(root, "Pod"), *_nameless(root)], name)
+    demand(root, [*flaws(root, "Pod"), *_missing_name(root)], name)
     return found
 
 
-def told(found: Sequence[Mutation]) -> Iterator[str]:
+def messages(found: Sequence[Mutation]) -> Iterator[str]:
     """Yield the warnings and notes of mutations, with the pod's name if there are several."""
     for one in found:
         meta = metadata(one.pod)
-        whose = f"{meta.get('name') or meta.get('generateName')}: " if len(found) > 1 else ""
-        yield from (whose + line for line in one.told)
+        prefix = f"{meta.get('name') or meta.get('generateName')}: " if len(found) > 1 else ""
+        yield from (prefix + line for line in one.messages)
 
 
 def written(found: Sequence[Mutation], output: str) -> str:
@@ -108,14 +110,14 @@ def written(found: Sequence[Mutation], output: str) -> str:
 
     Several are YAML documents, or the `items` of one JSON object.
     """
-    shown = [{"pod": one.pod, "mutated": one.mutated, "lower": one.lower} for one in found]
+    rendered = [{"pod": one.pod, "mutated": one.mutated, "lower": one.lower} for one in found]
     if output == "json":
-        whole = shown[0] if len(shown) == 1 else {"items": shown}
-        return orjson.dumps(whole, option=orjson.OPT_INDENT_2).decode()
-    return "---\n".join(map(yaml_document.document, shown)).rstrip("\n")
+        document = rendered[0] if len(rendered) == 1 else {"items": rendered}
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return "---\n".join(map(yaml_document.document, rendered)).rstrip("\n")
 
 
-def _nameless(root: YAMLNode) -> Iterator[Found]:
+def _missing_name(root: YAMLNode) -> Iterator[Found]:
     """Yield a problem if a pod has neither `name` nor `generateName`."""
     names = (find(root, ("metadata", field)) for field in ("name", "generateName"))
     if not any(name.value for name in names if name):
@@ -125,8 +127,8 @@ def _nameless(root: YAMLNode) -> Iterator[Found]:
 def _stored(pod: Manifest, namespace: str) -> Manifest:
     """Return the pod as the upper apiserver would store it, as far as the lower pod depends on that."""
     meta = metadata(pod)
-    name = meta.get("name") or f"{meta['generateName']}{_SUFFIX}"
-    return {**pod, "metadata": {"uid": _LATER, **meta, "name": name, "namespace": namespace}}
+    name = meta.get("name") or f"{meta['generateName']}{_NAME_SUFFIX}"
+    return {**pod, "metadata": {"uid": _PLACEHOLDER, **meta, "name": name, "namespace": namespace}}
 
 
 def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]]:
@@ -140,11 +142,11 @@ def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]
         if lower.node.name == bound or (not bound and meets(pod["spec"], lower.node.name, own_labels(lower))):
             return lower, ()
     first = topology.lowers[0]
-    why = f"{bound} is not a virtual node" if bound else "no virtual node matches the pod's selector"
-    return first, (f"{why}: the lower pod is shown as it would be in {first.name}",)
+    reason = f"{bound} is not a virtual node" if bound else "no virtual node matches the pod's selector"
+    return first, (f"{reason}: the lower pod is shown as it would be in {first.name}",)
 
 
-def _place(lower: Lower, topology: Topology, namespace: str) -> LowerContext:
+def _lower_context(lower: Lower, topology: Topology, namespace: str) -> LowerContext:
     """Return the context of the pod in the lower cluster, as far as the topology alone defines it.
 
     A label that the topology sets on the virtual node is assumed to be missing on the lower nodes, unless it is a
@@ -157,10 +159,10 @@ def _place(lower: Lower, topology: Topology, namespace: str) -> LowerContext:
 
     namespace_of = below if lower.namespaces.mapping == "prefix" else same_name
     return LowerContext(
-        Owner(_LATER, topology.name, _LATER),
+        Owner(_PLACEHOLDER, topology.name, _PLACEHOLDER),
         lower.node.name,
         namespace_of(namespace),
-        _LATER,
+        _PLACEHOLDER,
         identity=lower.service_accounts.identity,
         ignore_labels=frozenset(lower.ignore_labels),
         node_label_keys=frozenset(key for key in lower.node.labels if not _is_well_known(key)),

@@ -37,7 +37,7 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer c
         raise typer.Exit
 
 
-def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | None], str | None]:
+def one_of(*values: str) -> Callable[[typer.Context, typer.CallbackParam, str | None], str | None]:
     """Return a callback that limits an option to some words.
 
     A value given before the command's name applies to the command too.
@@ -45,8 +45,8 @@ def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | N
 
     def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
         """Return the option's value, None if it was not given."""
-        if value is not None and value not in words:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(words)}")
+        if value is not None and value not in values:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(values)}")
         given: dict[str, str] = context.meta.setdefault("tensile", {})
         name = str(param.name).removeprefix("_")
         return given.get(name) if value is None else given.setdefault(name, value)
@@ -56,8 +56,8 @@ def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | N
 
 def _file_option(what: str) -> Any:
     """Return the option -f of a topology file."""
-    words = f"{what}. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."
-    return typer.Option("-f", "--file", metavar="FILE", help=words, show_default=False)
+    help_text = f"{what}. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."
+    return typer.Option("-f", "--file", metavar="FILE", help=help_text, show_default=False)
 
 
 _FILE = _file_option("The topology file; - for standard input")
@@ -143,9 +143,9 @@ BareSandbox = Annotated[
 
 def output_option(*forms: str) -> Any:
     """Return the option -o, which takes one of some formats; the text lists them."""
-    words = f"{', '.join(forms[:-1])} or {forms[-1]}."
+    help_text = f"{', '.join(forms[:-1])} or {forms[-1]}."
     return typer.Option(
-        "-o", "--output", metavar="FORMAT", help=words, callback=one_of(*forms), autocompletion=lambda: forms
+        "-o", "--output", metavar="FORMAT", help=help_text, callback=one_of(*forms), autocompletion=lambda: forms
     )
 
 
@@ -162,7 +162,7 @@ def file_name(file: str | None, option: str = "-f") -> str:
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
-_KEPT = (
+_HISTORY_ADVICE = (
     "an engine that runs keeps the last good topology: ConfigMap kube-system/tensile-NAME-history of the upper cluster "
     "has its text"
 )
@@ -171,10 +171,10 @@ _KEPT = (
 def read(file: str | None, option: str = "-f", *, of_engine: bool = False) -> tuple[str, bytes]:
     """Return the display name and the content of the topology file that an option stands for.
 
-    If it is missing although it should be that `of_engine`, the error says where the text still is.
+    If the file that an engine follows is missing (`of_engine`), the error names where the text still is.
     """
     advice = f"name another with {option} or $TENSILE_TOPOLOGY"
-    return contents(file_name(file, option), "topology", f"{advice}\n{_KEPT}" if of_engine else advice)
+    return contents(file_name(file, option), "topology", f"{advice}\n{_HISTORY_ADVICE}" if of_engine else advice)
 
 
 def followed(file: str | None) -> Callable[[], tuple[str, bytes]]:
@@ -219,12 +219,12 @@ def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
             return STANDARD_INPUT, _bytes_of(_standard_input())
         return name, _bytes_of(name)
     except FileNotFoundError:
-        why = f"no such file: create it, or {advice}"
+        reason = f"no such file: create it, or {advice}"
     except IsADirectoryError:
-        why = f"not a file: name a {what} file"
+        reason = f"not a file: name a {what} file"
     except OSError as error:
-        why = f"cannot be read: {error.strerror}: fix that, or {advice}"
-    raise TensileError(f"{STANDARD_INPUT if name == '-' else name}: {why}")
+        reason = f"cannot be read: {error.strerror}: fix that, or {advice}"
+    raise TensileError(f"{STANDARD_INPUT if name == '-' else name}: {reason}")
 
 
 def _standard_input() -> int:
@@ -263,7 +263,7 @@ class GivenTopology(NamedTuple):
     name: str
     file: str
     data: bytes
-    ways: "ClusterAccess"
+    access: "ClusterAccess"
     place: "ConfigMapKey | None" = None
 
     def lines(self) -> "Lines":
@@ -305,7 +305,7 @@ class TopologyOptions(NamedTuple):
         """
         found = self.in_configmap()
         if found is not None:
-            return _in_map(*found, check)
+            return _topology_in_configmap(*found, check)
         from tensile.engine.lower import ClusterAccess  # noqa: PLC0415 - see the module's docstring
 
         name, data = read(self.file, "-f")
@@ -324,9 +324,9 @@ class TopologyOptions(NamedTuple):
 
         given = {"--key": self.key, "--kubeconfig": self.kubeconfig, "--context": self.context}
         if self.configmap is None:
-            lonely = next((name for name, value in given.items() if value is not None), None)
-            if lonely:
-                raise TensileError(f"{lonely} needs --configmap: a topology file names its own clusters")
+            unpaired = next((name for name, value in given.items() if value is not None), None)
+            if unpaired:
+                raise TensileError(f"{unpaired} needs --configmap: a topology file names its own clusters")
             return None
         if empty := next((name for name, value in given.items() if value == ""), None):
             raise TensileError(f"{empty} is empty: give a value, or omit the option")
@@ -337,14 +337,14 @@ class TopologyOptions(NamedTuple):
             raise TensileError(f"--configmap {self.configmap!r}: write NAMESPACE/NAME")
         if self.context is not None and self.kubeconfig is None:
             raise TensileError("--context needs --kubeconfig")
-        ways = ClusterAccess(
+        access = ClusterAccess(
             Path.cwd(),
             self.allow_exec_plugins,
             self.kubeconfig,
             self.context,
             instead="name a kubeconfig with --kubeconfig",
         )
-        return ConfigMapKey(namespace, name, self.key or CONFIGMAP_KEY), ways
+        return ConfigMapKey(namespace, name, self.key or CONFIGMAP_KEY), access
 
 
 FileSource = Annotated[TopologyOptions, _FILE]
@@ -367,16 +367,16 @@ def _checked(check: Check | None, name: str, data: bytes) -> Iterator[None]:
         check(name, data, "")
 
 
-def _in_map(place: "ConfigMapKey", ways: "ClusterAccess", check: Check | None) -> GivenTopology:
+def _topology_in_configmap(place: "ConfigMapKey", access: "ClusterAccess", check: Check | None) -> GivenTopology:
     import asyncio  # noqa: PLC0415 - see the module's docstring
 
     from tensile.engine.sources import text_at  # noqa: PLC0415
     from tensile.engine.topology_reader import read_configmap  # noqa: PLC0415
 
-    found = asyncio.run(text_at(place, ways))
+    found = asyncio.run(text_at(place, access))
     with _checked(check, place.file, found.data):
         topology = read_configmap(found, place)
-    return GivenTopology(topology, place.file, "", found.data, ways, place)
+    return GivenTopology(topology, place.file, "", found.data, access, place)
 
 
 def directory_of(name: str) -> Path:

@@ -81,7 +81,7 @@ _KINDS = (POD, NODE, NAMESPACE, CONFIG_MAP, SECRET)
 
 def plan(
     topology: Topology,
-    ways: ClusterAccess,
+    access: ClusterAccess,
     output: str,
     options: PlanOptions = _WHOLE,
     *,
@@ -94,7 +94,7 @@ def plan(
     topology, and for a bug in a rule.
     """
     check_options(topology, output, options)
-    planned, drains, later = asyncio.run(_plan(topology, ways, options, progress))
+    planned, drains, later = asyncio.run(_plan(topology, access, options, progress))
     found = options.lines(planned.preview)
     if options.out is not None:
         write_plan(planned, *options.out)
@@ -111,8 +111,8 @@ def plan(
     ]
     more += [*later.sections(), *as_sections(planned.cost, topology.guard.approve_over)]
     text = as_markdown(found, more) if output == "markdown" else as_text(found, colour=colour, more=more)
-    away = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
-    return PlanText(text, bool(found.changes), away)
+    not_planned = f"not planned: {', '.join(found.unreached)}: the plan says why" if found.unreached else ""
+    return PlanText(text, bool(found.changes), not_planned)
 
 
 def described(topology: Topology, file: str, data: bytes) -> SavedTopology:
@@ -124,8 +124,8 @@ def write_plan(planned: Planned, path: Path, topology: SavedTopology) -> None:
     """Write a plan to a file that only its owner may read, in place of one that exists. Raises TensileError."""
     content = as_file(saved(planned.preview, topology, planned.clusters, secrets.token_hex(16)))
     if len(content) > LARGEST:
-        words = f"the plan has {len(content)} bytes, and `tensile apply` accepts at most {LARGEST}"
-        raise TensileError(f"--out {path}: {words}: plan fewer clusters with --lower")
+        reason = f"the plan has {len(content)} bytes, and `tensile apply` accepts at most {LARGEST}"
+        raise TensileError(f"--out {path}: {reason}: plan fewer clusters with --lower")
     try:
         replace_file(path, content, mode=0o600)
     except OSError as error:
@@ -144,7 +144,7 @@ def check_options(topology: Topology, output: str, options: PlanOptions) -> None
                 raise TensileError(f"{option} {name}: no lower cluster of the topology; there are: {known}")
 
 
-async def _plan(topology: Topology, ways: ClusterAccess, options: PlanOptions, progress: Progress | None) -> _Planned:
+async def _plan(topology: Topology, access: ClusterAccess, options: PlanOptions, progress: Progress | None) -> _Planned:
     """Return the plan, and for each drained lower where its pods would go.
 
     Without all clusters it is unknown where pods would fit, so that nothing is returned for the drains then.
@@ -159,8 +159,8 @@ async def _plan(topology: Topology, ways: ClusterAccess, options: PlanOptions, p
         return await rehearse(clusters, recorder)
 
     drained = _drained(topology, options.drain)
-    watched = _with_room(drained) if options.drain else drained
-    async with opened(watched, ways, progress) as (clusters, unreached, waits):
+    followed = _with_room(drained) if options.drain else drained
+    async with opened(followed, access, progress) as (clusters, unreached, waits):
         found = await previewed(clusters, unreached, recorder, rehearsed, options.only)
         refused = await _restart_needed(clusters, topology, options.place)
     return _Planned(found, drains, Later(refused, waits))
@@ -190,8 +190,8 @@ def _drained(topology: Topology, names: Collection[str]) -> Topology:
 
 def _with_room(topology: Topology) -> Topology:
     """Return the topology with the descheduler, whose informers show where pods fit."""
-    watching = topology.descheduler.model_copy(update={"enabled": True})
-    return topology.model_copy(update={"descheduler": watching})
+    descheduler = topology.descheduler.model_copy(update={"enabled": True})
+    return topology.model_copy(update={"descheduler": descheduler})
 
 
 def kinds_named(given: Iterable[str]) -> tuple[str, ...]:
@@ -209,4 +209,4 @@ def kinds_named(given: Iterable[str]) -> tuple[str, ...]:
 
 def unreached_lines(found: Mapping[str, str]) -> str:
     """Return why lowers were left out, a line each."""
-    return "\n".join(f"{name}: {why}" for name, why in found.items())
+    return "\n".join(f"{name}: {reason}" for name, reason in found.items())

@@ -50,11 +50,11 @@ _CONFIGMAP = {
     "context": ContextOption,
     "allow_exec_plugins": ExecPlugins,
 }
-_OFF = ("version", "allow_exec_plugins")
+_FLAGS = ("version", "allow_exec_plugins")
 """The flags among these options."""
 READING = "reading the clusters of the topology, 20 s at most"
 """What a command waits for that reads all clusters."""
-_LONG = 1.0
+_PROGRESS_DELAY = 1.0
 """Seconds after which a command on a terminal prints what it waits for."""
 
 
@@ -105,13 +105,15 @@ def _completed(command: Command) -> Command:
             given["source"] = TopologyOptions(**{option: given.pop(option) for option in TopologyOptions._fields})
         command(**given)
 
-    kept = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own.values() if one.name not in ("source", "logs")]
-    more = [
-        Parameter(option, Parameter.KEYWORD_ONLY, default=False if option in _OFF else None, annotation=annotation)
+    own_parameters = [
+        one.replace(kind=Parameter.KEYWORD_ONLY) for one in own.values() if one.name not in ("source", "logs")
+    ]
+    added_parameters = [
+        Parameter(option, Parameter.KEYWORD_ONLY, default=False if option in _FLAGS else None, annotation=annotation)
         for option, annotation in shared.items()
     ]
     first = 0 if source is None else 1
-    parameters = [*more[:first], *kept, *more[first:]]
+    parameters = [*added_parameters[:first], *own_parameters, *added_parameters[first:]]
     called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     return called
@@ -158,7 +160,7 @@ def _sandbox(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _ver
 
 def progress() -> Callable[[str], None] | None:
     """Return what shows a line of progress, None without a terminal."""
-    return _tell if sys.stderr.isatty() else None
+    return _print_progress if sys.stderr.isatty() else None
 
 
 @contextmanager
@@ -167,7 +169,7 @@ def waiting(line: str) -> Iterator[None]:
     from threading import Timer  # noqa: PLC0415 - loaded only by commands that wait
 
     show = progress()
-    timer = Timer(_LONG, show or _tell, [line])
+    timer = Timer(_PROGRESS_DELAY, show or _print_progress, [line])
     if show:
         timer.start()
     try:
@@ -176,5 +178,5 @@ def waiting(line: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     typer.echo(line, err=True)

@@ -1,6 +1,6 @@
 """`tensile approve` and `tensile rollback`: what a person decides about edits of the topology that an engine follows.
 
-Both read the ConfigMaps in which the engine tells about the topology. They are beside the topology's ConfigMap, or, for
+Both read the ConfigMaps in which the engine reports on the topology. They are beside the topology's ConfigMap, or, for
 a file, in kube-system of its upper cluster. An approval is an annotation on the status. A rollback changes the source
 only, the file or the ConfigMap: the engine then follows it as any other edit, with the same checks.
 
@@ -36,9 +36,9 @@ from tensile.text import aligned, joined
 from tensile.topology import Topology, TopologyErrors, Upper, decode, parse, salvaged_upper
 from tensile.topology.diff import edit
 
-_PATIENCE = 5.0
-_TRIES = 5
-_MOST = 20
+_TIMEOUT = 5.0
+_ATTEMPTS = 5
+_MAX_CHANGES = 20
 """Maximum of changes that are printed."""
 _HEAD = ("SHA256", "ACCEPTED", "STATE", "CHANGE")
 
@@ -53,7 +53,7 @@ class TopologyLocation(NamedTuple):
     name: str
     options: str
     place: ConfigMapKey
-    ways: ClusterAccess
+    access: ClusterAccess
     upper: Upper
     path: Path | None = None
     data: bytes = b""
@@ -83,22 +83,22 @@ class RollbackPlan(NamedTuple):
         return self.present.data != self.target.content.encode()
 
 
-def location(source: TopologyOptions) -> TopologyLocation:
+def locate(source: TopologyOptions) -> TopologyLocation:
     """Return where the topology is that a command line names: in a ConfigMap, or in a file.
 
     Raises TensileError for a file that does not say its name.
     """
     found = source.in_configmap()
     if found is not None:
-        place, ways = found
-        return TopologyLocation(f"configmap/{place}", source.of_configmap(), place, ways, Upper())
+        place, access = found
+        return TopologyLocation(f"configmap/{place}", source.of_configmap(), place, access, Upper())
     name, data = read(source.file, of_engine=True)
     topology, upper = _name_and_upper(data, name)
     path = None if name == STANDARD_INPUT else Path(name).absolute()
-    ways = ClusterAccess(directory_of(name), source.allow_exec_plugins)
+    access = ClusterAccess(directory_of(name), source.allow_exec_plugins)
     if path is None:
         raise TensileError("standard input is no place for a topology: name a file with -f, or use --configmap")
-    return TopologyLocation(name, f"-f {quote(name)}", file_place(topology), ways, upper, path, data)
+    return TopologyLocation(name, f"-f {quote(name)}", file_place(topology), access, upper, path, data)
 
 
 def _name_and_upper(data: bytes, name: str) -> tuple[str, Upper]:
@@ -114,45 +114,45 @@ def _name_and_upper(data: bytes, name: str) -> tuple[str, Upper]:
     return topology.name, topology.upper
 
 
-def approve(where: TopologyLocation, given: str) -> str:
-    """Approve the edit that waits, and return what to tell. Raises TensileError if it is another one."""
-    return asyncio.run(_approve(where, check_digits(given)))
+def approve(location: TopologyLocation, digits: str) -> str:
+    """Approve the edit that waits, and return the message for the user. Raises TensileError if it is another one."""
+    return asyncio.run(_approve(location, check_digits(digits)))
 
 
-def listed(where: TopologyLocation) -> str:
+def listed(location: TopologyLocation) -> str:
     """Return the accepted topologies as a table, the latest first. Raises TensileError if there are none."""
-    return table(asyncio.run(_records(where)), where.parse)
+    return table(asyncio.run(_records(location)), location.parse)
 
 
-def planned(where: TopologyLocation, given: str | None) -> RollbackPlan:
+def planned(location: TopologyLocation, digits: str | None) -> RollbackPlan:
     """Return what a rollback would put back: the text with this SHA-256, None for the one before the last edit.
 
     Raises TensileError if there is no such text, or it is not valid for this version.
     """
-    wanted = None if given is None else check_digits(given)
-    records, present = asyncio.run(_records_and_source(where))
-    target = chosen(records, wanted, where, present.data)
-    return RollbackPlan(target, tuple(_shown(target, records, present, where)), present)
+    wanted = None if digits is None else check_digits(digits)
+    records, present = asyncio.run(_records_and_source(location))
+    target = chosen(records, wanted, location, present.data)
+    return RollbackPlan(target, tuple(_description(target, records, present, location)), present)
 
 
-def roll_back(where: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> str:
-    """Put the text back after a question (None: no question), and return what to tell. Raises TensileError."""
+def roll_back(location: TopologyLocation, plan: RollbackPlan, ask: Ask | None) -> str:
+    """Put the text back after a question (None: no question). Return the message for the user; raises TensileError."""
     if not plan.is_needed:
-        return f"{where.name} has this text already: nothing was changed"
+        return f"{location.name} has this text already: nothing was changed"
     if ask is not None and not ask():
         raise TensileError(NO_CHANGE)
     data = plan.target.content.encode()
-    if where.path is not None:
-        put_back(where.path, plan.present.data, data)
+    if location.path is not None:
+        put_back(location.path, plan.present.data, data)
     else:
-        asyncio.run(_replace_configmap(where, plan.present.manifest, data))
+        asyncio.run(_replace_configmap(location, plan.present.manifest, data))
     return (
-        f"{where.name}: rolled back to {plan.target.sha256[:DIGITS]}; the engine follows it as any edit: "
-        f"see `tensile status {where.options}`"
+        f"{location.name}: rolled back to {plan.target.sha256[:DIGITS]}; the engine follows it as any edit: "
+        f"see `tensile status {location.options}`"
     )
 
 
-def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation, present: bytes) -> AcceptedText:
+def chosen(records: TopologyRecords, wanted: str | None, location: TopologyLocation, present: bytes) -> AcceptedText:
     """Return the text to put back in place of the `present` one. Raises TensileError if there is none.
 
     By default that undoes the last edit: one that was refused, waits for an approval or was not read yet, else the one
@@ -168,7 +168,7 @@ def chosen(records: TopologyRecords, wanted: str | None, where: TopologyLocation
         found = [one for one in kept if one.sha256.startswith(wanted)]
         advice = f"{wanted} is not in the history, or was too large to be kept"
     if not found:
-        raise TensileError(f"{where.name}: {advice}: see `tensile rollback --list {where.options}`")
+        raise TensileError(f"{location.name}: {advice}: see `tensile rollback --list {location.options}`")
     return found[-1]
 
 
@@ -189,9 +189,9 @@ def _change(before: Topology | None, after: Topology | None) -> str:
     if before is None or after is None:
         return "-"
     found = edit(before, after)
-    words = [*found.words, *found.refused]
-    more = f", and {len(words) - 1} more" if len(words) > 1 else ""
-    return f"{words[0]}{more}" if words else "text only"
+    changes = [*found.words, *found.refused]
+    more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
+    return f"{changes[0]}{more}" if changes else "text only"
 
 
 def _parsed(entry: AcceptedText, parse: Callable[[bytes], Topology]) -> Topology | None:
@@ -201,25 +201,27 @@ def _parsed(entry: AcceptedText, parse: Callable[[bytes], Topology]) -> Topology
     return None
 
 
-def _shown(target: AcceptedText, records: TopologyRecords, present: _Present, where: TopologyLocation) -> Iterator[str]:
+def _description(
+    target: AcceptedText, records: TopologyRecords, present: _Present, location: TopologyLocation
+) -> Iterator[str]:
     """Yield a rollback for people. Raises TensileError if its text is not valid for this version."""
-    after = where.parse(target.content.encode())
-    yield f"Roll back {where.name} to {target.sha256[:DIGITS]}, accepted at {target.time}:"
+    after = location.parse(target.content.encode())
+    yield f"Roll back {location.name} to {target.sha256[:DIGITS]}, accepted at {target.time}:"
     active = next((one for one in reversed(records.history) if one.sha256 == records.active), None)
-    before = None if active is None else _parsed(active, where.parse)
+    before = None if active is None else _parsed(active, location.parse)
     if before is None:
         with suppress(TensileError):
-            before = where.parse(present.data)
+            before = location.parse(present.data)
     if before is None:
         yield "  the topology in force is not known, so its differences are not either"
         return
     found = edit(before, after)
     is_active = target.sha256 == records.active
-    same = "the engine goes on with this text, which is in force" if is_active else "no change in meaning"
-    words = [*found.words, *found.refused] or [same]
-    yield from (f"  {one}" for one in words[:_MOST])
-    if len(words) > _MOST:
-        yield f"  and {len(words) - _MOST} more changes"
+    no_change = "the engine goes on with this text, which is in force" if is_active else "no change in meaning"
+    changes = [*found.words, *found.refused] or [no_change]
+    yield from (f"  {one}" for one in changes[:_MAX_CHANGES])
+    if len(changes) > _MAX_CHANGES:
+        yield f"  and {len(changes) - _MAX_CHANGES} more changes"
     limit = before.guard.approve_over
     if limit is not None:
         yield f"If this affects more running pods than guard.approveOver ({limit}), it waits for `tensile approve`."
@@ -245,79 +247,79 @@ def put_back(path: Path, before: bytes, after: bytes) -> None:
 
 
 @asynccontextmanager
-async def _connected(where: TopologyLocation) -> AsyncIterator[HttpCluster]:
-    """Connect to the upper cluster. Raises TensileError if it does not answer what is asked in time.
+async def _connected(location: TopologyLocation) -> AsyncIterator[HttpCluster]:
+    """Connect to the upper cluster. Raises TensileError if it does not answer in time.
 
     An exec plugin that provides the credential has a time limit of its own.
     """
-    cluster = HttpCluster(UPPER, await where.ways.upper_access(where.upper))
+    cluster = HttpCluster(UPPER, await location.access.upper_access(location.upper))
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             yield cluster
     except TimeoutError:
-        raise TensileError(f"upper: no response within {_PATIENCE:g} s: check that its apiserver runs") from None
+        raise TensileError(f"upper: no response within {_TIMEOUT:g} s: check that its apiserver runs") from None
     finally:
         await cluster.close()
 
 
-async def _records(where: TopologyLocation) -> TopologyRecords:
+async def _records(location: TopologyLocation) -> TopologyRecords:
     """Read status and history. Raises TensileError if there is no history."""
-    async with _connected(where) as cluster:
-        return await _history(cluster, where)
+    async with _connected(location) as cluster:
+        return await _history(cluster, location)
 
 
-async def _history(cluster: HttpCluster, where: TopologyLocation) -> TopologyRecords:
-    found = await read_records(cluster, await cluster.identify(), where.place)
+async def _history(cluster: HttpCluster, location: TopologyLocation) -> TopologyRecords:
+    found = await read_records(cluster, await cluster.identify(), location.place)
     if not found.history:
-        ref = history_ref(where.place)
+        ref = history_ref(location.place)
         raise TensileError(
-            f"{where.name}: no accepted topology is kept: ConfigMap {ref.namespace}/{ref.name} of the upper cluster "
+            f"{location.name}: no accepted topology is kept: ConfigMap {ref.namespace}/{ref.name} of the upper cluster "
             "does not exist, or is not an engine's: check that an engine runs, and its log"
         )
     return found
 
 
-async def _records_and_source(where: TopologyLocation) -> tuple[TopologyRecords, _Present]:
-    async with _connected(where) as cluster:
-        records = await _history(cluster, where)
-        if where.path is not None:
-            return records, _Present(where.data, {})
-        ref = Ref(UPPER, CONFIG_MAP, where.place.namespace, where.place.name)
+async def _records_and_source(location: TopologyLocation) -> tuple[TopologyRecords, _Present]:
+    async with _connected(location) as cluster:
+        records = await _history(cluster, location)
+        if location.path is not None:
+            return records, _Present(location.data, {})
+        ref = Ref(UPPER, CONFIG_MAP, location.place.namespace, location.place.name)
         try:
             manifest: Manifest = orjson.loads(await cluster.read(ref))
         except NotFound:
-            raise TensileError(document(None, where.place).trouble) from None
-        return records, _Present(document(manifest, where.place).data, manifest)
+            raise TensileError(document(None, location.place).problem) from None
+        return records, _Present(document(manifest, location.place).data, manifest)
 
 
-async def _replace_configmap(where: TopologyLocation, seen: Manifest, data: bytes) -> None:
+async def _replace_configmap(location: TopologyLocation, present: Manifest, data: bytes) -> None:
     """Put a text into the ConfigMap, unless that has changed since it was read."""
-    key, text = where.place.key, data.decode()
-    is_binary = key in (seen.get("binaryData") or {})
+    key, text = location.place.key, data.decode()
+    is_binary = key in (present.get("binaryData") or {})
     content = {"binaryData": {key: b64encode(data).decode()}} if is_binary else {"data": {key: text}}
-    ref = Ref(UPPER, CONFIG_MAP, where.place.namespace, where.place.name)
-    async with _connected(where) as cluster:
+    ref = Ref(UPPER, CONFIG_MAP, location.place.namespace, location.place.name)
+    async with _connected(location) as cluster:
         try:
-            await cluster.patch(ref, Patch("merge-patch", {"metadata": as_read(seen), **content}))
+            await cluster.patch(ref, Patch("merge-patch", {"metadata": as_read(present), **content}))
         except Conflict:
             raise TensileError(
-                f"{where.name}: was changed meanwhile, so nothing was written: roll back again"
+                f"{location.name}: was changed meanwhile, so nothing was written: roll back again"
             ) from None
 
 
-async def _approve(where: TopologyLocation, digits: str) -> str:
+async def _approve(location: TopologyLocation, digits: str) -> str:
     """Write the approval into the status, which the engine may be writing at the same time."""
-    ref = status_ref(where.place)
-    async with _connected(where) as cluster:
+    ref = status_ref(location.place)
+    async with _connected(location) as cluster:
         upper = await cluster.identify()
-        for _ in range(_TRIES):
-            records = await read_records(cluster, upper, where.place)
-            digest = pending_digest(records, digits, where)
+        for _ in range(_ATTEMPTS):
+            records = await read_records(cluster, upper, location.place)
+            digest = pending_digest(records, digits, location)
             assert records.status is not None, "an edit waits"
             meta = {**as_read(records.status), "annotations": {APPROVED: digest}}
             with suppress(Conflict):
                 await cluster.patch(ref, Patch("merge-patch", {"metadata": meta}))
-                return f"approved {digest}: the engine makes it active: see `tensile status {where.options}`"
+                return f"approved {digest}: the engine makes it active: see `tensile status {location.options}`"
     raise TensileError(f"{ref.namespace}/{ref.name}: changes all the time: approve again")
 
 
@@ -326,16 +328,18 @@ def _waiting(records: TopologyRecords) -> Mapping[str, Any]:
     return part_in(records.status, records.owner, APPROVAL)
 
 
-def pending_digest(records: TopologyRecords, digits: str, where: TopologyLocation) -> str:
+def pending_digest(records: TopologyRecords, digits: str, location: TopologyLocation) -> str:
     """Return the SHA-256 of the edit that waits. Raises TensileError, with what waits, if the digits are another's."""
     waiting = _waiting(records)
     if not waiting:
         active = records.active
-        known = f"; in force: {active[:DIGITS]}" if active else ""
-        raise TensileError(f"{where.name}: no edit waits for an approval{known}")
+        in_force = f"; in force: {active[:DIGITS]}" if active else ""
+        raise TensileError(f"{location.name}: no edit waits for an approval{in_force}")
     digest = str(waiting["sha256"])
     if not digest.startswith(digits):
-        lines = [f"  {one}" for one in waiting.get("changes") or ()][:_MOST]
-        first = f"{where.name}: {digits} does not wait for an approval. This edit waits, since {waiting.get('time')}:"
+        lines = [f"  {one}" for one in waiting.get("changes") or ()][:_MAX_CHANGES]
+        first = (
+            f"{location.name}: {digits} does not wait for an approval. This edit waits, since {waiting.get('time')}:"
+        )
         raise TensileError("\n".join([first, f"  {digest}", *lines]))
     return digest

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import tensile
-from tensile.cli.help import SET_UP, SHELLS, TRY, print_script, whole
+from tensile.cli.help import SET_UP, SHELLS, TRY, print_script, whole_number
 from tensile.cli.options import (
     AskExtender,
     BareSandbox,
@@ -83,11 +83,11 @@ def manifests(
     if directory == "":
         raise TensileError("--dir is empty: name a directory, or omit the option")
     name, data = read(file)
-    wishes = manifests.RenderOptions(namespace, image)
-    setup = manifests.rendering(data, name, wishes, for_lower=lower is not None)
+    render_options = manifests.RenderOptions(namespace, image)
+    setup = manifests.rendering(data, name, render_options, for_lower=lower is not None)
     lines = manifests.warnings(setup, name) if lower is None else []
     if directory is None:
-        typer.echo(manifests.printed(setup, lower, file, wishes), nl=False)
+        typer.echo(manifests.printed(setup, lower, file, render_options), nl=False)
     else:
         lines += manifests.written(setup, Path(directory), name)
     for line in lines:
@@ -152,10 +152,11 @@ def import_installation(
 @add("", "up", group=sandbox)
 def sandbox_up(
     lowers: Annotated[
-        int | None, typer.Option(metavar="N", parser=whole(0, 26), help="The number of lower clusters. Default: 2.")
+        int | None,
+        typer.Option(metavar="N", parser=whole_number(0, 26), help="The number of lower clusters. Default: 2."),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(metavar="N", parser=whole(0), help="The number of nodes in each. Default: 3.")
+        int | None, typer.Option(metavar="N", parser=whole_number(0), help="The number of nodes in each. Default: 3.")
     ] = None,
     directory: DirectoryOption = _SANDBOX,
     *,

@@ -32,7 +32,7 @@ _HASH = 12
 _BROKEN = ("NoAnswer", "Error", "Forbidden")
 _DOCTOR = "To find the cause, run `tensile doctor`: it checks connections, credentials and permissions."
 _NOT_LOCAL = "  changes and pods: see ConfigMap NAME-status; the engine shows them on loopback addresses only"
-"""What stands there for an engine that was asked at another address."""
+"""What stands there for an engine that was called at another address."""
 
 
 def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) -> str:
@@ -50,8 +50,8 @@ def as_text(document: Mapping[str, Any], *, colour: bool, wide: bool = False) ->
     lines = aligned([head, *map(cells, lowers)]) if lowers else [nothing]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
     notes = [_named(row["name"], row["message"]) for row in lowers if row["message"] and not wide]
-    notes += [f"{row['name']}: {_blocked(row['blocked'])}" for row in lowers if row.get("blocked")]
-    notes += [f"{row['name']}: {_drift(row['drift'])}" for row in lowers if row.get("drift")]
+    notes += [f"{row['name']}: {_blocked_message(row['blocked'])}" for row in lowers if row.get("blocked")]
+    notes += [f"{row['name']}: {_drift_message(row['drift'])}" for row in lowers if row.get("drift")]
     notes += [_DOCTOR] if any(_is_broken(row) for row in lowers) else []
     more = "; NODES: Ready and schedulable/all" if wide else ""
     legend = [f"CPU, MEMORY and MAX PODS: advertised/real{more}."] if lowers else []
@@ -84,7 +84,7 @@ def _wide_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    """Return the state in one word; an engine of an earlier version does not tell it."""
+    """Return the state in one word; an engine of an earlier version does not report it."""
     return str(row.get("state") or ("Ready" if row["reachable"] else "NoAnswer"))
 
 
@@ -103,16 +103,16 @@ def _is_broken(row: Mapping[str, Any]) -> bool:
     return _state(row) in _BROKEN or is_failing
 
 
-def _blocked(count: int) -> str:
-    """Return how many objects are blocked; an engine of an earlier version does not tell it."""
-    what = "1 object is" if count == 1 else f"{count} objects are"
-    return f"{what} blocked: the engine's log and status page name them; `tensile explain pod` says why a pod waits"
+def _blocked_message(count: int) -> str:
+    """Return how many objects are blocked; an engine of an earlier version does not report it."""
+    subject = "1 object is" if count == 1 else f"{count} objects are"
+    return f"{subject} blocked: the engine's log and status page name them; `tensile explain pod` says why a pod waits"
 
 
-def _drift(count: int) -> str:
-    """Return how many changes of other clients were put back; an engine of an earlier version does not tell it."""
-    what = "1 change" if count == 1 else f"{count} changes"
-    return f"{what} by other clients put back since the engine started: see the status page, or Events DriftReverted"
+def _drift_message(count: int) -> str:
+    """Return how many changes of other clients were put back; an engine of an earlier version does not report it."""
+    subject = "1 change" if count == 1 else f"{count} changes"
+    return f"{subject} by other clients put back since the engine started: see the status page, or Events DriftReverted"
 
 
 def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:
@@ -128,15 +128,15 @@ def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
         version = f", resourceVersion {accepted['resourceVersion']}" if "resourceVersion" in accepted else ""
         digest = str(accepted.get("sha256", ""))[:_HASH]
         yield f"Topology {name}: in force since {accepted['time']} (sha256 {digest}...{version})"
-        yield from (f"  not in force: {words}" for words in accepted.get("restartNeeded", ()))
-        yield from (f"  topology change pending: {words}" for words in accepted.get("pending", ()))
+        yield from (f"  not in force: {message}" for message in accepted.get("restartNeeded", ()))
+        yield from (f"  topology change pending: {message}" for message in accepted.get("pending", ()))
     if approval:
         pods = "1 running pod" if approval["pods"] == 1 else f"{approval['pods']} running pods"
         yield (
             f"Edit {approval['sha256'][:_HASH]}... waits for an approval since {approval['time']}: "
             f"it affects {pods} (guard.approveOver: {approval['approveOver']})"
         )
-        yield from (f"  {words}" for words in approval["changes"])
+        yield from (f"  {message}" for message in approval["changes"])
         yield f"  pods: {', '.join(_affected(approval))}" if approval["affected"] else _NOT_LOCAL
         yield f"  to approve it: {approval['command']}"
     if rejected:
@@ -171,37 +171,37 @@ class StatusView:
         self._size = size
         self._report: list[str] = []
         self._last: object = None
-        self._drawn: list[str] = []
+        self._drawn_lines: list[str] = []
 
-    def take(self, update: StatusAnswer | TensileError, now: datetime) -> str:
+    def render(self, update: StatusAnswer | TensileError, now: datetime) -> str:
         """Return what to write for an update that was received at a time, "" for nothing."""
         at = timestamp(now)
         if isinstance(update, StatusAnswer):
             self._report = f"As of {at}:\n{self._form(update.document)}".split("\n")
-            trouble = update.trouble
+            problem = update.problem
         else:
-            trouble = f"No status at {at}, trying again: {update}"
-        note = joined(trouble.split("\n")).split("\n") if trouble else []
+            problem = f"No status at {at}, trying again: {update}"
+        note = joined(problem.split("\n")).split("\n") if problem else []
         if self._size is not None:
             between = [""] if self._report and note else []
-            return self._redrawn([*self._report, *between, *note], self._size())
-        return self._appended(update, note)
+            return self._redraw([*self._report, *between, *note], self._size())
+        return self._append(update, note)
 
-    def _appended(self, update: StatusAnswer | TensileError, note: Sequence[str]) -> str:
-        told = essence(update)
-        if told == self._last:
+    def _append(self, update: StatusAnswer | TensileError, note: Sequence[str]) -> str:
+        content = essence(update)
+        if content == self._last:
             return ""
         report = self._report if isinstance(update, StatusAnswer) else []
         lines = [*([""] if self._last else ()), *report, *([""] if report and note else ()), *note]
-        self._last = told
+        self._last = content
         return "".join(f"{line}\n" for line in lines)
 
-    def _redrawn(self, lines: Sequence[str], size: os.terminal_size) -> str:
+    def _redraw(self, lines: Sequence[str], size: os.terminal_size) -> str:
         """Return the lines with what moves the cursor to the beginning of those written before, and clears them."""
-        before = sum(_height(line, size.columns) for line in self._drawn)
+        before = sum(_height(line, size.columns) for line in self._drawn_lines)
         up = _TOP if before >= size.lines else f"\x1b[{before}A" if before else ""
-        self._drawn = _fitting(lines, size)
-        return f"{up}\r{_CLEAR}" + "".join(f"{line}\n" for line in self._drawn)
+        self._drawn_lines = _fitting(lines, size)
+        return f"{up}\r{_CLEAR}" + "".join(f"{line}\n" for line in self._drawn_lines)
 
 
 def essence(update: StatusAnswer | TensileError) -> object:
@@ -209,37 +209,40 @@ def essence(update: StatusAnswer | TensileError) -> object:
     if isinstance(update, TensileError):
         return str(update)
     rows = [{**row, "lag": 0} for row in update.document["lowers"]]
-    return {**update.document, "lowers": rows}, update.trouble
+    return {**update.document, "lowers": rows}, update.problem
 
 
 class JsonLines:
-    """What `--watch -o json` writes: a line for each report that differs from the last; `tell` receives errors."""
+    """What `--watch -o json` writes: a line for each report that differs from the last.
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    `report_error` receives errors.
+    """
+
+    def __init__(self, report_error: Callable[[str], None]) -> None:
+        self._report_error = report_error
         self._last: object = None
 
-    def take(self, update: StatusAnswer | TensileError, _now: datetime) -> str:
+    def render(self, update: StatusAnswer | TensileError, _now: datetime) -> str:
         """Return what to write for an update, "" for nothing."""
-        told = essence(update)
-        if told == self._last:
+        content = essence(update)
+        if content == self._last:
             return ""
-        self._last = told
-        error = str(update) if isinstance(update, TensileError) else update.trouble
+        self._last = content
+        error = str(update) if isinstance(update, TensileError) else update.problem
         if error:
-            self._tell(joined(error.split("\n")))
+            self._report_error(joined(error.split("\n")))
         return "" if isinstance(update, TensileError) else f"{orjson.dumps(update.document).decode()}\n"
 
 
 def _fitting(lines: Sequence[str], size: os.terminal_size) -> list[str]:
     """Return the lines that a terminal can show above the line of its cursor, and how many it cannot."""
-    free = size.lines - 1
-    if sum(_height(line, size.columns) for line in lines) <= free:
+    lines_left = size.lines - 1
+    if sum(_height(line, size.columns) for line in lines) <= lines_left:
         return list(lines)
     found: list[str] = []
     for line in lines:
-        free -= _height(line, size.columns)
-        if free < 1:
+        lines_left -= _height(line, size.columns)
+        if lines_left < 1:
             break
         found.append(line)
     return [*found, f"... {len(lines) - len(found)} more lines do not fit on the terminal"[: size.columns]]
@@ -256,16 +259,16 @@ def watch(updates: StatusUpdates, output: str) -> None:
     """Write every update to stdout until Ctrl-C, as "text", "wide" or "json"."""
     is_terminal = sys.stdout.isatty()
     form = partial(rendered, output=output, colour=takes_colour(sys.stdout))
-    view = JsonLines(_tell) if output == "json" else StatusView(form, get_terminal_size if is_terminal else None)
+    view = JsonLines(_print_error) if output == "json" else StatusView(form, get_terminal_size if is_terminal else None)
     asyncio.run(_watch(updates, view))
 
 
 async def _watch(updates: StatusUpdates, view: StatusView | JsonLines) -> None:
     async with aclosing(updates) as found:
         async for update in found:
-            sys.stdout.write(view.take(update, datetime.now(UTC)))
+            sys.stdout.write(view.render(update, datetime.now(UTC)))
             sys.stdout.flush()
 
 
-def _tell(line: str) -> None:
+def _print_error(line: str) -> None:
     sys.stderr.write(f"{line}\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensile.cli.help import PLAN, RUN, whole
+from tensile.cli.help import PLAN, RUN, whole_number
 from tensile.cli.options import (
     EngineSource,
     FileOption,
@@ -155,7 +155,7 @@ def plan(
     command = drifting.drift if drift else planning.plan
     found = command(
         given.topology,
-        given.ways,
+        given.access,
         output,
         planning.PlanOptions(tuple(drain or ()), only, target, given.lines(), given.place),
         colour=takes_colour(sys.stdout),
@@ -164,8 +164,8 @@ def plan(
     typer.echo(found.text)
     if out is not None:
         place = source.of_configmap() or ("" if given.file else "-f FILE")
-        again = " ".join(filter(None, ("tensile apply", quote(str(out)), place)))
-        typer.echo(harmless(f"saved in {out}: make exactly these changes with: {again}"), err=True)
+        command_line = " ".join(filter(None, ("tensile apply", quote(str(out)), place)))
+        typer.echo(harmless(f"saved in {out}: make exactly these changes with: {command_line}"), err=True)
     if found.unreached:
         raise TensileError(found.unreached)
     raise typer.Exit(2 if found.changes else 0)
@@ -188,7 +188,7 @@ def run(
         int | None,
         typer.Option(
             "--probes",
-            parser=whole(1, 65535),
+            parser=whole_number(1, 65535),
             metavar="PORT",
             help="Serve /healthz and /readyz on this port from process start.",
             show_default=False,
@@ -222,9 +222,9 @@ def run(
     found = source.in_configmap()
     if observe and (found is not None or leader_elect is not None or probes is not None):
         raise TensileError("--observe takes a topology file only: omit --configmap, --leader-elect and --probes")
-    manner = running.RunOptions(leader_elect, probes)
+    options = running.RunOptions(leader_elect, probes)
     if found is not None:
-        running.run_map(*found, manner=manner)
+        running.run_map(*found, options=options)
         return
     name = file_name(source.file)
     if name == "-":
@@ -232,7 +232,7 @@ def run(
     if observe:
         running.run_observing(Path(name).absolute(), allow_exec_plugins=source.allow_exec_plugins)
     else:
-        running.run(Path(name).absolute(), allow_exec_plugins=source.allow_exec_plugins, manner=manner)
+        running.run(Path(name).absolute(), allow_exec_plugins=source.allow_exec_plugins, options=options)
 
 
 @add(RUN)
@@ -278,7 +278,7 @@ def apply(
     given = source.topology(None if reviewed is None else partial(applying.check_topology, reviewed))
     ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
     options = applying.ApplyOptions(forced=force, ask=ask, plan=reviewed, lines=given.lines())
-    opening = partial(plan_and_apply.opened, given.topology, given.ways, progress())
+    opening = partial(plan_and_apply.opened, given.topology, given.access, progress())
     if warning := applying.beside_engine(given.topology, given.data):
         typer.echo(warning, err=True)
     typer.echo(applying.apply(opening, options, applying.shown_on(sys.stdout)))
@@ -311,8 +311,8 @@ def approve(
     from tensile.cli import rollback as deciding  # noqa: PLC0415 - see the module's docstring
 
     logs.configure("error")
-    where = deciding.location(source)
-    typer.echo(harmless(deciding.approve(where, digest)))
+    location = deciding.locate(source)
+    typer.echo(harmless(deciding.approve(location, digest)))
 
 
 @add(RUN)
@@ -353,16 +353,16 @@ def rollback(
     logs.configure("error")
     if show_list and (to is not None or yes):
         raise TensileError("--list shows topologies only: omit --to and --yes")
-    where = deciding.location(source)
+    location = deciding.locate(source)
     if show_list:
-        typer.echo(deciding.listed(where))
+        typer.echo(deciding.listed(location))
         return
-    plan = deciding.planned(where, to)
+    plan = deciding.planned(location, to)
     if plan.is_needed:
         for line in plan.lines:
             typer.echo(harmless(line))
     ask = None if yes or sys.stdin is None else applying.question(sys.stdin, sys.stderr, sys.stdout)
-    typer.echo(harmless(deciding.roll_back(where, plan, ask)))
+    typer.echo(harmless(deciding.roll_back(location, plan, ask)))
 
 
 @add(RUN)
@@ -394,7 +394,7 @@ def uninstall(
         raise TensileError(
             "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes"
         )
-    found = removal.plan(given.topology, given.ways, progress=progress())
+    found = removal.plan(given.topology, given.access, progress=progress())
     typer.echo(
         removal.plan_json(found) if output == "json" else removal.plan_text(found, colour=takes_colour(sys.stdout))
     )
@@ -407,5 +407,5 @@ def uninstall(
         return
     if not yes and not typer.confirm("Delete these objects?", err=True):
         raise TensileError("not uninstalled: nothing was deleted")
-    closing = removal.uninstall(given.topology, given.ways, found, progress=progress())
+    closing = removal.uninstall(given.topology, given.access, found, progress=progress())
     typer.echo(closing)

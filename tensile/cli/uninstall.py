@@ -42,13 +42,13 @@ from tensile.text import joined
 from tensile.topology import Topology
 
 _DATA = "it may hold data: delete the claim in the upper cluster while the engine runs, or keep it"
-_STAYS = {
+_STAYS_BY_KIND = {
     NAMESPACE.name: "it still terminates, is not empty, or the guard blocks its deletion",
     NODE.name: "pods may be bound to it, or its lower cluster is not in the topology: put it back, or delete the Node",
     CLAIM.name: _DATA,
     VOLUME.name: _DATA,
 }
-_ELSE = "the mark alone does not prove that the engine made it: look at it, and delete it yourself"
+_STAYS_BY_DEFAULT = "the mark alone does not prove that the engine made it: look at it, and delete it yourself"
 
 _IN_USE = "pods are bound to this cluster's virtual node, and may need it: see below"
 
@@ -70,24 +70,24 @@ class UninstallPlan(NamedTuple):
     @property
     def unknown(self) -> str:
         """What could not be read, "" for nothing."""
-        away = [f"{name}: {why}" for name, why in self.preview.unreached.items()]
-        return "\n".join([*away, *(f"not listed: {words}" for words in self.stays.unread)])
+        unreached = [f"{name}: {cause}" for name, cause in self.preview.unreached.items()]
+        return "\n".join([*unreached, *(f"not listed: {reason}" for reason in self.stays.unread)])
 
 
-def plan(topology: Topology, ways: ClusterAccess, *, progress: Progress | None = None) -> UninstallPlan:
+def plan(topology: Topology, access: ClusterAccess, *, progress: Progress | None = None) -> UninstallPlan:
     """Return what `uninstall` would delete. Raises TensileError if the upper cluster is unreachable."""
-    return asyncio.run(_plan(topology, ways, progress))
+    return asyncio.run(_plan(topology, access, progress))
 
 
 def uninstall(
-    topology: Topology, ways: ClusterAccess, shown: UninstallPlan, *, progress: Progress | None = None
+    topology: Topology, access: ClusterAccess, shown: UninstallPlan, *, progress: Progress | None = None
 ) -> str:
     """Delete what was shown, and return the closing line.
 
     Raises TensileError if it must not be done, if other objects than those shown would be deleted now, and if some
     could not be deleted.
     """
-    return asyncio.run(_uninstall(topology, ways, shown, progress))
+    return asyncio.run(_uninstall(topology, access, shown, progress))
 
 
 def check(found: UninstallPlan) -> None:
@@ -120,70 +120,72 @@ def plan_json(found: UninstallPlan) -> str:
 
 def _sections(found: UninstallPlan) -> Iterator[str]:
     if found.stays.items or found.stays.unread:
-        rows = [f"{_name(one)}: {_why_it_stays(one, found.in_use)}" for one in found.stays.items]
-        yield joined(["Stays", *rows, *(f"not listed: {words}" for words in found.stays.unread)])
+        rows = [f"{_name(one)}: {_reason_to_stay(one, found.in_use)}" for one in found.stays.items]
+        yield joined(["Stays", *rows, *(f"not listed: {reason}" for reason in found.stays.unread)])
     if found.obstacles:
         yield joined(["Before it can be uninstalled", *found.obstacles])
 
 
-def _why_it_stays(one: Item, in_use: frozenset[str]) -> str:
-    return _IN_USE if one.cluster in in_use else _STAYS.get(one.kind, _ELSE)
+def _reason_to_stay(one: Item, in_use: frozenset[str]) -> str:
+    return _IN_USE if one.cluster in in_use else _STAYS_BY_KIND.get(one.kind, _STAYS_BY_DEFAULT)
 
 
 def _name(one: Item) -> str:
     return f"{one.cluster}: {one.kind} {f'{one.namespace}/' if one.namespace else ''}{one.name}"
 
 
-async def _plan(topology: Topology, ways: ClusterAccess, progress: Progress | None) -> UninstallPlan:
-    async with opened(topology, ways, progress) as (clusters, unreached, _waits):
+async def _plan(topology: Topology, access: ClusterAccess, progress: Progress | None) -> UninstallPlan:
+    async with opened(topology, access, progress) as (clusters, unreached, _waits):
         leave_topology(clusters.world)
-        found = await _rehearsed(clusters, unreached, ways)
+        found = await _rehearsed(clusters, unreached, access)
         beats = await heartbeats(clusters.connections[UPPER], clusters.world, utc_now())
-        why = obstacles(clusters.world, beats, utc_now())
+        reasons = obstacles(clusters.world, beats, utc_now())
         in_use = frozenset(lower.name for lower in clusters.world.lowers.values() if lower.is_bound)
-    marked = await read_inventory(topology, ways)
-    gone = {(one.ref.cluster or "upper", one.ref.kind.name, one.ref.namespace, one.ref.name) for one in found.changes}
-    stays = (one for one in marked.items if (one.cluster, one.kind, one.namespace, one.name) not in gone)
-    unread = tuple(words for words in marked.unread if not unreached)
-    return UninstallPlan(found, tuple(why), Inventory(tuple(stays), unread), in_use)
+    marked = await read_inventory(topology, access)
+    deleted = {
+        (one.ref.cluster or "upper", one.ref.kind.name, one.ref.namespace, one.ref.name) for one in found.changes
+    }
+    stays = (one for one in marked.items if (one.cluster, one.kind, one.namespace, one.name) not in deleted)
+    unread = tuple(reason for reason in marked.unread if not unreached)
+    return UninstallPlan(found, tuple(reasons), Inventory(tuple(stays), unread), in_use)
 
 
-async def _rehearsed(clusters: Clusters, unreached: dict[str, str], ways: ClusterAccess) -> Preview:
+async def _rehearsed(clusters: Clusters, unreached: dict[str, str], access: ClusterAccess) -> Preview:
     recorder, world = Recorder(), clusters.world
     before = observed(world.copy())
     problems = await rehearse(clusters, recorder, uninstall_rules())
     upper = clusters.connections[UPPER]
-    for one in await registrations(upper, world.topology, world, own_namespace(ways.account)):
+    for one in await registrations(upper, world.topology, world, own_namespace(access.account)):
         recorder.on_step(Key(NAME, UPPER, "", one.ref.name), one.step(), None)
     return preview_of(recorder, problems, before, world.topology, unreached=unreached)
 
 
-async def _uninstall(topology: Topology, ways: ClusterAccess, shown: UninstallPlan, progress: Progress | None) -> str:
-    async with opened(topology, ways, progress) as (clusters, unreached, _waits):
+async def _uninstall(topology: Topology, access: ClusterAccess, shown: UninstallPlan, progress: Progress | None) -> str:
+    async with opened(topology, access, progress) as (clusters, unreached, _waits):
         leave_topology(clusters.world)
-        found = await _rehearsed(clusters, unreached, ways)
+        found = await _rehearsed(clusters, unreached, access)
         upper, world = clusters.connections[UPPER], clusters.world
-        why = obstacles(world, await heartbeats(upper, world, utc_now()), utc_now())
-        now = UninstallPlan(found, tuple(why), shown.stays)
-        check(now)
-        _check_shown(shown, now)
+        reasons = obstacles(world, await heartbeats(upper, world, utc_now()), utc_now())
+        current = UninstallPlan(found, tuple(reasons), shown.stays)
+        check(current)
+        _check_shown(shown, current)
         recorder, before = LoggingRecorder(LoggingObserver(Metrics(), time.monotonic)), observed(world.copy())
         problems = await converge(clusters, recorder, uninstall_rules(), forced=False)
-        registered = await registrations(upper, topology, world, own_namespace(ways.account))
+        registered = await registrations(upper, topology, world, own_namespace(access.account))
         failed = await delete_registrations(upper, registered, recorder)
         seen = observed(world)
         # Kubernetes deletes the slices of a Service that the lines above deleted.
-        went = {ref for ref in now.refs if ref.kind == ENDPOINT_SLICE and seen(ref) is None}
+        deleted_with_service = {ref for ref in current.refs if ref.kind == ENDPOINT_SLICE and seen(ref) is None}
     done = preview_of(recorder, problems, before, topology, unreached={})
-    return _closing(now.refs - went, done, failed)
+    return _closing(current.refs - deleted_with_service, done, failed)
 
 
-def _check_shown(shown: UninstallPlan, now: UninstallPlan) -> None:
+def _check_shown(shown: UninstallPlan, current: UninstallPlan) -> None:
     """Raise TensileError if objects would be deleted that were not shown."""
-    more = sorted(map(str, now.refs - shown.refs))
-    if more:
+    not_shown = sorted(map(str, current.refs - shown.refs))
+    if not_shown:
         raise TensileError(
-            "\n".join(["not uninstalled: the clusters have changed since the plan: run it again:", *more])
+            "\n".join(["not uninstalled: the clusters have changed since the plan: run it again:", *not_shown])
         )
 
 
@@ -193,8 +195,8 @@ def _closing(planned: frozenset[Ref], done: Preview, failed: Iterable[str]) -> s
     A namespace that holds objects of others stays, and was planned to.
     """
     left = sorted(map(str, planned - {change.ref for change in done.changes}))
-    wrong = [*failed, *(f"not deleted yet: {one}: run `tensile uninstall` again" for one in left)]
-    if wrong or any(problem.reason != NOT_EMPTY for _, problem in done.problems):
-        body, _, last = as_text(done, colour=False, more=[joined(wrong)] if wrong else []).rpartition("Plan: ")
+    failures = [*failed, *(f"not deleted yet: {one}: run `tensile uninstall` again" for one in left)]
+    if failures or any(problem.reason != NOT_EMPTY for _, problem in done.problems):
+        body, _, last = as_text(done, colour=False, more=[joined(failures)] if failures else []).rpartition("Plan: ")
         raise TensileError(f"{body}Uninstalled in part: {last}")
     return summary_line(done).replace("Plan: ", "Uninstalled: ", 1)

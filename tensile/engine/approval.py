@@ -30,7 +30,7 @@ from tensile.engine.sources import TopologySource
 from tensile.engine.status.configmap import (
     APPROVAL_REFUSED,
     approval_in,
-    approval_words,
+    approval_message,
     part_in,
     status_owner,
     status_ref,
@@ -54,11 +54,11 @@ from tensile.topology.diff import Edit, edit
 
 DIGITS = 12
 """Digits of a SHA-256 that people are shown, and that an approval needs at least."""
-_WHOLE = 64
+_SHA256_DIGITS = 64
 _HEX = frozenset("0123456789abcdef")
-_NAMED = 5
-_LOOK = 0.5
-_PATIENCE = 60.0
+_MAX_NAMED = 5
+_POLL_INTERVAL = 0.5
+_READY_TIMEOUT = 60.0
 """Seconds to wait until the lower clusters are known; one that is still not known counts with all of its pods.
 
 The same for the status and the history, when an engine begins to lead.
@@ -83,13 +83,13 @@ class Start(NamedTuple):
 
 def is_approval(value: str, digest: str) -> bool:
     """Report whether a value approves the text with a SHA-256: all of its digits, or at least the first twelve."""
-    return DIGITS <= len(value) <= _WHOLE and digest.startswith(value)
+    return DIGITS <= len(value) <= _SHA256_DIGITS and digest.startswith(value)
 
 
 def check_digits(given: str) -> str:
     """Return a SHA-256, or the beginning of one, in lower case. Raises TensileError for anything else."""
     value = given.strip().lower()
-    if not (DIGITS <= len(value) <= _WHOLE and _HEX.issuperset(value)):
+    if not (DIGITS <= len(value) <= _SHA256_DIGITS and _HEX.issuperset(value)):
         raise TensileError(f"{given!r} is not a SHA-256: give at least its first {DIGITS} hex digits")
     return value
 
@@ -145,8 +145,8 @@ def reading_of(
     Raises TensileError if it is not valid.
     """
     data = entry.content.encode()
-    told = part_in(status, owner, ACCEPTED)
-    version = str(told.get("resourceVersion", "")) if told.get("sha256") == entry.sha256 else ""
+    accepted = part_in(status, owner, ACCEPTED)
+    version = str(accepted.get("resourceVersion", "")) if accepted.get("sha256") == entry.sha256 else ""
     return TopologyUpdate(TopologyText(len(data), entry.sha256, version), parse(data), data=data)
 
 
@@ -157,17 +157,17 @@ def edited(world: World, topology: Topology) -> World:
     """
     copied = world.copy()
     topology = topology.model_copy(update={"windows": ()})
-    gone = [lower.name for lower in removed_lowers(topology, world)]
+    removed = [lower.name for lower in removed_lowers(topology, world)]
     copied.topology = topology
     for spec in topology.lowers:
-        found = plan_transition(spec, topology, world)
-        before = None if found.before is None else copied.lowers[found.before.name]
-        if before is not None and found.action is Action.LEAVE:
-            before.in_topology = False
-        elif before is not None:
-            before.spec = found.spec.model_copy(update={"name": before.name})
-            before.in_topology = True
-    for name in gone:
+        transition = plan_transition(spec, topology, world)
+        continued = None if transition.before is None else copied.lowers[transition.before.name]
+        if continued is not None and transition.action is Action.LEAVE:
+            continued.in_topology = False
+        elif continued is not None:
+            continued.spec = transition.spec.model_copy(update={"name": continued.name})
+            continued.in_topology = True
+    for name in removed:
         copied.lowers[name].in_topology = False
     return copied
 
@@ -185,17 +185,17 @@ def lost_at_once(before: World, after: World, old: Topology, new: Topology) -> P
     without a controller in one that is newly drained.
     """
     change = edit(old, new)
-    ways = [(one.name, one.upper.kubeconfig, one.upper.context) for one in (old, new)]
+    credentials = [(one.name, one.upper.kubeconfig, one.upper.context) for one in (old, new)]
     found: set[tuple[str, str, str]] = set()
     for lower in before.lowers.values():
-        then = after.lowers[lower.name]
+        edited_lower = after.lowers[lower.name]
         is_changed = lower.name in change.lowers.changed or lower.name in change.lowers.removed
-        is_moved = then.spec.way != lower.spec.way and then.spec.unreachable.evict_after is not None
-        if ways[0] != ways[1] or is_moved or (is_changed and not _is_known(lower)):
-            found |= _names(lower, is_running)
+        is_moved = edited_lower.spec.way != lower.spec.way and edited_lower.spec.unreachable.evict_after is not None
+        if credentials[0] != credentials[1] or is_moved or (is_changed and not _is_known(lower)):
+            found |= _pod_keys(lower, is_running)
         drained = lower.is_drained and old.descheduler.recreate_bare_pods
-        if then.is_drained and new.descheduler.recreate_bare_pods and not drained:
-            found |= _names(lower, lambda pod: is_running(pod) and is_bare(pod))
+        if edited_lower.is_drained and new.descheduler.recreate_bare_pods and not drained:
+            found |= _pod_keys(lower, lambda pod: is_running(pod) and is_bare(pod))
     return frozenset(found)
 
 
@@ -204,7 +204,7 @@ def _is_known(lower: LowerWorld) -> bool:
     return lower.settled and not lower.refusal and not is_out_of_reach(lower)
 
 
-def _names(lower: LowerWorld, counts: Callable[[Entry], bool]) -> Pods:
+def _pod_keys(lower: LowerWorld, counts: Callable[[Entry], bool]) -> Pods:
     return frozenset((lower.node, pod.namespace, pod.name) for pod in lower.upper_pods if counts(pod))
 
 
@@ -215,11 +215,11 @@ async def affected_pods(clusters: KnownClusters, old: Topology, new: Topology, l
     """
     before = clusters.world.copy()
     after = edited(before, new)
-    sure = lost_at_once(before, after, old, new)
-    found = sure | await _disrupted(AssumedClusters(after, clusters.connections))
+    certain = lost_at_once(before, after, old, new)
+    found = certain | await _disrupted(AssumedClusters(after, clusters.connections))
     if len(found) <= limit:
         return found
-    return found - (await _disrupted(AssumedClusters(edited(before, old), clusters.connections)) - sure)
+    return found - (await _disrupted(AssumedClusters(edited(before, old), clusters.connections)) - certain)
 
 
 async def _disrupted(clusters: AssumedClusters) -> Pods:
@@ -232,7 +232,7 @@ async def _disrupted(clusters: AssumedClusters) -> Pods:
 class EditGate:
     """Decides about each good text of a source, and makes it active in an engine.
 
-    `begun` is how the engine has started, `first` the text that the source had then. `accepted` is the text in force.
+    `start` is how the engine has started, `first` the text that the source had then. `accepted` is the text in force.
     `now` returns the time in UTC.
     """
 
@@ -240,49 +240,51 @@ class EditGate:
         self,
         engine: Engine,
         source: TopologySource,
-        standing: EngineStatus,
+        status: EngineStatus,
         metrics: Metrics,
-        begun: Start,
+        start: Start,
         *,
         first: TopologyUpdate,
         now: Callable[[], datetime],
     ) -> None:
-        self.accepted = begun.accepted
+        self.accepted = start.accepted
         self._followed = ""
-        self._note = begun.noted
+        self._recorded_approval = start.noted
         self._read = first
         self._engine = engine
         self._source = source
-        self._standing = standing
+        self._status = status
         self._metrics = metrics
         self._now = now
         self._undecided: TopologyUpdate | None = None
         self._lock = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._is_fresh = True
-        self._has_read = False
+        self._has_to_catch_up = True
+        self._has_read_source = False
         self._world = engine.clusters.world
         self._owner = status_owner(self._world.owner.upper, source.place)
         self._refs = (status_ref(source.place), history_ref(source.place))
         self._history: HistoryWriter | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._world.upper.config_maps.subscribe(self._heard)
-        standing.is_decided = self._is_decided
+        self._world.upper.config_maps.subscribe(self._on_change)
+        status.is_decided = self._is_status_current
 
     @property
     def pending(self) -> tuple[str, ...]:
         """What an edit waits for that is not decided yet, as messages."""
-        waiting = self._undecided
-        if waiting is None or self._standing.verdict.approval is not None:
+        undecided = self._undecided
+        if undecided is None or self._status.verdict.approval is not None:
             return ()
-        why = "waits until the leader accepts it" if self._history is None else "is being planned"
-        return (f"edit {waiting.text.sha256[:DIGITS]}: {why}",)
+        reason = "waits until the leader accepts it" if self._history is None else "is being planned"
+        return (f"edit {undecided.text.sha256[:DIGITS]}: {reason}",)
 
     def lead(self) -> None:
         """Decide from now on, and keep the history."""
         upper = self._engine.clusters.connections[UPPER]
-        say = self._source.say
-        self._history = HistoryWriter(upper, self._source.place, self._owner.upper, tell=say, now=self._now)
+        emit_event = self._source.emit_event
+        self._history = HistoryWriter(
+            upper, self._source.place, self._owner.upper, emit_event=emit_event, now=self._now
+        )
         self._writing = supervised("topology history", self._history.run)
         self._woken.set()
 
@@ -293,15 +295,15 @@ class EditGate:
     async def reject(self, reading: TopologyUpdate) -> None:
         """Report a bad text; one that waits for an approval is no longer there."""
         async with self._lock:
-            self._take(reading)
+            self._record_reading(reading)
             self._undecided = None
-            self._standing.take(reading)
-            self._source.tell(reading)
+            self._status.record(reading)
+            self._source.report(reading)
 
     async def decide(self, reading: TopologyUpdate) -> None:
         """Decide about the next good text: it becomes active, or waits."""
         async with self._lock:
-            self._take(reading)
+            self._record_reading(reading)
             self._undecided = reading
             await self._settle()
 
@@ -314,21 +316,21 @@ class EditGate:
                 await self._settle()
                 self._refuse_approval()
 
-    def _take(self, reading: TopologyUpdate) -> None:
-        self._has_read, self._read = True, reading
-        if reading.text.sha256 != self._note.get("sha256"):
-            self._note = {}
+    def _record_reading(self, reading: TopologyUpdate) -> None:
+        self._has_read_source, self._read = True, reading
+        if reading.text.sha256 != self._recorded_approval.get("sha256"):
+            self._recorded_approval = {}
 
-    def _is_decided(self) -> bool:
-        """Report whether the standing says what has become of the text that the source has."""
-        return self._has_read and (self._undecided is None or self._standing.verdict.approval is not None)
+    def _is_status_current(self) -> bool:
+        """Report whether the status has the result of the text that the source has."""
+        return self._has_read_source and (self._undecided is None or self._status.verdict.approval is not None)
 
-    def _heard(self, delta: Delta) -> None:
-        place = delta.entry.namespace, delta.entry.name
+    def _on_change(self, delta: Delta) -> None:
+        location = delta.entry.namespace, delta.entry.name
         status, history = ((ref.namespace, ref.name) for ref in self._refs)
-        if place in (status, history):
+        if location in (status, history):
             self._woken.set()
-        if self._history is not None and not self._is_fresh and place == history and not self._is_kept():
+        if self._history is not None and not self._has_to_catch_up and location == history and not self._is_kept():
             self._history.keep(self.accepted)
 
     def _is_kept(self) -> bool:
@@ -341,13 +343,13 @@ class EditGate:
 
         What another leader has accepted counts first, up to the moment in which this engine leads.
         """
-        if self._is_fresh:
+        if self._has_to_catch_up:
             history = self._history
             if history is not None:
-                await self._listed()
+                await self._wait_until_listed()
             await self._catch_up()
             if history is not None:
-                self._is_fresh = False
+                self._has_to_catch_up = False
                 history.keep(self.accepted)
         reading = self._undecided
         if reading is None:
@@ -355,15 +357,15 @@ class EditGate:
         limit = _limit_of(self.accepted)
         if limit is None or reading.topology == self.accepted.topology:
             await self._accept(reading)
-        elif not self._is_fresh:
-            await self._judge(reading, limit)
+        elif not self._has_to_catch_up:
+            await self._accept_or_hold(reading, limit)
 
-    async def _listed(self) -> None:
+    async def _wait_until_listed(self) -> None:
         """Wait until the status and the history are in the cache, if that is soon: the list may be denied."""
         loop, cache = asyncio.get_running_loop(), self._world.upper.config_maps
-        end = loop.time() + _PATIENCE
-        while not (cache.synced or loop.time() > end):  # noqa: ASYNC110 - a cache may lose its history again
-            await asyncio.sleep(_LOOK)
+        deadline = loop.time() + _READY_TIMEOUT
+        while not (cache.synced or loop.time() > deadline):  # noqa: ASYNC110 - a cache may lose its history again
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def _catch_up(self) -> None:
         """Follow what a leader has accepted since."""
@@ -384,61 +386,61 @@ class EditGate:
     async def _adopt(self, entry: AcceptedText) -> None:
         """Put a text of the history in force. The text of the source, which is another one, is an edit of it.
 
-        If it has no limit, the source decides, so that a standby that hears of an edit early does not go back.
+        If it has no limit, the source decides, so that a standby that receives an edit early does not go back.
         """
         try:
-            found = reading_of(entry, self._seen(self._refs[0]), self._owner, self._source.parse)
+            adopted = reading_of(entry, self._seen(self._refs[0]), self._owner, self._source.parse)
         except TensileError as error:
             _log.warning("the topology that the leader accepted is not valid here", error=str(error))
             return
-        if self._read.topology is not None and _limit_of(found) is None:
+        if self._read.topology is not None and _limit_of(adopted) is None:
             return
-        await self._activate(found)
-        self._standing.take(found, await self._refused(found))
+        await self._activate(adopted)
+        self._status.record(adopted, await self._restart_needed(adopted))
         if self._read.topology is not None:
             self._undecided = self._read
         else:
-            self._standing.take(self._read)
+            self._status.record(self._read)
 
-    async def _judge(self, reading: TopologyUpdate, limit: int) -> None:
+    async def _accept_or_hold(self, reading: TopologyUpdate, limit: int) -> None:
         """Accept a text, or have it wait, as the leader."""
-        waiting = self._standing.verdict.approval
+        waiting = self._status.verdict.approval
         if waiting is None or waiting.text.sha256 != reading.text.sha256:
-            approval = self._noted(reading) or await self._planned(reading, limit)
+            approval = self._approval_on_record(reading) or await self._plan(reading, limit)
             if approval is None:
                 await self._accept(reading)
                 return
-            self._wait(reading, approval)
+            self._hold(reading, approval)
         elif waiting.text != reading.text:
-            self._standing.wait(waiting._replace(text=reading.text))
-            self._source.tell(reading)
-        given = self._given()
-        if is_approval(given.strip().lower(), reading.text.sha256):
+            self._status.record_pending(waiting._replace(text=reading.text))
+            self._source.report(reading)
+        user_approval = self._given_approval()
+        if is_approval(user_approval.strip().lower(), reading.text.sha256):
             _log.info("topology edit approved", sha256=reading.text.sha256)
-            self._standing.spent = given
+            self._status.used_approval = user_approval
             await self._accept(reading)
 
-    def _wait(self, reading: TopologyUpdate, approval: PendingApproval) -> None:
-        self._standing.spent = ""
-        self._standing.wait(approval)
-        _log.warning("topology edit waits for an approval", reason=approval_words(approval), do=approval.command)
-        for words in approval.changes:
-            _log.info("topology change waits", change=words)
-        self._source.tell(reading)
+    def _hold(self, reading: TopologyUpdate, approval: PendingApproval) -> None:
+        self._status.used_approval = ""
+        self._status.record_pending(approval)
+        _log.warning("topology edit waits for an approval", reason=approval_message(approval), do=approval.command)
+        for message in approval.changes:
+            _log.info("topology change waits", change=message)
+        self._source.report(reading)
 
-    def _noted(self, reading: TopologyUpdate) -> PendingApproval | None:
+    def _approval_on_record(self, reading: TopologyUpdate) -> PendingApproval | None:
         """Return what an engine has noted about a text that waits already, None for another text."""
-        noted = part_in(self._seen(self._refs[0]), self._owner, APPROVAL) or self._note
-        if noted.get("sha256") != reading.text.sha256:
+        recorded = part_in(self._seen(self._refs[0]), self._owner, APPROVAL) or self._recorded_approval
+        if recorded.get("sha256") != reading.text.sha256:
             return None
-        pods, limit, named = (noted.get(key) for key in ("pods", "approveOver", "affected"))
+        pods, limit, named = (recorded.get(key) for key in ("pods", "approveOver", "affected"))
         if not (isinstance(pods, int) and isinstance(limit, int) and isinstance(named, list)):
             return None
-        return self._approval(reading, pods, limit, tuple(map(str, named[:_NAMED])))
+        return self._approval(reading, pods, limit, tuple(map(str, named[:_MAX_NAMED])))
 
-    async def _planned(self, reading: TopologyUpdate, limit: int) -> PendingApproval | None:
+    async def _plan(self, reading: TopologyUpdate, limit: int) -> PendingApproval | None:
         """Plan a text; return what it waits for, None if it affects no more pods than the limit."""
-        await self._known()
+        await self._wait_until_known()
         old, new = self.accepted.topology, reading.topology
         assert old is not None, "only a good text is in force"
         assert new is not None, "only a good text is planned"
@@ -446,36 +448,38 @@ class EditGate:
             found = await affected_pods(self._engine.clusters, old, new, limit)
         except TensileError as error:
             _log.error("cannot plan the edit (bug, please report); it counts as one that affects all pods", error=error)
-            found = frozenset(pod for lower in self._world.lowers.values() for pod in _names(lower, is_running))
+            found = frozenset(pod for lower in self._world.lowers.values() for pod in _pod_keys(lower, is_running))
         if len(found) <= limit:
             return None
-        named = tuple(f"{namespace}/{name} ({node})" for node, namespace, name in sorted(found)[:_NAMED])
+        named = tuple(f"{namespace}/{name} ({node})" for node, namespace, name in sorted(found)[:_MAX_NAMED])
         return self._approval(reading, len(found), limit, named)
 
     def _approval(self, reading: TopologyUpdate, pods: int, limit: int, named: tuple[str, ...]) -> PendingApproval:
         digest = reading.text.sha256
         command = f"tensile approve {digest[:DIGITS]} {self._source.options}"
-        return PendingApproval(reading.text, self._now(), pods, limit, tuple(self._words(reading)), named, command)
+        return PendingApproval(
+            reading.text, self._now(), pods, limit, tuple(self._change_messages(reading)), named, command
+        )
 
-    def _words(self, reading: TopologyUpdate) -> Iterator[str]:
+    def _change_messages(self, reading: TopologyUpdate) -> Iterator[str]:
         assert reading.topology is not None, "only a good text is compared"
         change = edit(self._engine.topology, reading.topology)
         yield from change.words
         yield from change.refused
 
-    async def _known(self) -> None:
+    async def _wait_until_known(self) -> None:
         """Wait until the pods of all virtual nodes are known, and the lower clusters too if that is soon."""
-        clusters, end = self._engine.clusters, asyncio.get_running_loop().time() + _PATIENCE
+        clusters, deadline = self._engine.clusters, asyncio.get_running_loop().time() + _READY_TIMEOUT
         while True:
             joined = [one.lower for one in clusters.joined.values()]
-            bound = (
+            are_pods_known = (
                 self._engine.is_leader
                 and self._world.upper.nodes.synced
                 and all(one.upper_pods.synced for one in joined)
             )
-            if bound and (are_known(self._world) or asyncio.get_running_loop().time() > end):
+            if are_pods_known and (are_known(self._world) or asyncio.get_running_loop().time() > deadline):
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def _accept(self, reading: TopologyUpdate) -> None:
         """Put a text in force, and report it."""
@@ -483,43 +487,48 @@ class EditGate:
             self._metrics.reload(accepted=True)
         await self._activate(reading)
         self._undecided = None
-        self._standing.take(reading, await self._refused(reading))
-        self._source.tell(reading)
+        self._status.record(reading, await self._restart_needed(reading))
+        self._source.report(reading)
 
     async def _activate(self, reading: TopologyUpdate) -> None:
         before, self.accepted = self.accepted, reading
-        if self._history is not None and not self._is_fresh:
+        if self._history is not None and not self._has_to_catch_up:
             self._history.keep(reading)
         if reading.topology is not None and reading.topology != before.topology:
             change = edit(self._engine.topology, reading.topology)
-            _say(change)
+            _log_edit(change)
             await self._engine.reload(change.topology)
 
-    async def _refused(self, reading: TopologyUpdate) -> tuple[str, ...]:
+    async def _restart_needed(self, reading: TopologyUpdate) -> tuple[str, ...]:
         """Return what needs a restart, and why an engine would not start with the new access to the upper cluster."""
         assert reading.topology is not None, "only a good text is in force"
-        refused = edit(self._engine.topology, reading.topology).refused
+        restart_needed = edit(self._engine.topology, reading.topology).refused
         if reading.topology.upper == self._engine.topology.upper:
-            return refused
+            return restart_needed
         try:
-            await self._engine.clusters.ways.upper_access(reading.topology.upper)
+            await self._engine.clusters.cluster_access.upper_access(reading.topology.upper)
         except TensileError as error:
             _log.warning("the engine would not start with this change", error=str(error))
-            return tuple(f"{one}; {NO_START}: {error}" if one.startswith("upper.") else one for one in refused)
-        return refused
+            return tuple(f"{one}; {NO_START}: {error}" if one.startswith("upper.") else one for one in restart_needed)
+        return restart_needed
 
     def _refuse_approval(self) -> None:
         """Have an approval removed that applies to no edit that waits, once it is known which one does."""
-        given, waiting = self._given(), self._standing.verdict.approval
-        if self._history is None or not self._is_decided() or not given or given == self._standing.spent:
+        user_approval, waiting = self._given_approval(), self._status.verdict.approval
+        if (
+            self._history is None
+            or not self._is_status_current()
+            or not user_approval
+            or user_approval == self._status.used_approval
+        ):
             return
-        self._standing.spent = given
+        self._status.used_approval = user_approval
         pending = f"edit {waiting.text.sha256} waits: {waiting.command}" if waiting else "no edit waits"
-        words = f"the approval of {given[:_WHOLE]} was removed without effect: {pending}"
-        _log.warning("topology approval refused", reason=words)
-        self._source.say(APPROVAL_REFUSED, words)
+        message = f"the approval of {user_approval[:_SHA256_DIGITS]} was removed without effect: {pending}"
+        _log.warning("topology approval refused", reason=message)
+        self._source.emit_event(APPROVAL_REFUSED, message)
 
-    def _given(self) -> str:
+    def _given_approval(self) -> str:
         """Return the approval that a user wrote, "" for none."""
         seen = self._seen(self._refs[0])
         return approval_in(seen) if seen is not None and is_ours(seen, self._owner) else ""
@@ -535,8 +544,8 @@ def _limit_of(accepted: TopologyUpdate) -> int | None:
     return accepted.topology.guard.approve_over
 
 
-def _say(change: Edit) -> None:
-    for words in change.refused:
-        _log.warning("change needs a restart", change=words)
-    for words in change.words:
-        _log.info("topology changed", change=words)
+def _log_edit(change: Edit) -> None:
+    for message in change.refused:
+        _log.warning("change needs a restart", change=message)
+    for message in change.words:
+        _log.info("topology changed", change=message)

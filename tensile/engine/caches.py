@@ -50,12 +50,12 @@ from tensile.topology import Controller, Lower
 
 _SECRETS = Selection(fields="type!=helm.sh/release.v1")
 """Excludes Helm's release Secrets, which are many and large, and to which no pod refers."""
-_WAITING = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
+_UNBOUND = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
 """Pods with the virtual-pod label and without a node."""
-_REMADE = Selection(labels=f"{DESCHEDULED}=true")
-_WAIT = 5.0
+_RECREATED = Selection(labels=f"{DESCHEDULED}=true")
+_LIST_INTERVAL = 5.0
 """Seconds between two lists of such pods: only those that wait that long may need help, so no watch is needed."""
-_LAST_WORDS = 1_000
+_MAX_LAST_STATES = 1_000
 """Maximum of deleted lower pods whose last status is kept until it is reported; more than can end during a decision."""
 
 
@@ -81,8 +81,8 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
         InformerSpec(UPPER, NAMESPACE, Selection(), upper.namespaces),
         InformerSpec(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
         InformerSpec(UPPER, SECRET, _SECRETS, upper.secrets),
-        InformerSpec(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
-        InformerSpec(UPPER, POD, _REMADE, upper.remade),
+        InformerSpec(UPPER, POD, _UNBOUND, upper.waiting, every=_LIST_INTERVAL),
+        InformerSpec(UPPER, POD, _RECREATED, upper.remade),
         InformerSpec(UPPER, NETWORK_POLICY, Selection(), upper.policies, spare=True),
     ]
 
@@ -108,7 +108,7 @@ def lower_world(
     return LowerWorld(
         spec,
         upper_pods=Cache(digest_above, INDEXES_ABOVE, selects=bound_to(spec.node.name)),
-        pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_LAST_WORDS),
+        pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_MAX_LAST_STATES),
         foreign_pods=Cache(checked(POD, pod_demand)),
         namespaces=Cache(checked(NAMESPACE, namespaces.digest)),
         accounts=Cache(existence),
@@ -136,25 +136,25 @@ def bound_feed(lower: LowerWorld) -> InformerSpec:
 
 def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[InformerSpec]:
     """Return the informers of a lower cluster, with `places` also those of placement."""
-    ours = Selection(labels=f"{OWNER}={owner.mark}")
-    theirs = Selection(labels=f"{OWNER}!={owner.mark}")
+    own = Selection(labels=f"{OWNER}={owner.mark}")
+    foreign = Selection(labels=f"{OWNER}!={owner.mark}")
     return [
-        InformerSpec(lower.name, POD, ours, lower.pods),
-        InformerSpec(lower.name, POD, theirs, lower.foreign_pods),
+        InformerSpec(lower.name, POD, own, lower.pods),
+        InformerSpec(lower.name, POD, foreign, lower.foreign_pods),
         InformerSpec(lower.name, NAMESPACE, Selection(), lower.namespaces),
         InformerSpec(lower.name, SERVICE_ACCOUNT, Selection(fields="metadata.name=default"), lower.accounts),
-        InformerSpec(lower.name, CONFIG_MAP, ours, lower.config_maps),
-        InformerSpec(lower.name, SECRET, ours, lower.secrets),
+        InformerSpec(lower.name, CONFIG_MAP, own, lower.config_maps),
+        InformerSpec(lower.name, SECRET, own, lower.secrets),
         InformerSpec(lower.name, NODE, Selection(), lower.nodes),
         *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, above=False),
-        *(_place_feeds(lower, theirs) if places else ()),
+        *(_place_feeds(lower, foreign) if places else ()),
     ]
 
 
-def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[InformerSpec, ...]:
+def _place_feeds(lower: LowerWorld, foreign: Selection) -> tuple[InformerSpec, ...]:
     """Return the informers of placement: second watches of nodes and pods, opened only if placement is used."""
     nodes = InformerSpec(lower.name, NODE, Selection(), lower.place_nodes)
-    return nodes, InformerSpec(lower.name, POD, theirs, lower.place_pods)
+    return nodes, InformerSpec(lower.name, POD, foreign, lower.place_pods)
 
 
 def _controllers_feeds(

@@ -41,23 +41,23 @@ CANDIDATE_HASH, TOPOLOGY_HASH, TIME, ERROR = "candidateHash", "topologyHash", "t
 RESTART, PENDING = "restartNeeded", "pending"
 KEYS = (MARKDOWN, DOCUMENT, CANDIDATE_HASH, TOPOLOGY_HASH, TIME, ERROR, RESTART, PENDING)
 """The keys of NAME-plan."""
-MOST_MARKDOWN = 60_000
+MAX_MARKDOWN_BYTES = 60_000
 """The most bytes of Markdown: a comment on GitHub has at most 65,536 characters."""
-MOST_JSON = 900_000
+MAX_JSON_BYTES = 900_000
 """The most bytes of JSON: with the other keys, less than the 1 MiB of a ConfigMap."""
 TAKEN = "the plan cannot be written: delete or rename it"
 """What follows if the ConfigMap for the plan is not ours."""
-_MOST_WORDS = 16 * 1024
+_MAX_ERROR_LENGTH = 16 * 1024
 _NOTICE = "... this plan is cut: {} of its {} lines are missing; run `tensile plan` for all of them"
-_SPARE = 64
+_RESERVED_BYTES = 64
 """Bytes for the numbers and line breaks around a plan that is cut."""
 _LENGTHS = (10_000, 3_000, 1_000, 300, 100, 30, 10, 0)
 """How long the lists of a plan that is too large may be, one after the other."""
-_NEW = (
+_NOT_CONNECTED = (
     "not connected yet: the engine connects to it when the topology is in force; to plan it now, run `tensile plan` "
     "where its kubeconfig is"
 )
-_OTHER_WAY = (
+_OTHER_CREDENTIALS = (
     "the candidate changes its kubeconfigSecret or context, which the engine uses when the topology is in force; to "
     "plan it now, run `tensile plan` where that kubeconfig is"
 )
@@ -89,71 +89,75 @@ class Foreseen(NamedTuple):
     refused: tuple[str, ...]
 
 
-def foresee(world: World, change: Edit, upper: tuple[str, int], troubles: Mapping[str, str]) -> Foreseen:
+def foresee(world: World, change: Edit, upper: tuple[str, int], connection_errors: Mapping[str, str]) -> Foreseen:
     """Return what the world would be after an edit; the present world is only copied.
 
-    `upper` are host and port of the upper apiserver, `troubles` what is wrong with connections, by lower.
+    `upper` are host and port of the upper apiserver, `connection_errors` what is wrong with connections, by lower.
     """
     topology = change.topology
     found = [plan_transition(spec, topology, world) for spec in topology.lowers]
-    left = {lower.name for lower in removed_lowers(topology, world)}
-    made = world.copy()
-    made.topology = topology
+    removed = {lower.name for lower in removed_lowers(topology, world)}
+    copied = world.copy()
+    copied.topology = topology
     if topology.kubelet != world.topology.kubelet:
-        made.node_address = node_address(topology, upper)
-    for lower in made.lowers.values():
-        lower.in_topology = lower.in_topology and lower.name not in left
+        copied.node_address = node_address(topology, upper)
+    for lower in copied.lowers.values():
+        lower.in_topology = lower.in_topology and lower.name not in removed
         lower.port = None  # chosen when it is served, and noted on the Node
     unreached: dict[str, str] = {}
     connections: dict[str, str] = {}
-    for one in found:
-        why = _applied(one, made, connections) or _away(one, made, troubles)
-        if why:
-            unreached[one.spec.name] = why
-            made.lowers.pop(one.spec.name, None)
-    waits = tuple(words for one in found for words in one.waits)
-    return Foreseen(made, unreached, dict(_unwatched(made)), connections, waits, change.refused)
+    for transition in found:
+        reason = _apply_transition(transition, copied, connections) or _unavailable_reason(
+            transition, copied, connection_errors
+        )
+        if reason:
+            unreached[transition.spec.name] = reason
+            copied.lowers.pop(transition.spec.name, None)
+    waits = tuple(message for transition in found for message in transition.waits)
+    return Foreseen(copied, unreached, dict(_missing_watches(copied)), connections, waits, change.refused)
 
 
-def _applied(found: Transition, made: World, connections: dict[str, str]) -> str:
+def _apply_transition(transition: Transition, copied: World, connections: dict[str, str]) -> str:
     """Apply the transition of one lower to the copy of the world; return why it cannot be planned, "" if it can."""
-    spec, before = found.spec, made.lowers.get(found.before.name) if found.before is not None else None
-    if found.action is Action.WAIT:
-        return "; ".join(found.waits)
+    spec, before = transition.spec, copied.lowers.get(transition.before.name) if transition.before is not None else None
+    if transition.action is Action.WAIT:
+        return "; ".join(transition.waits)
     if before is None:
-        return _NEW
-    if found.action is Action.LEAVE:
+        return _NOT_CONNECTED
+    if transition.action is Action.LEAVE:
         before.in_topology = False
         return ""
     if not before.connected or spec.way != before.spec.way:
-        del made.lowers[before.name]
-        return _OTHER_WAY if before.connected else _NEW
-    _continue(before, found, made, connections)
+        del copied.lowers[before.name]
+        return _OTHER_CREDENTIALS if before.connected else _NOT_CONNECTED
+    _continue(before, transition, copied, connections)
     return ""
 
 
-def _continue(before: LowerWorld, found: Transition, made: World, connections: dict[str, str]) -> None:
+def _continue(before: LowerWorld, transition: Transition, copied: World, connections: dict[str, str]) -> None:
     """Let a lower continue with other fields, perhaps under another name or with another namespace mapping."""
-    if found.spec.name != before.name:
-        del made.lowers[before.name]
-        connections[found.spec.name] = before.name
-    before.spec, before.in_topology = found.spec, True
-    made.lowers[found.spec.name] = before
-    if found.remaps:
-        before.naming, before.spaces = requested_mapping(found.spec, made), {}
+    if transition.spec.name != before.name:
+        del copied.lowers[before.name]
+        connections[transition.spec.name] = before.name
+    before.spec, before.in_topology = transition.spec, True
+    copied.lowers[transition.spec.name] = before
+    if transition.remaps:
+        before.naming, before.spaces = requested_mapping(transition.spec, copied), {}
 
 
-def _away(found: Transition, made: World, troubles: Mapping[str, str]) -> str:
+def _unavailable_reason(transition: Transition, copied: World, connection_errors: Mapping[str, str]) -> str:
     """Return why a lower cannot be planned although the engine has its credentials, "" if it can."""
-    lower = made.lowers[found.spec.name]
+    lower = copied.lowers[transition.spec.name]
     if not lower.in_topology:
         return ""
-    trouble = troubles.get(found.before.name if found.before is not None else lower.name, "")
+    connection_error = connection_errors.get(
+        transition.before.name if transition.before is not None else lower.name, ""
+    )
     if lower.refusal:
         return lower.refusal
     if is_out_of_reach(lower):
-        return f"out of reach: {trouble or f'no response for {lower.unreachable_seconds:.0f} s'}"
-    return "" if lower.settled else lower.denied or trouble or "its objects are not all listed yet"
+        return f"out of reach: {connection_error or f'no response for {lower.unreachable_seconds:.0f} s'}"
+    return "" if lower.settled else lower.denied or connection_error or "its objects are not all listed yet"
 
 
 def is_out_of_reach(lower: LowerWorld) -> bool:
@@ -161,21 +165,23 @@ def is_out_of_reach(lower: LowerWorld) -> bool:
     return lower.is_wrong or lower.is_shared or lower.is_excessive or lower.unreachable_seconds > SILENT_AFTER
 
 
-def _unwatched(made: World) -> Iterator[tuple[Key, Problem]]:
+def _missing_watches(copied: World) -> Iterator[tuple[Key, Problem]]:
     """Yield what the engine does not watch of the lowers, although the topology of the world needs it."""
-    for lower in [one for one in made.lowers.values() if one.in_topology]:
+    for lower in [one for one in copied.lowers.values() if one.in_topology]:
         for controller in lower.spec.controllers:
             kinds = [
                 follow.kind.plural
                 for follow in FOLLOWS[controller]
-                if not (made.upper.more if follow.above else lower.more)[follow.kind].synced
+                if not (copied.upper.more if follow.above else lower.more)[follow.kind].synced
             ]
             if kinds:
-                words = f"the engine does not watch {', '.join(kinds)} yet, so changes that depend on them are missing"
-                yield Key("controller", lower.name, "", controller), Problem(NOT_WATCHED, words)
-        if made.topology.places and not is_known(lower):
-            words = "the engine does not watch the real nodes yet, so it is not known where pods have room"
-            yield Key("placement", lower.name, "", ""), Problem(NOT_WATCHED, words)
+                message = (
+                    f"the engine does not watch {', '.join(kinds)} yet, so changes that depend on them are missing"
+                )
+                yield Key("controller", lower.name, "", controller), Problem(NOT_WATCHED, message)
+        if copied.topology.places and not is_known(lower):
+            message = "the engine does not watch the real nodes yet, so it is not known where pods have room"
+            yield Key("placement", lower.name, "", ""), Problem(NOT_WATCHED, message)
 
 
 def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines, approve_over: int | None) -> dict[str, str]:
@@ -185,11 +191,14 @@ def plan_data(planned: Planned, foreseen: Foreseen, lines: Lines, approve_over: 
     """
     found = lines(planned.preview)
     later = Later(foreseen.refused, foreseen.waits)
-    more = [*later.sections(), *as_sections(planned.cost, approve_over)]
+    sections = [*later.sections(), *as_sections(planned.cost, approve_over)]
     document = as_json(found, cost=as_document(planned.cost), drains=[], **later._asdict())
-    data = {MARKDOWN: cut_markdown(found, more, MOST_MARKDOWN), DOCUMENT: cut_json(document, MOST_JSON).decode()}
-    words = {RESTART: foreseen.refused, PENDING: foreseen.waits}
-    return data | {key: orjson.dumps(said).decode() for key, said in words.items() if said}
+    data = {
+        MARKDOWN: cut_markdown(found, sections, MAX_MARKDOWN_BYTES),
+        DOCUMENT: cut_json(document, MAX_JSON_BYTES).decode(),
+    }
+    notes = {RESTART: foreseen.refused, PENDING: foreseen.waits}
+    return data | {key: orjson.dumps(messages).decode() for key, messages in notes.items() if messages}
 
 
 def plan_text(planned: Planned, foreseen: Foreseen) -> str:
@@ -197,71 +206,75 @@ def plan_text(planned: Planned, foreseen: Foreseen) -> str:
 
     The page has no authentication, so values that may be secret are not shown.
     """
-    more = [*Later(foreseen.refused, foreseen.waits).sections(), *as_sections(planned.cost)]
+    sections = [*Later(foreseen.refused, foreseen.waits).sections(), *as_sections(planned.cost)]
     clusters = {name: tuple(map(_concealed, changes)) for name, changes in planned.preview.clusters.items()}
-    return _cut(as_text(replace(planned.preview, clusters=clusters), colour=False, more=more), more, MOST_MARKDOWN)
+    return _shorten(
+        as_text(replace(planned.preview, clusters=clusters), colour=False, more=sections), sections, MAX_MARKDOWN_BYTES
+    )
 
 
 def _concealed(change: Change) -> Change:
     return replace(change, differences=tuple(concealed(change.ref.kind, one) for one in change.differences))
 
 
-def cut_markdown(found: Preview, more: Sequence[str], most: int) -> str:
-    """Return a plan as Markdown of at most so many bytes; `more` are sections that stay, if they are not too long.
+def cut_markdown(found: Preview, sections: Sequence[str], max_bytes: int) -> str:
+    """Return a plan as Markdown of at most so many bytes; `sections` are sections that stay, if they are not too long.
 
     A plan that is cut has the first changes, a notice in their place, and the summary.
     """
-    text = as_text(found, colour=False, more=more)
+    text = as_text(found, colour=False, more=sections)
     fence = len(fenced(text)) - len(text)
-    return fenced(_cut(text, more, most - fence))
+    return fenced(_shorten(text, sections, max_bytes - fence))
 
 
-def _cut(text: str, more: Sequence[str], most: int) -> str:
+def _shorten(text: str, sections: Sequence[str], max_bytes: int) -> str:
     """Return the text of a plan in at most so many bytes, as above."""
-    if len(text.encode()) <= most:
+    if len(text.encode()) <= max_bytes:
         return text
     body, _, last = text.rpartition("\n\n")
     lines = body.split("\n")
-    kept = sum(section.count("\n") + 2 for section in more)
+    kept = sum(section.count("\n") + 2 for section in sections)
     head, tail = (lines[:-kept], lines[-kept:]) if kept else (lines, [])
-    room = most - len(f"{_NOTICE}{last}".encode()) - _SPARE
-    tail = _first(tail, room // 2)
-    head = _first(head, room - len("\n".join(tail).encode()))
+    available = max_bytes - len(f"{_NOTICE}{last}".encode()) - _RESERVED_BYTES
+    tail = _first_lines(tail, available // 2)
+    head = _first_lines(head, available - len("\n".join(tail).encode()))
     missing = len(lines) - len(head) - len(tail)
     return "\n".join([*head, _NOTICE.format(missing, len(lines)), *tail, "", last])
 
 
-def _first(lines: Sequence[str], most: int) -> list[str]:
+def _first_lines(lines: Sequence[str], max_bytes: int) -> list[str]:
     """Return the first lines that together have at most so many bytes."""
     size, kept = 0, []
     for line in lines:
         size += len(line.encode()) + 1
-        if size > most:
+        if size > max_bytes:
             break
         kept.append(line)
     return kept
 
 
-def cut_json(document: bytes, most: int) -> bytes:
+def cut_json(document: bytes, max_bytes: int) -> bytes:
     """Return a plan as JSON of at most so many bytes: without line breaks, then without operations and ends of lists.
 
-    `truncated` then says in words what is missing. The summary counts everything.
+    `truncated` is then a message about what is missing. The summary counts everything.
     """
-    if len(document) <= most:
+    if len(document) <= max_bytes:
         return document
     plan = orjson.loads(document)
-    made = orjson.dumps(plan)
-    if len(made) <= most:
-        return made
+    shortened = orjson.dumps(plan)
+    if len(shortened) <= max_bytes:
+        return shortened
     count = len(plan["changes"])
-    slim = [{**change, "operations": []} for change in plan["changes"]]
+    without_operations = [{**change, "operations": []} for change in plan["changes"]]
     for length in _LENGTHS:
-        words = f"the plan is larger than {most} bytes: operations are left out, and lists end after {length} items"
-        notice = {"truncated": f"{words} ({min(length, count)} of {count} changes); run `tensile plan -o json` for all"}
-        made = orjson.dumps(_shortened({**plan, "changes": slim}, length) | notice)
-        if len(made) <= most:
+        cause = (
+            f"the plan is larger than {max_bytes} bytes: operations are left out, and lists end after {length} items"
+        )
+        notice = {"truncated": f"{cause} ({min(length, count)} of {count} changes); run `tensile plan -o json` for all"}
+        shortened = orjson.dumps(_shortened({**plan, "changes": without_operations}, length) | notice)
+        if len(shortened) <= max_bytes:
             break
-    return made
+    return shortened
 
 
 def _shortened(value: Any, length: int) -> Any:
@@ -271,9 +284,9 @@ def _shortened(value: Any, length: int) -> Any:
     return [_shortened(inner, length) for inner in value[:length]] if isinstance(value, list) else value
 
 
-def error_data(words: str) -> dict[str, str]:
+def error_data(message: str) -> dict[str, str]:
     """Return why there is no plan as the data of NAME-plan."""
-    return {ERROR: words if len(words) <= _MOST_WORDS else words[: _MOST_WORDS - 4] + "\n..."}
+    return {ERROR: message if len(message) <= _MAX_ERROR_LENGTH else message[: _MAX_ERROR_LENGTH - 4] + "\n..."}
 
 
 def is_planned(seen: Manifest | None, candidate_uid: str, data: Mapping[str, str]) -> bool:
@@ -283,8 +296,8 @@ def is_planned(seen: Manifest | None, candidate_uid: str, data: Mapping[str, str
     """
     if seen is None or annotations(seen).get(UPPER_UID) != candidate_uid:
         return False
-    told = seen.get("data") or {}
-    return all(told.get(key) == value for key, value in data.items())
+    present = seen.get("data") or {}
+    return all(present.get(key) == value for key, value in data.items())
 
 
 def plan_write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> StatusWrite:
@@ -295,6 +308,6 @@ def plan_write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: 
     if seen is None:
         return StatusWrite(create=marked_manifest(data, ref, owner, uid))
     check_ours(seen, ref, owner, TAKEN)
-    gone = {key: None for key in KEYS if key in (seen.get("data") or {}) and key not in data}
+    removed = {key: None for key in KEYS if key in (seen.get("data") or {}) and key not in data}
     meta = {**as_read(seen), "annotations": {UPPER_UID: uid}}
-    return StatusWrite(patch=Patch("merge-patch", {"metadata": meta, "data": {**data, **gone}}))
+    return StatusWrite(patch=Patch("merge-patch", {"metadata": meta, "data": {**data, **removed}}))

@@ -43,7 +43,7 @@ PATIENCE = 1.0
 """Seconds to wait for files to be read, so that most edits are active at once."""
 RETRY = 5.0
 """Seconds after which a failed reading is repeated, unless it failed because of files that have not changed."""
-_ADDRESSES = ("POD_IP", "VKUBELET_POD_IP")
+_ADDRESS_VARIABLES = ("POD_IP", "VKUBELET_POD_IP")
 
 
 class Connections(Mapping[str, Cluster]):
@@ -77,7 +77,7 @@ class Clusters:
     def __init__(
         self,
         fleet: Fleet,
-        ways: ClusterAccess,
+        cluster_access: ClusterAccess,
         wake: Callable[[str], None],
         *,
         engine: str = "",
@@ -86,17 +86,17 @@ class Clusters:
         self.fleet = fleet
         self.connections = Connections(fleet)
         self.joined: dict[str, LowerConnection] = {}
-        self.ways = ways
+        self.cluster_access = cluster_access
         self._wake = wake
         self._engine = engine
         self._busy = busy
         self._access: Access
-        fleet.heed(self._claimed)
+        fleet.heed(self._check_identity)
 
     async def open_upper(self, topology: Topology) -> Cluster:
         """Open the upper cluster, whether it responds or not; raises AccessError for bad credentials."""
         upper = topology.upper
-        self._access = await self.ways.upper_access(upper)
+        self._access = await self.cluster_access.upper_access(upper)
         calls = parts(len(topology.lowers), soft_limit()).upper_calls
         return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=calls, anchored=True)
 
@@ -110,7 +110,7 @@ class Clusters:
         owner = owner_of(await self.fleet[UPPER].identified(), topology.name)
         upper = upper_world()
         upper.account = account_namespace(self._access)
-        inside = self.ways.is_inside(topology.upper)
+        inside = self.cluster_access.is_inside(topology.upper)
         server = server_of(topology.upper.advertise_url, None if inside else self.upper_address)
         self.world = World(topology, owner, upper, utc_now(), node_address, server)
         self.follow_controllers()
@@ -129,7 +129,7 @@ class Clusters:
                 for feed in lower_feeds(lower, world.owner, places=world.topology.places):
                     self.fleet.follow(feed)
         for joined in self.joined.values():
-            joined.hear_events()
+            joined.watch_events()
 
     async def leave_places(self) -> None:
         """Stop the informers of placement and drop their caches, if no part of the topology needs placement."""
@@ -143,7 +143,7 @@ class Clusters:
 
         One that `remaps` is empty, and takes the namespace mapping that its topology wants.
         """
-        joined = LowerConnection(self.world, self.fleet, self.ways, utc_now, self._wake)
+        joined = LowerConnection(self.world, self.fleet, self.cluster_access, utc_now, self._wake)
         self.joined[spec.name] = joined
         joined.begin(spec, engine=self._engine, connect=connect, remaps=remaps, busy=self._busy)
         return joined
@@ -154,7 +154,7 @@ class Clusters:
         nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
         return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
 
-    def _claimed(self, name: str, identity: str) -> AccessProblem | None:
+    def _check_identity(self, name: str, identity: str) -> AccessProblem | None:
         """Return why a cluster must not be used as this lower: one that left the topology still has pods there.
 
         The Node of that lower records the cluster's identity, whichever engine joined it.
@@ -169,8 +169,8 @@ class Clusters:
             node = entry.manifest()
             if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
                 continue
-            what = f"the cluster of removed node {entry.name}, which still has pods"
-            return AccessProblem(what, f"to keep them, write node: {{name: {entry.name}}} for lower {name}")
+            cluster = f"the cluster of removed node {entry.name}, which still has pods"
+            return AccessProblem(cluster, f"to keep them, write node: {{name: {entry.name}}} for lower {name}")
         return None
 
     async def leave(self, name: str) -> None:
@@ -186,7 +186,7 @@ class Clusters:
 
 def node_address(topology: Topology, upper: tuple[str, int]) -> str:
     """Return the virtual nodes' IP address: the topology's, the pod's, or the local one of calls to the upper."""
-    given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESSES)]
+    given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESS_VARIABLES)]
     return next((str(address) for address in given if address), "") or _local_address(upper)
 
 
@@ -202,8 +202,8 @@ def address_in_use(world: World) -> str:
     manifests = (entry.manifest() for entry in world.upper.nodes)
     ours = (one for one in manifests if is_ours(one, world.owner))
     published = (one for node in ours for one in node.get("status", {}).get("addresses", ()))
-    told = next((str(one["address"]) for one in published if one["type"] == "InternalIP"), "")
-    return str(world.topology.kubelet.node_address or told or world.node_address)
+    published_address = next((str(one["address"]) for one in published if one["type"] == "InternalIP"), "")
+    return str(world.topology.kubelet.node_address or published_address or world.node_address)
 
 
 def _local_address(upper: tuple[str, int]) -> str:
@@ -221,12 +221,12 @@ def _family(upper: tuple[str, int]) -> socket.AddressFamily:
 class _Outcome(NamedTuple):
     """The result of a reading: the error ("" for none), when, and the files that must change before a retry, if any."""
 
-    words: str
+    error: str
     at: float
     files: FileStates | None = None
 
 
-class _Trial(NamedTuple):
+class _Attempt(NamedTuple):
     """One reading: of which credentials, its task, and the result of the reading before it ("" for the first)."""
 
     way: tuple[object, ...]
@@ -244,7 +244,7 @@ class CredentialChecks:
     def __init__(self, read: Callable[[Lower], Awaitable[object]], watcher: FileWatcher) -> None:
         self._read = read
         self._watcher = watcher
-        self._trials: dict[str, _Trial] = {}
+        self._attempts: dict[str, _Attempt] = {}
         self._watches: dict[str, FileWatch] = {}
 
     async def error(self, spec: Lower) -> str:
@@ -253,51 +253,51 @@ class CredentialChecks:
         The first reading is awaited for at most PATIENCE. While a reading is repeated, the last result counts: the
         message does not alternate, and no caller waits again.
         """
-        trial = self._trials.get(spec.name)
-        if trial is None or trial.way != spec.way:
-            trial = await self._begin(spec)
-            await asyncio.wait({trial.task}, timeout=PATIENCE)
-        elif trial.is_over(_now()):
-            trial = self._begin_again(spec, trial)
-        if not trial.task.done():
-            return trial.before or "the new credentials are still being read"
-        found = trial.task.result()
-        if not found.words:
-            del self._trials[spec.name]
-        elif found.files is not None and spec.name not in self._watches:
-            again = partial(self._begin_again, spec, trial)
-            self._watches[spec.name] = self._watcher.watch(found.files, again)
-        return found.words
+        attempt = self._attempts.get(spec.name)
+        if attempt is None or attempt.way != spec.way:
+            attempt = await self._start(spec)
+            await asyncio.wait({attempt.task}, timeout=PATIENCE)
+        elif attempt.is_over(_now()):
+            attempt = self._retry(spec, attempt)
+        if not attempt.task.done():
+            return attempt.before or "the new credentials are still being read"
+        outcome = attempt.task.result()
+        if not outcome.error:
+            del self._attempts[spec.name]
+        elif outcome.files is not None and spec.name not in self._watches:
+            retry = partial(self._retry, spec, attempt)
+            self._watches[spec.name] = self._watcher.watch(outcome.files, retry)
+        return outcome.error
 
     async def close(self) -> None:
         """Cancel the readings in progress."""
-        for name in tuple(self._trials):
-            await self._end(name)
+        for name in tuple(self._attempts):
+            await self._cancel(name)
 
-    async def _begin(self, spec: Lower) -> _Trial:
-        await self._end(spec.name)
-        self._trials[spec.name] = trial = _Trial(spec.way, asyncio.create_task(self._outcome(spec)), "")
-        return trial
+    async def _start(self, spec: Lower) -> _Attempt:
+        await self._cancel(spec.name)
+        self._attempts[spec.name] = attempt = _Attempt(spec.way, asyncio.create_task(self._read_credentials(spec)), "")
+        return attempt
 
-    def _begin_again(self, spec: Lower, failed: _Trial) -> _Trial:
+    def _retry(self, spec: Lower, failed: _Attempt) -> _Attempt:
         """Repeat a failed reading; its last result counts meanwhile."""
-        self._watch_no_more(spec.name)
-        task = asyncio.create_task(self._outcome(spec))
-        self._trials[spec.name] = trial = _Trial(failed.way, task, failed.task.result().words)
-        return trial
+        self._stop_watching(spec.name)
+        task = asyncio.create_task(self._read_credentials(spec))
+        self._attempts[spec.name] = attempt = _Attempt(failed.way, task, failed.task.result().error)
+        return attempt
 
-    def _watch_no_more(self, name: str) -> None:
+    def _stop_watching(self, name: str) -> None:
         watch = self._watches.pop(name, None)
         if watch is not None:
             watch.close()
 
-    async def _end(self, name: str) -> None:
-        self._watch_no_more(name)
-        trial = self._trials.pop(name, None)
-        if trial is not None:
-            await cancel_and_wait(trial.task)
+    async def _cancel(self, name: str) -> None:
+        self._stop_watching(name)
+        attempt = self._attempts.pop(name, None)
+        if attempt is not None:
+            await cancel_and_wait(attempt.task)
 
-    async def _outcome(self, spec: Lower) -> _Outcome:
+    async def _read_credentials(self, spec: Lower) -> _Outcome:
         try:
             await self._read(spec)
         except CredentialsUnavailable as error:

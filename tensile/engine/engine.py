@@ -40,18 +40,18 @@ from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Lower, Topology
 from tensile.topology.diff import concerns_all
 
-_LOOK = 1.0
-_RESPONSE = 3.0
+_CHECK_INTERVAL = 1.0
+_RESPONSE_TIMEOUT = 3.0
 """Seconds to wait for the upper cluster where a kubelet port is in use."""
 _log = structlog.get_logger("tensile.engine.engine")
 
 
 class WebhookPort:
-    """The webhook on its port; the cache of claims in `home` is filled while it is served."""
+    """The webhook on its port; the cache of claims in `context` is filled while it is served."""
 
-    def __init__(self, home: WebhookContext, fleet: Fleet) -> None:
-        self.server = WebhookServer(home)
-        self._feed = InformerSpec(UPPER, CLAIM, Selection(), home.claims)
+    def __init__(self, context: WebhookContext, fleet: Fleet) -> None:
+        self.server = WebhookServer(context)
+        self._feed = InformerSpec(UPPER, CLAIM, Selection(), context.claims)
         self._fleet = fleet
         self._task: asyncio.Task[None] | None = None
 
@@ -82,49 +82,51 @@ class Engine:
 
     loop: Loop
     ports: KubeletServers
-    hook: WebhookPort
+    webhook: WebhookPort
     extender: ExtenderServer
     admission: PolicyRegistration
-    trials: CredentialChecks
+    credential_checks: CredentialChecks
 
     def __init__(
         self,
         topology: Topology,
-        ways: ClusterAccess,
+        access: ClusterAccess,
         observer: Observer,
         fleet: Fleet,
         traces: PodTraces | None = None,
     ) -> None:
         self.topology = topology
-        self._ways = ways
+        self._access = access
         self._observer = observer
         self.identity = new_identity()
-        self.clusters = Clusters(fleet, ways, self._wake, engine=self.identity, busy=self._is_busy)
+        self.clusters = Clusters(fleet, access, self._wake, engine=self.identity, busy=self._is_busy)
         self.latency = SyncLatency()
         self._traces = traces
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
-        self._silent: set[str] = set()
-        self._stands_by = False
-        self._leads = True
+        self._unreachable: set[str] = set()
+        self._is_open = False
+        self._may_lead = True
         self._changing = asyncio.Lock()
-        self._put_off: tuple[str, ...] = ()
+        self._deferred: tuple[str, ...] = ()
         self._parts: tuple[WebhookPort | ExtenderServer, ...] = ()
 
     @property
     def pending(self) -> tuple[str, ...]:
         """Parts of the topology that are not active yet, one message each."""
-        waiting = (*self.ports.pending, *self.hook.server.unregistered, *self.extender.pending) if self._parts else ()
-        return (*self._put_off, *waiting)
+        pending_parts = (
+            (*self.ports.pending, *self.webhook.server.unregistered, *self.extender.pending) if self._parts else ()
+        )
+        return (*self._deferred, *pending_parts)
 
     @property
     def is_running(self) -> bool:
         """Whether `start`, `open` or `standby` has succeeded."""
-        return self._stands_by or self.is_leader
+        return self._is_open or self.is_leader
 
     @property
     def is_leader(self) -> bool:
-        """Whether `drive` has succeeded, so that this engine leads."""
+        """Whether `lead` has succeeded, so that this engine leads."""
         return bool(self._tasks)
 
     async def start(self) -> None:
@@ -142,32 +144,32 @@ class Engine:
         credentials or a port in use.
         """
         await self._open(accepted)
-        self._stands_by = True
+        self._is_open = True
 
     async def standby(self, accepted: AcceptedTopology | None = None) -> None:
         """Start like `open`, but without what would conflict with another engine that leads."""
-        self._leads = False
+        self._may_lead = False
         await self._open(accepted)
-        self._stands_by = True
+        self._is_open = True
 
     async def _open(self, accepted: AcceptedTopology | None) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
-        world = await self._made_world()
+        world = await self._make_world()
         if accepted is not None:
-            await self._start_on(await accepted(self.clusters.connections[UPPER], world.owner.upper))
-        _say_without_alias(world)
-        self.hook = WebhookPort(self._home_of_webhook(world), self.clusters.fleet)
+            await self._use_accepted(await accepted(self.clusters.connections[UPPER], world.owner.upper))
+        _log_missing_alias(world)
+        self.webhook = WebhookPort(self._webhook_context(world), self.clusters.fleet)
         self.extender = ExtenderServer(
-            world, self.clusters.connections[UPPER], self._ways.directory, self.clusters.fleet.watcher
+            world, self.clusters.connections[UPPER], self._access.directory, self.clusters.fleet.watcher
         )
-        self._parts = (self.hook, self.extender)
-        inside = own_namespace(self._ways.account)
+        self._parts = (self.webhook, self.extender)
+        inside = own_namespace(self._access.account)
         self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, inside)
-        await self.hook.open(self.topology)
+        await self.webhook.open(self.topology)
         timing = Timing(utc_now, random.random)
-        self.trials = CredentialChecks(
-            lambda spec: self._ways.lower_access(spec, world.upper.secrets), self.clusters.fleet.watcher
+        self.credential_checks = CredentialChecks(
+            lambda spec: self._access.lower_access(spec, world.upper.secrets), self.clusters.fleet.watcher
         )
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         with suppress(Denied):  # without Nodes to be read there are none to be served
@@ -176,7 +178,7 @@ class Engine:
         await self.ports.open(endpoints)
         self.ports.request_certificates(endpoints)
 
-    async def _start_on(self, topology: Topology) -> None:
+    async def _use_accepted(self, topology: Topology) -> None:
         """Use the accepted topology, before anything is done for the one that was read."""
         before, self.topology = self.topology, topology
         self.clusters.world.topology = topology
@@ -184,7 +186,7 @@ class Engine:
             await self._renew_ports()
         self.clusters.follow_controllers()
 
-    async def _made_world(self) -> World:
+    async def _make_world(self) -> World:
         """Return the world when the upper cluster has responded; raises TensileError for a port in use before that.
 
         Then it is soon known whether a Node has another port, so that this one is not needed.
@@ -194,7 +196,7 @@ class Engine:
             await self.ports.open(endpoints_of(self.topology, {}, self._pods, {}))
         except TensileError:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_RESPONSE):
+                async with asyncio.timeout(_RESPONSE_TIMEOUT):
                     return await self.clusters.make_world(self.topology, address)
             raise
         return await self.clusters.make_world(self.topology, address)
@@ -207,23 +209,23 @@ class Engine:
         accept everything.
         """
         async with self._changing:
-            if self._leads:
+            if self._may_lead:
                 await self.extender.open(self.topology)
             else:
-                self._leads = True
-                await _follow(self.topology, self.hook, self.extender)
+                self._may_lead = True
+                await _follow(self.topology, self.webhook, self.extender)
             self.admission.follow(self.topology)
-            await self._bring_lowers()
-            jobs = (("periodic check", self._keep_looking), ("admission policy", self.admission.run))
-            self._tasks = [supervised(what, job) for what, job in jobs]
+            await self._apply_lowers()
+            jobs = (("periodic check", self._check_periodically), ("admission policy", self.admission.run))
+            self._tasks = [supervised(name, job) for name, job in jobs]
 
     async def stop(self) -> None:
         """Stop in reverse order; work in progress is abandoned."""
         await cancel_and_wait(*self._tasks)
         for name in tuple(self._opened):
             await self.loop.close(name)
-        if hasattr(self, "trials"):
-            await self.trials.close()
+        if hasattr(self, "credential_checks"):
+            await self.credential_checks.close()
         for part in reversed(self._parts):
             await part.close()
         if hasattr(self, "ports"):
@@ -235,14 +237,14 @@ class Engine:
         async with self._changing:
             await self._reload(topology)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Update reachability, remove lower clusters that left and are empty, and retry what waits, such as ports.
 
         Called every second. It never runs during a reload, when a lower cluster that is being reopened looks like an
         orphaned Node.
         """
         async with self._changing:
-            await self._look()
+            await self._check()
 
     async def _reload(self, topology: Topology) -> None:
         before, self.topology = self.topology, topology
@@ -250,10 +252,10 @@ class Engine:
         if topology.kubelet != before.kubelet:
             await self._renew_ports()
         await self._serve()
-        await _follow(topology, self.hook)
+        await _follow(topology, self.webhook)
         if self.is_leader:
             self.admission.follow(topology)
-            await self._bring_lowers()
+            await self._apply_lowers()
         self.clusters.follow_controllers()
         if self.is_leader:
             await _follow(topology, self.extender)
@@ -261,66 +263,73 @@ class Engine:
         for name in tuple(self._opened) if concerns_all(before, topology) else ():
             self._wake(name)
 
-    async def _bring_lowers(self) -> None:
+    async def _apply_lowers(self) -> None:
         """Join, change, delay or remove lower clusters as the active topology says."""
         for lower in removed_lowers(self.topology, self.clusters.world):
             lower.in_topology = False
-        found = [await self._brought(spec) for spec in self.topology.lowers]
-        before, self._put_off = self._put_off, tuple(words for one in found for words in one.waits)
-        for words in self._put_off:
-            if words not in before:
-                _log.warning("topology change pending", reason=words)
+        transitions = [await self._apply_lower(spec) for spec in self.topology.lowers]
+        logged, self._deferred = (
+            self._deferred,
+            tuple(message for transition in transitions for message in transition.waits),
+        )
+        for message in self._deferred:
+            if message not in logged:
+                _log.warning("topology change pending", reason=message)
 
-    async def _brought(self, spec: Lower) -> Transition:
+    async def _apply_lower(self, spec: Lower) -> Transition:
         """Apply the transition of one lower of the topology, and return it.
 
         An open connection is kept as long as the credentials of its replacement cannot be read.
         """
-        found = plan_transition(spec, self.topology, self.clusters.world)
-        if self._cuts(found):
-            objection = await self.trials.error(spec)
-            found = plan_transition(spec, self.topology, self.clusters.world)
-            if objection and self._cuts(found):
-                found = defer(found, objection)
-        await self._take(found)
-        return found
+        transition = plan_transition(spec, self.topology, self.clusters.world)
+        if self._replaces_connection(transition):
+            error = await self.credential_checks.error(spec)
+            transition = plan_transition(spec, self.topology, self.clusters.world)
+            if error and self._replaces_connection(transition):
+                transition = defer(transition, error)
+        await self._carry_out(transition)
+        return transition
 
-    def _cuts(self, found: Transition) -> bool:
+    def _replaces_connection(self, transition: Transition) -> bool:
         """Report whether an open connection would be closed and replaced by another one to the same lower."""
-        return found.action is Action.JOIN and found.before is not None and found.before.name in self.clusters.fleet
+        return (
+            transition.action is Action.JOIN
+            and transition.before is not None
+            and transition.before.name in self.clusters.fleet
+        )
 
-    async def _take(self, found: Transition) -> None:
-        before = self.clusters.joined[found.before.name] if found.before is not None else None
-        match found.action, before:
+    async def _carry_out(self, transition: Transition) -> None:
+        before = self.clusters.joined[transition.before.name] if transition.before is not None else None
+        match transition.action, before:
             case Action.JOIN, _:
-                if found.remaps and before is not None and self._is_busy(before.lower.name):
-                    return  # objects in flight would be looked up under other names: the next look tries again
+                if transition.remaps and before is not None and self._is_busy(before.lower.name):
+                    return  # objects in flight would be looked up under other names: the next check tries again
                 if before is not None:
                     await self._leave(before.lower.name)
-                await self._join(found.spec, remaps=found.remaps)
+                await self._join(transition.spec, remaps=transition.remaps)
             case Action.KEEP, LowerConnection():
-                before.stay(found.objection)
-                self._change(before, found.spec)
+                before.keep_connection(transition.objection)
+                self._change(before, transition.spec)
             case Action.LEAVE, LowerConnection():
                 before.lower.in_topology = False
                 self._wake(before.lower.name)
 
-    def _home_of_webhook(self, world: World) -> WebhookContext:
+    def _webhook_context(self, world: World) -> WebhookContext:
         return WebhookContext(
             self.clusters.connections[UPPER],
             world.owner,
-            self._ways.directory,
+            self._access.directory,
             world.upper.more[CLAIM],
             world.upper.nodes,
             world.upper.secrets,
             self.clusters.fleet.watcher,
-            own_namespace(self._ways.account),
-            lambda: self._leads,
+            own_namespace(self._access.account),
+            lambda: self._may_lead,
         )
 
     def _ports(self, topology: Topology) -> KubeletServers:
         upper = self.clusters.connections[UPPER]
-        directory, watcher = self._ways.directory, self.clusters.fleet.watcher
+        directory, watcher = self._access.directory, self.clusters.fleet.watcher
         return KubeletServers(topology, directory, upper, self._address(topology), watcher)
 
     def _address(self, topology: Topology) -> str:
@@ -378,43 +387,43 @@ class Engine:
         connections = self.clusters.connections
         return MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
 
-    async def _keep_looking(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
-            await self.look()
-            await asyncio.sleep(_LOOK)
+            await self.check()
+            await asyncio.sleep(_CHECK_INTERVAL)
 
-    async def _look(self) -> None:
-        self._greet()
-        for name in self.extender.relieved():
+    async def _check(self) -> None:
+        self._expedite_recovered()
+        for name in self.extender.lowers_with_new_room():
             self.loop.enqueue_all(name, rule.NAME)
         for stray in self.clusters.strays():
             await self._join(stray, connect=False)
         for name, joined in tuple(self.clusters.joined.items()):
-            if joined.look():
+            if joined.refresh():
                 self._wake(name)
-            if self._has_gone(joined):
+            if self._can_be_removed(joined):
                 await self._leave(name)
-        if self._put_off or any(map(self._has_to_map, self.topology.lowers)):
-            await self._bring_lowers()
+        if self._deferred or any(map(self._has_to_map, self.topology.lowers)):
+            await self._apply_lowers()
         await self._serve()
 
     def _has_to_map(self, spec: Lower) -> bool:
         """Report whether a joined lower uses another namespace mapping than the topology wants."""
-        known = self.clusters.world.lowers.get(spec.name)
-        return known is not None and has_to_map(known, spec, self.clusters.world)
+        joined = self.clusters.world.lowers.get(spec.name)
+        return joined is not None and has_to_map(joined, spec, self.clusters.world)
 
-    def _greet(self) -> None:
+    def _expedite_recovered(self) -> None:
         """Retry waiting keys at once when an unreachable cluster responds again."""
-        silent = {name for name, opened in self.clusters.fleet.items() if opened.silent}
-        if self._silent - silent:
+        unreachable = {name for name, opened in self.clusters.fleet.items() if opened.silent}
+        if self._unreachable - unreachable:
             self.loop.expedite(LONGEST_REST)
-        self._silent = silent
+        self._unreachable = unreachable
 
-    def _has_gone(self, joined: LowerConnection) -> bool:
+    def _can_be_removed(self, joined: LowerConnection) -> bool:
         """Report whether a lower that left has no pods and no Node any more, and its objects have been deleted."""
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
-        gone = nodes.synced and not has_node(lower, self.clusters.world)
-        return gone and not lower.in_topology and lower.is_empty and not self._is_busy(lower.name)
+        is_node_gone = nodes.synced and not has_node(lower, self.clusters.world)
+        return is_node_gone and not lower.in_topology and lower.is_empty and not self._is_busy(lower.name)
 
     def _is_busy(self, name: str) -> bool:
         return bool(self.loop.depth.get(name))
@@ -431,7 +440,7 @@ async def _follow(topology: Topology, *parts: WebhookPort | ExtenderServer) -> N
             await part.open(topology)
 
 
-def _say_without_alias(world: World) -> None:
+def _log_missing_alias(world: World) -> None:
     """Log that pods in lower clusters get no Service for the upper cluster, if they could have one."""
     server = world.upper_server
     if "Service" in world.topology.enabled and (server is None or not form(server)):

@@ -23,18 +23,18 @@ from aiohttp import web
 
 from tensile.engine.metrics import CONTENT_TYPE, Metrics
 from tensile.engine.status.report import public
-from tensile.engine.status.site import SPARING, StatusSite, is_local
+from tensile.engine.status.site import TIME_DIVISOR, StatusSite, is_local
 from tensile.kube import net
 from tensile.kube.listener_limits import ClientConnection, ClientTimeouts, ConnectionLimiter
 from tensile.kube.net import accept, cancel_and_wait, take_over
 from tensile.policy.tls_port import HeadBounds, QuietServer
 
-_GRACE = 1.0
-ROOM = 64
+_SHUTDOWN_TIMEOUT = 1.0
+MAX_CONNECTIONS = 64
 """Maximum of connections at a time; Prometheus and a kubelet keep one each."""
-_HEAD = HeadBounds(headers=64, longest=8190)
+_HEAD_BOUNDS = HeadBounds(headers=64, longest=8190)
 """A browser sends some 20 headers, one of which has the cookies of all programs on localhost."""
-_READ = ("GET", "HEAD")
+_READ_METHODS = ("GET", "HEAD")
 _log = structlog.get_logger("tensile.telemetry")
 
 MakeResponse = Callable[[web.BaseRequest], web.Response]
@@ -47,13 +47,13 @@ class ProbeServer:
     `ready` returns "" if the engine is ready, else a message with the reason.
     """
 
-    who = "the probe server"
+    name = "the probe server"
     advice: Mapping[int, str] = {
         errno.EADDRINUSE: "another program uses this port: stop it, or use another port for --probes",
         errno.EACCES: "only root can listen on this port: use a port of 1024 or above for --probes",
     }
     """Advice by errno; 0 for all other errors."""
-    patience = 5.0
+    head_timeout = 5.0
     """Seconds in which the head of a request must arrive."""
 
     def __init__(self, bind: str | None, port: int, ready: Callable[[], str]) -> None:
@@ -67,7 +67,7 @@ class ProbeServer:
         """The port it listens on, once started."""
         return self._listening.port if self._listening else self._port
 
-    def answers(self) -> dict[str, MakeResponse]:
+    def handlers(self) -> dict[str, MakeResponse]:
         """Return the handlers by path."""
         return {"/healthz": _healthz, "/readyz": self._readyz}
 
@@ -81,17 +81,19 @@ class ProbeServer:
         try:
             opened = net.listening(self._bind, self._port)
         except OSError as error:
-            where = net.place(self._bind, self._port)
-            raise net.refusal(error, f"{self.who} cannot listen on {where}: {self._why(error)}") from None
-        self._listening = _Listening(opened, self.answers(), self.site, self.patience)
+            address = net.place(self._bind, self._port)
+            raise net.refusal(
+                error, f"{self.name} cannot listen on {address}: {self._reason_with_advice(error)}"
+            ) from None
+        self._listening = _Listening(opened, self.handlers(), self.site, self.head_timeout)
 
     async def close(self) -> None:
         """Stop listening; a request in progress has a second to finish."""
-        listening, self._listening = self._listening, None
-        if listening:
-            await listening.close()
+        server, self._listening = self._listening, None
+        if server:
+            await server.close()
 
-    def _why(self, error: OSError) -> str:
+    def _reason_with_advice(self, error: OSError) -> str:
         """Return what went wrong, with advice."""
         other = f"{error.strerror or error}: {self.advice.get(0, 'use another port for --probes')}"
         return self.advice.get(error.errno or 0, other)
@@ -107,7 +109,7 @@ class TelemetryServer(ProbeServer):
     `status` returns the state of the engine. The names of pods in it are only for callers on this machine.
     """
 
-    who = "telemetry"
+    name = "telemetry"
     advice: Mapping[int, str] = {
         errno.EADDRINUSE: "another program uses this port: stop it, or set telemetry.port in the topology file",
         errno.EADDRNOTAVAIL: "this machine has no such address: set telemetry.bind in the topology file",
@@ -126,14 +128,14 @@ class TelemetryServer(ProbeServer):
         site: StatusSite,
     ) -> None:
         super().__init__(bind, port, ready)
-        self._metrics = _Sparing(metrics.text)
-        self._status = _Sparing(lambda: orjson.dumps(status()))
-        self._public_status = _Sparing(lambda: orjson.dumps(public(status())))
+        self._metrics = _ThrottledResponse(metrics.text)
+        self._status = _ThrottledResponse(lambda: orjson.dumps(status()))
+        self._public_status = _ThrottledResponse(lambda: orjson.dumps(public(status())))
         self._site = site
 
-    def answers(self) -> dict[str, MakeResponse]:
+    def handlers(self) -> dict[str, MakeResponse]:
         """Return the handlers by path."""
-        return {**super().answers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
+        return {**super().handlers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
 
     @property
     def site(self) -> StatusSite:
@@ -144,24 +146,24 @@ class TelemetryServer(ProbeServer):
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     def _serve_status(self, request: web.BaseRequest) -> web.Response:
-        made = self._status if is_local(request) else self._public_status
-        return web.Response(body=made.text(), content_type="application/json")
+        response = self._status if is_local(request) else self._public_status
+        return web.Response(body=response.text(), content_type="application/json")
 
 
 class _Listening(QuietServer):
     """Responds to requests on a bound socket, from its creation to `close`."""
 
     def __init__(
-        self, opened: socket.socket, answers: Mapping[str, MakeResponse], site: StatusSite | None, patience: float
+        self, opened: socket.socket, handlers: Mapping[str, MakeResponse], site: StatusSite | None, head_timeout: float
     ) -> None:
-        super().__init__(self._answered, patience, _HEAD)
+        super().__init__(self._respond, head_timeout, _HEAD_BOUNDS)
         self.port = int(opened.getsockname()[1])
-        self._answers = answers
+        self._handlers = handlers
         self._site = site
-        self._guests: dict[object, ClientConnection] = {}
+        self._clients: dict[object, ClientConnection] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(
-            accept(opened, ConnectionLimiter(ROOM, ClientTimeouts()), self._serve, _failed)
+            accept(opened, ConnectionLimiter(MAX_CONNECTIONS, ClientTimeouts()), self._serve, _log_failed_accept)
         )
         self._accepting.add_done_callback(lambda _: opened.close())
 
@@ -171,64 +173,64 @@ class _Listening(QuietServer):
         if self._site is not None:
             await self._site.close()
         self.pre_shutdown()
-        await self.shutdown(_GRACE)
+        await self.shutdown(_SHUTDOWN_TIMEOUT)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Release the connection's slot."""
         super().connection_lost(handler, exc)
-        self._guests.pop(handler).leave()
+        self._clients.pop(handler).leave()
 
-    def _serve(self, connection: socket.socket, guest: ClientConnection) -> None:
-        task = asyncio.create_task(self._take_over(connection, guest))
-        guest.drop = task.cancel
+    def _serve(self, connection: socket.socket, client: ClientConnection) -> None:
+        task = asyncio.create_task(self._take_over(connection, client))
+        client.drop = task.cancel
         self._serving.add(task)
-        task.add_done_callback(partial(self._taken_over, guest))
+        task.add_done_callback(partial(self._on_taken_over, client))
 
-    def _taken_over(self, guest: ClientConnection, task: asyncio.Task[None]) -> None:
+    def _on_taken_over(self, client: ClientConnection, task: asyncio.Task[None]) -> None:
         self._serving.discard(task)
         if task.cancelled() or task.exception():
-            guest.leave()
+            client.leave()
 
-    async def _take_over(self, connection: socket.socket, guest: ClientConnection) -> None:
+    async def _take_over(self, connection: socket.socket, client: ClientConnection) -> None:
         """Pass a connection to aiohttp."""
 
         def protocol() -> web.RequestHandler:
             handler = self()
-            self._guests[handler] = guest
+            self._clients[handler] = client
             return handler
 
-        guest.drop = (await take_over(connection, protocol)).abort
+        client.drop = (await take_over(connection, protocol)).abort
 
-    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer = self._answers.get(request.path)
-        if answer is None and self._site is not None and self._site.responds_to(request):
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        handler = self._handlers.get(request.path)
+        if handler is None and self._site is not None and self._site.responds_to(request):
             return await self._site.respond(request)
-        if answer is None:
+        if handler is None:
             return web.Response(status=HTTPStatus.NOT_FOUND, text="not found\n")
-        if request.method not in _READ:
+        if request.method not in _READ_METHODS:
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="only GET and HEAD are allowed\n")
-        return answer(request)
+        return handler(request)
 
 
-class _Sparing:
+class _ThrottledResponse:
     """A response whose generation takes at most a tenth of the time, however often it is requested."""
 
     def __init__(self, make: Callable[[], bytes]) -> None:
         self._make = make
-        self._made = b""
-        self._until = 0.0
+        self._response = b""
+        self._valid_until = 0.0
 
     def text(self) -> bytes:
         """Return the response, generated again unless the last one is too recent."""
-        begun = time.monotonic()
-        if begun >= self._until:
-            self._made = self._make()
+        started = time.monotonic()
+        if started >= self._valid_until:
+            self._response = self._make()
             ended = time.monotonic()
-            self._until = ended + (SPARING - 1) * (ended - begun)
-        return self._made
+            self._valid_until = ended + (TIME_DIVISOR - 1) * (ended - started)
+        return self._response
 
 
-def _failed(error: OSError) -> None:
+def _log_failed_accept(error: OSError) -> None:
     _log.warning("cannot accept a connection", why=str(error))
 
 

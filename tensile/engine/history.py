@@ -41,14 +41,14 @@ from tensile.reconcile.ownership import is_ours
 HISTORY_NAME_CONFLICT: EventReason = "HistoryNameConflict"
 """On the topology's ConfigMap: the ConfigMap for its history exists and is not the engine's. Remedy: rename or delete
 that ConfigMap."""
-MOST = 10
+MAX_ENTRIES = 10
 """Maximum of accepted topologies that are kept."""
-MOST_BYTES = 900 * 1024
+MAX_TEXT_BYTES = 900 * 1024
 """Maximum of bytes of all texts together; an apiserver takes 1 MiB in a ConfigMap, keys and index included."""
 _INDEX = "index"
 _SUFFIX = ".yaml"
-_RETRY = 5.0
-_SELDOM = 60.0
+_RETRY_DELAY = 5.0
+_LONG_RETRY_DELAY = 60.0
 """Seconds between two attempts while a person has to change something first."""
 _log = structlog.get_logger("tensile.engine.history")
 
@@ -82,10 +82,10 @@ class TopologyRecords(NamedTuple):
         The status and the history each say which one; the newer counts. So a leader may end between the two writes, and
         the history may lack the text, or not be kept.
         """
-        told = part_in(self.status, self.owner, ACCEPTED)
-        if self.history and str(told.get("time", "")) <= self.history[-1].time:
+        accepted = part_in(self.status, self.owner, ACCEPTED)
+        if self.history and str(accepted.get("time", "")) <= self.history[-1].time:
             return self.history[-1].sha256
-        return str(told.get("sha256", ""))
+        return str(accepted.get("sha256", ""))
 
 
 def file_place(topology: str) -> ConfigMapKey:
@@ -112,7 +112,7 @@ def entries(seen: Manifest | None, owner: Owner) -> History:
         return ()
     data = seen.get("data") or {}
     try:
-        index = [(str(one["sha256"]), str(one["time"])) for one in orjson.loads(data[_INDEX])[-MOST:]]
+        index = [(str(one["sha256"]), str(one["time"])) for one in orjson.loads(data[_INDEX])[-MAX_ENTRIES:]]
     except (KeyError, TypeError, ValueError):
         return ()
     found = (AcceptedText(digest, time, str(data.get(digest + _SUFFIX, ""))) for digest, time in index)
@@ -133,13 +133,13 @@ def added(history: History, entry: AcceptedText) -> History:
         return history
     kept: list[AcceptedText] = []
     sizes: dict[str, int] = {}
-    for one in reversed((*history, entry)[-MOST:]):
+    for one in reversed((*history, entry)[-MAX_ENTRIES:]):
         size = len(one.content.encode())
-        if one is entry and size > MOST_BYTES:
+        if one is entry and size > MAX_TEXT_BYTES:
             kept.append(one._replace(content=""))
             continue
         sizes[one.sha256] = size
-        if sum(sizes.values()) > MOST_BYTES:
+        if sum(sizes.values()) > MAX_TEXT_BYTES:
             break
         kept.append(one)
     return tuple(reversed(kept))
@@ -147,9 +147,9 @@ def added(history: History, entry: AcceptedText) -> History:
 
 def data_of(history: Iterable[AcceptedText]) -> dict[str, str]:
     """Return the data of the ConfigMap with a history."""
-    found = {one.sha256 + _SUFFIX: one.content for one in history if one.content}
+    texts = {one.sha256 + _SUFFIX: one.content for one in history if one.content}
     index = [{"sha256": one.sha256, "time": one.time} for one in history]
-    return {**found, _INDEX: orjson.dumps(index, option=orjson.OPT_INDENT_2).decode()}
+    return {**texts, _INDEX: orjson.dumps(index, option=orjson.OPT_INDENT_2).decode()}
 
 
 def write(seen: Manifest | None, entry: AcceptedText, ref: Ref, owner: Owner) -> StatusWrite | None:
@@ -171,15 +171,17 @@ def write(seen: Manifest | None, entry: AcceptedText, ref: Ref, owner: Owner) ->
     return StatusWrite(patch=Patch("merge-patch", {"metadata": as_read(seen), "data": changes}))
 
 
-async def read_records(cluster: Cluster, upper_uid: str, place: ConfigMapKey, *, told: bool = True) -> TopologyRecords:
+async def read_records(
+    cluster: Cluster, upper_uid: str, place: ConfigMapKey, *, log_denied: bool = True
+) -> TopologyRecords:
     """Read what the upper cluster holds of a topology; `upper_uid` is the UID of its kube-system.
 
-    What may not be read counts as absent, which is logged if it should be `told`. Raises ClusterError if the cluster
-    does not respond.
+    What may not be read counts as absent; with `log_denied` that is logged. Raises ClusterError if the cluster does not
+    respond.
     """
     owner = status_owner(upper_uid, place)
-    status = await _read(cluster, status_ref(place), told=told)
-    history = entries(await _read(cluster, history_ref(place), told=told), owner)
+    status = await _read(cluster, status_ref(place), log_denied=log_denied)
+    history = entries(await _read(cluster, history_ref(place), log_denied=log_denied), owner)
     return TopologyRecords(owner, status if status is not None and is_ours(status, owner) else None, history)
 
 
@@ -188,24 +190,24 @@ async def active_text(cluster: Cluster, upper_uid: str, place: ConfigMapKey, dig
 
     `digest` is its SHA-256 as its engine reports it, "" if no engine was asked.
     """
-    records = await read_records(cluster, upper_uid, place, told=False)
+    records = await read_records(cluster, upper_uid, place, log_denied=False)
     wanted = digest or records.active
     return next((one.content for one in reversed(records.history) if one.sha256 == wanted), "")
 
 
-async def _read(cluster: Cluster, ref: Ref, *, told: bool) -> Manifest | None:
+async def _read(cluster: Cluster, ref: Ref, *, log_denied: bool) -> Manifest | None:
     try:
         return await read_or_none(cluster, ref)
     except Denied as error:
-        if told:
+        if log_denied:
             _log.warning("the accepted topologies cannot be read", error=str(error))
         return None
 
 
 class HistoryWriter:
-    """Keeps the topology in force as the last entry of the history; `tell` receives a reason and a message for users.
+    """Keeps the topology in force as the last entry of the history.
 
-    `now` returns the time in UTC.
+    `emit_event` receives a reason and a message for users. `now` returns the time in UTC.
     """
 
     def __init__(
@@ -214,17 +216,17 @@ class HistoryWriter:
         place: ConfigMapKey,
         upper_uid: str,
         *,
-        tell: Callable[[EventReason, str], None],
+        emit_event: Callable[[EventReason, str], None],
         now: Callable[[], datetime],
     ) -> None:
         self._cluster = cluster
         self._ref = history_ref(place)
         self._owner = status_owner(upper_uid, place)
-        self._tell = tell
+        self._emit_event = emit_event
         self._now = now
         self._wanted: AcceptedText | None = None
         self._woken = asyncio.Event()
-        self._trouble = ""
+        self._last_error = ""
 
     def keep(self, reading: TopologyUpdate) -> None:
         """Make a topology that was accepted the last entry, soon, if it is not."""
@@ -234,40 +236,40 @@ class HistoryWriter:
 
     async def run(self) -> None:
         """Write indefinitely, after each change of what is in force; a write that failed is tried again."""
-        rest = None
+        delay = None
         while True:
             try:
-                async with asyncio.timeout(rest):
+                async with asyncio.timeout(delay):
                     await self._woken.wait()
             except TimeoutError:
                 pass
             self._woken.clear()
-            rest = await self.write()
+            delay = await self.write()
 
     async def write(self) -> float | None:
         """Write what is in force; return after how many seconds to try again, None for not at all."""
         if self._wanted is None:
             return None
         try:
-            found = write(await read_or_none(self._cluster, self._ref), self._wanted, self._ref, self._owner)
-            if found is not None:
-                await found.send(self._cluster, self._ref)
+            wanted = write(await read_or_none(self._cluster, self._ref), self._wanted, self._ref, self._owner)
+            if wanted is not None:
+                await wanted.send(self._cluster, self._ref)
         except (AlreadyExists, Conflict):
             return 0.0
         except NameTaken as error:
-            if self._complain(error):
-                self._tell(HISTORY_NAME_CONFLICT, str(error))
-            return _SELDOM
+            if self._log_failure(error):
+                self._emit_event(HISTORY_NAME_CONFLICT, str(error))
+            return _LONG_RETRY_DELAY
         except ClusterError as error:
-            self._complain(error)
-            return _SELDOM if isinstance(error, Denied) else _RETRY
-        self._trouble = ""
+            self._log_failure(error)
+            return _LONG_RETRY_DELAY if isinstance(error, Denied) else _RETRY_DELAY
+        self._last_error = ""
         return None
 
-    def _complain(self, error: TensileError) -> bool:
+    def _log_failure(self, error: TensileError) -> bool:
         """Log a failure; report whether it is new."""
-        news = self._trouble != str(error)
-        self._trouble = str(error)
-        if news:
+        is_new = self._last_error != str(error)
+        self._last_error = str(error)
+        if is_new:
             _log.warning("cannot keep the accepted topology: rollback and a restart do not know it", error=str(error))
-        return news
+        return is_new

@@ -38,14 +38,14 @@ from tensile.topology import Topology
 if TYPE_CHECKING:
     import asyncio
 
-_UNPRIVILEGED, _LAST = 1024, 65535
+_FIRST_UNPRIVILEGED, _LAST_PORT = 1024, 65535
 _log = structlog.get_logger("tensile.kubelet")
 
 
 def _limits(lowers: int) -> ConnectionLimits:
     """Return the limits of streams, which leave the engine the descriptors that so many lower clusters need."""
-    part, usual = parts(lowers, soft_limit()), ConnectionLimits()
-    return usual._replace(streams=min(usual.streams, part.streams), waiting=min(usual.waiting, part.waiting))
+    part, defaults = parts(lowers, soft_limit()), ConnectionLimits()
+    return defaults._replace(streams=min(defaults.streams, part.streams), waiting=min(defaults.waiting, part.waiting))
 
 
 class ServedLower(Protocol):
@@ -72,8 +72,8 @@ class KubeletServers:
             _log,
             _limits(len(topology.lowers)),
         )
-        self._enrolment = None if files else CertificateRequester(upper, self.serving, _log)
-        self._enrolling: dict[str, asyncio.Task[None]] = {}
+        self._requester = None if files else CertificateRequester(upper, self.serving, _log)
+        self._request_tasks: dict[str, asyncio.Task[None]] = {}
         self._errors: dict[str, str] = {}
 
     @property
@@ -91,20 +91,20 @@ class KubeletServers:
 
         A node that cannot be served is logged, once for each reason; the next call retries.
         """
-        for node in self._enrolling.keys() - endpoints.keys():
-            await cancel_and_wait(self._enrolling.pop(node))
+        for node in self._request_tasks.keys() - endpoints.keys():
+            await cancel_and_wait(self._request_tasks.pop(node))
         self.serving.retain(endpoints)
         self._log_changes({node: str(error) for node, error in (await self._server.serve(endpoints)).items()})
         self.request_certificates(endpoints)
 
     def request_certificates(self, nodes: Iterable[str]) -> None:
         """Request a certificate for each of these nodes, if no files are given and none is requested yet."""
-        if self._enrolment is None:
+        if self._requester is None:
             return
         for node in nodes:
-            if node not in self._enrolling:
-                work = partial(self._enrolment.run, node)
-                self._enrolling[node] = supervised(f"certificate of {node}", work)
+            if node not in self._request_tasks:
+                request = partial(self._requester.run, node)
+                self._request_tasks[node] = supervised(f"certificate of {node}", request)
 
     async def stop(self, node: str) -> None:
         """End all streams of a node; it is served again with the next `serve`."""
@@ -112,8 +112,8 @@ class KubeletServers:
 
     async def close(self) -> None:
         """Stop serving all nodes."""
-        for node in tuple(self._enrolling):
-            await cancel_and_wait(self._enrolling.pop(node))
+        for node in tuple(self._request_tasks):
+            await cancel_and_wait(self._request_tasks.pop(node))
         await self._server.close()
         self._files.close()
 
@@ -127,9 +127,9 @@ class KubeletServers:
 
     def _log_changes(self, errors: dict[str, str]) -> None:
         """Log which nodes are served no longer or again; `errors` has the reason for each that is not served."""
-        for node, why in errors.items():
-            if self._errors.get(node) != why:
-                _log.error("logs and exec of a virtual node are not served", node=node, error=why)
+        for node, reason in errors.items():
+            if self._errors.get(node) != reason:
+                _log.error("logs and exec of a virtual node are not served", node=node, error=reason)
         for node in self._errors.keys() - errors.keys():
             if self.port(node):
                 _log.info("logs and exec of a virtual node are served again", node=node, port=self.port(node))
@@ -148,29 +148,29 @@ class PortClaim(NamedTuple):
     kept: int = 0
 
 
-def choose_ports(claims: Mapping[str, PortClaim], usual: range, servers: Collection[int]) -> dict[str, int]:
+def choose_ports(claims: Mapping[str, PortClaim], default_ports: range, servers: Collection[int]) -> dict[str, int]:
     """Return the port of each node, all different and none of those of the engine's other servers.
 
     The file counts first, then what a node has already; of several nodes the first in the file gets a port. All others
-    get the first free port of `usual` from their place on, beginning again at its end.
+    get the first free port of `default_ports` from their place on, beginning again at its end.
     """
     nodes = sorted(claims, key=lambda node: (claims[node].place, node))
-    found: dict[str, int] = {}
-    taken = set(servers)
+    chosen: dict[str, int] = {}
+    used = set(servers)
 
-    def take(node: str, ports: Iterable[int]) -> None:
-        port = 0 if node in found else next((port for port in ports if port not in taken), 0)
+    def assign(node: str, ports: Iterable[int]) -> None:
+        port = 0 if node in chosen else next((port for port in ports if port not in used), 0)
         if port:
-            found[node] = port
-            taken.add(port)
+            chosen[node] = port
+            used.add(port)
 
     for node in nodes:
-        take(node, filter(None, [claims[node].given]))
+        assign(node, filter(None, [claims[node].given]))
     for node in nodes:
-        take(node, filter(None, [claims[node].kept]))
+        assign(node, filter(None, [claims[node].kept]))
     for node in nodes:
-        take(node, chain(usual[claims[node].place :], usual, range(_UNPRIVILEGED, _LAST)))
-    return found
+        assign(node, chain(default_ports[claims[node].place :], default_ports, range(_FIRST_UNPRIVILEGED, _LAST_PORT)))
+    return chosen
 
 
 def noted_ports(world: World) -> dict[str, int]:
@@ -178,10 +178,10 @@ def noted_ports(world: World) -> dict[str, int]:
 
     So whoever can write a Node cannot have the engine listen anywhere else, and another `kubelet.port` moves the nodes.
     """
-    usual = world.topology.kubelet_ports
+    allowed = world.topology.kubelet_ports
     nodes = ((entry.name, entry.manifest()) for entry in world.upper.nodes)
     found = {name: noted_port(node) for name, node in nodes if is_ours(node, world.owner)}
-    return {name: port for name, port in found.items() if port in usual}
+    return {name: port for name, port in found.items() if port in allowed}
 
 
 def endpoints_of(
@@ -193,7 +193,7 @@ def endpoints_of(
     """Return the endpoints of the virtual nodes, also of lowers that are not joined yet, and of those that left.
 
     `pods` returns the pods of a lower; `noted` are the ports that Nodes show. Nodes without a lower keep theirs, so
-    that nobody who asks for their pods reaches another node.
+    that no client that requests their pods reaches another node.
     """
     specs = {spec.name: (place, spec.node.kubelet_port) for place, spec in enumerate(topology.lowers)}
     last = (len(specs), None)
@@ -221,12 +221,12 @@ def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
 
 
 def kept_files(
-    topology: Topology, directory: Path, watcher: FileWatcher, hear: Callable[[], None] = lambda: None
+    topology: Topology, directory: Path, watcher: FileWatcher, on_change: Callable[[], None] = lambda: None
 ) -> FileCache:
-    """Return the watched files of the kubelet API; `hear` is called when they may have changed."""
+    """Return the watched files of the kubelet API; `on_change` is called when they may have changed."""
     kubelet = topology.kubelet
-    named = (kubelet.tls_cert_file, kubelet.tls_key_file, kubelet.client_ca_file)
-    return FileCache(watcher, [directory / file for file in named if file], hear, read=read_regular)
+    paths = (kubelet.tls_cert_file, kubelet.tls_key_file, kubelet.client_ca_file)
+    return FileCache(watcher, [directory / file for file in paths if file], on_change, read=read_regular)
 
 
 def authority_of(
@@ -235,11 +235,11 @@ def authority_of(
     """Return the client CA: from a file, or as published by the upper cluster."""
     file = topology.kubelet.client_ca_file
 
-    async def callers() -> str:
+    async def published_ca() -> str:
         """Return the client CA that the upper's apiserver publishes."""
         found: str = (orjson.loads(await upper.read(_CALLERS_CA)).get("data") or {}).get(_CALLERS_KEY, "")
         if not found:
             raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")
         return found
 
-    return ClientCA(log, directory / file if file else None, None if file else callers, read=read)
+    return ClientCA(log, directory / file if file else None, None if file else published_ca, read=read)

@@ -40,21 +40,21 @@ role can name this very lease. kube-node-lease is not used, though the engine ha
 belongs to the Node of its name, whose kubelet may write it, and some controllers delete leases without a Node
 (Gardener; Karpenter did).
 """
-_MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 BOTH_UNDO = "both undo each other's changes: stop one, or run both with --leader-elect"
 """What two engines of one topology do without leader election, and the remedy."""
-_LONGEST = 4.0
+_MAX_DURATION_FACTOR = 4.0
 """A lease is trusted for at most this multiple of our own duration, so that one of ten years locks no engine out."""
-_MOST_TRANSITIONS = (1 << 31) - 1
+_MAX_TRANSITIONS = (1 << 31) - 1
 """Maximum that the API accepts; one more, and every write that acquires the lease would be refused."""
-_PARTING = 2.0
+_RELEASE_TIMEOUT = 2.0
 """Seconds in which a lease must be released at the end; otherwise it expires."""
-_GLANCE = 2.0
+_READ_TIMEOUT = 2.0
 """Timeout in seconds for one read of the lease by an engine without leader election."""
-_LOOK = 30.0
+_CHECK_INTERVAL = 30.0
 """Seconds between two checks of the labels, in case another client has changed one."""
-_RETRY = 1.0
-_LABEL_PARTING = 1.0
+_RETRY_DELAY = 1.0
+_UNLABEL_TIMEOUT = 1.0
 """Timeout in seconds for removing the label at the end; what follows must not wait long."""
 _log = structlog.get_logger("tensile.engine.leader_election")
 
@@ -62,14 +62,14 @@ _log = structlog.get_logger("tensile.engine.leader_election")
 class LeaseTimings(NamedTuple):
     """Seconds: a lease's duration, after how long without renewal its holder gives up, and between two attempts.
 
-    A renewal waits `answer` seconds for its response, so that one that hangs does not take the time of the next. The
-    time between giving up and the end of the lease is for stopping.
+    A renewal waits `request_timeout` seconds for its response, so that one that hangs does not take the time of the
+    next. The time between giving up and the end of the lease is for stopping.
     """
 
-    holds: float = 15.0
-    gives_up: float = 10.0
-    look: float = 2.0
-    answer: float = 5.0
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    request_timeout: float = 5.0
 
 
 def new_identity() -> str:
@@ -87,22 +87,22 @@ def holder(lease: Manifest | None) -> str:
     return str(_spec(lease).get("holderIdentity") or "")
 
 
-def is_free(lease: Manifest | None, unchanged: float, pace: LeaseTimings) -> bool:
+def is_free(lease: Manifest | None, unchanged: float, timings: LeaseTimings) -> bool:
     """Report whether a lease may be acquired that has been seen unchanged for so many seconds."""
-    return not holder(lease) or unchanged >= held_for(lease, pace)
+    return not holder(lease) or unchanged >= held_for(lease, timings)
 
 
-def held_for(lease: Manifest | None, pace: LeaseTimings) -> float:
+def held_for(lease: Manifest | None, timings: LeaseTimings) -> float:
     """Return for how many seconds a lease is valid: at least our own duration, and at most a few times that.
 
     Its holder renews it in time for what it wrote itself, and another client may have written something else since.
     """
-    given = _spec(lease).get("leaseDurationSeconds")
-    wanted = float(given) if isinstance(given, int | float) else pace.holds
-    return min(max(wanted, pace.holds), _LONGEST * pace.holds)
+    recorded = _spec(lease).get("leaseDurationSeconds")
+    seconds = float(recorded) if isinstance(recorded, int | float) else timings.lease_duration
+    return min(max(seconds, timings.lease_duration), _MAX_DURATION_FACTOR * timings.lease_duration)
 
 
-def kept_by(lease: Manifest, now: datetime) -> str:
+def active_holder(lease: Manifest, now: datetime) -> str:
     """Return the engine that holds a lease that was read once, "" for none.
 
     It relies on that engine's clock, so use it for warnings only.
@@ -114,7 +114,7 @@ def kept_by(lease: Manifest, now: datetime) -> str:
     return "" if is_free(lease, age, LeaseTimings()) else holder(lease)
 
 
-def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: LeaseTimings) -> Manifest:
+def new_lease(ref: Ref, identity: str, owner: Owner, now: datetime, timings: LeaseTimings) -> Manifest:
     """Return the lease that an engine creates if there is none."""
     meta = {
         "name": ref.name,
@@ -122,32 +122,37 @@ def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: LeaseTimings
         "labels": owner.label,
         "annotations": owner.signed(owner.upper),
     }
-    spec = {**_terms(now, pace), "holderIdentity": identity, "acquireTime": now.strftime(_MICRO), "leaseTransitions": 0}
+    spec = {
+        **_renewal_fields(now, timings),
+        "holderIdentity": identity,
+        "acquireTime": now.strftime(_TIME_FORMAT),
+        "leaseTransitions": 0,
+    }
     return {"apiVersion": LEASE.api, "kind": LEASE.name, "metadata": meta, "spec": spec}
 
 
-def taken(lease: Manifest, identity: str, now: datetime, pace: LeaseTimings) -> Patch:
+def acquire_patch(lease: Manifest, identity: str, now: datetime, timings: LeaseTimings) -> Patch:
     """Return the patch by which an engine acquires a lease; it fails if another engine was faster."""
-    transitions = min(int(_spec(lease).get("leaseTransitions") or 0) + 1, _MOST_TRANSITIONS)
-    times = {**_terms(now, pace), "acquireTime": now.strftime(_MICRO)}
-    return _written(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
+    transitions = min(int(_spec(lease).get("leaseTransitions") or 0) + 1, _MAX_TRANSITIONS)
+    times = {**_renewal_fields(now, timings), "acquireTime": now.strftime(_TIME_FORMAT)}
+    return _spec_patch(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
 
 
-def renewed(lease: Manifest, now: datetime, pace: LeaseTimings) -> Patch:
+def renew_patch(lease: Manifest, now: datetime, timings: LeaseTimings) -> Patch:
     """Return the patch by which the holder renews a lease."""
-    return _written(lease, _terms(now, pace))
+    return _spec_patch(lease, _renewal_fields(now, timings))
 
 
-def given_back(lease: Manifest) -> Patch:
+def release_patch(lease: Manifest) -> Patch:
     """Return the patch by which the holder releases a lease."""
-    return _written(lease, {"holderIdentity": ""})
+    return _spec_patch(lease, {"holderIdentity": ""})
 
 
-def _terms(now: datetime, pace: LeaseTimings) -> dict[str, Any]:
-    return {"leaseDurationSeconds": int(pace.holds), "renewTime": now.strftime(_MICRO)}
+def _renewal_fields(now: datetime, timings: LeaseTimings) -> dict[str, Any]:
+    return {"leaseDurationSeconds": int(timings.lease_duration), "renewTime": now.strftime(_TIME_FORMAT)}
 
 
-def _written(lease: Manifest, spec: dict[str, Any]) -> Patch:
+def _spec_patch(lease: Manifest, spec: dict[str, Any]) -> Patch:
     return Patch("merge-patch", {"metadata": as_read(lease), "spec": spec})
 
 
@@ -161,8 +166,8 @@ async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
     The check is skipped if the upper cluster does not respond quickly.
     """
     try:
-        async with asyncio.timeout(_GLANCE):
-            leader = kept_by(orjson.loads(await upper.read(ref)), now)
+        async with asyncio.timeout(_READ_TIMEOUT):
+            leader = active_holder(orjson.loads(await upper.read(ref)), now)
     except (ClusterError, TimeoutError):
         return
     if leader:
@@ -170,7 +175,7 @@ async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
 
 
 class Election:
-    """The part of one engine in the election; call in this order: `won`, `lost`, `resign`.
+    """The part of one engine in the election; call in this order: `acquire`, `renew_until_lost`, `release_lease`.
 
     `identity` distinguishes it from all others. `now` returns the time of day in UTC, and `owner` whose the lease is,
     once that is known.
@@ -184,88 +189,88 @@ class Election:
         identity: str,
         now: Callable[[], datetime],
         *,
-        pace: LeaseTimings | None = None,
+        timings: LeaseTimings | None = None,
     ) -> None:
         self.leads = False
-        self._asks = False
+        self._may_hold = False
         """Whether the lease may have been acquired by a write whose response was not received."""
         self._upper = upper
         self._ref = ref
         self._owner = owner
         self._identity = identity
         self._now = now
-        self._pace = pace or LeaseTimings()
+        self._timings = timings or LeaseTimings()
         self._lease: Manifest | None = None
-        self._since = 0.0
-        self._gone: float | None = None
+        self._unchanged_since = 0.0
+        self._missing_since: float | None = None
         """Since when a lease is missing that was seen with a holder."""
-        self._fresh = 0.0
+        self._renewed_at = 0.0
         """When the write was sent by which the lease is held: no other engine can have seen it change earlier."""
-        self._said = ""
+        self._last_reason = ""
 
-    async def acquired(self) -> None:
+    async def acquire(self) -> None:
         """Return when this engine leads; each reason to wait is logged once."""
         while True:
-            self.leads = await self._tried()
+            self.leads = await self._try_acquire()
             if self.leads:
                 break
-            await asyncio.sleep(self._pace.look)
+            await asyncio.sleep(self._timings.retry_period)
         _log.info("became leader", lease=str(self._ref), identity=self._identity)
 
-    async def lost(self) -> str:
+    async def renew_until_lost(self) -> str:
         """Renew the lease as long as possible; return why it was lost. The engine must not write from then on."""
-        why = await self._kept()
+        reason = await self._renew_while_possible()
         self.leads = False
-        return why
+        return reason
 
     async def release_lease(self) -> None:
         """Release the lease if this engine still holds it; called when the engine has stopped all writes."""
-        if not (self.leads or self._asks):
+        if not (self.leads or self._may_hold):
             return
-        self.leads = self._asks = False
+        self.leads = self._may_hold = False
         try:
-            async with asyncio.timeout(_PARTING):
-                await self._give_back()
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
+                await self._release()
         except NotFound:
             return
         except (ClusterError, TimeoutError) as error:
             _log.warning("lease not released, it will expire", lease=str(self._ref), error=str(error))
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         """Release the lease after reading it: a renewal that timed out may have changed it."""
         lease = await self._read()
         if holder(lease) == self._identity:
-            await self._upper.patch(self._ref, given_back(lease))
+            await self._upper.patch(self._ref, release_patch(lease))
 
-    async def _tried(self) -> bool:
+    async def _try_acquire(self) -> bool:
         """Acquire the lease if it is free; report whether that succeeded."""
         try:
-            async with asyncio.timeout(self._pace.gives_up):
-                return await self._taken()
+            async with asyncio.timeout(self._timings.renew_deadline):
+                return await self._acquire()
         except (Conflict, AlreadyExists):
             return False
         except TimeoutError:
-            self._say("the upper cluster does not respond", _log.warning)
+            self._log_waiting("the upper cluster does not respond", _log.warning)
         except ClusterError as error:
-            self._say(str(error), _log.warning)
+            self._log_waiting(str(error), _log.warning)
         return False
 
-    async def _taken(self) -> bool:
-        self._fresh = self._clock()
+    async def _acquire(self) -> bool:
+        self._renewed_at = self._clock()
         try:
             lease = await self._read()
         except NotFound:
-            return await self._made()
-        self._see(lease)
+            return await self._create()
+        self._observe(lease)
         if not is_ours(lease, self._owner()):
-            words = f"{self._ref} belongs to another owner and is left unchanged: delete it, or rename the topology"
-            self._say(words, _log.warning)
+            message = f"{self._ref} belongs to another owner and is left unchanged: delete it, or rename the topology"
+            self._log_waiting(message, _log.warning)
             return False
-        if not self._is_mine(lease) and not is_free(lease, self._clock() - self._since, self._pace):
-            self._say(f"{holder(lease)} is the leader", _log.info)
+        if not self._is_mine(lease) and not is_free(lease, self._clock() - self._unchanged_since, self._timings):
+            self._log_waiting(f"{holder(lease)} is the leader", _log.info)
             return False
-        self._asks = True
-        self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
+        self._may_hold = True
+        self._observe(await self._patch(acquire_patch(lease, self._identity, self._now(), self._timings)))
         return True
 
     @property
@@ -273,74 +278,74 @@ class Election:
         """The identity of the engine that held the lease when it was read last, "" for none."""
         return holder(self._lease)
 
-    async def _made(self) -> bool:
+    async def _create(self) -> bool:
         """Create the lease, unless it was deleted while another engine held it: that one leads until it finds out."""
         leader = holder(self._lease)
-        self._gone = self._clock() if self._gone is None else self._gone
-        if leader not in ("", self._identity) and self._clock() - self._gone < self._pace.holds:
-            self._say(f"the lease was deleted, but {leader} may still be the leader", _log.warning)
+        self._missing_since = self._clock() if self._missing_since is None else self._missing_since
+        if leader not in ("", self._identity) and self._clock() - self._missing_since < self._timings.lease_duration:
+            self._log_waiting(f"the lease was deleted, but {leader} may still be the leader", _log.warning)
             return False
-        body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
-        self._asks = True
-        self._see(orjson.loads(await self._upper.create(self._ref, body)))
+        body = new_lease(self._ref, self._identity, self._owner(), self._now(), self._timings)
+        self._may_hold = True
+        self._observe(orjson.loads(await self._upper.create(self._ref, body)))
         return True
 
     def _is_mine(self, lease: Manifest) -> bool:
         """Report whether this engine holds a lease by a write whose response it did not receive."""
-        return self._asks and holder(lease) == self._identity
+        return self._may_hold and holder(lease) == self._identity
 
-    async def _kept(self) -> str:
+    async def _renew_while_possible(self) -> str:
         """Renew repeatedly; a failed renewal is retried until the time to give up."""
-        why = ""
-        while (left := self._left()) > 0:
+        reason = ""
+        while (seconds_left := self._seconds_left()) > 0:
             try:
-                async with asyncio.timeout(min(left, self._pace.answer)):
-                    begun = self._clock()
-                    if not await self._renewed():
+                async with asyncio.timeout(min(seconds_left, self._timings.request_timeout)):
+                    sent_at = self._clock()
+                    if not await self._renew():
                         return f"{holder(self._lease) or 'no engine'} holds the lease"
-                    self._fresh = begun
+                    self._renewed_at = sent_at
             except TimeoutError:
-                why = why or "the upper cluster does not respond"
+                reason = reason or "the upper cluster does not respond"
             except ClusterError as error:
-                why = str(error)
-            await asyncio.sleep(max(0.0, min(self._pace.look, self._left())))
-        return f"not renewed for {self._pace.gives_up:g} s: {why or 'this process did not run meanwhile'}"
+                reason = str(error)
+            await asyncio.sleep(max(0.0, min(self._timings.retry_period, self._seconds_left())))
+        return f"not renewed for {self._timings.renew_deadline:g} s: {reason or 'this process did not run meanwhile'}"
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         """Return the seconds until it is time to give up."""
-        return self._fresh + self._pace.gives_up - self._clock()
+        return self._renewed_at + self._timings.renew_deadline - self._clock()
 
-    async def _renewed(self) -> bool:
+    async def _renew(self) -> bool:
         """Renew once, also if another client changed the lease; report whether this engine still holds it."""
         assert self._lease is not None, "it was won"
         try:
-            self._lease = await self._patched(renewed(self._lease, self._now(), self._pace))
+            self._lease = await self._patch(renew_patch(self._lease, self._now(), self._timings))
         except NotFound:
             self._lease = None
         except Conflict:
             self._lease = await self._read()
             if holder(self._lease) == self._identity:
-                self._lease = await self._patched(renewed(self._lease, self._now(), self._pace))
+                self._lease = await self._patch(renew_patch(self._lease, self._now(), self._timings))
         return holder(self._lease) == self._identity
 
     async def _read(self) -> Manifest:
         found: Manifest = orjson.loads(await self._upper.read(self._ref))
         return found
 
-    async def _patched(self, patch: Patch) -> Manifest:
+    async def _patch(self, patch: Patch) -> Manifest:
         found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))
         return found
 
-    def _see(self, lease: Manifest) -> None:
+    def _observe(self, lease: Manifest) -> None:
         """Store a lease, and since when it is unchanged."""
         if self._lease is None or metadata(lease)["resourceVersion"] != metadata(self._lease)["resourceVersion"]:
-            self._since = self._clock()
-        self._lease, self._gone = lease, None
+            self._unchanged_since = self._clock()
+        self._lease, self._missing_since = lease, None
 
-    def _say(self, why: str, tell: Callable[..., object]) -> None:
-        if why != self._said:
-            tell("waiting to become leader", lease=str(self._ref), why=why)
-        self._said = why
+    def _log_waiting(self, reason: str, log: Callable[..., object]) -> None:
+        if reason != self._last_reason:
+            log("waiting to become leader", lease=str(self._ref), why=reason)
+        self._last_reason = reason
 
     @staticmethod
     def _clock() -> float:
@@ -353,17 +358,17 @@ def own_pod(environment: Mapping[str, str]) -> Ref | None:
     return Ref(UPPER, POD, namespace, name) if namespace and name else None
 
 
-def wrong(pods: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
+def mislabelled(pods: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
     """Return the labelled pods that should not have the label; those of other engines only if this engine leads."""
     return [pod for pod in pods if (metadata(pod)["name"] == own) != leads]
 
 
-def marked(pod: Manifest, topology: str) -> Patch:
+def label_patch(pod: Manifest, topology: str) -> Patch:
     """Return the patch that labels a pod as the topology's leader; its UID is the precondition."""
     return Patch("merge-patch", {"metadata": {"uid": uid(pod), "labels": {LEADS: topology}}})
 
 
-def unmarked(pod: Manifest) -> Patch:
+def unlabel_patch(pod: Manifest) -> Patch:
     """Return the patch that removes the label; fails if the pod has changed, because its engine may lead by now."""
     return Patch("merge-patch", {"metadata": {**as_read(pod), "labels": {LEADS: None}}})
 
@@ -381,12 +386,12 @@ class LeaderLabel:
         self._topology = topology
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._said = ""
+        self._last_reason = ""
 
     def open(self) -> None:
         """Start without the label."""
         if self._pod is not None:
-            self._task = supervised("leader label", self._keep)
+            self._task = supervised("leader label", self._run)
 
     def lead(self) -> None:
         """Add the label from now on."""
@@ -406,10 +411,10 @@ class LeaderLabel:
             return
         self.leads = False
         with suppress(ClusterError, TimeoutError):
-            async with asyncio.timeout(_LABEL_PARTING):
-                await self.settle()
+            async with asyncio.timeout(_UNLABEL_TIMEOUT):
+                await self.reconcile()
 
-    async def settle(self) -> None:
+    async def reconcile(self) -> None:
         """Make the labels right with as few writes as possible; raises ClusterError."""
         if self._pod is None:
             return
@@ -417,32 +422,32 @@ class LeaderLabel:
         found: list[Manifest] = (await self._upper.list(POD, selection, orjson.loads)).items
         if self.leads and all(metadata(pod)["name"] != self._pod.name for pod in found):
             own = orjson.loads(await self._upper.read(self._pod))
-            await self._upper.patch(self._pod, marked(own, self._topology))
-        for pod in wrong(found, self._pod.name, leads=self.leads):
+            await self._upper.patch(self._pod, label_patch(own, self._topology))
+        for pod in mislabelled(found, self._pod.name, leads=self.leads):
             with suppress(NotFound):
-                await self._upper.patch(self._pod._replace(name=metadata(pod)["name"]), unmarked(pod))
+                await self._upper.patch(self._pod._replace(name=metadata(pod)["name"]), unlabel_patch(pod))
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._changed.clear()
-            rest = await self._tried()
+            delay = await self._reconcile_once()
             with suppress(TimeoutError):
-                async with asyncio.timeout(rest):
+                async with asyncio.timeout(delay):
                     await self._changed.wait()
 
-    async def _tried(self) -> float:
+    async def _reconcile_once(self) -> float:
         """Make the labels right and return the seconds until the next check; each failure is logged once."""
-        why, rest = "", _LOOK
+        error_message, delay = "", _CHECK_INTERVAL
         try:
-            await self.settle()
+            await self.reconcile()
         except Conflict:
-            return _RETRY
+            return _RETRY_DELAY
         except (Denied, NotFound) as error:
-            why = str(error)
+            error_message = str(error)
         except ClusterError as error:
-            why, rest = str(error), _RETRY
-        if why and why != self._said:
-            words = "cannot label the leader's pod: Services that select the leader do not reach it"
-            _log.warning(words, pod=str(self._pod), error=why)
-        self._said = why
-        return rest
+            error_message, delay = str(error), _RETRY_DELAY
+        if error_message and error_message != self._last_reason:
+            message = "cannot label the leader's pod: Services that select the leader do not reach it"
+            _log.warning(message, pod=str(self._pod), error=error_message)
+        self._last_reason = error_message
+        return delay

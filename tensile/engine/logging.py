@@ -21,7 +21,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 """The levels by their names on the command line."""
 FORMS = ("text", "json")
 """The formats of a log line."""
-_BARE = re.compile(r"[^\s\"'=]+").fullmatch
+_is_bare = re.compile(r"[^\s\"'=]+").fullmatch
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m"}
 Event = MutableMapping[str, Any]
 """A log event: the message under "event", and its fields."""
@@ -43,18 +43,18 @@ def configure(level: str, form: str, stream: TextIO) -> None:
             structlog.stdlib.add_logger_name,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.ExceptionRenderer(lambda given: given[1]),
-            _Errors(tracebacks=level == "debug"),
+            _ExceptionFormatter(tracebacks=level == "debug"),
             _printable,
-            _json if form == "json" else _Text(coloured=takes_colour(stream)),
+            _json if form == "json" else _TextFormatter(coloured=takes_colour(stream)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *names: _Lines(stream, *names),
+        logger_factory=lambda *names: _LineLogger(stream, *names),
         cache_logger_on_first_use=False,
     )
     _adopt_libraries()
 
 
-class _Lines:
+class _LineLogger:
     """Writes lines to a stream as the logger of one module; structlog calls the method of the event's level."""
 
     def __init__(self, stream: TextIO, name: str = "tensile") -> None:
@@ -70,7 +70,7 @@ class _Lines:
     debug = info = warning = error = critical = write
 
 
-class _Libraries(logging.Handler):
+class _LibraryHandler(logging.Handler):
     """Turns records of the standard library's logging into events of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -80,20 +80,20 @@ class _Libraries(logging.Handler):
         except (TypeError, ValueError, KeyError):
             message = str(record.msg)
         logger = structlog.get_logger(record.name)
-        tell = logger.error if record.levelno >= logging.ERROR else logger.warning
-        tell(message, exc_info=record.exc_info)
+        log = logger.error if record.levelno >= logging.ERROR else logger.warning
+        log(message, exc_info=record.exc_info)
 
 
 def _adopt_libraries() -> None:
     """Add our handler to the root logger, once."""
     root = logging.getLogger()
-    for handler in [handler for handler in root.handlers if isinstance(handler, _Libraries)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, _LibraryHandler)]:
         root.removeHandler(handler)
-    root.addHandler(_Libraries())
+    root.addHandler(_LibraryHandler())
     root.setLevel(logging.WARNING)
 
 
-class _Errors:
+class _ExceptionFormatter:
     """Describes an exception in words, with its traceback if that is wanted."""
 
     def __init__(self, *, tracebacks: bool) -> None:
@@ -112,19 +112,19 @@ class _Errors:
 def _printable(_logger: Any, _method: str, event: Event) -> Event:
     """Make every value of an event printable."""
     lines = str(event.pop("traceback", "")).splitlines()
-    shown: Event = {key: HIDDEN if is_secret(key) else printable(value) for key, value in event.items()}
+    printed: Event = {key: HIDDEN if is_secret(key) else printable(value) for key, value in event.items()}
     if lines:
-        shown["traceback"] = "\n".join(clean(line) for line in lines)
-    return shown
+        printed["traceback"] = "\n".join(clean(line) for line in lines)
+    return printed
 
 
 def _json(_logger: Any, _method: str, event: Event) -> str:
     """Return an event as JSON; time, level, logger and message come first."""
-    heads = ("timestamp", "level", "logger", "event")
-    return json.dumps({key: event.pop(key) for key in heads} | dict(event))
+    first_keys = ("timestamp", "level", "logger", "event")
+    return json.dumps({key: event.pop(key) for key in first_keys} | dict(event))
 
 
-class _Text:
+class _TextFormatter:
     """Formats an event as text; on a terminal its level is coloured."""
 
     def __init__(self, *, coloured: bool) -> None:
@@ -132,14 +132,14 @@ class _Text:
 
     def __call__(self, _logger: Any, _method: str, event: Event) -> str:
         """Return an event on one line, with a traceback below if it has one."""
-        when, level, who, what = (event.pop(key) for key in ("timestamp", "level", "logger", "event"))
+        timestamp, level, logger, message = (event.pop(key) for key in ("timestamp", "level", "logger", "event"))
         lines = event.pop("traceback", "")
         colour = self._colours.get(level, "")
         shown = f"{colour}{level:<7}\x1b[0m" if colour else f"{level:<7}"
         fields = "".join(f" {key}={_field(value)}" for key, value in event.items())
-        return f"{when} {shown} {who}: {what}{fields}" + (f"\n{lines}" if lines else "")
+        return f"{timestamp} {shown} {logger}: {message}{fields}" + (f"\n{lines}" if lines else "")
 
 
 def _field(value: Any) -> str:
     """Return a value as text with a visible end: bare if that is clear, else as JSON."""
-    return value if isinstance(value, str) and _BARE(value) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) and _is_bare(value) else json.dumps(value, ensure_ascii=False)

@@ -48,11 +48,11 @@ from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import Lower, Upper, parse
 
-_RETRY = 5.0
-_VERSION_EVERY = 300.0
+_RETRY_DELAY = 5.0
+_VERSION_INTERVAL = 300.0
 """Seconds between two requests for the version of a lower cluster, which an upgrade changes while the engine runs."""
-_LOOK = 0.5
-_LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
+_POLL_INTERVAL = 0.5
+_UNREACHABLE_LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 _log = structlog.get_logger("tensile.lower")
 
 
@@ -100,8 +100,8 @@ class ClusterAccess(NamedTuple):
 
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
         """Return the access to a lower cluster; `secrets` are the upper's. Raises AccessError."""
-        found = kept(spec, secrets)
-        return await (self.access(spec.kubeconfig or "", spec.context) if found is None else found.access())
+        in_secret = kept(spec, secrets)
+        return await (self.access(spec.kubeconfig or "", spec.context) if in_secret is None else in_secret.access())
 
     async def access(self, kubeconfig: str, context: str | None) -> Access:
         """Return the access described by a kubeconfig; raises AccessError."""
@@ -128,19 +128,24 @@ class LowerConnection:
     """One lower cluster; `wake` enqueues all of its keys."""
 
     def __init__(
-        self, world: World, fleet: Fleet, ways: ClusterAccess, now: Callable[[], datetime], wake: Callable[[str], None]
+        self,
+        world: World,
+        fleet: Fleet,
+        cluster_access: ClusterAccess,
+        now: Callable[[], datetime],
+        wake: Callable[[str], None],
     ) -> None:
         self._world = world
         self._fleet = fleet
-        self._ways = ways
+        self._cluster_access = cluster_access
         self._now = now
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
         self.events: EventMirror | None = None
-        self._since = asyncio.get_running_loop().time()
-        self._kept: SecretKubeconfig | None = None
+        self._begun_at = asyncio.get_running_loop().time()
+        self._secret_kubeconfig: SecretKubeconfig | None = None
         self._secret_changed = asyncio.Event()
-        self._heeds_secret = False
+        self._watches_secret = False
         self._objection = ""
         self._access_known: Access | None = None
         self.lower: LowerWorld
@@ -173,14 +178,16 @@ class LowerConnection:
             cache.on_sync(self._learn_mapping)
         self.lower.upper_account = self._world.upper.account
         self.meter = StatsCollector(self.lower, self._world.owner, self._cluster, _log)
-        self._kept = kept(spec, self._world.upper.secrets)
+        self._secret_kubeconfig = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
-        if connect and self._kept is not None:
-            self._heeds_secret = True
+        if connect and self._secret_kubeconfig is not None:
+            self._watches_secret = True
             self._world.upper.secrets.subscribe(self._note_secret)
             self._world.upper.secrets.on_sync(self._secret_changed.set)
-            self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
+            self._tasks.append(
+                supervised(f"credentials of {spec.name}", partial(self._follow_credentials, self._secret_kubeconfig))
+            )
         upper = self._fleet[UPPER].cluster
         if connect and busy is not None:
             self.events = EventMirror(self.lower, self._world, upper, partial(busy, spec.name))
@@ -191,14 +198,14 @@ class LowerConnection:
                 self.lower.node,
                 self._node_uid,
                 self._now,
-                _beat_lost,
+                _log_heartbeat,
                 engine=engine,
                 shared=self._note_other_engine,
             )
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
-            self._tasks.append(supervised(f"version of {spec.name}", self._keep_version))
+            self._tasks.append(supervised(f"version of {spec.name}", self._follow_version))
 
-    def hear_events(self) -> None:
+    def watch_events(self) -> None:
         """Watch the events of an open cluster that its controllers need."""
         opened = self._fleet.get(self.lower.name)
         if self.events is None or opened is None:
@@ -207,10 +214,10 @@ class LowerConnection:
         if "PV" in self.lower.spec.controllers:
             opened.tail(EVENT, OF_CLAIMS, self.events.hear)
 
-    def stay(self, words: str) -> None:
-        """Keep the present connection; `words` says on the Node why the topology's is not used, "" for none."""
-        self._objection = words
-        self._warn(words or (self._kept.trouble if self._kept is not None else ""))
+    def keep_connection(self, reason: str) -> None:
+        """Keep the present connection; `reason` is shown on the Node: why the topology's is not used, "" for none."""
+        self._objection = reason
+        self._warn(reason or (self._secret_kubeconfig.trouble if self._secret_kubeconfig is not None else ""))
 
     def limit(self) -> None:
         """Apply `qps` and `burst` of the lower to its connection, if that is open."""
@@ -228,17 +235,17 @@ class LowerConnection:
     async def end(self) -> None:
         """Leave the lower: stop all tasks and remove it from the world."""
         await cancel_and_wait(*self._tasks)
-        if self._heeds_secret:
+        if self._watches_secret:
             self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
         await self._fleet.leave(UPPER, self.lower.upper_pods)
         if self.lower.name in self._fleet:
             await self._fleet.close(self.lower.name)
         self._world.lowers.pop(self.lower.name, None)
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Update the state of the connection; report whether that affects decisions."""
         lower = self.lower
-        before = _seen(lower)
+        before = _decision_inputs(lower)
         self._note_met()
         self._learn_mapping()
         opened = self._fleet.get(lower.name)
@@ -251,10 +258,10 @@ class LowerConnection:
             lower.is_unproven = bool(health.unproven)
             lower.denied = opened.denied or (f"{lower.name}: {health.unproven}" if lower.is_unproven else "")
             lower.silence = health.error if lower.unreachable_seconds > SILENT_AFTER else ""
-            self._recognise(opened.cluster.access)
+            self._note_account(opened.cluster.access)
         elif lower.connected:
-            lower.unreachable_seconds = asyncio.get_running_loop().time() - self._since
-        return _seen(lower) != before
+            lower.unreachable_seconds = asyncio.get_running_loop().time() - self._begun_at
+        return _decision_inputs(lower) != before
 
     async def _connect(self) -> None:
         """Open the connection as soon as its credentials can be read; then read the version."""
@@ -267,18 +274,18 @@ class LowerConnection:
             self._secret_changed.set()
             lower.refusal = ""
         opened = self._fleet[lower.name]
-        self._recognise(opened.cluster.access)
+        self._note_account(opened.cluster.access)
         await self._identified(opened)
         lower.identity = opened.identity
         lower.met = True
         if not lower.version:
-            lower.version = await insist(opened.cluster.version, ClusterError, lambda: _RETRY)
+            lower.version = await insist(opened.cluster.version, ClusterError, lambda: _RETRY_DELAY)
         self._wake(lower.name)
 
-    async def _keep_version(self) -> None:
+    async def _follow_version(self) -> None:
         """Follow upgrades of the cluster."""
         while True:
-            await asyncio.sleep(_VERSION_EVERY)
+            await asyncio.sleep(_VERSION_INTERVAL)
             opened, known = self._fleet.get(self.lower.name), self.lower.version
             if opened is not None and known:
                 with suppress(ClusterError):
@@ -286,19 +293,19 @@ class LowerConnection:
             if self.lower.version != known:
                 self._wake(self.lower.name)
 
-    def _recognise(self, access: Access) -> None:
+    def _note_account(self, access: Access) -> None:
         """Record the namespace of the account whose credential is used, if that has changed."""
         if access is not self._access_known:
             self._access_known = access
             self.lower.account = account_namespace(access)
 
     def _open(self, access: Access, pin: str) -> None:
-        self._recognise(access)
+        self._note_account(access)
         spec, world = self.lower.spec, self._world
         feeds = lower_feeds(self.lower, world.owner, places=world.topology.places)
         calls = net.parts(len(world.topology.lowers), net.soft_limit()).calls
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=calls, pin=pin)
-        self.hear_events()
+        self.watch_events()
 
     def _learn_mapping(self) -> None:
         """Determine the namespace mapping of the lower as soon as it is certain; nothing is written before."""
@@ -329,7 +336,7 @@ class LowerConnection:
                 _log.warning("lower cluster without pods was replaced by another cluster", lower=lower.name)
                 opened.cluster.identity.accept_any()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(_POLL_INTERVAL):
                     await opened.identified()
 
     async def _access(self) -> Access:
@@ -342,42 +349,42 @@ class LowerConnection:
                     self.lower.refusal = str(error)
                     _log.error("cannot connect to lower cluster", lower=self.lower.name, error=str(error))
                     self._wake(self.lower.name)
-                refused = error
-            await self._worth_another_try(refused)
+                last_error = error
+            await self._wait_before_retry(last_error)
 
-    async def _worth_another_try(self, refused: TensileError) -> None:
+    async def _wait_before_retry(self, error: TensileError) -> None:
         """Wait until rejected credentials may have changed; for a fixed time if no event reports that."""
         changed = asyncio.Event()
-        if isinstance(refused, CredentialsUnavailable) and not refused.asked:
-            with self._fleet.watcher.watch(refused.files, changed.set):
+        if isinstance(error, CredentialsUnavailable) and not error.asked:
+            with self._fleet.watcher.watch(error.files, changed.set):
                 await changed.wait()
-        elif isinstance(refused, AccessError) and self._kept is not None:
+        elif isinstance(error, AccessError) and self._secret_kubeconfig is not None:
             self._secret_changed.clear()
-            if not self._kept.is_other():
+            if not self._secret_kubeconfig.is_other():
                 await self._secret_changed.wait()
         else:
-            await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
+            await asyncio.sleep(_RETRY_DELAY if self._secret_kubeconfig is None else _POLL_INTERVAL)
 
-    def _check_room(self) -> None:
+    def _check_descriptors(self) -> None:
         """Raise TensileError if the lowers before this one in the file leave too few descriptors."""
-        names, most = [spec.name for spec in self._world.topology.lowers], net.hard_limit()
-        place = names.index(self.lower.name) + 1 if self.lower.name in names else 0
-        if net.shortage(place, most):
-            raise TensileError(f"not connected: {net.shortage(len(names), most)}")
+        names, limit = [spec.name for spec in self._world.topology.lowers], net.hard_limit()
+        count = names.index(self.lower.name) + 1 if self.lower.name in names else 0
+        if net.shortage(count, limit):
+            raise TensileError(f"not connected: {net.shortage(len(names), limit)}")
 
     async def _credentials(self) -> Access:
         """Return the credentials once the upper objects that they need are listed; others may never be.
 
         Raises TensileError, also if there are too few descriptors for another cluster.
         """
-        self._check_room()
+        self._check_descriptors()
         await self._fleet[UPPER].listed(self._world.upper.nodes)
-        if self._kept is not None:
+        if self._secret_kubeconfig is not None:
             await self._fleet[UPPER].listed(self._world.upper.secrets)
-            return await self._kept.access()
-        return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
+            return await self._secret_kubeconfig.access()
+        return await self._cluster_access.lower_access(self.lower.spec, self._world.upper.secrets)
 
-    async def _keep_credentials(self, found: SecretKubeconfig) -> None:
+    async def _follow_credentials(self, secret_kubeconfig: SecretKubeconfig) -> None:
         """Replace the connection to the same cluster when the Secret with its kubeconfig changes.
 
         The caches are kept. A bad Secret is only reported.
@@ -387,8 +394,8 @@ class LowerConnection:
             self._secret_changed.clear()
             opened = self._fleet.get(self.lower.name)
             if opened is not None:
-                access = await found.look()
-                self._warn(self._objection or found.trouble)
+                access = await secret_kubeconfig.look()
+                self._warn(self._objection or secret_kubeconfig.trouble)
                 if access is not None:
                     await opened.replace(access)
                     _log.info("kubeconfig changed, reconnecting", lower=self.lower.name, origin=access.origin)
@@ -399,12 +406,12 @@ class LowerConnection:
         if ref is not None and (delta.entry.namespace, delta.entry.name) == (ref.namespace, ref.name):
             self._secret_changed.set()
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, message: str) -> None:
         """Report on the Node and in the log, once, what is wrong with the configured credentials."""
-        if words != self.lower.warning:
-            self.lower.warning = words
-            if words:
-                _log.warning("kubeconfig refused", lower=self.lower.name, error=words)
+        if message != self.lower.warning:
+            self.lower.warning = message
+            if message:
+                _log.warning("kubeconfig refused", lower=self.lower.name, error=message)
             self._wake(self.lower.name)
 
     def _note_other_engine(self, engine: str) -> None:
@@ -431,9 +438,9 @@ class LowerConnection:
         return node if node and is_ours(node, self._world.owner) else {}
 
 
-def _seen(lower: LowerWorld) -> tuple[object, ...]:
+def _decision_inputs(lower: LowerWorld) -> tuple[object, ...]:
     """Return what decisions depend on in a lower's connection state."""
-    said = (
+    connection_state = (
         lower.refusal,
         lower.denied,
         lower.is_withheld,
@@ -443,15 +450,15 @@ def _seen(lower: LowerWorld) -> tuple[object, ...]:
         lower.account,
     )
     return (
-        *said,
+        *connection_state,
         lower.met,
         lower.mapping_known,
         lower.is_excessive,
-        *(lower.unreachable_seconds > limit for limit in _LIMITS),
+        *(lower.unreachable_seconds > limit for limit in _UNREACHABLE_LIMITS),
     )
 
 
-def _beat_lost(node: str, error: ClusterError | None) -> None:
+def _log_heartbeat(node: str, error: ClusterError | None) -> None:
     if error is None:
         _log.info("node lease renewed again", node=node)
     else:

@@ -434,7 +434,9 @@ def lowers(engine: Engine) -> Callable[[], list[LowerRow] | None]:
 def _events(engine: Engine) -> dict[tuple[str, str], int]:
     """Return the number of mirrored events, by lower and result."""
     mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
-    return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
+    return {
+        (name, result): count for name, mirror in mirrors.items() if mirror for result, count in mirror.counts.items()
+    }
 
 
 def _strays(engine: Engine) -> dict[str, int]:
@@ -487,7 +489,7 @@ def _certificates(engine: Engine) -> dict[Series, float]:
     opened = engine.clusters.fleet.items()
     found = {("client", name or "upper"): one.cluster.access.papers.certificate for name, one in opened}
     if engine.is_running:
-        found["webhook", ""] = engine.hook.server.certificate
+        found["webhook", ""] = engine.webhook.server.certificate
     ends = {series: _seconds_of(pem) for series, pem in found.items()}
     if engine.is_running:
         ends |= {("kubelet", node): end.timestamp() for node, end in engine.ports.expirations().items()}
@@ -512,8 +514,8 @@ def missing(engine: Engine) -> str:
     if not engine.is_running:
         return "the upper cluster has not responded yet"
     upper = engine.clusters.world.upper
-    behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
-    if all(cache.synced for cache in upper.caches()) and not behind:
-        return engine.hook.server.waits()
+    unlisted = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
+    if all(cache.synced for cache in upper.caches()) and not unlisted:
+        return engine.webhook.server.waits()
     denied = engine.clusters.fleet[UPPER].denied
     return "not all objects of the upper cluster are listed yet" + (f": {denied}" if denied else "")

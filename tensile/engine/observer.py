@@ -34,20 +34,25 @@ from tensile.reconcile.report.changes import subject as name_of
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Topology
 
-_PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
-_MOST_FIELDS = 8
-_ROUTINE = (AlreadyExists, Conflict, Denied, NotFound, Throttled)
-_PAUSE = 2.0
+_PAST_TENSE = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
+_MAX_FIELDS = 8
+_EXPECTED_ERRORS = (AlreadyExists, Conflict, Denied, NotFound, Throttled)
+_MIN_PAUSE = 2.0
 """Minimum number of seconds between two reports."""
-_SHARE = 5.0
+_PAUSE_FACTOR = 5.0
 """Minimum time between two reports, in multiples of what one takes: planning for thousands of pods takes seconds."""
-_WOULD = {"create": "would create", "update": "would change", "delete": "would delete", "replace": "would replace"}
+_WOULD = {
+    "create": "would create",
+    "update": "would change",
+    "delete": "would delete",
+    "replace": "would replace",
+}
 
 
 class LoggingObserver:
     """Logs and counts what the loop does; `clock` returns monotonic seconds, `log` is the logger.
 
-    `changed` is called with each step that succeeded and that a person decides about.
+    `on_change` is called with each step that succeeded and that a person decides about.
     """
 
     def __init__(
@@ -55,55 +60,57 @@ class LoggingObserver:
         metrics: Metrics,
         clock: Callable[[], float],
         log: Any = None,
-        changed: Callable[[Step], object] = lambda _: None,
+        on_change: Callable[[Step], object] = lambda _: None,
     ) -> None:
         self._metrics = metrics
-        self._changed = changed
+        self._on_change = on_change
         self._log = log or structlog.get_logger("tensile.reconcile").bind()
-        self._seldom = LogThrottle(clock)
+        self._throttle = LogThrottle(clock)
 
     def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Count a step; log it if a person would want to know, and an error that is logged nowhere else.
 
-        A denial is logged with its key, which is then blocked. The other errors of `_ROUTINE` only tell the loop to
-        decide again.
+        A denial is logged with its key, which is then blocked. After the other errors of `_EXPECTED_ERRORS` the loop
+        decides again.
         """
         ref = step.ref
         self._metrics.step(ref.cluster, step.verb, ref.kind.name, type(error).__name__ if error else "ok")
         if error is None:
             if step.cause is not None:
                 self._metrics.eviction(key.lower, step.cause)
-            self._told(step)
-        elif isinstance(error, _ROUTINE):
+            self._log_step(step)
+        elif isinstance(error, _EXPECTED_ERRORS):
             self._log.debug("step refused", rule=key.rule, error=str(error))
         else:
             self._warn((ref.cluster, type(error)), "step failed", rule=key.rule, error=str(error))
 
-    def _told(self, step: Step) -> None:
+    def _log_step(self, step: Step) -> None:
         """Log a step that succeeded."""
-        what = f"{step.ref.kind.name} {_PAST[step.verb]}"
+        event = f"{step.ref.kind.name} {_PAST_TENSE[step.verb]}"
         if step.in_plan and step.verb != "confirm":
-            self._log.info(what, **place(step.ref), because=step.reason, **_more(step))
-            self._changed(step)
+            self._log.info(event, **object_fields(step.ref), because=step.reason, **_extra_fields(step))
+            self._on_change(step)
         else:
-            self._log.debug(what, **place(step.ref), because=step.reason)
+            self._log.debug(event, **object_fields(step.ref), because=step.reason)
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Log that a key is blocked, and why: once for each reason, and again with another message after a while."""
-        said = {**_names(key), "reason": problem.reason, "error": problem.message}
-        self._warn((key, problem.reason), "reconcile blocked", **said)
+        log_fields = {**_key_fields(key), "reason": problem.reason, "error": problem.message}
+        self._warn((key, problem.reason), "reconcile blocked", **log_fields)
 
     def on_rule_error(self, key: Key, error: Exception) -> None:
         """Log a defect: the error, its line and the key; the traceback at level debug only."""
         self._metrics.defect(key.rule)
-        sort = key.rule, type(error), raised_at(error)
-        said = {**_names(key), "exc_info": error}
-        self._seldom.tell(sort, lambda more: self._log.error("a rule failed (bug, please report)", **said, **more))
+        category = key.rule, type(error), raised_at(error)
+        log_fields = {**_key_fields(key), "exc_info": error}
+        self._throttle.tell(
+            category, lambda more: self._log.error("a rule failed (bug, please report)", **log_fields, **more)
+        )
 
-    def _warn(self, sort: Hashable, event: str, **said: Any) -> None:
+    def _warn(self, category: Hashable, event: str, **log_fields: Any) -> None:
         """Log a warning, rate-limited per sort; otherwise log it at level debug."""
-        if not self._seldom.tell(sort, lambda more: self._log.warning(event, **said, **more)):
-            self._log.debug(event, **said)
+        if not self._throttle.tell(category, lambda more: self._log.warning(event, **log_fields, **more)):
+            self._log.debug(event, **log_fields)
 
 
 class LoggingRecorder(Recorder):
@@ -125,17 +132,17 @@ class LoggingRecorder(Recorder):
         self._observer.on_blocked(key, problem)
 
 
-def place(ref: Ref) -> dict[str, str]:
+def object_fields(ref: Ref) -> dict[str, str]:
     """Return the log fields of an object."""
     return {"cluster": ref.cluster or "upper", "object": ref.namespaced_name}
 
 
 def first_fields(names: list[str]) -> list[str]:
     """Return the names of changed fields for a log line: the first ones of many."""
-    return names[:_MOST_FIELDS] + (["..."] if len(names) > _MOST_FIELDS else [])
+    return names[:_MAX_FIELDS] + (["..."] if len(names) > _MAX_FIELDS else [])
 
 
-def _names(key: Key) -> dict[str, str]:
+def _key_fields(key: Key) -> dict[str, str]:
     """Return the log fields of a key."""
     return {
         "lower": key.lower,
@@ -144,7 +151,7 @@ def _names(key: Key) -> dict[str, str]:
     }
 
 
-def _more(step: Step) -> dict[str, Any]:
+def _extra_fields(step: Step) -> dict[str, Any]:
     """Return the names of the fields that a patch changes, not their values; `unrequested` for such a deletion."""
     if step.verb == "patch":
         return {"fields": first_fields(fields(list(step.operations)))}
@@ -164,31 +171,31 @@ Report = Mapping[Ref | Key, LogLine]
 content of an object is no part of it, as it can have the time of the plan in it."""
 
 
-async def observe(topology: Topology, ways: ClusterAccess) -> None:
+async def observe(topology: Topology, access: ClusterAccess) -> None:
     """Report until cancelled. Raises ClusterTimeout if the upper cluster does not respond."""
     log = structlog.get_logger("tensile.observe")
     changed = asyncio.Event()
 
-    def heard(_delta: Delta) -> None:
+    def on_change(_delta: Delta) -> None:
         """Remember that a report may be outdated."""
         changed.set()
 
-    async with opened(topology, ways, log.info) as (clusters, unreached, _waits):
+    async with opened(topology, access, log.info) as (clusters, unreached, _waits):
         log.info("observing, nothing is written", topology=topology.name, lowers=len(topology.lowers))
-        for name, why in unreached.items():
-            log.warning("lower cluster is not observed", lower=name, error=why)
+        for name, reason in unreached.items():
+            log.warning("lower cluster is not observed", lower=name, error=reason)
         for feed in feeds(clusters.world):
-            feed.cache.subscribe(heard)
+            feed.cache.subscribe(on_change)
         last: Report | None = None
         while True:
             changed.clear()
-            begun = time.monotonic()
+            started = time.monotonic()
             found = await planned(clusters, topology, unreached)
             report = report_of(found)
-            for level, event, known in news(report, last, summary_line(found)):
-                (log.info if level == "info" else log.warning)(event, **known)
+            for level, event, line_fields in new_lines(report, last, summary_line(found)):
+                (log.info if level == "info" else log.warning)(event, **line_fields)
             last = report
-            await asyncio.sleep(max(_PAUSE, _SHARE * (time.monotonic() - begun)))
+            await asyncio.sleep(max(_MIN_PAUSE, _PAUSE_FACTOR * (time.monotonic() - started)))
             await changed.wait()
 
 
@@ -206,13 +213,13 @@ async def planned(clusters: KnownClusters, topology: Topology, unreached: Mappin
 def stopped(world: World) -> World:
     """Return a copy of the world in which no other engine keeps a virtual node alive."""
     copied, nodes = world.copy(), Cache(digest_node)
-    nodes.replace([_silenced(entry.raw, world) for entry in copied.upper.nodes], copied.upper.nodes.version)
+    nodes.replace([_without_heartbeat(entry.raw, world) for entry in copied.upper.nodes], copied.upper.nodes.version)
     nodes.synced = copied.upper.nodes.synced
     copied.upper.nodes = nodes
     return copied
 
 
-def _silenced(raw: bytes, world: World) -> bytes:
+def _without_heartbeat(raw: bytes, world: World) -> bytes:
     node: Manifest = orjson.loads(raw)
     if is_ours(node, world.owner) or not is_kept_alive(node):
         return raw
@@ -227,25 +234,25 @@ def report_of(found: Preview) -> Report:
     return {one.ref: _change(one) for one in found.changes} | {key: _problem(key, one) for key, one in found.problems}
 
 
-def news(report: Report, last: Report | None, summary: str) -> list[LogLine]:
+def new_lines(report: Report, last: Report | None, summary: str) -> list[LogLine]:
     """Return the lines that were not in the last report, and those that are no longer; `summary` follows them."""
-    known = last or {}
-    found = [line for subject, line in report.items() if known.get(subject) != line]
+    previous = last or {}
+    found = [line for subject, line in report.items() if previous.get(subject) != line]
     found += [
         line._replace(level="info", event=f"no longer: {line.event}")
-        for subject, line in known.items()
+        for subject, line in previous.items()
         if subject not in report
     ]
     return [*found, LogLine("info", summary, {})] if found or last is None else []
 
 
 def _change(change: Change) -> LogLine:
-    said: dict[str, Any] = {**place(change.ref), "because": change.reason}
+    log_fields: dict[str, Any] = {**object_fields(change.ref), "because": change.reason}
     if change.action == "update":
-        said["fields"] = first_fields([difference.field for difference in change.differences])
-    return LogLine("info", f"{_WOULD[change.action]} {change.ref.kind.name}", said)
+        log_fields["fields"] = first_fields([difference.field for difference in change.differences])
+    return LogLine("info", f"{_WOULD[change.action]} {change.ref.kind.name}", log_fields)
 
 
 def _problem(key: Key, problem: Problem) -> LogLine:
-    said = {"lower": key.lower, "object": name_of(key), "reason": problem.reason, "error": problem.message}
-    return LogLine("warning", "would be blocked", said)
+    log_fields = {"lower": key.lower, "object": name_of(key), "reason": problem.reason, "error": problem.message}
+    return LogLine("warning", "would be blocked", log_fields)

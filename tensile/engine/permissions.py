@@ -136,30 +136,30 @@ def upper_rights(
     `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election;
     `namespace` is where it runs, "" outside a cluster.
     """
-    found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
+    permissions = [*_ABOVE, *_controllers(topology.enabled, above=True)]
     budgets = _PREEMPTED if topology.extender.enabled else _BUDGETS
-    found.append(Permission(DISRUPTION_BUDGET, ("list",), budgets, lost=budgets))
+    permissions.append(Permission(DISRUPTION_BUDGET, ("list",), budgets, lost=budgets))
     if topology.kubelet.tls_cert_file is None:
-        found.append(Permission(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
+        permissions.append(Permission(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
     if "PV" in topology.enabled:
-        found.append(Permission(CLAIM, ("patch",), "controller PV"))
-        found.append(Permission(CLAIM, ("patch",), "controller PV", "status"))
+        permissions.append(Permission(CLAIM, ("patch",), "controller PV"))
+        permissions.append(Permission(CLAIM, ("patch",), "controller PV", "status"))
     if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
-        found.append(Permission(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
+        permissions.append(Permission(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
     lost = "" if topology.evicts else f"{_EVICTED}, when an edit enables them"
-    found.append(Permission(POD, ("create",), _EVICTED, "eviction", lost=lost))
+    permissions.append(Permission(POD, ("create",), _EVICTED, "eviction", lost=lost))
     if topology.descheduler.recreate_bare_pods:
-        found += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
-    found += _admission(topology, namespace)
+        permissions += [Permission(POD, ("create",), _BARE), Permission(SECRET, ("get", *WRITTEN), _BARE)]
+    permissions += _admission(topology, namespace)
     if place is not None:
-        found += _records(place, "the status ConfigMap of the topology", "its last accepted topologies")
+        permissions += _records(place, "the status ConfigMap of the topology", "its last accepted topologies")
         plan = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + PLAN_SUFFIX)
-        found += _one(plan, ("create", "patch", "delete"), "the plan of a candidate topology", lost=_UNPLANNED)
+        permissions += _one(plan, ("create", "patch", "delete"), "the plan of a candidate topology", lost=_UNPLANNED)
     else:
-        found += _records(file_place(topology.name), _RECORDED, _RECORDED, _RECORDED)
+        permissions += _records(file_place(topology.name), _RECORDED, _RECORDED, _RECORDED)
     if takes_turns:
-        found += _one(lease_ref(topology.name), ("get", "create", "patch"), "leader election")
-    return _joined(found)
+        permissions += _one(lease_ref(topology.name), ("get", "create", "patch"), "leader election")
+    return _joined(permissions)
 
 
 def lower_rights(lower: Lower) -> list[Permission]:
@@ -175,7 +175,7 @@ def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iter
 
 
 def _records(place: ConfigMapKey, status: str, history: str, lost: str = "") -> Iterator[Permission]:
-    """Yield the permissions on the two ConfigMaps in which the engine tells about its topology."""
+    """Yield the permissions on the two ConfigMaps in which the engine reports on its topology."""
     for suffix, purpose in ((STATUS_SUFFIX, status), (HISTORY_SUFFIX, history)):
         ref = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + suffix)
         yield from _one(ref, ("create", "patch"), purpose, lost)
@@ -198,8 +198,8 @@ def _admission(topology: Topology, namespace: str) -> Iterator[Permission]:
 def _taken_back(ref: Ref) -> Permission:
     """Return the permission to delete what there is from when the webhook was enabled; else it would remain."""
     lost = "the deletion of a registration or Secret of a disabled webhook; pod creation may wait for the webhook"
-    why = "removal of the webhook after webhook.enabled was true"
-    return Permission(ref.kind, ("get", "delete"), why, namespace=ref.namespace, name=ref.name, lost=lost)
+    purpose = "removal of the webhook after webhook.enabled was true"
+    return Permission(ref.kind, ("get", "delete"), purpose, namespace=ref.namespace, name=ref.name, lost=lost)
 
 
 def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Permission]:
@@ -222,7 +222,7 @@ def _joined(rights: Iterable[Permission]) -> list[Permission]:
     found: dict[tuple[Kind, str, str, str], Permission] = {}
     for right in rights:
         key = (right.kind, right.subresource, right.namespace, right.name)
-        known = found.get(key)
-        verbs = {*(known.verbs if known else ()), *right.verbs}
-        found[key] = (known or right)._replace(verbs=tuple(verb for verb in (*READ, *WRITTEN) if verb in verbs))
+        merged = found.get(key)
+        verbs = {*(merged.verbs if merged else ()), *right.verbs}
+        found[key] = (merged or right)._replace(verbs=tuple(verb for verb in (*READ, *WRITTEN) if verb in verbs))
     return list(found.values())

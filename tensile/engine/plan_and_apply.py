@@ -55,20 +55,20 @@ from tensile.reconcile.workqueue import FULL_PACE, Pace
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 
-_REFUSED = ("Denied", "Forbidden", "Invalid", "BadRequest")
+_REFUSAL_REASONS = ("Denied", "Forbidden", "Invalid", "BadRequest")
 """The reasons with which an apiserver refuses an object: its own, and those of admission."""
 PATIENCE = 20.0
 """Seconds in which every cluster must respond and list everything."""
-_SURE = 5.0
+_EXPLAINED_TIMEOUT = 5.0
 """Seconds after which a lower that has reported why it cannot be read is no longer waited for."""
-_SILENT = 7.0
+_NO_RESPONSE_TIMEOUT = 7.0
 """Seconds after which a lower that has not responded at all is no longer waited for."""
-_LONG = 1.0
+_PROGRESS_DELAY = 1.0
 """Seconds after which a user is informed which clusters are waited for."""
-_LONGEST = 120.0
-_SOON = 1.0
-_PAUSE = 0.2
-_SLICE = 0.005
+_CONVERGE_TIMEOUT = 120.0
+_DUE_WITHIN = 1.0
+_POLL_INTERVAL = 0.2
+_SLICE_SECONDS = 0.005
 """Seconds of work after which others on the event loop run."""
 Made = TypeVar("Made")
 Progress = Callable[[str], None]
@@ -121,7 +121,7 @@ class Planned(NamedTuple):
 class OpenedClusters(NamedTuple):
     """The clusters of a topology; `unreached` maps the lowers that are skipped to the reason.
 
-    `waits` says what of the topology cannot take effect yet, and why: pods hold names that it changes.
+    `waits` are messages about what of the topology cannot take effect yet, and why: pods hold names that it changes.
     """
 
     clusters: Clusters
@@ -131,7 +131,7 @@ class OpenedClusters(NamedTuple):
 
 @asynccontextmanager
 async def opened(
-    topology: Topology, ways: ClusterAccess, progress: Progress | None = None
+    topology: Topology, access: ClusterAccess, progress: Progress | None = None
 ) -> AsyncIterator[OpenedClusters]:
     """Open the clusters of a topology and list everything in those that respond.
 
@@ -140,10 +140,10 @@ async def opened(
     """
     net.raise_limit()
     fleet = Fleet(chance=random.random)
-    clusters = Clusters(fleet, ways, lambda _lower: None)
+    clusters = Clusters(fleet, access, lambda _lower: None)
     try:
         await clusters.open_upper(topology)
-        unreached, waits = await _fill(clusters, topology, progress or (lambda _line: None))
+        unreached, waits = await _list_clusters(clusters, topology, progress or (lambda _line: None))
         waits += [*waiting_mappings(clusters.world), *leaving_nodes(clusters.world)]
         yield OpenedClusters(clusters, unreached, tuple(waits))
     finally:
@@ -154,34 +154,36 @@ async def previewed(
     clusters: Known,
     unreached: Mapping[str, str],
     recorder: Recorder,
-    work: Callable[[Known], Awaitable[Problems]],
-    only: PlanScope = WHOLE_PLAN,
+    run: Callable[[Known], Awaitable[Problems]],
+    scope: PlanScope = WHOLE_PLAN,
 ) -> Planned:
     """Run one-shot work on opened clusters and return a preview of the steps that `recorder` recorded.
 
     Raises TensileError for a bug in a rule.
     """
     await asyncio.sleep(0)
-    topology, then = clusters.world.topology, clusters.world.copy()
+    topology, before = clusters.world.topology, clusters.world.copy()
     await asyncio.sleep(0)
-    moves = dict(await _in_slices(planned_moves(then)))
-    problems = await work(clusters)
-    changes, lowers = await planned_changes(recorder, then, only), [spec.name for spec in topology.lowers]
-    problems = {**dict(refused_before(changes, then)), **problems}
-    found = arranged(changes, problems, topology=topology.name, lowers=lowers, unreached=unreached, only=only)
-    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, then)})
-    return Planned(found, identities(then), disruption(found.changes, then, moves, budgets, unknown))
+    moves = dict(await _in_slices(planned_moves(before)))
+    problems = await run(clusters)
+    changes, lowers = await planned_changes(recorder, before, scope), [spec.name for spec in topology.lowers]
+    problems = {**dict(refused_before(changes, before)), **problems}
+    found = arranged(changes, problems, topology=topology.name, lowers=lowers, unreached=unreached, only=scope)
+    budgets, unknown = await _budgets(clusters, {ref.namespace for ref in leaving(found.changes, before)})
+    return Planned(found, identities(before), disruption(found.changes, before, moves, budgets, unknown))
 
 
-async def planned_changes(recorder: Recorder, then: World, only: PlanScope = WHOLE_PLAN) -> list[Change]:
-    """Return the changes that a recorder has recorded. `then` is the world before the first one.
+async def planned_changes(recorder: Recorder, before: World, scope: PlanScope = WHOLE_PLAN) -> list[Change]:
+    """Return the changes that a recorder has recorded. `before` is the world before the first one.
 
     Raises TensileError for a bug in a rule.
     """
     if broken := defects(recorder.broken):
         raise TensileError(broken)
-    made = await _in_slices(folded(recorder.recorded, observed(then), only=only, home=partial(home_of, then)))
-    return [change for change in made if change is not None]
+    changes = await _in_slices(
+        folded(recorder.recorded, observed(before), only=scope, home=partial(upper_namespace_of, before))
+    )
+    return [change for change in changes if change is not None]
 
 
 def refused_before(changes: Iterable[Change], world: World) -> Iterator[tuple[Key, Problem]]:
@@ -190,23 +192,23 @@ def refused_before(changes: Iterable[Change], world: World) -> Iterator[tuple[Ke
     A dry run does not ask the admission of a lower cluster, and plans to create the pod again.
     """
     for ref in (one.ref for one in changes if one.ref.kind == POD and one.action == "create"):
-        lower, namespace = world.lowers.get(ref.cluster), home_of(world, ref)
+        lower, namespace = world.lowers.get(ref.cluster), upper_namespace_of(world, ref)
         upper = lower.upper_pods.get(namespace, ref.name) if lower is not None else None
-        said = conditions_of(upper.manifest()).get(MIRRORED, {}) if upper is not None else {}
-        if said.get("reason") in _REFUSED:
-            words = f"lower cluster {ref.cluster} refused the last attempt: {said.get('message', '')}"
-            yield pod_key(ref.cluster, namespace, ref.name), Problem(DENIED, words)
+        condition = conditions_of(upper.manifest()).get(MIRRORED, {}) if upper is not None else {}
+        if condition.get("reason") in _REFUSAL_REASONS:
+            message = f"lower cluster {ref.cluster} refused the last attempt: {condition.get('message', '')}"
+            yield pod_key(ref.cluster, namespace, ref.name), Problem(DENIED, message)
 
 
-async def _in_slices(making: Iterable[Made]) -> list[Made]:
+async def _in_slices(iterable: Iterable[Made]) -> list[Made]:
     """Return what takes long to make, one after the other; others run in between."""
-    made, end = [], time.monotonic() + _SLICE
-    for one in making:
-        made.append(one)
-        if time.monotonic() > end:
+    results, slice_end = [], time.monotonic() + _SLICE_SECONDS
+    for result in iterable:
+        results.append(result)
+        if time.monotonic() > slice_end:
             await asyncio.sleep(0)
-            end = time.monotonic() + _SLICE
-    return made
+            slice_end = time.monotonic() + _SLICE_SECONDS
+    return results
 
 
 async def _budgets(clusters: KnownClusters, namespaces: Iterable[str]) -> tuple[list[Manifest], str]:
@@ -221,7 +223,7 @@ async def _budgets(clusters: KnownClusters, namespaces: Iterable[str]) -> tuple[
     return found, ""
 
 
-def home_of(world: World, ref: Ref) -> str:
+def upper_namespace_of(world: World, ref: Ref) -> str:
     """Return the upper namespace of an object of either cluster, "" for none."""
     lower = world.lowers.get(ref.cluster)
     return namespace_of(ref, lower) if lower else ref.name if ref.kind == NAMESPACE else ref.namespace
@@ -230,14 +232,15 @@ def home_of(world: World, ref: Ref) -> str:
 async def rehearse(
     clusters: KnownClusters,
     observer: Observer,
-    chosen: tuple[Rule, ...] = (),
+    selected_rules: tuple[Rule, ...] = (),
     *,
     forced: bool = False,
     pace: Pace = FULL_PACE,
 ) -> Problems:
     """Run the loop in memory; return the problems that would remain.
 
-    `chosen` are its rules, () for the engine's. With `forced` the guard blocks nothing. `pace` is that of the loop.
+    `selected_rules` are its rules, () for the engine's. With `forced` the guard blocks nothing. `pace` is that of the
+    loop.
     """
     world = clusters.world.copy()
     rehearsals = {}
@@ -245,15 +248,15 @@ async def rehearse(
         await asyncio.sleep(0)
         rehearsals[name] = _rehearsal(name, world, clusters.connections)
     for feed in feeds(world):
-        rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
-    loop = _loop(world, rehearsals, observer, chosen, forced=forced, pace=pace)
+        rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_selects, feed))
+    loop = _loop(world, rehearsals, observer, selected_rules, forced=forced, pace=pace)
     try:
         for name in world.lowers:
             loop.open(name)
             await asyncio.sleep(0)
         while True:
             await loop.wait_idle()
-            if not loop.expedite(_SOON):
+            if not loop.expedite(_DUE_WITHIN):
                 break
         return dict(world.problems)
     finally:
@@ -263,48 +266,52 @@ async def rehearse(
 async def converge(
     clusters: Clusters,
     observer: Observer,
-    chosen: tuple[Rule, ...] = (),
+    selected_rules: tuple[Rule, ...] = (),
     *,
     forced: bool,
     permits: Callable[[Step], bool] | None = None,
 ) -> Problems:
-    """Run the loop until all is done; return the problems that remain. `chosen` as in `rehearse`.
+    """Run the loop until all is done; return the problems that remain. `selected_rules` as in `rehearse`.
 
     Steps that a person decides about are only carried out if `permits` allows them, None for all.
     """
     world = clusters.world
-    loop = _loop(world, dict(clusters.connections), observer, chosen, forced=forced, permits=permits)
+    loop = _loop(world, dict(clusters.connections), observer, selected_rules, forced=forced, permits=permits)
     try:
         for name in world.lowers:
             loop.open(name)
-        async with asyncio.timeout(_LONGEST):
-            await _until_calm(loop)
+        async with asyncio.timeout(_CONVERGE_TIMEOUT):
+            await _until_settled(loop)
         return dict(world.problems)
     except TimeoutError:
         raise ClusterTimeout(
-            f"the changes were not complete after {_LONGEST:g} s; keys that wait, by lower: {loop.depth}"
+            f"the changes were not complete after {_CONVERGE_TIMEOUT:g} s; keys that wait, by lower: {loop.depth}"
         ) from None
     finally:
         await _close(loop)
 
 
-async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> tuple[dict[str, str], list[str]]:
+async def _list_clusters(
+    clusters: Clusters, topology: Topology, progress: Progress
+) -> tuple[dict[str, str], list[str]]:
     """List everything; return the unreachable lowers, which are left again, with the reason, and what waits."""
-    by_file, by_secret = _by_source(topology)
-    unreached = await _unreadable(clusters, by_file, Cache())
-    end = asyncio.get_running_loop().time() + PATIENCE
-    with _told(progress, lambda: ["the upper cluster"]):
-        await _upper(clusters, end, clusters.make_world(topology, node_address(topology, clusters.upper_address)))
-        await _upper(clusters, end, clusters.fleet.synced(UPPER))
+    with_file, with_secret = _by_source(topology)
+    unreached = await _unreadable(clusters, with_file, Cache())
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    with _progress_when_slow(progress, lambda: ["the upper cluster"]):
+        await _wait_for_upper(
+            clusters, deadline, clusters.make_world(topology, node_address(topology, clusters.upper_address))
+        )
+        await _wait_for_upper(clusters, deadline, clusters.fleet.synced(UPPER))
     clusters.world.node_address = address_in_use(clusters.world)
-    unreached |= await _unreadable(clusters, by_secret, clusters.world.upper.secrets)
+    unreached |= await _unreadable(clusters, with_secret, clusters.world.upper.secrets)
     topology, waits = await _on_former_nodes(clusters, topology)
     clusters.world.topology = topology
     _join(clusters, topology, unreached)
-    unreached |= await _completed(clusters, end, progress)
+    unreached |= await _wait_for_lowers(clusters, deadline, progress)
     for name in clusters.joined.keys() & unreached.keys():
         await clusters.leave(name)
-    await _upper(clusters, end + _SURE, clusters.fleet.synced(UPPER))
+    await _wait_for_upper(clusters, deadline + _EXPLAINED_TIMEOUT, clusters.fleet.synced(UPPER))
     return unreached, waits
 
 
@@ -316,38 +323,39 @@ async def _on_former_nodes(clusters: Clusters, topology: Topology) -> tuple[Topo
     world, waits, lowers = clusters.world, list[str](), []
     nodes = [node for node in (entry.manifest() for entry in world.upper.nodes) if is_ours(node, world.owner)]
     for spec in topology.lowers:
-        kept, node = spec, former_node(spec, topology, nodes)
+        effective, node = spec, former_node(spec, topology, nodes)
         if node and (await clusters.connections[UPPER].list(POD, Selection(fields=f"spec.nodeName={node}"))).items:
-            kept, words = on_former_node(spec, node)
-            waits.append(words)
-        lowers.append(kept)
+            effective, message = on_former_node(spec, node)
+            waits.append(message)
+        lowers.append(effective)
     return topology.model_copy(update={"lowers": tuple(lowers)}) if waits else topology, waits
 
 
-async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> None:
+async def _wait_for_upper(clusters: Clusters, deadline: float, awaitable: Awaitable[object]) -> None:
     """Wait for the upper cluster until a time of the event loop, or until it has reported why it cannot be read."""
-    task = asyncio.ensure_future(wait)
+    task = asyncio.ensure_future(awaitable)
     try:
-        if await _pending(clusters, {UPPER: task}, end):
-            raise ClusterTimeout(f"upper: {_why(clusters, UPPER)}")
+        if await _wait_for_tasks(clusters, {UPPER: task}, deadline):
+            raise ClusterTimeout(f"upper: {_unread_reason(clusters, UPPER)}")
         task.result()
     finally:
         await net.cancel_and_wait(task)
 
 
-async def _pending(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]], end: float) -> list[str]:
+async def _wait_for_tasks(clusters: Clusters, tasks: Mapping[str, asyncio.Future[Any]], deadline: float) -> list[str]:
     """Wait for tasks by the names of their clusters.
 
-    Return those not done at `end`, and earlier those whose clusters reported why, or are lowers without any response.
+    Return those not done at `deadline`, and earlier those whose clusters reported why, or are lowers without any
+    response.
     """
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started = loop.time()
     while waiting := [name for name, task in tasks.items() if not task.done()]:
-        waited = loop.time() - begun
-        is_sure = all(_reported(clusters, name, waited) for name in waiting)
-        if is_sure or loop.time() > end:
+        waited = loop.time() - started
+        is_final = all(_is_waiting_useless(clusters, name, waited) for name in waiting)
+        if is_final or loop.time() > deadline:
             break
-        await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
+        await asyncio.wait([tasks[name] for name in waiting], timeout=_POLL_INTERVAL, return_when=asyncio.ALL_COMPLETED)
     return waiting
 
 
@@ -356,61 +364,61 @@ def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> 
     for spec in topology.lowers:
         if spec.name not in unreached:
             clusters.join(spec)
-    kept = {spec.node.name for spec in topology.lowers if spec.name in unreached}
+    skipped_nodes = {spec.node.name for spec in topology.lowers if spec.name in unreached}
     for stray in clusters.strays():
-        if stray.node.name not in kept:
+        if stray.node.name not in skipped_nodes:
             clusters.join(stray, connect=False)
 
 
 @contextmanager
-def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None]:
+def _progress_when_slow(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None]:
     """Report, if this takes more than a second, which clusters are waited for and how long at most."""
 
-    def tell() -> None:
+    def report() -> None:
         progress(f"waiting up to {PATIENCE:g} s for {', '.join(waiting())}")
 
-    timer = asyncio.get_running_loop().call_later(_LONG, tell)
+    timer = asyncio.get_running_loop().call_later(_PROGRESS_DELAY, report)
     try:
         yield
     finally:
         timer.cancel()
 
 
-async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict[str, str]:
+async def _wait_for_lowers(clusters: Clusters, deadline: float, progress: Progress) -> dict[str, str]:
     """Wait until all lowers are read; return those that are not in time, or have reported why they cannot be."""
     tasks = {name: asyncio.ensure_future(joined.complete()) for name, joined in clusters.joined.items()}
     try:
-        with _told(progress, lambda: [name for name, task in tasks.items() if not task.done()]):
-            waiting = await _pending(clusters, tasks, end)
+        with _progress_when_slow(progress, lambda: [name for name, task in tasks.items() if not task.done()]):
+            waiting = await _wait_for_tasks(clusters, tasks, deadline)
         for name in tasks.keys() - set(waiting):
             tasks[name].result()
-        return {name: _why(clusters, name) for name in waiting}
+        return {name: _unread_reason(clusters, name) for name in waiting}
     finally:
         await net.cancel_and_wait(*tasks.values())
 
 
 def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
     """Return the lowers whose kubeconfig is a file, and those that have it in a Secret."""
-    by_secret = [spec for spec in topology.lowers if spec.kubeconfig_secret is not None]
-    return [spec for spec in topology.lowers if spec not in by_secret], by_secret
+    with_secret = [spec for spec in topology.lowers if spec.kubeconfig_secret is not None]
+    return [spec for spec in topology.lowers if spec not in with_secret], with_secret
 
 
 async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cache) -> dict[str, str]:
     """Return the lowers whose credentials cannot be read, and why; waiting would not help."""
-    troubles = {}
+    errors = {}
     for spec in lowers:
         try:
-            await clusters.ways.lower_access(spec, secrets)
+            await clusters.cluster_access.lower_access(spec, secrets)
         except TensileError as error:
-            troubles[spec.name] = str(error)
-    return troubles
+            errors[spec.name] = str(error)
+    return errors
 
 
-def _reported(clusters: Clusters, name: str, waited: float) -> bool:
+def _is_waiting_useless(clusters: Clusters, name: str, waited: float) -> bool:
     """Report whether waiting longer for a cluster would not help."""
-    if _known(clusters, name):
-        return waited > _SURE
-    return waited > _SILENT and name != UPPER and _is_silent(clusters, name)
+    if _known_error(clusters, name):
+        return waited > _EXPLAINED_TIMEOUT
+    return waited > _NO_RESPONSE_TIMEOUT and name != UPPER and _is_silent(clusters, name)
 
 
 def _is_silent(clusters: Clusters, name: str) -> bool:
@@ -419,7 +427,7 @@ def _is_silent(clusters: Clusters, name: str) -> bool:
     return opened is not None and opened.health.last_contact is None
 
 
-def _known(clusters: Clusters, name: str) -> str:
+def _known_error(clusters: Clusters, name: str) -> str:
     """Return why a cluster cannot be read, as far as it is known, "" if it only has not responded yet."""
     joined, opened = clusters.joined.get(name), clusters.fleet.get(name)
     if opened is None:
@@ -429,31 +437,31 @@ def _known(clusters: Clusters, name: str) -> str:
         return f"{denied}: {ADVICE}"
     if opened.health.rejected:
         return f"credential rejected: {error}: renew the credential of {opened.cluster.access.origin}"
-    reason = error if error != NOT_CONTACTED else ""
-    is_answered = opened.health.shared or opened.health.wrong
-    return reason if is_answered or not reason else f"out of reach: {reason}"
+    message = error if error != NOT_CONTACTED else ""
+    is_wrong_cluster = opened.health.shared or opened.health.wrong
+    return message if is_wrong_cluster or not message else f"out of reach: {message}"
 
 
-def _why(clusters: Clusters, name: str) -> str:
+def _unread_reason(clusters: Clusters, name: str) -> str:
     """Return why a cluster was not read in time."""
-    known = _known(clusters, name)
-    if _is_silent(clusters, name) and (not known or "no response" in known):
+    known_error = _known_error(clusters, name)
+    if _is_silent(clusters, name) and (not known_error or "no response" in known_error):
         return "out of reach: no response: check that its apiserver works, its address, and the firewalls in between"
-    return known or "out of reach: its lists were not complete in time"
+    return known_error or "out of reach: its lists were not complete in time"
 
 
 def _loop(
     world: World,
     clusters: Mapping[str, Cluster],
     observer: Observer,
-    chosen: tuple[Rule, ...] = (),
+    selected_rules: tuple[Rule, ...] = (),
     *,
     forced: bool = False,
     permits: Callable[[Step], bool] | None = None,
     pace: Pace = FULL_PACE,
 ) -> Loop:
     timing = Timing(utc_now, random.random)
-    return Loop(world, chosen or rules(), clusters, observer, timing, forced=forced, permits=permits, pace=pace)
+    return Loop(world, selected_rules or rules(), clusters, observer, timing, forced=forced, permits=permits, pace=pace)
 
 
 async def _close(loop: Loop) -> None:
@@ -461,13 +469,15 @@ async def _close(loop: Loop) -> None:
         await loop.close(name)
 
 
-async def _until_calm(loop: Loop) -> None:
+async def _until_settled(loop: Loop) -> None:
     """Wait until no key is in progress, due soon, or waiting for another key that may still succeed."""
-    calm = 0
-    while calm < 1 / _PAUSE:
+    idle_rounds = 0
+    while idle_rounds < 1 / _POLL_INTERVAL:
         await loop.wait_idle()
-        await asyncio.sleep(_PAUSE)
-        calm = 0 if loop.expedite(_PAUSE) or any(loop.depth.values()) or loop.waiting else calm + 1
+        await asyncio.sleep(_POLL_INTERVAL)
+        idle_rounds = (
+            0 if loop.expedite(_POLL_INTERVAL) or any(loop.depth.values()) or loop.waiting else idle_rounds + 1
+        )
 
 
 def _rehearsal(name: str, world: World, connections: Mapping[str, Cluster]) -> DryRunCluster:
@@ -487,5 +497,5 @@ def feeds(world: World) -> Iterator[InformerSpec]:
         yield from lower_feeds(lower, world.owner, places=world.topology.places)
 
 
-def _picks(feed: InformerSpec, manifest: dict[str, object]) -> bool:
+def _selects(feed: InformerSpec, manifest: dict[str, object]) -> bool:
     return is_selected(manifest, feed.selection)

@@ -35,24 +35,24 @@ from tensile.reconcile.world import World
 from tensile.topology import Topology, Upper, decode, parse
 
 _CONNECTIONS = 4
-_RETRY = 2.0
-_PATIENCE = 5.0
+_RETRY_DELAY = 2.0
+_TIMEOUT = 5.0
 _log = structlog.get_logger("tensile.run")
 
 
-async def text_at(place: ConfigMapKey, ways: ClusterAccess) -> ConfigMapText:
+async def text_at(place: ConfigMapKey, access: ClusterAccess) -> ConfigMapText:
     """Return the text in a ConfigMap of the upper cluster, or why there is none, for a command that runs once.
 
     Raises TensileError if the upper cluster is unreachable.
     """
-    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
+    cluster = HttpCluster(UPPER, await access.upper_access(Upper()))
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             raw = await cluster.read(Ref(UPPER, CONFIG_MAP, place.namespace, place.name))
     except NotFound:
         return topology_reader.document(None, place)
     except TimeoutError:
-        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
+        raise TensileError(f"upper: no answer in {_TIMEOUT:g} s: check that its apiserver runs") from None
     finally:
         await cluster.close()
     return topology_reader.document(orjson.loads(raw), place)
@@ -96,11 +96,11 @@ class TopologySource(Protocol):
         """Return each state after the first."""
         ...
 
-    def tell(self, reading: TopologyUpdate) -> None:
+    def report(self, reading: TopologyUpdate) -> None:
         """Report that a state was processed; the result is in the status."""
         ...
 
-    def say(self, reason: EventReason, message: str) -> None:
+    def emit_event(self, reason: EventReason, message: str) -> None:
         """Emit a warning Event about the topology."""
         ...
 
@@ -114,15 +114,15 @@ class TopologySource(Protocol):
 
 
 class FileSource:
-    """A topology file. `standing` is written to the upper cluster once an edit has to wait for an approval."""
+    """A topology file. `engine_status` is written to the upper cluster once an edit has to wait for an approval."""
 
-    def __init__(self, path: Path, standing: EngineStatus, watcher: FileWatcher) -> None:
+    def __init__(self, path: Path, engine_status: EngineStatus, watcher: FileWatcher) -> None:
         self._path = path
-        self._standing = standing
+        self._engine_status = engine_status
         self._watcher = watcher
-        self._whole = b""
+        self._content = b""
         self._topology = ""
-        self._keeper: StatusWriter | None = None
+        self._status_writer: StatusWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -143,7 +143,7 @@ class FileSource:
     async def first(self) -> TopologyUpdate:
         """Return the topology of the file; raises TensileError if it is bad."""
         found = await topology_reader.read_file(self._path)
-        self._whole = found.data
+        self._content = found.data
         if found.reading.topology is not None:
             self._topology = found.reading.topology.name
         return found.reading
@@ -158,26 +158,28 @@ class FileSource:
     def attach(self, upper: Cluster, world: World) -> None:
         """Prepare to write the status by the engine's connection."""
         owner, cache = status_owner(world.owner.upper, self.place), world.upper.config_maps
-        self._keeper = StatusWriter(upper, self.place, owner, cache, self._standing, now=utc_now, of_file=True)
+        self._status_writer = StatusWriter(
+            upper, self.place, owner, cache, self._engine_status, now=utc_now, of_file=True
+        )
 
     def readings(self, first: Topology) -> AsyncGenerator[TopologyUpdate, None]:
         """Return each state of the file after the first."""
-        return topology_reader.follow_file(self._path, first, self._watcher, whole=self._whole)
+        return topology_reader.follow_file(self._path, first, self._watcher, data=self._content)
 
-    def tell(self, reading: TopologyUpdate) -> None:
+    def report(self, reading: TopologyUpdate) -> None:
         """Write the result to the status, if there is one."""
-        if self._keeper is not None:
-            self._keeper.tell(reading)
+        if self._status_writer is not None:
+            self._status_writer.report(reading)
 
-    def say(self, reason: EventReason, message: str) -> None:
+    def emit_event(self, reason: EventReason, message: str) -> None:
         """Emit an Event about the status, if there is one."""
-        if self._keeper is not None:
-            self._keeper.say(reason, message)
+        if self._status_writer is not None:
+            self._status_writer.emit_event(reason, message)
 
     def lead(self) -> None:
         """Begin to write the status."""
-        if self._keeper is not None:
-            self._tasks.append(supervised("topology status", self._keeper.run))
+        if self._status_writer is not None:
+            self._tasks.append(supervised("topology status", self._status_writer.run))
 
     async def close(self) -> None:
         """Stop writing the status."""
@@ -185,18 +187,20 @@ class FileSource:
 
 
 class ConfigMapSource:
-    """A topology in a ConfigMap of the upper cluster, accessed by `ways`; `standing` is written beside it."""
+    """A topology in a ConfigMap of the upper cluster, accessed by `access`; `engine_status` is written beside it."""
 
-    def __init__(self, place: ConfigMapKey, ways: ClusterAccess, standing: EngineStatus, watcher: FileWatcher) -> None:
+    def __init__(
+        self, place: ConfigMapKey, access: ClusterAccess, engine_status: EngineStatus, watcher: FileWatcher
+    ) -> None:
         self._place = place
-        self._ways = ways
-        self._standing = standing
+        self._access = access
+        self._engine_status = engine_status
         self._fleet = Fleet(chance=random.random, watcher=watcher)
         self._topology, self._status = Cache(), Cache()
         self._changed = asyncio.Event()
         self._topology.subscribe(lambda _delta: self._changed.set())
         self._topology.on_sync(self._changed.set)
-        self._keeper: StatusWriter
+        self._status_writer: StatusWriter
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -217,14 +221,14 @@ class ConfigMapSource:
     async def first(self) -> TopologyUpdate:
         """Wait for the ConfigMap and return its topology; raises TensileError if it is bad, and AccessError."""
         cluster = await self._open()
-        found = await self._awaited(cluster)
+        found = await self._wait_for_topology(cluster)
         await self._prepare(cluster)
         try:
             topology = await parsed(found.text, lambda: topology_reader.read_configmap(found, self._place))
         except TensileError as error:
             refused = TopologyUpdate(found.text, error=error)
-            self._standing.take(refused)
-            await self._say_last(refused)
+            self._engine_status.record(refused)
+            await self._report_refused(refused)
             raise
         return TopologyUpdate(found.text, topology, changed=True, data=found.data)
 
@@ -232,7 +236,7 @@ class ConfigMapSource:
         """Read what is beside the ConfigMap, as soon as the cluster responds."""
         cluster = self._fleet[UPPER].cluster
         upper = await self._fleet[UPPER].identified()
-        return await insist(lambda: read_records(cluster, upper, self._place), ClusterError, lambda: _RETRY)
+        return await insist(lambda: read_records(cluster, upper, self._place), ClusterError, lambda: _RETRY_DELAY)
 
     def parse(self, data: bytes) -> Topology:
         """Return the topology in a text of the ConfigMap; raises TensileError if it is bad."""
@@ -245,17 +249,17 @@ class ConfigMapSource:
         """Return each state of the ConfigMap after the first."""
         return topology_reader.follow_configmap(self._topology, self._place, self._changed, first)
 
-    def tell(self, reading: TopologyUpdate) -> None:
+    def report(self, reading: TopologyUpdate) -> None:
         """Write the result beside the ConfigMap."""
-        self._keeper.tell(reading)
+        self._status_writer.report(reading)
 
-    def say(self, reason: EventReason, message: str) -> None:
+    def emit_event(self, reason: EventReason, message: str) -> None:
         """Emit an Event about the ConfigMap."""
-        self._keeper.say(reason, message)
+        self._status_writer.emit_event(reason, message)
 
     def lead(self) -> None:
         """Begin to write the status; a standby leaves that to the leader."""
-        self._tasks.append(supervised("topology status", self._keeper.run))
+        self._tasks.append(supervised("topology status", self._status_writer.run))
 
     async def close(self) -> None:
         """Stop following."""
@@ -263,7 +267,7 @@ class ConfigMapSource:
         await self._fleet.close_all()
 
     async def _open(self) -> Cluster:
-        return self._fleet.open(UPPER, await self._ways.upper_access(Upper()), connections=_CONNECTIONS)
+        return self._fleet.open(UPPER, await self._access.upper_access(Upper()), connections=_CONNECTIONS)
 
     async def _prepare(self, cluster: Cluster) -> None:
         """Watch the topology and status ConfigMaps, and determine the owner of the status."""
@@ -271,38 +275,38 @@ class ConfigMapSource:
             selection = Selection(self._place.namespace, fields=f"metadata.name={name}")
             self._fleet.follow(InformerSpec(UPPER, CONFIG_MAP, selection, cache))
         owner = status_owner(await self._fleet[UPPER].identified(), self._place)
-        self._keeper = StatusWriter(cluster, self._place, owner, self._status, self._standing, now=utc_now)
+        self._status_writer = StatusWriter(cluster, self._place, owner, self._status, self._engine_status, now=utc_now)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 await self._fleet.synced()
 
-    async def _awaited(self, cluster: Cluster) -> ConfigMapText:
+    async def _wait_for_topology(self, cluster: Cluster) -> ConfigMapText:
         """Return the ConfigMap's content as soon as it exists; the reason for waiting is logged once."""
         ref = Ref(UPPER, CONFIG_MAP, self._place.namespace, self._place.name)
-        said = ""
+        last_message = ""
 
-        def tell(error: ClusterError) -> None:
-            nonlocal said
-            words = _why(error, self._place)
-            if words and words != said:
-                _log.warning("waiting for the topology", configmap=str(self._place), error=words)
-                said = words
+        def log(error: ClusterError) -> None:
+            nonlocal last_message
+            message = _missing_reason(error, self._place)
+            if message and message != last_message:
+                _log.warning("waiting for the topology", configmap=str(self._place), error=message)
+                last_message = message
 
         async def read() -> ConfigMapText:
             return topology_reader.document(orjson.loads(await cluster.read(ref)), self._place)
 
-        return await insist(read, ClusterError, lambda: _RETRY, tell)
+        return await insist(read, ClusterError, lambda: _RETRY_DELAY, log)
 
-    async def _say_last(self, refused: TopologyUpdate) -> None:
+    async def _report_refused(self, refused: TopologyUpdate) -> None:
         """Report bad first content before the program ends, if that is quick."""
-        self._keeper.tell(refused)
+        self._status_writer.report(refused)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                await self._keeper.write()
+            async with asyncio.timeout(_TIMEOUT):
+                await self._status_writer.write()
 
 
-def _why(error: ClusterError, place: ConfigMapKey) -> str:
+def _missing_reason(error: ClusterError, place: ConfigMapKey) -> str:
     """Return why there is no topology yet; "" for an unreachable cluster, which its connection reports."""
     if isinstance(error, NotFound):
-        return topology_reader.document(None, place).trouble
+        return topology_reader.document(None, place).problem
     return "" if isinstance(error, Unreachable) else str(error)

@@ -36,13 +36,13 @@ SETTLE = 0.1
 """Seconds for which a file must stay unchanged before it is considered complete."""
 SHRUNK = 1.0
 """The same for a file that is a prefix of the active one: it may still be written."""
-_LARGE = 64 * 1024
+_LARGE_TEXT = 64 * 1024
 _log = structlog.get_logger("tensile.engine.topology_reader")
 Sleep = Callable[[float], Awaitable[None]]
 CONFIGMAP_KEY = "topology.yaml"
 """The default key of the topology."""
 
-_MOST_NAMED = 10
+_MAX_KEYS = 10
 
 
 class TopologyText(NamedTuple):
@@ -71,148 +71,148 @@ class TopologyUpdate(NamedTuple):
     data: bytes = b""
 
 
-class GoodTopology(NamedTuple):
+class ValidFile(NamedTuple):
     """A good file: its result and its bytes."""
 
     reading: TopologyUpdate
     data: bytes
 
 
-class _Look(NamedTuple):
+class _FileContent(NamedTuple):
     """The content found at the path, or why there is none."""
 
     data: bytes
-    trouble: str
+    problem: str
 
     def text(self) -> TopologyText:
         """Return what identifies this content."""
-        return TopologyText(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
+        return TopologyText(len(self.data), "" if self.problem else sha256(self.data).hexdigest())
 
 
 class TopologyValidator:
-    """Validates each state and compares it with the last good one, `good`; `name` is its source, for the log."""
+    """Validates each state and compares it with the last good one, `last_valid`; `name` is its source, for the log."""
 
-    def __init__(self, good: Topology, name: str) -> None:
-        self.good = good
+    def __init__(self, last_valid: Topology, name: str) -> None:
+        self.last_valid = last_valid
         self._name = name
-        self._doubted = False
+        self._was_invalid = False
 
-    async def judge(self, text: TopologyText, parse: Callable[[], Topology]) -> TopologyUpdate:
+    async def validate(self, text: TopologyText, parse: Callable[[], Topology]) -> TopologyUpdate:
         """Return the result of a state; `parse` raises TensileError for a bad one."""
         try:
             topology = await parsed(text, parse)
         except TensileError as error:
-            self._doubted = True
+            self._was_invalid = True
             return TopologyUpdate(text, error=error)
-        if self._doubted:
+        if self._was_invalid:
             _log.info("topology is valid again", file=self._name)
-            self._doubted = False
-        changed = topology != self.good
-        self.good = topology
+            self._was_invalid = False
+        changed = topology != self.last_valid
+        self.last_valid = topology
         return TopologyUpdate(text, topology, changed=changed)
 
 
 async def parsed(text: TopologyText, parse: Callable[[], Topology]) -> Topology:
     """Return the parsed text; a large one is parsed in a thread, because it would block the event loop."""
-    return await asyncio.to_thread(parse) if text.size > _LARGE else parse()
+    return await asyncio.to_thread(parse) if text.size > _LARGE_TEXT else parse()
 
 
-async def read_file(path: Path) -> GoodTopology:
+async def read_file(path: Path) -> ValidFile:
     """Read the file once; raises TensileError with every error in it, or with why it cannot be read."""
-    found = _look(path)
+    found = _read_content(path)
     topology = await parsed(found.text(), lambda: _parse(path, found))
-    return GoodTopology(TopologyUpdate(found.text(), topology, changed=True, data=found.data), found.data)
+    return ValidFile(TopologyUpdate(found.text(), topology, changed=True, data=found.data), found.data)
 
 
 async def follow_file(
-    path: Path, first: Topology, watcher: FileWatcher, *, whole: bytes = b"", sleep: Sleep = asyncio.sleep
+    path: Path, first: Topology, watcher: FileWatcher, *, data: bytes = b"", sleep: Sleep = asyncio.sleep
 ) -> AsyncGenerator[TopologyUpdate, None]:
     """Yield each state of the file from now on, compared with `first` and later with the last good state.
 
-    `whole` are the bytes of `first`, if known. Never ends by itself; close it or cancel the task that awaits it.
+    `data` are the bytes of `first`, if known. Never ends by itself; close it or cancel the task that awaits it.
     """
-    following, stirred = _Following(path, first, whole, sleep), asyncio.Event()
-    stirred.set()
-    with watcher.watch(watched([path]), stirred.set):
+    follower, changed = _FileFollower(path, first, data, sleep), asyncio.Event()
+    changed.set()
+    with watcher.watch(watched([path]), changed.set):
         while True:
-            await stirred.wait()
-            stirred.clear()
-            if await following.look():
-                yield await following.judge()
+            await changed.wait()
+            changed.clear()
+            if await follower.poll():
+                yield await follower.validate()
 
 
-class _Following:
+class _FileFollower:
     """A file that is followed: its last state, and its last good state."""
 
-    def __init__(self, path: Path, first: Topology, whole: bytes, sleep: Sleep) -> None:
+    def __init__(self, path: Path, first: Topology, data: bytes, sleep: Sleep) -> None:
         self._path = path
         self._sleep = sleep
-        self._judge = TopologyValidator(first, str(path))
-        self._whole = whole
-        self._seen: _Look | None = None
+        self._validator = TopologyValidator(first, str(path))
+        self._last_valid_data = data
+        self._last: _FileContent | None = None
 
-    async def look(self) -> bool:
+    async def poll(self) -> bool:
         """Report whether the file has changed."""
-        found = await self._settled()
-        changed, self._seen = found != self._seen, found
+        found = await self._read_settled()
+        changed, self._last = found != self._last, found
         return changed
 
-    async def judge(self) -> TopologyUpdate:
+    async def validate(self) -> TopologyUpdate:
         """Return the result of the file as it was last read."""
-        found = self._seen or _look(self._path)
-        reading = await self._judge.judge(found.text(), lambda: self._parse(found))
+        found = self._last or _read_content(self._path)
+        reading = await self._validator.validate(found.text(), lambda: self._parse(found))
         if reading.topology is None:
             return reading
-        self._whole = found.data
+        self._last_valid_data = found.data
         return reading._replace(data=found.data)
 
-    async def _settled(self) -> _Look:
+    async def _read_settled(self) -> _FileContent:
         """Read until two reads return the same, so that a file that is being written is not taken as complete."""
-        found = _look(self._path)
-        while found != self._seen:
-            await self._sleep(SHRUNK if self._is_part(found.data) else SETTLE)
-            before, found = found, _look(self._path)
+        found = _read_content(self._path)
+        while found != self._last:
+            await self._sleep(SHRUNK if self._is_prefix(found.data) else SETTLE)
+            before, found = found, _read_content(self._path)
             if found == before:
                 break
         return found
 
-    def _is_part(self, data: bytes) -> bool:
-        return 0 < len(data) < len(self._whole) and self._whole.startswith(data)
+    def _is_prefix(self, data: bytes) -> bool:
+        return 0 < len(data) < len(self._last_valid_data) and self._last_valid_data.startswith(data)
 
-    def _parse(self, found: _Look) -> Topology:
+    def _parse(self, found: _FileContent) -> Topology:
         """Return the parsed content; raises TensileError also if it is valid only because it was truncated."""
         topology = _parse(self._path, found)
-        if topology != self._judge.good and self._is_part(found.data) and not found.data.endswith(b"\n"):
+        if topology != self._validator.last_valid and self._is_prefix(found.data) and not found.data.endswith(b"\n"):
             raise _cut_off(self._path, found.data)
         return topology
 
 
-def _look(path: Path) -> _Look:
+def _read_content(path: Path) -> _FileContent:
     """Read the path if it is a regular file; never more than the maximum size of a topology file."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return _Look(b"", "not a regular file: use the path of a topology file")
+            return _FileContent(b"", "not a regular file: use the path of a topology file")
         with path.open("rb") as file:
-            return _Look(file.read(MAX_BYTES + 1), "")
+            return _FileContent(file.read(MAX_BYTES + 1), "")
     except FileNotFoundError:
-        return _Look(b"", "no such file: create it, or name another with -f")
+        return _FileContent(b"", "no such file: create it, or name another with -f")
     except OSError as error:
-        return _Look(b"", f"cannot be read: {error.strerror}: fix that, or name another with -f")
+        return _FileContent(b"", f"cannot be read: {error.strerror}: fix that, or name another with -f")
 
 
-def _parse(path: Path, found: _Look) -> Topology:
+def _parse(path: Path, found: _FileContent) -> Topology:
     """Return the topology of the content; raises TensileError if it is not valid."""
-    if found.trouble:
-        raise TensileError(f"{path}: {found.trouble}")
+    if found.problem:
+        raise TensileError(f"{path}: {found.problem}")
     return parse(decode(found.data, name=str(path)), name=str(path))
 
 
 def _cut_off(path: Path, data: bytes) -> TopologyErrors:
     """Return the error that names where the file was truncated."""
     line = data[data.rfind(b"\n") + 1 :].decode(errors="replace")
-    place = Position(data.count(b"\n") + 1, len(line) + 1)
-    words = "is a truncated copy of the active topology; write the whole file, with a newline at its end"
-    return TopologyErrors(str(path), (TopologyProblem(place, (), words),))
+    position = Position(data.count(b"\n") + 1, len(line) + 1)
+    message = "is a truncated copy of the active topology; write the whole file, with a newline at its end"
+    return TopologyErrors(str(path), (TopologyProblem(position, (), message),))
 
 
 class ConfigMapKey(NamedTuple):
@@ -236,26 +236,26 @@ class ConfigMapText(NamedTuple):
 
     text: TopologyText
     data: bytes = b""
-    trouble: str = ""
+    problem: str = ""
 
 
 def document(manifest: Manifest | None, place: ConfigMapKey) -> ConfigMapText:
     """Return the topology's text in a ConfigMap (None: the ConfigMap does not exist)."""
     if manifest is None:
-        trouble = f"configmap/{place}: the ConfigMap does not exist in the upper cluster: create it"
-        return ConfigMapText(TopologyText(), trouble=trouble)
+        problem = f"configmap/{place}: the ConfigMap does not exist in the upper cluster: create it"
+        return ConfigMapText(TopologyText(), problem=problem)
     meta = metadata(manifest)
-    known = TopologyText(version=str(meta["resourceVersion"]), uid=str(meta["uid"]))
+    identification = TopologyText(version=str(meta["resourceVersion"]), uid=str(meta["uid"]))
     data = _value(manifest, place.key)
     if data is None:
-        return ConfigMapText(known, trouble=_no_key(manifest, place))
-    return ConfigMapText(known._replace(size=len(data), sha256=sha256(data).hexdigest()), data)
+        return ConfigMapText(identification, problem=_no_key(manifest, place))
+    return ConfigMapText(identification._replace(size=len(data), sha256=sha256(data).hexdigest()), data)
 
 
 def read_configmap(found: ConfigMapText, place: ConfigMapKey) -> Topology:
     """Return the parsed topology; raises TensileError with every error in it, or with why there is none."""
-    if found.trouble:
-        raise TensileError(found.trouble)
+    if found.problem:
+        raise TensileError(found.problem)
     return parse(decode(found.data, name=place.file), name=place.file, configmap_mode=True)
 
 
@@ -267,14 +267,14 @@ async def follow_configmap(
     `changed` is set whenever the cache changes; states that pass while one is processed are skipped. Absence counts
     only once the cache is synced. Never ends by itself.
     """
-    judge, seen = TopologyValidator(first, place.file), None
+    validator, last = TopologyValidator(first, place.file), None
     while True:
         changed.clear()
         entry = cache.get(place.namespace, place.name)
         found = document(entry.manifest() if entry else None, place)
-        if found != seen and (entry or cache.synced):
-            seen = found
-            reading = await judge.judge(found.text, partial(read_configmap, found, place))
+        if found != last and (entry or cache.synced):
+            last = found
+            reading = await validator.validate(found.text, partial(read_configmap, found, place))
             yield reading if reading.topology is None else reading._replace(data=found.data)
         await changed.wait()
 
@@ -290,8 +290,8 @@ def _value(manifest: Manifest, key: str) -> bytes | None:
 
 def _no_key(manifest: Manifest, place: ConfigMapKey) -> str:
     keys = sorted({**(manifest.get("data") or {}), **(manifest.get("binaryData") or {})})
-    known = ", ".join(keys[:_MOST_NAMED]) + (", ..." if len(keys) > _MOST_NAMED else "")
+    listed = ", ".join(keys[:_MAX_KEYS]) + (", ..." if len(keys) > _MAX_KEYS else "")
     return (
-        f"configmap/{place}: has no key {place.key} (keys: {known or 'none'}): "
+        f"configmap/{place}: has no key {place.key} (keys: {listed or 'none'}): "
         "store the topology under it, or use --key"
     )

@@ -53,13 +53,13 @@ START = "start pod"
 STEPS = ("schedule", "create lower pod", "start lower pod", "report Ready")
 """The spans in it, each from the end of the one before: until the pod is bound to its virtual node, until its lower pod
 exists, until that is Ready, and until the upper pod is."""
-_FLUSHING = 2.0
+_FLUSH_TIMEOUT = 2.0
 """Seconds that an engine waits for its last spans when it stops."""
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
-_SECOND = 1_000_000_000
+_NANOSECONDS = 1_000_000_000
 _DELETED = "the pod was deleted before it was Ready"
 _FAILED = "the pod failed before it was Ready"
-_MISSING = "pip install 'tensile-kube[otel]'"
+_INSTALL_ADVICE = "pip install 'tensile-kube[otel]'"
 _LIBRARY = "opentelemetry"
 _EXPORTER = f"{_LIBRARY}.exporter"
 _log = structlog.get_logger("tensile.tracing")
@@ -103,13 +103,13 @@ def span_id_of(uid: str, name: str) -> int:
 
 
 @dataclass(slots=True)
-class _Way:
-    """A pod that starts: its spans so far. `place` is the number of the step that it is in, since `since`."""
+class _PodTrace:
+    """A pod that starts: its spans so far. `step` is the number of the step that it is in, since `since`."""
 
     uid: str
     created: int
     since: int
-    place: int
+    step: int
     attributes: Mapping[str, str]
 
 
@@ -122,60 +122,60 @@ class PodTraces:
 
     def follow(self, lower: LowerWorld) -> None:
         """Trace the pods of a lower from now on, for as long as its caches exist."""
-        found = _Ways(lower, self._sink, self._clock)
-        _listen(lower, found)
+        listener = _LowerTraces(lower, self._sink, self._clock)
+        _listen(lower, listener)
 
 
 class _Listener(Protocol):
-    """What hears of the pods of a lower, and when their first list is complete."""
+    """Receives the changes of a lower's pods, and when their first list is complete."""
 
-    def list(self) -> None: ...
-    def hear_upper(self, delta: Delta) -> None: ...
-    def hear_lower(self, delta: Delta) -> None: ...
+    def on_sync(self) -> None: ...
+    def on_upper_pod(self, delta: Delta) -> None: ...
+    def on_lower_pod(self, delta: Delta) -> None: ...
 
 
 def _listen(lower: LowerWorld, listener: _Listener) -> None:
-    lower.upper_pods.on_sync(listener.list)
-    lower.upper_pods.subscribe(listener.hear_upper)
-    lower.pods.subscribe(listener.hear_lower)
+    lower.upper_pods.on_sync(listener.on_sync)
+    lower.upper_pods.subscribe(listener.on_upper_pod)
+    lower.pods.subscribe(listener.on_lower_pod)
 
 
-class _Ways:
+class _LowerTraces:
     """The pods of one lower that start, by their upper names."""
 
     def __init__(self, lower: LowerWorld, sink: SpanSink, clock: Callable[[], int]) -> None:
         self._lower = lower
         self._sink = sink
         self._clock = clock
-        self._ways: dict[_Name, _Way] = {}
+        self._traces: dict[_Name, _PodTrace] = {}
         self._is_listed = lower.upper_pods.synced
 
-    def list(self) -> None:
+    def on_sync(self) -> None:
         """Record that the first list is complete: pods that appear from now on were bound a moment ago."""
         self._is_listed = True
 
-    def hear_upper(self, delta: Delta) -> None:
+    def on_upper_pod(self, delta: Delta) -> None:
         """Follow an upper pod: its binding, its readiness and its end."""
         before, after = delta
         name = (delta.entry.namespace, delta.entry.name)
-        way = self._ways.get(name)
-        if way is not None and (after is None or after.uid != way.uid):
-            self._end(name, way, _DELETED)
+        trace = self._traces.get(name)
+        if trace is not None and (after is None or after.uid != trace.uid):
+            self._end(name, trace, _DELETED)
         if after is None:
             return
         if before is None or before.uid != after.uid:
             self._begin(name, after)
-        elif way is not None and not is_shown_alike(before, after):
-            self._look(name, way, after)
+        elif trace is not None and not is_shown_alike(before, after):
+            self._follow_upper(name, trace, after)
 
-    def hear_lower(self, delta: Delta) -> None:
+    def on_lower_pod(self, delta: Delta) -> None:
         """Follow a lower pod: its creation and its readiness."""
         before, after = delta
-        if after is None or not self._ways or (before is not None and is_shown_alike(before, after)):
+        if after is None or not self._traces or (before is not None and is_shown_alike(before, after)):
             return
-        way = self._ways.get((self._lower.upper_namespace(after.namespace), after.name))
-        if way is not None and after.facts.upper_uid == way.uid:
-            self._look_below(way, after)
+        trace = self._traces.get((self._lower.upper_namespace(after.namespace), after.name))
+        if trace is not None and after.facts.upper_uid == trace.uid:
+            self._follow_lower(trace, after)
 
     def _begin(self, name: _Name, upper: Entry) -> None:
         """Follow a pod from its binding on, unless it may have been Ready before."""
@@ -185,48 +185,48 @@ class _Ways:
         if not self._sink.is_sampled(trace_id_of(upper.uid)):
             return
         created = _nanoseconds(metadata(pod).get("creationTimestamp")) or self._clock()
-        bound = max(created, self._clock() if self._is_listed else _bound(pod) or created)
-        way = self._ways[name] = _Way(upper.uid, created, created, 0, _attributes(pod, self._lower.name))
-        self._complete(way, 1, bound, sends=self._is_listed)
+        bound = max(created, self._clock() if self._is_listed else _scheduled_at(pod) or created)
+        trace = self._traces[name] = _PodTrace(upper.uid, created, created, 0, _attributes(pod, self._lower.name))
+        self._complete_steps(trace, 1, bound, sends=self._is_listed)
         below = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
         if below is not None and below.facts.upper_uid == upper.uid:
-            self._look_below(way, below)
+            self._follow_lower(trace, below)
 
-    def _look_below(self, way: _Way, lower_pod: Entry) -> None:
+    def _follow_lower(self, trace: _PodTrace, lower_pod: Entry) -> None:
         """Complete the steps that the lower pod shows."""
-        place = 3 if is_ready(lower_pod.manifest()) else 2
-        self._complete(way, place, self._clock(), sends=self._is_listed)
+        step = 3 if is_ready(lower_pod.manifest()) else 2
+        self._complete_steps(trace, step, self._clock(), sends=self._is_listed)
 
-    def _look(self, name: _Name, way: _Way, upper: Entry) -> None:
+    def _follow_upper(self, name: _Name, trace: _PodTrace, upper: Entry) -> None:
         """Complete the trace of a pod that is Ready or has ended."""
         if is_ready(upper.manifest()):
-            self._complete(way, len(STEPS), self._clock())
-            self._end(name, way)
+            self._complete_steps(trace, len(STEPS), self._clock())
+            self._end(name, trace)
         elif upper.facts.terminal:
             is_success = (upper.manifest().get("status") or {}).get("phase") == "Succeeded"
-            self._end(name, way, "" if is_success else _DELETED if upper.facts.terminating else _FAILED)
+            self._end(name, trace, "" if is_success else _DELETED if upper.facts.terminating else _FAILED)
 
-    def _complete(self, way: _Way, place: int, end: int, *, sends: bool = True) -> None:
+    def _complete_steps(self, trace: _PodTrace, step: int, end: int, *, sends: bool = True) -> None:
         """Complete all steps before a place; those that were skipped take no time."""
-        while way.place < place:
-            end = max(end, way.since)
+        while trace.step < step:
+            end = max(end, trace.since)
             if sends:
-                self._send(way, STEPS[way.place], way.since, end)
-            way.since, way.place = end, way.place + 1
+                self._send(trace, STEPS[trace.step], trace.since, end)
+            trace.since, trace.step = end, trace.step + 1
 
-    def _end(self, name: _Name, way: _Way, error: str = "") -> None:
+    def _end(self, name: _Name, trace: _PodTrace, error: str = "") -> None:
         """Send the span of the whole start, and before it that of a step that is not complete."""
-        del self._ways[name]
-        end = way.since
-        if way.place < len(STEPS):
+        del self._traces[name]
+        end = trace.since
+        if trace.step < len(STEPS):
             end = max(self._clock(), end)
-            self._send(way, STEPS[way.place], way.since, end, error)
-        self._send(way, START, way.created, end, error)
+            self._send(trace, STEPS[trace.step], trace.since, end, error)
+        self._send(trace, START, trace.created, end, error)
 
-    def _send(self, way: _Way, name: str, start: int, end: int, error: str = "") -> None:
-        root = span_id_of(way.uid, START)
-        own, parent = (root, 0) if name == START else (span_id_of(way.uid, name), root)
-        self._sink.send(PodSpan(name, trace_id_of(way.uid), own, parent, start, end, way.attributes, error))
+    def _send(self, trace: _PodTrace, name: str, start: int, end: int, error: str = "") -> None:
+        root = span_id_of(trace.uid, START)
+        span_id, parent_id = (root, 0) if name == START else (span_id_of(trace.uid, name), root)
+        self._sink.send(PodSpan(name, trace_id_of(trace.uid), span_id, parent_id, start, end, trace.attributes, error))
 
 
 def _attributes(pod: Manifest, lower: str) -> Mapping[str, str]:
@@ -247,14 +247,14 @@ def _has_started(pod: Manifest) -> bool:
     return any(one.get("restartCount") or (one.get("state") or {}).keys() - {"waiting"} for one in statuses)
 
 
-def _bound(pod: Manifest) -> int:
-    said = conditions_of(pod).get(SCHEDULED) or {}
-    return _nanoseconds(said.get("lastTransitionTime")) if said.get("status") == "True" else 0
+def _scheduled_at(pod: Manifest) -> int:
+    condition = conditions_of(pod).get(SCHEDULED) or {}
+    return _nanoseconds(condition.get("lastTransitionTime")) if condition.get("status") == "True" else 0
 
 
 def _nanoseconds(text: str | None) -> int:
     """Return a time of the API in nanoseconds since 1970, 0 for none."""
-    return int(moment_of(text).timestamp()) * _SECOND if text else 0
+    return int(moment_of(text).timestamp()) * _NANOSECONDS if text else 0
 
 
 class TraceExport:
@@ -275,16 +275,16 @@ class TraceExport:
         from opentelemetry import trace  # noqa: PLC0415 - imported only where traces are sent
 
         self._ids.trace_id, self._ids.span_id = span.trace_id, span.span_id
-        within = None
+        parent_context = None
         if span.parent_id:
             parent = trace.SpanContext(
                 span.trace_id, span.parent_id, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED)
             )
-            within = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        made = self._tracer.start_span(span.name, within, attributes=span.attributes, start_time=span.start)
+            parent_context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+        started = self._tracer.start_span(span.name, parent_context, attributes=span.attributes, start_time=span.start)
         if span.error:
-            made.set_status(trace.StatusCode.ERROR, span.error)
-        made.end(span.end)
+            started.set_status(trace.StatusCode.ERROR, span.error)
+        started.end(span.end)
 
     async def close(self) -> None:
         """Send what is left, for two seconds at most: a collector that is away does not hold up the end."""
@@ -298,7 +298,7 @@ class TraceExport:
 
         threading.Thread(target=end, name="last spans", daemon=True).start()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSHING):
+            async with asyncio.timeout(_FLUSH_TIMEOUT):
                 await done.wait()
 
 
@@ -317,7 +317,7 @@ def open_export(environ: Mapping[str, str], log: Any = _log) -> TraceExport | No
     try:
         return _opened(log)
     except ImportError as error:
-        log.warning("traces are not sent", error=f"{error.name} is not installed: {_MISSING}")
+        log.warning("traces are not sent", error=f"{error.name} is not installed: {_INSTALL_ADVICE}")
     except (ValueError, OSError) as error:
         log.warning("traces are not sent", error=str(error))
     return None
@@ -358,7 +358,7 @@ def _opened(log: Any) -> TraceExport:
     return TraceExport(provider.get_tracer("tensile", __version__), ids, provider.sampler, processor)
 
 
-class _Complaints(logging.Handler):
+class _SDKLogHandler(logging.Handler):
     """Turns what the SDK logs into one warning a minute: it repeats itself with each batch.
 
     A failed attempt is tried again, and its reason is logged when the last one has failed.
@@ -367,22 +367,22 @@ class _Complaints(logging.Handler):
     def __init__(self, log: Any) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._seldom = LogThrottle(time.monotonic)
+        self._throttle = LogThrottle(time.monotonic)
         self._attempt = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the first failure, and later how many there were."""
-        words = record.getMessage()
+        message = record.getMessage()
         if record.levelno < logging.ERROR and record.name.startswith(_EXPORTER):
-            self._attempt = words
+            self._attempt = message
             return
-        said = {"error": words} | ({"attempt": self._attempt} if record.levelno >= logging.ERROR else {})
-        self._seldom.tell(record.name, lambda more: self._log.warning("traces are not sent", **said, **more))
+        log_fields = {"error": message} | ({"attempt": self._attempt} if record.levelno >= logging.ERROR else {})
+        self._throttle.tell(record.name, lambda more: self._log.warning("traces are not sent", **log_fields, **more))
 
 
 def _adopt_logs(log: Any) -> None:
     logger = logging.getLogger(_LIBRARY)
-    logger.handlers = [_Complaints(log)]
+    logger.handlers = [_SDKLogHandler(log)]
     logger.propagate = False
 
 
@@ -399,8 +399,8 @@ class SyncLatency:
 
     def follow(self, lower: LowerWorld) -> None:
         """Measure a lower from now on, for as long as its caches exist."""
-        found = _PodTimes(lower, self.created[lower.name], self.reported[lower.name], self._clock)
-        _listen(lower, found)
+        listener = _PodTimes(lower, self.created[lower.name], self.reported[lower.name], self._clock)
+        _listen(lower, listener)
 
 
 class _PodTimes:
@@ -412,30 +412,30 @@ class _PodTimes:
         self._reported = reported
         self._clock = clock
         self._bound: dict[_Name, float] = {}
-        self._changed: dict[_Name, float] = {}
+        self._changed_at: dict[_Name, float] = {}
         self._is_listed = lower.upper_pods.synced
 
-    def list(self) -> None:
+    def on_sync(self) -> None:
         """Record that the first list is complete: pods that appear from now on were bound a moment ago."""
         self._is_listed = True
 
-    def hear_upper(self, delta: Delta) -> None:
+    def on_upper_pod(self, delta: Delta) -> None:
         """Note a pod that was bound, and one whose status has arrived."""
         before, after = delta
         name = (delta.entry.namespace, delta.entry.name)
         if after is None:
             self._bound.pop(name, None)
-            self._changed.pop(name, None)
+            self._changed_at.pop(name, None)
         elif before is None or before.uid != after.uid:
-            self._changed.pop(name, None)
+            self._changed_at.pop(name, None)
             if self._is_listed:
                 self._bound[name] = self._clock()
-        elif name in self._changed:
+        elif name in self._changed_at:
             below = self._lower.pods.get(self._lower.namespace(after.namespace), after.name)
             if not differ(after, below):
-                self._reported.observe(self._clock() - self._changed.pop(name))
+                self._reported.observe(self._clock() - self._changed_at.pop(name))
 
-    def hear_lower(self, delta: Delta) -> None:
+    def on_lower_pod(self, delta: Delta) -> None:
         """Note a lower pod that was created, and one whose status differs from that of its upper pod."""
         before, after = delta
         if after is None or (before is not None and is_shown_alike(before, after)):
@@ -447,6 +447,6 @@ class _PodTimes:
         if name in self._bound:
             self._created.observe(self._clock() - self._bound.pop(name))
         if differ(upper, after):
-            self._changed.setdefault(name, self._clock())
+            self._changed_at.setdefault(name, self._clock())
         else:
-            self._changed.pop(name, None)
+            self._changed_at.pop(name, None)

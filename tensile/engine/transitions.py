@@ -2,7 +2,7 @@
 
 A Node belongs to one lower at a time, because two that manage it would undo each other's writes indefinitely. The
 node's name and the namespace mapping, by which pods are found, do not change while there are pods. Nothing is rejected
-for good: what waits is checked again and again, and becomes active once it can.
+permanently: what waits is checked repeatedly, and becomes active once it can.
 
 Every mapped name depends on the namespace mapping, so a change while pods run would lose them all: by a reload, a
 restart with another file, or a renamed topology. So the virtual node records the active mapping, which stays until
@@ -24,11 +24,11 @@ from tensile.reconcile.rules.services import KUBE_SYSTEM
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
 from tensile.topology import WAY, Lower, Topology
 
-_OPENED_WITH = ("name", *WAY)
+_CONNECTION_FIELDS = ("name", *WAY)
 """Fields that take effect only when a lower is joined again."""
 
 LowersByName = Mapping[str, Lower]
-_NOTED = re.compile(r"same|prefix=([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
+_MAPPING_RECORD = re.compile(r"same|prefix=([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 
 
 class Action(Enum):
@@ -65,39 +65,43 @@ def plan_transition(spec: Lower, topology: Topology, world: World) -> Transition
     wanted = {one.name: one for one in topology.lowers}
     known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
-        if holder is not None and holder is not known and not known.met and not _bar(spec, holder, wanted, world):
+        if holder is not None and holder is not known and not known.met and not _obstacle(spec, holder, wanted, world):
             # nothing was written under this name: continue as the other
-            words = f"waits until node {known.node} is deleted"
-            return Transition(Action.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
-        return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
+            reason = f"waits until node {known.node} is deleted"
+            return Transition(
+                Action.LEAVE, spec, known, (_change_message(spec, "node.name", known.node, spec.node.name, reason),)
+            )
+        return _continued(spec, known, world, _fixed_nodes(wanted, world).get(spec.name, ""))
     if holder is None:
         stray = next((lower for lower in world.lowers.values() if lower.node == spec.node.name), None)
         return Transition(Action.JOIN, spec, stray)
-    bar = _bar(spec, holder, wanted, world)
-    if bar:
-        return Transition(Action.WAIT, spec, waits=(f"lowers[{spec.name}]: not connected: {_held(spec, holder)}{bar}",))
-    return _changed(spec, holder, world)
+    obstacle = _obstacle(spec, holder, wanted, world)
+    if obstacle:
+        return Transition(
+            Action.WAIT, spec, waits=(f"lowers[{spec.name}]: not connected: {_holder_message(spec, holder)}{obstacle}",)
+        )
+    return _continued(spec, holder, world)
 
 
 def removed_lowers(topology: Topology, world: World) -> Iterator[LowerWorld]:
     """Yield the lowers that left a topology: no lower of it continues them, under their name or another."""
-    found = [plan_transition(spec, topology, world).before for spec in topology.lowers]
-    going_on = {before.name for before in found if before is not None}
-    yield from (lower for name, lower in world.lowers.items() if name not in going_on)
+    continued = [plan_transition(spec, topology, world).before for spec in topology.lowers]
+    continuing = {before.name for before in continued if before is not None}
+    yield from (lower for name, lower in world.lowers.items() if name not in continuing)
 
 
 def defer(found: Transition, objection: str) -> Transition:
     """Return a transition that keeps the open connection and the fields that need a new one; other fields apply."""
     before, spec = found.before, found.spec
     assert before is not None, "only an open connection is kept"
-    words = f"{objection}; the last good connection is kept"
-    fields = [field for field in _OPENED_WITH if getattr(spec, field) != getattr(before.spec, field)]
+    reason = f"{objection}; the last good connection is kept"
+    fields = [field for field in _CONNECTION_FIELDS if getattr(spec, field) != getattr(before.spec, field)]
     keys = ", ".join(Lower.model_fields[field].alias or field for field in fields) or "namespaces.mapping"
-    kept = spec.model_copy(update={field: getattr(before.spec, field) for field in fields})
-    return Transition(Action.KEEP, kept, before, (*found.waits, f"lowers[{spec.name}].{keys}: {words}"), words)
+    deferred = spec.model_copy(update={field: getattr(before.spec, field) for field in fields})
+    return Transition(Action.KEEP, deferred, before, (*found.waits, f"lowers[{spec.name}].{keys}: {reason}"), reason)
 
 
-def _bar(spec: Lower, holder: LowerWorld, wanted: LowersByName, world: World) -> str:
+def _obstacle(spec: Lower, holder: LowerWorld, wanted: LowersByName, world: World) -> str:
     """Return why a lower cannot continue as the one that has its node, "" if it can, as a mere rename."""
     if holder.name in wanted:
         return ", which still uses it"
@@ -106,27 +110,27 @@ def _bar(spec: Lower, holder: LowerWorld, wanted: LowersByName, world: World) ->
     return ", whose name is recorded in volumes: restore that name" if _may_have_volumes(holder, world) else ""
 
 
-def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Transition:
+def _continued(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Transition:
     """Return how a joined lower continues with other fields; `fixed` is why its node must keep its name, else ""."""
-    was, waits = known.spec, []
+    before, waits = known.spec, []
     is_mapped = not has_to_map(known, spec, world)
     if not is_mapped and not may_change_mapping(known, world):
         waits.append(_waiting_mapping(spec, known, world))
         is_mapped = True
-    if spec.node.name != was.node.name:
-        why = fixed or f"waits until node {was.node.name} is deleted"
-        waits.append(_told(spec, "node.name", was.node.name, spec.node.name, why))
+    if spec.node.name != before.node.name:
+        reason = fixed or f"waits until node {before.node.name} is deleted"
+        waits.append(_change_message(spec, "node.name", before.node.name, spec.node.name, reason))
         if not fixed:
             return Transition(Action.LEAVE, spec, known, tuple(waits))
-        spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": was.node.name})})
-    is_same = is_mapped and all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
+        spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": before.node.name})})
+    is_same = is_mapped and all(getattr(spec, field) == getattr(before, field) for field in _CONNECTION_FIELDS)
     return Transition(Action.KEEP if is_same else Action.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
 
 
 def _waiting_mapping(spec: Lower, lower: LowerWorld, world: World) -> str:
     notes = (mapping_note(one) for one in (lower.naming, requested_mapping(spec, world)))
     before, after = (note.removesuffix(f"={world.topology.name}") for note in notes)
-    return _told(spec, "namespaces.mapping", before, after, _taken(lower, world))
+    return _change_message(spec, "namespaces.mapping", before, after, _mapping_obstacle(lower, world))
 
 
 def waiting_mappings(world: World) -> list[str]:
@@ -140,16 +144,16 @@ def waiting_mappings(world: World) -> list[str]:
 
 
 def leaving_nodes(world: World) -> list[str]:
-    """Return which Nodes of removed lowers stay, as the engine has told on them already, and what removes them."""
+    """Return which Nodes of removed lowers stay, as the engine has reported on them already, and what removes them."""
     return [
         f"node {lower.node}, whose lower was removed, stays until its pods are deleted; to evict them, put the lower "
         "back with maintenance: drain"
         for lower in world.lowers.values()
-        if not lower.in_topology and _is_told_removed(world.upper.nodes.get("", lower.node))
+        if not lower.in_topology and _is_marked_removed(world.upper.nodes.get("", lower.node))
     ]
 
 
-def _is_told_removed(node: Entry | None) -> bool:
+def _is_marked_removed(node: Entry | None) -> bool:
     conditions = (node.manifest().get("status") or {}).get("conditions") or () if node is not None else ()
     return any((one["type"], one["status"]) == (IN_TOPOLOGY, "False") for one in conditions)
 
@@ -158,14 +162,14 @@ def former_node(spec: Lower, topology: Topology, nodes: Iterable[Manifest]) -> s
     """Return the Node of ours that a lower had before its `node.name` was changed, "" for none."""
     found = {metadata(node)["name"]: labels(node).get(CLUSTER_ID) for node in nodes}
     taken = {one.node.name for one in topology.lowers}
-    former = (name for name, of in found.items() if of == spec.name and name not in taken)
+    former = (name for name, cluster_id in found.items() if cluster_id == spec.name and name not in taken)
     return "" if spec.node.name in found else next(former, "")
 
 
 def on_former_node(spec: Lower, node: str) -> tuple[Lower, str]:
     """Return a lower that keeps the name of its former Node, whose pods hold it there, and what waits for that."""
-    kept = spec.model_copy(update={"node": spec.node.model_copy(update={"name": node})})
-    return kept, _told(spec, "node.name", node, spec.node.name, _until_empty(spec.name))
+    renamed = spec.model_copy(update={"node": spec.node.model_copy(update={"name": node})})
+    return renamed, _change_message(spec, "node.name", node, spec.node.name, _until_empty(spec.name))
 
 
 def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
@@ -173,7 +177,7 @@ def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
     return lower.connected and lower.mapping_known and lower.naming != requested_mapping(spec, world)
 
 
-def _fixed(wanted: LowersByName, world: World) -> dict[str, str]:
+def _fixed_nodes(wanted: LowersByName, world: World) -> dict[str, str]:
     """Return by name the lowers that cannot move to another node yet, and why.
 
     Either their own node has pods, or the other node belongs to a lower that stays there, perhaps because that cannot
@@ -181,20 +185,20 @@ def _fixed(wanted: LowersByName, world: World) -> dict[str, str]:
     """
     lowers = world.lowers
     moving = {name: spec for name, spec in wanted.items() if name in lowers and spec.node.name != lowers[name].node}
-    fixed = {name: _taken(lowers[name], world) for name in moving if not _is_free(lowers[name])}
+    fixed = {name: _mapping_obstacle(lowers[name], world) for name in moving if not _is_free(lowers[name])}
     while True:
         holders = {name: _holder(spec.node.name, world) for name, spec in moving.items() if name not in fixed}
-        more = {
-            name: _held(wanted[name], holder)
+        blocked = {
+            name: _holder_message(wanted[name], holder)
             for name, holder in holders.items()
-            if holder is not None and not _gives_up(holder, wanted, fixed)
+            if holder is not None and not _releases_node(holder, wanted, fixed)
         }
-        if not more:
+        if not blocked:
             return fixed
-        fixed |= more
+        fixed |= blocked
 
 
-def _gives_up(lower: LowerWorld, wanted: LowersByName, fixed: Mapping[str, str]) -> bool:
+def _releases_node(lower: LowerWorld, wanted: LowersByName, fixed: Mapping[str, str]) -> bool:
     """Report whether a lower is about to release its node."""
     spec = wanted.get(lower.name)
     moves = spec is None or (spec.node.name != lower.node and lower.name not in fixed)
@@ -215,7 +219,7 @@ def _is_mirrored(lower: LowerWorld) -> bool:
     return lower.is_bound or lower.has_orphans
 
 
-def _taken(lower: LowerWorld, world: World) -> str:
+def _mapping_obstacle(lower: LowerWorld, world: World) -> str:
     """Return why pods and claims cannot get other names."""
     if not lower.is_read:
         return "waits until it is certain that no pods are mirrored"
@@ -237,12 +241,12 @@ def _may_have_volumes(lower: LowerWorld, world: World) -> bool:
     return any(facts.lower == lower.name for facts in ours) or (is_enabled(lower) and not volumes.synced)
 
 
-def _held(spec: Lower, holder: LowerWorld) -> str:
+def _holder_message(spec: Lower, holder: LowerWorld) -> str:
     return f"node {spec.node.name} belongs to lower {holder.name}"
 
 
-def _told(spec: Lower, field: str, before: str, after: str, why: str) -> str:
-    return f"lowers[{spec.name}].{field}: {before} -> {after}: {why}"
+def _change_message(spec: Lower, field: str, before: str, after: str, reason: str) -> str:
+    return f"lowers[{spec.name}].{field}: {before} -> {after}: {reason}"
 
 
 def requested_mapping(spec: Lower, world: World) -> NamespaceNaming | None:
@@ -254,12 +258,12 @@ def learn_mapping(lower: LowerWorld, world: World) -> bool:
     """Activate the mapping once it is certain. Report whether that happened now."""
     if lower.mapping_known or not world.upper.nodes.synced:
         return False
-    wanted, noted = requested_mapping(lower.spec, world), _noted(lower, world)
-    if noted != mapping_note(wanted):
+    wanted, recorded = requested_mapping(lower.spec, world), _recorded_mapping(lower, world)
+    if recorded != mapping_note(wanted):
         if not _is_listed(lower, world):
             return False
-        stays = _stays(lower, wanted, noted, world)
-        lower.naming = _other(wanted, noted, world) if stays else wanted
+        keeps = _has_to_keep(lower, wanted, recorded, world)
+        lower.naming = _alternative_mapping(wanted, recorded, world) if keeps else wanted
     lower.mapping_known = True
     return True
 
@@ -271,9 +275,9 @@ def adopt_noted_mapping(lower: LowerWorld, world: World) -> None:
     """
     entry = world.upper.nodes.get("", lower.node)
     node: Manifest = entry.manifest() if entry is not None else {}
-    noted = annotations(node).get(NAMESPACE_MAPPING, "") if labels(node).get(OWNER) == world.owner.mark else ""
-    noted = noted if _NOTED.fullmatch(noted) else ""
-    lower.naming = _read(noted, world) if noted else requested_mapping(lower.spec, world)
+    recorded = annotations(node).get(NAMESPACE_MAPPING, "") if labels(node).get(OWNER) == world.owner.mark else ""
+    recorded = recorded if _MAPPING_RECORD.fullmatch(recorded) else ""
+    lower.naming = _mapping_of(recorded, world) if recorded else requested_mapping(lower.spec, world)
 
 
 def may_change_mapping(lower: LowerWorld, world: World) -> bool:
@@ -282,23 +286,23 @@ def may_change_mapping(lower: LowerWorld, world: World) -> bool:
     return _is_listed(lower, world) and not is_used
 
 
-def _stays(lower: LowerWorld, wanted: NamespaceNaming | None, noted: str, world: World) -> bool:
+def _has_to_keep(lower: LowerWorld, wanted: NamespaceNaming | None, recorded: str, world: World) -> bool:
     """Report whether another mapping than the requested one has to stay active.
 
     Without a record it is the one of the running pods.
     """
-    lower.naming = _other(wanted, noted, world)
-    return not may_change_mapping(lower, world) if noted else _has_copies(lower, world)
+    lower.naming = _alternative_mapping(wanted, recorded, world)
+    return not may_change_mapping(lower, world) if recorded else _has_copies(lower, world)
 
 
-def _other(wanted: NamespaceNaming | None, noted: str, world: World) -> NamespaceNaming | None:
+def _alternative_mapping(wanted: NamespaceNaming | None, recorded: str, world: World) -> NamespaceNaming | None:
     """Return the recorded mapping. Without a record, return the one that is not requested."""
-    if noted:
-        return _read(noted, world)
+    if recorded:
+        return _mapping_of(recorded, world)
     return NamespaceNaming(world.topology.name, world.owner.mark) if wanted is None else None
 
 
-def _noted(lower: LowerWorld, world: World) -> str:
+def _recorded_mapping(lower: LowerWorld, world: World) -> str:
     """Return the record on the virtual node, "" if none counts. With onConflict: adopt, another owner's Node counts."""
     entry = world.upper.nodes.get("", lower.node)
     node: Manifest = entry.manifest() if entry is not None else {}
@@ -306,12 +310,12 @@ def _noted(lower: LowerWorld, world: World) -> str:
     counts = bool(node) and (
         is_ours(node, world.owner) or ((lower.spec.on_conflict == "adopt") and labels(node).get(kind) == value)
     )
-    noted = annotations(node).get(NAMESPACE_MAPPING, "") if counts else ""
-    return noted if _NOTED.fullmatch(noted) else ""
+    recorded = annotations(node).get(NAMESPACE_MAPPING, "") if counts else ""
+    return recorded if _MAPPING_RECORD.fullmatch(recorded) else ""
 
 
-def _read(noted: str, world: World) -> NamespaceNaming | None:
-    name = noted.partition("=")[2]
+def _mapping_of(recorded: str, world: World) -> NamespaceNaming | None:
+    name = recorded.partition("=")[2]
     return NamespaceNaming(name, world.owner.mark) if name else None
 
 

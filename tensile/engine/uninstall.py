@@ -19,7 +19,7 @@ import msgspec
 
 from tensile.engine.caches import rules
 from tensile.engine.history import file_place, history_ref
-from tensile.engine.leader_election import kept_by, lease_ref
+from tensile.engine.leader_election import active_holder, lease_ref
 from tensile.engine.status.configmap import status_owner, status_ref
 from tensile.engine.status.query import LEASE_SECONDS, holds, renewed_at
 from tensile.errors import ClusterError, Conflict, NotFound
@@ -41,7 +41,7 @@ from tensile.text import listed
 from tensile.topology import Topology
 
 NAME = "uninstall"
-_MOVING = frozenset({WAITING, REMAKING, descheduling.DRAIN, descheduling.NAME})
+_MOVING_RULES = frozenset({WAITING, REMAKING, descheduling.DRAIN, descheduling.NAME})
 """The rules that move pods, or prepare them for virtual nodes."""
 
 
@@ -68,7 +68,7 @@ class MirroredNamespaceRule:
         if lower.in_topology or not lower.is_vacant or not (lower.settled and world.upper.namespaces.synced):
             return Decision()
         used = namespaces_in_use(lower)
-        vacant = [
+        empty = [
             one
             for one in sorted(lower.namespaces, key=lambda entry: entry.name)
             if one.facts.mark == world.owner.mark
@@ -77,7 +77,7 @@ class MirroredNamespaceRule:
             and _is_in_place(one.facts.above or one.name, one.name, lower, world)
         ]
         reason = "it was created for mirrored pods, and is empty"
-        refs = [(Ref(lower.name, NAMESPACE, "", one.name), one.uid) for one in vacant]
+        refs = [(Ref(lower.name, NAMESPACE, "", one.name), one.uid) for one in empty]
         return Decision(tuple(Absent(ref, uid, reason, only_if_empty=True, independent=True) for ref, uid in refs))
 
 
@@ -132,7 +132,7 @@ def _is_deletion(wanted: Wanted) -> bool:
 
 def uninstall_rules() -> tuple[Rule, ...]:
     """Return the rules for a topology that is uninstalled."""
-    return (*(DeletionsOnly(rule) for rule in rules() if rule.name not in _MOVING), MirroredNamespaceRule())
+    return (*(DeletionsOnly(rule) for rule in rules() if rule.name not in _MOVING_RULES), MirroredNamespaceRule())
 
 
 def leave_topology(world: World) -> None:
@@ -162,15 +162,15 @@ async def registrations(upper: Cluster, topology: Topology, world: World, own_na
     """
     webhook = "the webhook of this topology"
     place = file_place(topology.name)
-    noted, reported = status_owner(world.owner.upper, place), "the engine's status of the topology file"
+    record_owner, status_reason = status_owner(world.owner.upper, place), "the engine's status of the topology file"
     wanted = [
         (ref_of(topology), webhook, world.owner),
         (secret_ref(topology, own_namespace), f"certificates of {webhook}", world.owner),
         (binding_ref(topology.name), "the admission policy of this topology", world.owner),
         (policy_ref(topology.name), "the admission policy of this topology", world.owner),
         (lease_ref(topology.name), "the lease of the engine that leads", world.owner),
-        (status_ref(place), reported, noted),
-        (history_ref(place), reported, noted),
+        (status_ref(place), status_reason, record_owner),
+        (history_ref(place), status_reason, record_owner),
     ]
     found = []
     for ref, reason, owner in wanted:
@@ -193,9 +193,9 @@ async def delete_registrations(upper: Cluster, found: Iterable[Registration], re
         except Conflict as conflict:
             failed.append(f"{conflict}: it was changed meanwhile: stop the engine that writes it, and uninstall again")
             error = conflict
-        except ClusterError as refused:
-            failed.append(str(refused))
-            error = refused
+        except ClusterError as other:
+            failed.append(str(other))
+            error = other
         recorder.on_step(Key(NAME, UPPER, "", one.ref.name), one.step(), error)
     return failed
 
@@ -209,7 +209,7 @@ class Heartbeats(NamedTuple):
 
 async def heartbeats(upper: Cluster, world: World, now: datetime) -> Heartbeats:
     """Read the signs of running engines. Raises the ClusterError of a read that fails."""
-    leader = kept_by(await read_or_none(upper, lease_ref(world.topology.name)) or {}, now)
+    leader = active_holder(await read_or_none(upper, lease_ref(world.topology.name)) or {}, now)
     ours = [entry for entry in world.upper.nodes if entry.facts.owner == world.owner.mark]
     leases = {one.name: await read_or_none(upper, Ref(UPPER, LEASE, LEASE_NAMESPACE, one.name)) for one in ours}
     return Heartbeats(leader, {name: renewed_at(lease or {}) for name, lease in leases.items()})
@@ -220,17 +220,21 @@ def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
 
     Its pods leave first: only a running engine drains nodes.
     """
-    found = [_bound(lower) for lower in world.lowers.values() if lower.is_bound and not _is_of_another(lower, world)]
-    after = "then stop it" if found else "stop it"
+    found = [
+        _bound_pods_message(lower)
+        for lower in world.lowers.values()
+        if lower.is_bound and not _is_of_another(lower, world)
+    ]
+    stop_when = "then stop it" if found else "stop it"
     alive = sorted(name for name, renewed in beats.renewed.items() if holds(renewed, now))
-    stop = (
-        f"{after} (Ctrl-C or SIGTERM; in a cluster: `kubectl scale deployment --replicas=0`), and wait "
+    remedy = (
+        f"{stop_when} (Ctrl-C or SIGTERM; in a cluster: `kubectl scale deployment --replicas=0`), and wait "
         f"{LEASE_SECONDS:g} s"
     )
     if beats.leader:
-        found.append(f"engine {beats.leader} leads topology {world.topology.name}: {stop}")
+        found.append(f"engine {beats.leader} leads topology {world.topology.name}: {remedy}")
     elif alive:
-        found.append(f"an engine renews the lease of node {listed(alive)}: {stop}")
+        found.append(f"an engine renews the lease of node {listed(alive)}: {remedy}")
     return found
 
 
@@ -239,7 +243,7 @@ def _is_of_another(lower: LowerWorld, world: World) -> bool:
     return foreign_node(lower.node, world) is not None and lower.pods.synced and not lower.has_orphans
 
 
-def _bound(lower: LowerWorld) -> str:
+def _bound_pods_message(lower: LowerWorld) -> str:
     pods = sorted(f"{one.namespace}/{one.name}" for one in lower.upper_pods if not one.facts.stays_out)
     count = "1 pod is" if len(pods) == 1 else f"{len(pods)} pods are"
     return (

@@ -6,7 +6,7 @@ import orjson
 import pytest
 import yaml
 
-from tensile.cli.mutate import default_topology, mutation, read_pods, told, written
+from tensile.cli.mutate import default_topology, messages, mutation, read_pods, written
 from tensile.errors import TensileError
 from tensile.topology import parse
 
@@ -33,7 +33,7 @@ def test_the_three_pods_are_derived_from_each_other() -> None:
     assert found.lower is not None
     assert found.lower["spec"]["nodeSelector"] == {"disk": "ssd"}
     assert "tolerations" not in found.lower["spec"]
-    assert found.told == ()
+    assert found.messages == ()
 
 
 def test_the_lower_is_one_to_which_the_pod_may_be_bound() -> None:
@@ -48,7 +48,7 @@ def test_the_lower_is_one_to_which_the_pod_may_be_bound() -> None:
         found = mutation(pod(spec), TWO)
         assert found.lower is not None
         assert found.lower["metadata"]["namespace"] == namespace
-        assert len(found.told) == words
+        assert len(found.messages) == words
 
 
 def test_a_pod_that_is_not_mirrored_has_no_lower_pod() -> None:
@@ -56,13 +56,13 @@ def test_a_pod_that_is_not_mirrored_has_no_lower_pod() -> None:
     for given, topology in ((pod(namespace="kube-system"), TWO), (pod(), parse(f"{HEAD}lowers: []\n"))):
         found = mutation(given, topology)
         assert found.lower is None
-        assert found.told[0].startswith("no lower pod: ")
+        assert found.messages[0].startswith("no lower pod: ")
 
 
 def test_fields_that_are_not_mirrored_are_reported() -> None:
     """The message is the one of the engine's event."""
     found = mutation(pod({"priorityClassName": "high"}), TWO)
-    assert [line.partition(":")[0] for line in found.told] == ["PriorityClassDropped"]
+    assert [line.partition(":")[0] for line in found.messages] == ["PriorityClassDropped"]
 
 
 def test_a_pod_that_the_webhook_does_not_change_is_shown_unchanged() -> None:
@@ -84,8 +84,8 @@ def test_a_pod_that_the_webhook_does_not_change_is_shown_unchanged() -> None:
     ):
         found = mutation(given, default_topology())
         assert found.mutated is given
-        assert found.told[0].startswith("the webhook does not change it: ")
-        assert found.told[0].endswith(words)
+        assert found.messages[0].startswith("the webhook does not change it: ")
+        assert found.messages[0].endswith(words)
 
 
 def test_labels_of_virtual_nodes_are_not_required_of_lower_nodes() -> None:
@@ -132,7 +132,7 @@ def test_several_pods_are_documents_or_items() -> None:
     assert [one["pod"] for one in documents] == pods
     assert documents[0]["lower"] is not None
     assert documents[1]["lower"] is None
-    assert any(line.startswith("agent-: no lower pod: ") for line in told(found))
+    assert any(line.startswith("agent-: no lower pod: ") for line in messages(found))
 
 
 def test_pods_are_read_from_yaml_and_json() -> None:

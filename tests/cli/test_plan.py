@@ -123,7 +123,7 @@ async def test_changes_that_need_a_restart_of_the_engine_are_named(ground: Groun
     data, topology = orjson.dumps(ground.file(admin)), ground.topology(admin)
     upper = HttpCluster(UPPER, await ground.ways.upper_access(topology.upper))
     place, owner = file_place(topology.name), await upper.identify()
-    writer = HistoryWriter(upper, place, owner, tell=lambda *_: None, now=lambda: datetime.now(UTC))
+    writer = HistoryWriter(upper, place, owner, emit_event=lambda *_: None, now=lambda: datetime.now(UTC))
     writer.keep(TopologyUpdate(TopologyText(len(data), sha256(data).hexdigest()), topology, data=data))
     assert await writer.write() is None
     await upper.close()

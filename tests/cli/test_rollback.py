@@ -13,8 +13,8 @@ from worldkit import written
 from tensile.cli.rollback import (
     RollbackPlan,
     TopologyLocation,
+    _description,
     _Present,
-    _shown,
     chosen,
     pending_digest,
     put_back,
@@ -125,7 +125,7 @@ def test_the_list_starts_with_the_latest_text() -> None:
 
 def lines(found: TopologyRecords, target: str, present: str = "") -> list[str]:
     """Return the lines that a rollback shows."""
-    return list(_shown(entry(target), found, _Present(present.encode(), {}), where()))
+    return list(_description(entry(target), found, _Present(present.encode(), {}), where()))
 
 
 def test_a_rollback_shows_the_changes_that_the_engine_will_log() -> None:

@@ -241,8 +241,8 @@ def test_a_terminal_shows_the_latest_report_in_place() -> None:
     """This works for lines longer than the terminal is wide, and for a shorter report."""
     shows = view(40, 50)
     long = update(row(), row("lower-b", message="no answer " * 20), row("lower-c"))
-    first, second = shows.take(long, NOW), shows.take(update(row("lower-d")), LATER)
-    alone = screen([view(40, 50).take(update(row("lower-d")), LATER)], 40, 50)
+    first, second = shows.render(long, NOW), shows.render(update(row("lower-d")), LATER)
+    alone = screen([view(40, 50).render(update(row("lower-d")), LATER)], 40, 50)
     assert screen([first, second], 40, 50) == alone
     assert alone[0] == "As of 2026-03-01T12:05:00Z:"
 
@@ -251,7 +251,7 @@ def test_a_report_that_does_not_fit_the_terminal_is_truncated() -> None:
     """Otherwise each redraw would scroll its beginning out of the screen."""
     shows = view(12)
     many = update(*(row(f"lower-{number:02}") for number in range(30)))
-    parts = [shows.take(many, NOW), shows.take(many, LATER)]
+    parts = [shows.render(many, NOW), shows.render(many, LATER)]
     seen = screen(parts, 12, 200)
     assert len(seen) == 12
     assert seen[0] == "As of 2026-03-01T12:05:00Z:"
@@ -263,29 +263,29 @@ def test_escape_codes_do_not_count_as_width_on_a_terminal() -> None:
     """A red line has the same height as a plain one."""
     shows = view(40, 92, colour=True)
     away = update(row(reachable=False))
-    parts = [shows.take(away, NOW), shows.take(away, LATER)]
+    parts = [shows.render(away, NOW), shows.render(away, LATER)]
     assert screen(parts, 40, 92) == ["As of 2026-03-01T12:05:00Z:", *screen(parts[:1], 40, 92)[1:]]
 
 
 def test_an_error_keeps_the_last_report_on_a_terminal() -> None:
     """The error follows the report, with escape codes in its text escaped."""
     shows = view(40)
-    shows.take(update(row()), NOW)
-    told = shows.take(TensileError("upper: not reachable: \x1b[2Jgone\ncheck it"), LATER)
+    shows.render(update(row()), NOW)
+    told = shows.render(TensileError("upper: not reachable: \x1b[2Jgone\ncheck it"), LATER)
     assert "As of 2026-03-01T12:00:00Z:\nLOWER " in told
     assert told.endswith(
         "\n\nNo status at 2026-03-01T12:05:00Z, trying again: upper: not reachable: \\u001b[2Jgone\ncheck it\n"
     )
-    assert "No status" not in shows.take(update(row()), LATER)
+    assert "No status" not in shows.render(update(row()), LATER)
 
 
 def test_on_other_streams_changed_reports_are_appended() -> None:
     """An empty line separates them; a changed lag alone is no change."""
     shows = view()
     told = [
-        shows.take(update(row(lag=0)), NOW),
-        shows.take(update(row(lag=9)), LATER),
-        shows.take(update(row(pods=4, lag=9)), LATER),
+        shows.render(update(row(lag=0)), NOW),
+        shows.render(update(row(lag=9)), LATER),
+        shows.render(update(row(pods=4, lag=9)), LATER),
     ]
     assert told[1] == ""
     assert told[0].startswith("As of 2026-03-01T12:00:00Z:\nLOWER ")
@@ -297,16 +297,16 @@ def test_on_other_streams_changed_reports_are_appended() -> None:
 def test_on_other_streams_an_error_is_reported_once() -> None:
     """The known report is not repeated, and the next status is shown again."""
     shows = view()
-    shows.take(update(row()), NOW)
+    shows.render(update(row()), NOW)
     error = TensileError("upper: not reachable")
-    assert shows.take(error, LATER) == ("\nNo status at 2026-03-01T12:05:00Z, trying again: upper: not reachable\n")
-    assert shows.take(TensileError("upper: not reachable"), LATER) == ""
-    assert shows.take(update(row()), LATER).startswith("\nAs of ")
+    assert shows.render(error, LATER) == ("\nNo status at 2026-03-01T12:05:00Z, trying again: upper: not reachable\n")
+    assert shows.render(TensileError("upper: not reachable"), LATER) == ""
+    assert shows.render(update(row()), LATER).startswith("\nAs of ")
 
 
 def test_a_problem_with_the_status_itself_follows_the_report() -> None:
     """The status may be outdated."""
-    assert view().take(update(row(), trouble="no engine renews"), NOW).endswith(")\n\nno engine renews\n")
+    assert view().render(update(row(), trouble="no engine renews"), NOW).endswith(")\n\nno engine renews\n")
 
 
 def test_programs_get_a_line_of_json_for_each_change() -> None:
@@ -314,7 +314,7 @@ def test_programs_get_a_line_of_json_for_each_change() -> None:
     errors: list[str] = []
     shows = JsonLines(errors.append)
     answers = (update(row(lag=1)), update(row(lag=2)), TensileError("gone"), TensileError("gone"), update(row(lag=3)))
-    told = [shows.take(one, NOW) for one in answers]
+    told = [shows.render(one, NOW) for one in answers]
     assert [bool(one) for one in told] == [True, False, False, False, True]
     assert [orjson.loads(one)["lowers"][0]["lag"] for one in told if one] == [1, 3]
     assert told[0].endswith("}\n")

@@ -18,7 +18,7 @@ from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 
-PACE = LeaseTimings(holds=2.0, gives_up=1.4, look=0.2, answer=0.6)
+PACE = LeaseTimings(lease_duration=2.0, renew_deadline=1.4, retry_period=0.2, request_timeout=0.6)
 MOST = 2147483647
 
 
@@ -33,7 +33,7 @@ class SharedLease:
     def engine(self, name: str) -> Election:
         """Return a candidate for the leadership."""
         owner = owner_of("uid", self.ref.name)
-        return Election(self._upper, self.ref, lambda: owner, name, lambda: datetime.now(UTC), pace=PACE)
+        return Election(self._upper, self.ref, lambda: owner, name, lambda: datetime.now(UTC), timings=PACE)
 
     async def write(self, spec: Manifest) -> Manifest:
         """Write to the lease as a client with the right to do so."""
@@ -61,7 +61,7 @@ async def test_the_api_accepts_extreme_values_in_a_lease_but_no_invalid_duration
 
     It rejects negative durations, zero, and numbers out of range.
     """
-    await ground.engine("one").acquired()
+    await ground.engine("one").acquire()
     for spec in ({"leaseDurationSeconds": -1}, {"leaseDurationSeconds": 0}, {"leaseDurationSeconds": "15"}):
         with pytest.raises(Refused):
             await ground.write(spec)
@@ -82,7 +82,7 @@ async def test_a_forged_lease_is_acquired_in_the_end(ground: SharedLease, spec: 
     """Its holder has stopped, and the API accepts the values that the new leader writes."""
     async with leading(ground.engine("one")):
         await ground.write(spec)
-    async with asyncio.timeout(20 * PACE.holds):
-        await ground.engine("two").acquired()
+    async with asyncio.timeout(20 * PACE.lease_duration):
+        await ground.engine("two").acquire()
     found = await ground.lease()
-    assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.holds))
+    assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.lease_duration))

@@ -138,7 +138,7 @@ async def test_a_lower_that_a_reload_reopens_is_not_treated_as_removed(ground: G
     """The engine looks for nodes without a lower at any time, but not while a reload has a lower closed."""
     reloading = asyncio.ensure_future(ground.reload(edit_lower(A, kubeconfig=f"./{A}.kubeconfig")))
     while not reloading.done():
-        await ground.engine.look()
+        await ground.engine.check()
         await asyncio.sleep(0)
     await reloading
     assert set(ground.engine.clusters.joined) == {A, B}

@@ -67,7 +67,7 @@ async def at_rest(ground: Ground) -> None:
     """Assert that the engine repeats no write once it is idle."""
     await ground.calm()
     await ground.note()
-    await ground.engine.look()
+    await ground.engine.check()
     await ground.calm()
     assert await ground.repeated(without=QUIET) == []
 

@@ -185,7 +185,7 @@ async def standing_by(ground: Hooked, *edits: Edit) -> AsyncIterator[Engine]:
     other = Engine(ground.topology(*edits), ground.ways, ground.heard, Fleet(chance=random.random))
     await other.standby()
     try:
-        await polled(lambda: not other.hook.server.waits())
+        await polled(lambda: not other.webhook.server.waits())
         yield other
     finally:
         await other.stop()
@@ -265,7 +265,7 @@ async def test_replicas_share_the_webhook_certificate_in_a_secret(inside: Inside
     first = secret["data"]["ca.crt"]
     assert _trusted(hook) == first
     async with standing_by(inside, inside.hooked(), elsewhere()) as other:
-        address = f"https://127.0.0.1:{other.hook.server.port}/mutate"
+        address = f"https://127.0.0.1:{other.webhook.server.port}/mutate"
         await call(address, b64decode(_trusted(hook)))
         await upper.delete(inside.secret)
         await upper.until(inside.secret, lambda one: one["data"]["ca.crt"] != first)

@@ -386,7 +386,7 @@ class Running:
         )
         self.metrics = Metrics()
         first = reading(content)
-        self.standing.take(first)
+        self.standing.record(first)
         begun = Start(self.topology, first, noted=noted)
         self.gate = EditGate(self, self, self.standing, self.metrics, begun, first=first, now=lambda: NOW)  # type: ignore[arg-type]
 
@@ -399,13 +399,13 @@ class Running:
         """Parse a text of the source."""
         return parsed(data)
 
-    def tell(self, update: TopologyUpdate) -> None:
+    def report(self, update: TopologyUpdate) -> None:
         """Report a result to the status writer."""
-        self.keeper.tell(update)
+        self.keeper.report(update)
 
-    def say(self, reason: EventReason, message: str) -> None:
+    def emit_event(self, reason: EventReason, message: str) -> None:
         """Emit an Event by the status writer."""
-        self.keeper.say(reason, message)
+        self.keeper.emit_event(reason, message)
 
     def lead(self) -> None:
         """Begin to lead."""

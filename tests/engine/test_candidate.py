@@ -14,8 +14,8 @@ from tensile.engine.candidate import (
     ERROR,
     KEYS,
     MARKDOWN,
-    MOST_JSON,
-    MOST_MARKDOWN,
+    MAX_JSON_BYTES,
+    MAX_MARKDOWN_BYTES,
     NOT_WATCHED,
     PENDING,
     RESTART,
@@ -214,8 +214,8 @@ def test_a_long_plan_is_cut_to_the_size_of_a_config_map() -> None:
     planned = Planned(previewed(*steps), {}, Disruption(moved=(DisruptedPod("shop", "web", A, (B,)),)))
     data = plan_data(planned, quiet, lambda found: found, None)
     text, document = data[MARKDOWN], orjson.loads(data[DOCUMENT])
-    assert len(text.encode()) <= MOST_MARKDOWN
-    assert len(data[DOCUMENT].encode()) <= MOST_JSON
+    assert len(text.encode()) <= MAX_MARKDOWN_BYTES
+    assert len(data[DOCUMENT].encode()) <= MAX_JSON_BYTES
     assert text.startswith("```diff\n")
     assert text.count("```") == 2
     assert "\n... this plan is cut: " in text

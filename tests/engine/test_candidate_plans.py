@@ -15,14 +15,14 @@ from worldkit import NOW, A, changed, config_map, lower_node, marked, put, refer
 
 from tensile.engine.candidate import CANDIDATE_HASH, DOCUMENT, ERROR, MARKDOWN, PENDING, TIME, TOPOLOGY_HASH
 from tensile.engine.candidate_plans import (
-    MOST_TEXT,
+    CHECK_INTERVAL,
+    MAX_TEXT_BYTES,
     NOT_LEADING,
     PLAN_DENIED,
     PLAN_NAME_CONFLICT,
-    SELDOM,
     CandidatePlans,
     EditPlans,
-    Surroundings,
+    PlanningContext,
 )
 from tensile.engine.plan_and_apply import previewed, rehearse
 from tensile.engine.topology_reader import ConfigMapKey
@@ -80,10 +80,10 @@ class Beside:
         """Return the planner of an engine that has just become leader."""
         return CandidatePlans(PLACE, self.around())
 
-    def around(self) -> Surroundings:
+    def around(self) -> PlanningContext:
         """Return the parts of the engine that planning requires."""
         where = ("10.0.0.9", 6443)
-        return Surroundings(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
+        return PlanningContext(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
 
     async def calm(self) -> None:
         """Run the action that a test sets for the time of planning."""
@@ -129,7 +129,7 @@ async def test_a_candidate_is_planned_in_both_forms_with_hashes() -> None:
     beside = Beside()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.data[CANDIDATE_HASH] == digest(candidate)
     assert beside.data[TOPOLOGY_HASH] == digest(text())
     assert beside.data[TIME] == "2026-03-01T12:00:00Z"
@@ -147,7 +147,7 @@ async def test_the_plan_of_a_candidate_equals_that_of_tensile_plan() -> None:
     beside = Beside()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
-    await beside.plans.look()
+    await beside.plans.reconcile()
     beside.enforce(candidate)
     recorder = Recorder()
     async with beside.clusters.opening() as found:
@@ -168,7 +168,7 @@ async def test_a_plan_has_no_value_of_a_secret() -> None:
     """The Secret is planned for the pod that needs it, without its values."""
     beside = Beside()
     beside.propose(text(lower(more="maintenance: cordon")))
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert any(one["kind"] == "Secret" for one in beside.document["changes"])
     assert "dmFsdWU" not in str(beside.data)
 
@@ -178,13 +178,13 @@ async def test_a_candidate_is_only_planned_again_if_a_text_changes() -> None:
     """Neither a further check nor a new leader nor a change of the clusters causes another plan."""
     beside = Beside()
     beside.propose(text(lower(more="maintenance: cordon")))
-    await beside.plans.look()
+    await beside.plans.reconcile()
     put(beside.clusters.world.lowers[A].upper_pods, upper_pod("later"))
     for plans in (beside.plans, beside.leader()):
-        await plans.look()
+        await plans.reconcile()
     assert beside.clusters.writes == [("create", PLAN)]
     beside.propose(text(lower(more="node: {labels: {other: label}}")))
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.clusters.writes[1:] == [("patch", PLAN)]
     assert "Pod default/later" in beside.data[MARKDOWN]
 
@@ -195,10 +195,10 @@ async def test_a_candidate_is_planned_again_if_another_topology_becomes_active()
     beside = Beside()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
-    await beside.plans.look()
+    await beside.plans.reconcile()
     beside.enforce(candidate)
     changed(beside.clusters.world.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.data[TOPOLOGY_HASH] == beside.data[CANDIDATE_HASH] == digest(candidate)
     assert not any("spec.unschedulable" in one["fields"] for one in beside.document["changes"])
 
@@ -208,10 +208,10 @@ async def test_the_plan_of_an_invalid_candidate_has_all_its_errors() -> None:
     """Each error has its place, and the plan of the former candidate is removed."""
     beside = Beside()
     beside.propose(text())
-    await beside.plans.look()
+    await beside.plans.reconcile()
     bad = text(lower(more="qqps: 1, burst: no")) + "lowerz: []\n"
     beside.propose(bad)
-    await beside.plans.look()
+    await beside.plans.reconcile()
     lines = beside.data[ERROR].splitlines()
     assert [line.partition(": ")[0].rpartition(":")[0] for line in lines] == [
         f"configmap/ops/topo-candidate/topology.yaml:{line}" for line in (5, 5, 6)
@@ -227,7 +227,7 @@ async def test_a_candidate_under_a_wrong_key_gets_an_error_with_the_present_keys
     beside = Beside()
     beside.propose(text(), key="other.yaml")
     for _ in range(2):
-        await beside.plans.look()
+        await beside.plans.reconcile()
     assert "has no key topology.yaml (keys: other.yaml)" in beside.data[ERROR]
     assert beside.clusters.writes == [("create", PLAN)]
 
@@ -236,8 +236,8 @@ async def test_a_candidate_under_a_wrong_key_gets_an_error_with_the_present_keys
 async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
     """Any client may have written it, and parsing is slow."""
     beside = Beside()
-    beside.propose("# {}\n" * (MOST_TEXT // 5 + 1))
-    await beside.plans.look()
+    beside.propose("# {}\n" * (MAX_TEXT_BYTES // 5 + 1))
+    await beside.plans.reconcile()
     words = "configmap/ops/topo-candidate/topology.yaml: larger than 256 KiB, which the engine does not plan"
     assert beside.data[ERROR] == f"{words}: run `tensile plan`"
 
@@ -268,7 +268,7 @@ async def test_the_plan_on_the_status_page_has_no_values_that_may_be_secret() ->
     put(lower_a.pods, twin(upper_pod("noted", spec)))
     edited = text(lower(more="maintenance: cordon"))
     beside.propose(edited)
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert f'example.com/token: set to "{value}"' in beside.data[MARKDOWN]
     assert f'data.key: "before" -> "{value}"' in beside.data[MARKDOWN]
     found = await EditPlans(beside.around).text(edit(beside.clusters.world.topology, read(edited)))
@@ -303,7 +303,7 @@ async def test_a_new_lower_is_reported_as_not_planned() -> None:
     """Both forms of the plan state that it is incomplete."""
     beside = Beside()
     beside.propose(text(lower(more="maintenance: cordon"), lower("lower-b")))
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert [one["lower"] for one in beside.document["unreached"]] == ["lower-b"]
     assert "\nNot planned\n! lower-b: not connected yet: " in beside.data[MARKDOWN]
     assert beside.data[MARKDOWN].endswith("; not planned: lower-b)")
@@ -315,7 +315,7 @@ async def test_a_plan_lists_the_changes_that_take_effect_later() -> None:
     """The messages are the same as those of a reload."""
     beside = Beside()
     beside.propose(text(lower(more="node: {name: other}")))
-    await beside.plans.look()
+    await beside.plans.reconcile()
     (words,) = orjson.loads(beside.data[PENDING])
     assert words.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
     assert f"Takes effect later:\n  {words}\n" in beside.data[MARKDOWN]
@@ -326,10 +326,10 @@ async def test_the_plan_is_deleted_with_its_candidate() -> None:
     """It is deleted once, and a further check writes nothing."""
     beside = Beside()
     beside.propose(text())
-    await beside.plans.look()
+    await beside.plans.reconcile()
     beside.withdraw()
     for _ in range(2):
-        await beside.plans.look()
+        await beside.plans.reconcile()
     assert beside.found == {}
     assert beside.clusters.writes == [("create", PLAN), ("delete", PLAN)]
 
@@ -339,10 +339,10 @@ async def test_a_deleted_plan_is_created_again() -> None:
     """It shows the state of the clusters at that time."""
     beside = Beside()
     beside.propose(text())
-    await beside.plans.look()
+    await beside.plans.reconcile()
     beside.upper.vanish(PLAN)
     put(beside.clusters.world.lowers[A].upper_pods, upper_pod("later"))
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert "Pod default/later" in beside.data[MARKDOWN]
 
 
@@ -355,7 +355,7 @@ async def test_a_plan_config_map_of_another_owner_is_reported_and_not_changed() 
     beside.propose(text())
     with capture_logs() as lines:
         for _ in range(3):
-            await beside.plans.look()
+            await beside.plans.reconcile()
     assert [line["error"].partition(",")[0] for line in lines] == ["ConfigMap ops/topo-plan belongs to another owner"]
     ((verb, ref),) = beside.clusters.writes
     assert (verb, ref.kind) == ("create", EVENT)
@@ -363,11 +363,11 @@ async def test_a_plan_config_map_of_another_owner_is_reported_and_not_changed() 
     assert (told["reason"], told["involvedObject"]["name"]) == (PLAN_NAME_CONFLICT, "topo-candidate")
     assert beside.data == {"mine": "yes"}
     beside.withdraw()
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.data == {"mine": "yes"}
     beside.upper.vanish(PLAN)
     beside.propose(text())
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.data[CANDIDATE_HASH] == digest(text())
 
 
@@ -378,10 +378,10 @@ async def test_a_plan_is_not_written_if_the_candidate_changes_while_it_is_comput
     later = text(lower(more="maintenance: cordon"))
     beside.propose(text())
     beside.meanwhile = lambda: beside.propose(later)
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.found == {}
     beside.meanwhile = lambda: None
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert beside.data[CANDIDATE_HASH] == digest(later)
 
 
@@ -391,7 +391,7 @@ async def test_no_plan_is_written_if_the_candidate_is_deleted_while_it_is_planne
     beside = Beside()
     beside.propose(text())
     beside.meanwhile = beside.withdraw
-    await beside.plans.look()
+    await beside.plans.reconcile()
     assert (beside.found, beside.clusters.writes) == ({}, [])
 
 
@@ -422,7 +422,7 @@ async def test_a_failed_write_of_a_plan_is_retried_without_planning_again() -> N
     beside.propose(text())
     with capture_logs() as lines:
         async with background(beside.plans.run()):
-            await asyncio.sleep(3 * SELDOM)
+            await asyncio.sleep(3 * CHECK_INTERVAL)
     assert beside.data[CANDIDATE_HASH] == digest(text())
     assert len(calls) == 1
     warnings = [one["event"] for one in lines if one["log_level"] == "warning"]
@@ -436,7 +436,7 @@ async def test_a_denied_write_of_a_plan_is_reported_by_an_event_on_the_candidate
     beside.clusters.connections[UPPER] = Refusing(beside.upper, 3, Denied)  # type: ignore[assignment]
     beside.propose(text())
     async with background(beside.plans.run()):
-        await asyncio.sleep(3 * SELDOM)
+        await asyncio.sleep(3 * CHECK_INTERVAL)
     (told,) = [ref for verb, ref in beside.clusters.writes if ref.kind == EVENT]
     event = beside.upper.find(EVENT, told.namespace, told.name) or {}
     assert (event["reason"], event["involvedObject"]["name"]) == (PLAN_DENIED, "topo-candidate")
@@ -466,7 +466,7 @@ async def test_the_planner_follows_the_candidates_and_the_active_topology() -> N
         await _until(lambda: not beside.found)
     before = len(beside.clusters.writes)
     beside.propose(text())
-    await asyncio.sleep(3 * SELDOM)
+    await asyncio.sleep(3 * CHECK_INTERVAL)
     assert len(beside.clusters.writes) == before
 
 
@@ -487,6 +487,6 @@ async def test_a_bug_in_planning_is_reported_in_the_plan_and_logged() -> None:
     beside.troubles = broken
     beside.propose(text())
     with capture_logs() as lines:
-        await beside.leader().look()
+        await beside.leader().reconcile()
     assert beside.data[ERROR] == "not planned: ZeroDivisionError: this is a bug in tensile: see the engine's log"
     assert "no such thing" in lines[0]["error"]

@@ -171,7 +171,7 @@ async def test_unusable_credential_files_are_read_again_as_soon_as_they_change(t
         async with heard(watcher, tmp_path / name):
             assert len(read) == max(before, 1)
             (tmp_path / name).write_text(content)
-        await asyncio.wait({trial.task for trial in trials._trials.values()})
+        await asyncio.wait({trial.task for trial in trials._attempts.values()})
     assert await trials.error(spec) == ""
     assert len(read) == 3
     await trials.close()

@@ -158,11 +158,11 @@ async def test_room_for_a_refused_pod_is_recorded_on_its_lower(here: Scene) -> N
     """The time is recorded once, so that the virtual node changes and the upper scheduler retries the pod."""
     await here.made.open(here.topology())
     assert await here.names(asking("one", "8")) == []
-    assert here.made.relieved() == []
+    assert here.made.lowers_with_new_room() == []
     put(here.world.lowers[B].place_nodes, lower_node("n2", "8"))
-    assert here.made.relieved() == [B]
+    assert here.made.lowers_with_new_room() == [B]
     assert (here.world.lowers[A].room, here.world.lowers[B].room) == ("", "2031-05-06T07:08:09Z")
-    assert here.made.relieved() == []
+    assert here.made.lowers_with_new_room() == []
 
 
 async def test_another_strategy_keeps_the_port_and_the_reservations(here: Scene) -> None:
@@ -180,12 +180,12 @@ async def test_a_port_in_use_is_an_error_and_is_opened_once_it_is_free(here: Sce
         with pytest.raises(TensileError, match=r"set extender\.port"):
             await here.made.open(here.topology())
         with capture_logs() as said:
-            await here.made.look()
-            await here.made.look()
+            await here.made.refresh()
+            await here.made.refresh()
         assert [one["log_level"] for one in said] == ["error"]
         assert "another program uses this port" in here.made.pending[0]
         assert here.made.port == 0
-    await here.made.look()
+    await here.made.refresh()
     assert (here.made.port, here.made.pending) == (here.port, ())
     assert await here.names(asking("one")) == [A, B]
 
@@ -205,7 +205,7 @@ async def test_renewed_certificates_are_used_without_a_restart(here: Scene) -> N
     assert await here.names(asking("one")) == [A, B]
     async with heard(here.watcher, *here.files):
         here.write(serving, callers)
-    await here.made.look()
+    await here.made.refresh()
     assert await here.names(asking("two"), serving=serving, callers=callers) == []
     for old in ({"serving": here.serving, "callers": callers}, {"serving": serving, "callers": here.callers}):
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
@@ -219,7 +219,7 @@ async def test_files_that_become_invalid_are_ignored_with_a_warning(here: Scene)
         async with heard(here.watcher, *here.files):
             for name in ("server.crt", "callers.crt"):
                 (here.directory / name).write_text("half a")
-        await here.made.look()
+        await here.made.refresh()
     assert await here.names() == [A, B]
     assert {one["log_level"] for one in said} == {"warning"}
     assert len(said) == 2
@@ -292,6 +292,6 @@ async def test_the_preemption_loop_runs_while_the_extender_is_served(here: Scene
     await held.began.wait()
     held.go.set()
     assert await here.names(asking("other", "3", spec={"priority": 7})) == []
-    assert list(here.made._wants) == ["Pod-other"]
+    assert list(here.made._unschedulable) == ["Pod-other"]
     await here.made.close()
-    assert here.made._wants == {}
+    assert here.made._unschedulable == {}

@@ -12,7 +12,7 @@ from pagekit import site_of
 from structlog.testing import capture_logs
 
 from bench.kit.spareports import spare_port
-from tensile.engine.health import ROOM, ProbeServer, TelemetryServer
+from tensile.engine.health import MAX_CONNECTIONS, ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView
 from tensile.engine.status.report import StatusReport, TopologyStatus
@@ -206,7 +206,7 @@ async def test_idle_connections_are_limited_and_do_not_block_other_clients(serve
     async with idle(server.port, 300, "127.0.0.2") as crowd, asyncio.timeout(20):
         for _ in range(3):
             assert (await ask(server, "/healthz"))[0] == 200
-        assert sum(map(is_open, crowd)) <= ROOM
+        assert sum(map(is_open, crowd)) <= MAX_CONNECTIONS
 
 
 async def test_a_kept_connection_is_served_although_another_client_opens_hundreds(server: TelemetryServer) -> None:
@@ -230,7 +230,7 @@ async def test_the_head_of_a_request_has_a_size_limit_and_a_timeout(engine: Engi
         TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status, site=engine.site()),
         ProbeServer("127.0.0.1", 0, engine.ready),
     ):
-        server.patience = 0.2
+        server.head_timeout = 0.2
         await server.start()
         async with asyncio.timeout(20):
             ends = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]

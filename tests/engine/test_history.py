@@ -12,8 +12,8 @@ from virtualtime import in_virtual_time
 from worldkit import STRANGER, written
 
 from tensile.engine.history import (
-    MOST,
-    MOST_BYTES,
+    MAX_ENTRIES,
+    MAX_TEXT_BYTES,
     AcceptedText,
     HistoryWriter,
     added,
@@ -62,9 +62,9 @@ def test_a_written_history_is_read_back_in_order() -> None:
 def test_only_the_last_ten_texts_are_kept() -> None:
     """The oldest one is removed first."""
     history: tuple[AcceptedText, ...] = ()
-    for number in range(MOST + 5):
+    for number in range(MAX_ENTRIES + 5):
         history = added(history, entry(f"n: {number}\n"))
-    assert [one.content for one in history] == [f"n: {number}\n" for number in range(5, MOST + 5)]
+    assert [one.content for one in history] == [f"n: {number}\n" for number in range(5, MAX_ENTRIES + 5)]
 
 
 def test_the_last_accepted_text_is_not_added_again() -> None:
@@ -75,19 +75,19 @@ def test_the_last_accepted_text_is_not_added_again() -> None:
 
 def test_the_history_fits_into_a_config_map() -> None:
     """Of large texts only the newest are kept, and one that is too large itself is recorded without its content."""
-    large = [entry(f"# {number}" + "x" * (MOST_BYTES // 3 - 8)) for number in range(6)]
+    large = [entry(f"# {number}" + "x" * (MAX_TEXT_BYTES // 3 - 8)) for number in range(6)]
     history: tuple[AcceptedText, ...] = ()
     for one in large:
         history = added(history, one)
         assert sum(len(key) + len(value) for key, value in data_of(history).items()) < 1 << 20
     assert history == tuple(large[3:])
-    history = added(history, entry("y" * (MOST_BYTES + 1)))
+    history = added(history, entry("y" * (MAX_TEXT_BYTES + 1)))
     assert (history[-1].content, history[:-1]) == ("", tuple(large[3:]))
 
 
 def test_the_size_limit_counts_bytes_and_not_characters() -> None:
     """The apiserver limits bytes."""
-    history = added((entry("a: 1\n"),), entry("\u20ac" * (MOST_BYTES // 2)))
+    history = added((entry("a: 1\n"),), entry("\u20ac" * (MAX_TEXT_BYTES // 2)))
     assert [one.content for one in history] == ["a: 1\n", ""]
 
 
@@ -102,9 +102,9 @@ def test_an_invalid_index_is_read_as_an_empty_history(index: str | None) -> None
 
 def test_only_the_last_ten_entries_of_a_long_index_are_read() -> None:
     """It may name one large text thousands of times, and 5,000 digests of 500 KB take 1.5 seconds."""
-    large = entry("x" * (MOST_BYTES // 2))
+    large = entry("x" * (MAX_TEXT_BYTES // 2))
     found = stored(*[entry("a: 1\n")] * 3000, large)
-    assert entries(found, OWNER) == (*[entry("a: 1\n")] * (MOST - 1), large)
+    assert entries(found, OWNER) == (*[entry("a: 1\n")] * (MAX_ENTRIES - 1), large)
 
 
 def test_a_text_that_does_not_match_its_hash_is_left_out() -> None:
@@ -125,7 +125,7 @@ def test_a_history_of_another_owner_is_neither_read_nor_written() -> None:
 
 def test_a_write_removes_texts_that_are_no_longer_kept() -> None:
     """It has the resourceVersion that was read as its precondition, and an unchanged history is not written."""
-    history = tuple(entry(f"n: {number}\n") for number in range(MOST))
+    history = tuple(entry(f"n: {number}\n") for number in range(MAX_ENTRIES))
     found = write(stored(*history), entry("new: 1\n"), REF, OWNER)
     assert found is not None
     assert found.patch is not None
@@ -180,7 +180,7 @@ def writer(upper: Upper, told: list[tuple[str, str]] | None = None) -> HistoryWr
     """Return a history writer that adds its Events to the given list."""
     heard = [] if told is None else told
     return HistoryWriter(
-        upper, PLACE, OWNER.upper, tell=lambda reason, words: heard.append((reason, words)), now=lambda: NOW
+        upper, PLACE, OWNER.upper, emit_event=lambda reason, words: heard.append((reason, words)), now=lambda: NOW
     )
 
 

@@ -9,7 +9,7 @@ from stagekit import FaultyCluster
 from virtualtime import clock, in_virtual_time
 from worldkit import OWNER_HERE as OWNER
 
-from tensile.engine.leader_election import Election, LeaseTimings, kept_by, lease_ref, new, warn_of_leader
+from tensile.engine.leader_election import Election, LeaseTimings, active_holder, lease_ref, new_lease, warn_of_leader
 from tensile.errors import Denied
 from tensile.kube.cluster import Patch
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
@@ -87,7 +87,7 @@ class Candidates:
 async def test_the_first_engine_leads_at_once() -> None:
     """It creates the lease with the owner marks, its name, the times and the duration."""
     ground = Candidates()
-    await ground.engine().acquired()
+    await ground.engine().acquire()
     assert clock() == 0
     spec = ground.lease["spec"]
     assert (ground.holder, spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("engine-1", 15, 0)
@@ -102,7 +102,7 @@ async def test_a_second_engine_waits_while_the_lease_is_renewed() -> None:
     async with leading(ground.engine()):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3600):
-                await ground.engine().acquired()
+                await ground.engine().acquire()
         assert ground.holder == "engine-1"
 
 
@@ -112,12 +112,12 @@ async def test_a_released_lease_is_acquired_at_the_next_attempt() -> None:
     ground = Candidates()
     first, second = ground.engine(), ground.engine()
     async with leading(first):
-        waiting = asyncio.create_task(second.acquired())
+        waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(5)
     await first.release_lease()
     gone = clock()
     await waiting
-    assert clock() - gone <= PACE.look
+    assert clock() - gone <= PACE.retry_period
     assert (ground.holder, ground.lease["spec"]["leaseTransitions"]) == ("engine-2", 1)
     assert (first.leads, second.leads) == (False, True)
 
@@ -138,11 +138,11 @@ async def test_the_lease_of_a_dead_leader_is_acquired_once_it_has_expired() -> N
     """It expires 15 seconds after the last observed renewal, and is acquired within two more seconds."""
     ground = Candidates()
     async with leading(ground.engine()):
-        waiting = asyncio.create_task(ground.engine().acquired())
+        waiting = asyncio.create_task(ground.engine().acquire())
         await asyncio.sleep(5)
     gone = clock()
     await waiting
-    assert PACE.holds - PACE.look <= clock() - gone <= PACE.holds + PACE.look
+    assert PACE.lease_duration - PACE.retry_period <= clock() - gone <= PACE.lease_duration + PACE.retry_period
     assert ground.holder == "engine-2"
 
 
@@ -155,7 +155,7 @@ async def test_a_leader_that_cannot_renew_its_lease_stops_before_it_expires() ->
         ground.upper.down = True
         down = clock()
         why = await ended
-        assert PACE.gives_up - PACE.look <= clock() - down <= PACE.gives_up
+        assert PACE.renew_deadline - PACE.retry_period <= clock() - down <= PACE.renew_deadline
     assert "not renewed for 10 s" in why
     assert "no answer" in why
 
@@ -168,7 +168,7 @@ async def test_a_renewal_that_hangs_does_not_delay_the_loss_of_leadership() -> N
         await asyncio.sleep(1)
         ground.upper.takes = 3600
         await ended
-        assert clock() == PACE.gives_up
+        assert clock() == PACE.renew_deadline
 
 
 @in_virtual_time
@@ -177,10 +177,10 @@ async def test_a_lease_is_valid_from_the_time_of_its_request() -> None:
     ground = Candidates()
     ground.upper.takes = 8
     engine = ground.engine()
-    await engine.acquired()
+    await engine.acquire()
     ground.upper.down = True
-    await engine.lost()
-    assert clock() == PACE.gives_up
+    await engine.renew_until_lost()
+    assert clock() == PACE.renew_deadline
 
 
 @in_virtual_time
@@ -215,7 +215,7 @@ async def test_an_engine_that_stops_before_its_acquisition_is_confirmed_releases
     ground = Candidates()
     ground.upper.takes = 5
     engine = ground.engine()
-    winning = asyncio.create_task(engine.acquired())
+    winning = asyncio.create_task(engine.acquire())
     await asyncio.sleep(1)
     winning.cancel()
     await asyncio.gather(winning, return_exceptions=True)
@@ -231,7 +231,7 @@ async def test_an_engine_that_stops_during_an_acquisition_keeps_the_lease_of_ano
     ground = Candidates()
     ground.upper.takes = 5
     engine = ground.engine()
-    winning = asyncio.create_task(engine.acquired())
+    winning = asyncio.create_task(engine.acquire())
     await asyncio.sleep(1)
     winning.cancel()
     await asyncio.gather(winning, return_exceptions=True)
@@ -249,7 +249,7 @@ async def test_a_leader_stops_if_another_engine_holds_its_lease() -> None:
         await ground.write({"spec": {"holderIdentity": "another"}})
         assert await ended == "another holds the lease"
     assert not engine.leads
-    assert clock() <= PACE.look
+    assert clock() <= PACE.retry_period
     await engine.release_lease()
     assert ground.holder == "another"
 
@@ -292,9 +292,9 @@ async def test_no_forged_lease_makes_two_engines_lead(spec: Manifest) -> None:
     """The forged value is written every half a second beside a leader and an engine that waits."""
     ground = Candidates()
     async with leading(ground.engine()) as ended:
-        await asyncio.sleep(PACE.look / 2)
+        await asyncio.sleep(PACE.retry_period / 2)
         second = ground.engine()
-        waiting = asyncio.create_task(second.acquired())
+        waiting = asyncio.create_task(second.acquire())
         for _ in range(100):
             await ground.write({"spec": spec})
             await asyncio.sleep(0.5)
@@ -309,7 +309,7 @@ async def test_no_forged_lease_prevents_its_acquisition(spec: Manifest) -> None:
     ground = Candidates()
     async with leading(ground.engine()):
         await ground.write({"spec": spec})
-    waiting = asyncio.create_task(ground.engine().acquired())
+    waiting = asyncio.create_task(ground.engine().acquire())
     async with asyncio.timeout(62):
         await waiting
     assert ground.holder == "engine-2"
@@ -323,14 +323,14 @@ async def test_a_deleted_lease_is_not_created_again_before_it_would_have_expired
     ground.upper.takes = 3
     async with leading(ground.engine()) as ended:
         second = ground.engine()
-        waiting = asyncio.create_task(second.acquired())
+        waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(5)
         await ground.upper.delete(REF, uid=uid(ground.lease))
         gone = clock()
         await ended
         assert not second.leads
         await waiting
-    assert PACE.holds <= clock() - gone <= PACE.holds + 2 * PACE.look + ground.upper.takes
+    assert PACE.lease_duration <= clock() - gone <= PACE.lease_duration + 2 * PACE.retry_period + ground.upper.takes
     assert ground.holder == "engine-2"
 
 
@@ -339,7 +339,7 @@ async def test_one_of_two_engines_that_start_at_once_leads() -> None:
     """The other one finds the lease created or changed, and waits."""
     ground = Candidates()
     engines = [ground.engine(), ground.engine()]
-    tasks = [asyncio.create_task(engine.acquired()) for engine in engines]
+    tasks = [asyncio.create_task(engine.acquire()) for engine in engines]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert [engine.leads for engine in engines].count(True) == 1
     for task in tasks:
@@ -354,7 +354,7 @@ async def test_a_lease_of_another_owner_is_not_changed(capsys: pytest.CaptureFix
     ground.upper.writes.clear()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await ground.engine().acquired()
+            await ground.engine().acquire()
     assert not ground.upper.writes
     said = capsys.readouterr().out
     assert said.count("belongs to another owner and is left unchanged: delete it, or rename the topology") == 1
@@ -367,7 +367,7 @@ async def test_a_missing_permission_for_the_lease_is_logged_once(capsys: pytest.
     ground.upper.denied["create", LEASE.name] = "leases is forbidden"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await ground.engine().acquired()
+            await ground.engine().acquire()
     said = [line for line in capsys.readouterr().out.splitlines() if "waiting to become leader" in line]
     assert len(said) == 1
     assert "warning" in said[0]
@@ -379,7 +379,7 @@ async def test_an_engine_waits_for_an_unreachable_upper_cluster() -> None:
     """It leads within two seconds after the cluster responds."""
     ground = Candidates()
     ground.upper.down = True
-    waiting = asyncio.create_task(ground.engine().acquired())
+    waiting = asyncio.create_task(ground.engine().acquire())
     await asyncio.sleep(60)
     assert not waiting.done()
     ground.upper.down = False
@@ -393,7 +393,7 @@ async def test_an_engine_that_never_led_does_not_release_the_lease() -> None:
     ground = Candidates()
     async with leading(ground.engine()):
         second = ground.engine()
-        waiting = asyncio.create_task(second.acquired())
+        waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(5)
         waiting.cancel()
         await second.release_lease()
@@ -402,7 +402,7 @@ async def test_an_engine_that_never_led_does_not_release_the_lease() -> None:
 
 def test_a_new_lease_has_the_owner_marks() -> None:
     """They contain the UID of the upper cluster."""
-    made = new(REF, "me", OWNER, BEGIN, PACE)
+    made = new_lease(REF, "me", OWNER, BEGIN, PACE)
     assert made["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == OWNER.upper
 
 
@@ -427,9 +427,9 @@ def test_the_lease_of_a_topology_has_a_fixed_name_in_kube_system() -> None:
 )
 def test_kept_by_returns_the_holder_of_a_lease_that_has_not_expired(spec: Manifest, leader: str) -> None:
     """The result is empty if the lease was released or has no renewal."""
-    made = new(REF, "me", OWNER, BEGIN, PACE)
-    assert kept_by({**made, "spec": {**made["spec"], **spec}}, BEGIN) == leader
-    assert kept_by({"metadata": {}}, BEGIN) == ""
+    made = new_lease(REF, "me", OWNER, BEGIN, PACE)
+    assert active_holder({**made, "spec": {**made["spec"], **spec}}, BEGIN) == leader
+    assert active_holder({"metadata": {}}, BEGIN) == ""
 
 
 @in_virtual_time
@@ -437,12 +437,12 @@ async def test_an_engine_without_leader_election_warns_of_a_leader(capsys: pytes
     """The warning has the leader, the lease and the remedy; an expired or released lease causes none."""
     ground = Candidates()
     engine = ground.engine()
-    await engine.acquired()
+    await engine.acquire()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
     (said,) = [line for line in capsys.readouterr().out.splitlines() if "leads this topology" in line]
     for words in ("warning", "engine-1", "kube-system/tensile-demo", "run both with --leader-elect"):
         assert words in said
-    await warn_of_leader(ground.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.holds))
+    await warn_of_leader(ground.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.lease_duration))
     await engine.release_lease()
     await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
     assert "leads this topology" not in capsys.readouterr().out
@@ -455,7 +455,7 @@ async def test_an_engine_without_leader_election_continues_if_the_lease_cannot_b
     """The lease can be missing, forbidden or slow to read; none of these is logged."""
     ground = Candidates()
     await warn_of_leader(ground.upper, REF, BEGIN)
-    await ground.engine().acquired()
+    await ground.engine().acquire()
     capsys.readouterr()
     ground.upper.hidden = True
     await warn_of_leader(ground.upper, REF, BEGIN)

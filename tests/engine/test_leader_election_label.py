@@ -228,7 +228,7 @@ async def test_a_label_that_changed_after_the_list_is_not_removed() -> None:
     mark = LeaderLabel(upper, ref("a"), "demo")
     mark.leads = True
     with pytest.raises(Conflict):
-        await mark.settle()
+        await mark.reconcile()
     assert "b" in leaders(upper)
 
 
@@ -265,7 +265,7 @@ async def test_an_engine_without_a_pod_writes_no_label() -> None:
     mark = LeaderLabel(upper, None, "demo")
     mark.open()
     mark.lead()
-    await mark.settle()
+    await mark.reconcile()
     await asyncio.sleep(2 * LOOK)
     await mark.close()
     assert upper.writes == []

@@ -104,7 +104,7 @@ class OpeningLower:
     def look(self, ahead: float = 0.0) -> tuple[bool, bool]:
         """Check the lower after some time, and report whether it was attempted and unreachable for evictAfter."""
         self.ahead += ahead
-        self.joined.look()
+        self.joined.refresh()
         lower = self.joined.lower
         limit = lower.spec.unreachable.evict_after
         assert limit is not None
@@ -197,7 +197,7 @@ async def test_a_lower_of_which_only_the_node_is_left_does_not_count_as_unreacha
         world = here.joined._world
         stray = LowerConnection(world, here.fleet, ClusterAccess(HERE), lambda: datetime.now(UTC), lambda _name: None)
         stray.begin(left_behind(thing("Node", "edge-1", "")), connect=False)
-        stray._since -= 3600.0
-        stray.look()
+        stray._begun_at -= 3600.0
+        stray.refresh()
         assert stray.lower.unreachable_seconds == 0
         await stray.end()

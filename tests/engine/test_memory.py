@@ -14,7 +14,7 @@ from tensile.kube.store import decoded, forget_decoded
 def test_set_apart_excludes_the_present_objects_from_garbage_collection() -> None:
     """Later collections only go through newer objects; garbage is collected before the others are frozen."""
     before, stays = gc.get_freeze_count(), [[] for _ in range(100_000)]
-    memory.set_apart()
+    memory.freeze_objects()
     assert gc.get_freeze_count() > before + len(stays) // 2
 
 
@@ -26,7 +26,7 @@ def test_give_back_returns_freed_memory_to_the_system() -> None:
         kept.append(bytes([number % 256]) * 600)
     full = resident()
     freed.clear()
-    memory.give_back()
+    memory.return_free_memory()
     assert full - resident() > 20_000_000
     assert len(kept) == 2000
 
@@ -35,7 +35,7 @@ _READING = """
 from tensile.engine import run as memory
 from test_memory import resident
 
-memory.keep_large_apart()
+memory.map_large_allocations()
 kept, before = [], resident()
 for number in range(40):
     pages = [bytes([number]) * 2_000_000 for _ in range(4)]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from virtualtime import clock, in_virtual_time
 
-from tensile.engine.run import _LISTING, _SETTLING, _settle
+from tensile.engine.run import _LIST_TIMEOUT, _SETTLE_DELAY, _settle_once_listed
 
 Wait = Callable[[], Awaitable[object]]
 
@@ -23,7 +23,7 @@ async def settled(synced: Wait) -> float:
         clusters=SimpleNamespace(fleet=SimpleNamespace(synced=synced)), loop=SimpleNamespace(wait_idle=quiet)
     )
     before, stays = gc.get_freeze_count(), [[] for _ in range(100_000)]
-    await _settle(engine)  # type: ignore[arg-type]
+    await _settle_once_listed(engine)  # type: ignore[arg-type]
     assert gc.get_freeze_count() > before + len(stays) // 2
     return clock()
 
@@ -32,10 +32,10 @@ async def settled(synced: Wait) -> float:
 @in_virtual_time
 async def test_the_engine_waits_for_the_first_lists_before_it_settles(seconds: float) -> None:
     """The listed objects are frozen together with the others."""
-    assert await settled(lambda: asyncio.sleep(seconds)) == seconds + _SETTLING
+    assert await settled(lambda: asyncio.sleep(seconds)) == seconds + _SETTLE_DELAY
 
 
 @in_virtual_time
 async def test_the_wait_for_the_first_lists_is_limited() -> None:
     """An unreachable lower or a missing permission would otherwise keep all objects subject to garbage collection."""
-    assert await settled(asyncio.Event().wait) == _LISTING + _SETTLING
+    assert await settled(asyncio.Event().wait) == _LIST_TIMEOUT + _SETTLE_DELAY

@@ -18,7 +18,7 @@ def said(here: World, *, denied: str = "", waits: str = "", is_running: bool = T
     engine = SimpleNamespace(
         is_running=is_running,
         clusters=SimpleNamespace(world=here, joined=joined, fleet=fleet),
-        hook=SimpleNamespace(server=SimpleNamespace(waits=lambda: waits)),
+        webhook=SimpleNamespace(server=SimpleNamespace(waits=lambda: waits)),
     )
     return missing(engine)  # type: ignore[arg-type]
 

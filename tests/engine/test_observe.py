@@ -4,7 +4,7 @@ from copy import deepcopy
 
 from worldkit import A, put, raised, world
 
-from tensile.engine.observer import LogLine, news, report_of, stopped
+from tensile.engine.observer import LogLine, new_lines, report_of, stopped
 from tensile.names import OWNER
 from tensile.objects import CONFIG_MAP, POD, Manifest, Ref, labels
 from tensile.reconcile.ownership import is_kept_alive
@@ -36,7 +36,7 @@ def test_the_first_report_has_all_changes_and_a_summary() -> None:
     """A report without changes has a summary too, so that the log shows that the clusters were read."""
     report = report_of(preview(created(WEB), NameConflict="in use"))
     place = {"cluster": A, "object": "shop/web"}
-    assert news(report, None, "Plan: 1 to add") == [
+    assert new_lines(report, None, "Plan: 1 to add") == [
         LogLine("info", "would create Pod", {**place, "because": "a pod needs it"}),
         LogLine(
             "warning",
@@ -45,22 +45,22 @@ def test_the_first_report_has_all_changes_and_a_summary() -> None:
         ),
         LogLine("info", "Plan: 1 to add", {}),
     ]
-    assert news(report_of(preview()), None, "Plan: 0 to add") == [LogLine("info", "Plan: 0 to add", {})]
+    assert new_lines(report_of(preview()), None, "Plan: 0 to add") == [LogLine("info", "Plan: 0 to add", {})]
 
 
 def test_a_later_report_only_has_the_differences() -> None:
     """An object with only other planned content is the same, because that can include the time of the plan."""
     last = report_of(preview(created(WEB, "1"), created(SETTINGS)))
     report = report_of(preview(created(WEB, "2"), changed(SETTINGS, "data")))
-    lines = [(line.event, line.fields.get("object")) for line in news(report, last, "Plan: …")]
+    lines = [(line.event, line.fields.get("object")) for line in new_lines(report, last, "Plan: …")]
     assert lines == [("would change ConfigMap", "shop/settings"), ("Plan: …", None)]
-    assert news(report, report, "Plan: …") == []
+    assert new_lines(report, report, "Plan: …") == []
 
 
 def test_a_change_that_is_no_longer_planned_is_reported() -> None:
     """Another client may have made it, or the pod was deleted; the line for a resolved problem is no warning."""
     last = report_of(preview(created(WEB), Denied="a quota"))
-    lines = [(line.level, line.event) for line in news(report_of(preview()), last, "Plan: …")]
+    lines = [(line.level, line.event) for line in new_lines(report_of(preview()), last, "Plan: …")]
     assert lines == [
         ("info", "no longer: would create Pod"),
         ("info", "no longer: would be blocked"),
@@ -70,7 +70,7 @@ def test_a_change_that_is_no_longer_planned_is_reported() -> None:
 
 def test_a_line_has_the_changed_fields_without_their_values() -> None:
     """A long list of fields is cut."""
-    (line, _) = news(report_of(preview(changed(SETTINGS, *"abcdefghij"))), None, "Plan: …")
+    (line, _) = new_lines(report_of(preview(changed(SETTINGS, *"abcdefghij"))), None, "Plan: …")
     assert line.fields["fields"] == [*"abcdefgh", "..."]
     assert "s3cret" not in str(line)
 

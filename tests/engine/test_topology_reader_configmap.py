@@ -127,7 +127,7 @@ def test_binary_data_with_invalid_utf8_is_an_error_with_its_position() -> None:
 def test_a_missing_config_map_or_key_is_an_error(manifest: Manifest | None, words: str) -> None:
     """The error has the remedy, or the keys that exist."""
     found = document(manifest, PLACE)
-    assert words in found.trouble
+    assert words in found.problem
     assert bool(found.text.uid) is (manifest is not None)
     with pytest.raises(TensileError, match="configmap/ops/topo: "):
         read_configmap(found, PLACE)

@@ -147,7 +147,7 @@ async def test_a_file_that_is_truncated_while_the_engine_starts_is_rejected(path
     await asyncio.to_thread(path.write_bytes, whole[:-2])
     rests = Rests()
     first = parse(whole.decode())
-    async with aclosing(follow_file(path, first, Always(), whole=whole, sleep=rests.sleep)) as readings:
+    async with aclosing(follow_file(path, first, Always(), data=whole, sleep=rests.sleep)) as readings:
         assert "is a truncated copy of the active topology" in str((await anext(readings)).error)
     assert rests.seconds == [SHRUNK]
 

@@ -27,7 +27,7 @@ from worldkit import (
     world,
 )
 
-from tensile.engine.leader_election import LeaseTimings, lease_ref, new
+from tensile.engine.leader_election import LeaseTimings, lease_ref, new_lease
 from tensile.engine.plan_and_apply import rehearse
 from tensile.engine.uninstall import (
     DeletionsOnly,
@@ -309,7 +309,7 @@ async def test_a_registration_that_cannot_be_deleted_is_reported() -> None:
 async def test_heartbeats_are_read_from_the_leases() -> None:
     """They are the lease of the leader and those of the own nodes."""
     here = standing()
-    lease = new(lease_ref("demo"), "engine-1", OWNER_HERE, NOW, LeaseTimings())
+    lease = new_lease(lease_ref("demo"), "engine-1", OWNER_HERE, NOW, LeaseTimings())
     upper = Upper(Lease=orjson.dumps(lease))
     assert await heartbeats(upper, here, NOW) == ("engine-1", {A: NOW})  # type: ignore[arg-type]
     assert await heartbeats(Upper(), world(), NOW) == ("", {})  # type: ignore[arg-type]

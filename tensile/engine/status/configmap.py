@@ -5,7 +5,7 @@ restored, and nothing is written while nothing changes. The result of an edit is
 lowers at most every few seconds. A ConfigMap of that name that is not ours is not changed, and that is reported.
 
 For a topology file, the status exists only once an edit had to wait for an approval, and it has no rows of lowers:
-`tensile status` asks the engine for them.
+`tensile status` requests them from the engine.
 """
 
 import asyncio
@@ -53,16 +53,16 @@ because no edit with that SHA-256 waits. Remedy: run `tensile status`, and appro
 STATUS_NAME_CONFLICT: EventReason = "StatusNameConflict"
 """On the topology's ConfigMap: the ConfigMap for its status exists and is not the engine's. Remedy: rename or delete
 that ConfigMap."""
-SELDOM = 5.0
+CHECK_INTERVAL = 5.0
 """Seconds between two checks of the lowers."""
-OFTEN = 1.0
+FREQUENT_CHECK_INTERVAL = 1.0
 """The same just after an edit, when a lower comes or goes."""
-_OFTEN_FOR = 5
-_REST = 2.0
-_MOST_EVENTS = 20
+_FREQUENT_CHECKS = 5
+_PAUSE = 2.0
+_MAX_QUEUED_EVENTS = 20
 RENAME = "delete or rename it, or rename the topology's ConfigMap"
 """The remedy for a name that is taken."""
-_NOTHING_YET = {TOPOLOGY: "", LOWERS: "[]"}
+_EMPTY_DATA = {TOPOLOGY: "", LOWERS: "[]"}
 _log = structlog.get_logger("tensile.engine.status")
 
 
@@ -100,30 +100,30 @@ def write(
     owner: Owner,
     uid: str,
     *,
-    spent: str = "",
+    used_approval: str = "",
     decided: bool = True,
 ) -> StatusWrite | None:
     """Return the write after which the status contains `data`, None if it does already.
 
-    `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap, `spent` an approval to remove.
-    Raises NameTaken if it is not ours. Keys missing in `data` stay as they are, except a rejection that is over, and an
-    edit that no longer waits: another engine may lead, and one that does not start does not know the active topology.
-    Unless `decided`, an edit may still wait: it did before a restart.
+    `seen` is the present status ConfigMap, `uid` that of the topology's ConfigMap, and `used_approval` an approval to
+    remove. Raises NameTaken if it is not ours. Keys missing in `data` stay as they are, except a rejection that is
+    over, and an edit that no longer waits: another engine may lead, and one that does not start does not know the
+    active topology. Unless `decided`, an edit may still wait: it did before a restart.
     """
     if seen is None:
-        return StatusWrite(create=marked_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
+        return StatusWrite(create=marked_manifest({**_EMPTY_DATA, **data}, ref, owner, uid))
     check_ours(seen, ref, owner, f"the status cannot be written: {RENAME}")
     before = seen.get("data") or {}
     if not decided and APPROVAL in before:
         data = {**data, **{part: before[part] for part in (STATE, APPROVAL) if part in before}}
     changes = _changes(before, data)
-    noted: dict[str, str | None] = {} if annotations(seen).get(UPPER_UID) == uid else {UPPER_UID: uid}
-    if spent and approval_in(seen) == spent:
-        noted[APPROVED] = None
-    if not changes and not noted:
+    new_annotations: dict[str, str | None] = {} if annotations(seen).get(UPPER_UID) == uid else {UPPER_UID: uid}
+    if used_approval and approval_in(seen) == used_approval:
+        new_annotations[APPROVED] = None
+    if not changes and not new_annotations:
         return None
-    marks = {"annotations": noted} if noted else {}
-    return StatusWrite(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
+    metadata = {"annotations": new_annotations} if new_annotations else {}
+    return StatusWrite(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **metadata}, "data": changes}))
 
 
 def check_ours(seen: Manifest, ref: Ref, owner: Owner, consequence: str) -> None:
@@ -154,9 +154,9 @@ def resumed(verdict: TopologyStatus, seen: Manifest | None, owner: Owner) -> Top
 
 def _time(seen: Manifest | None, owner: Owner, part: str, text: TopologyText) -> datetime | None:
     """Return the time that a status of ours has for a text, None if it does not describe that text."""
-    told = _part(seen, owner, part)
+    part_data = _part(seen, owner, part)
     try:
-        return moment_of(told["time"]) if told.get("sha256", "") == text.sha256 else None
+        return moment_of(part_data["time"]) if part_data.get("sha256", "") == text.sha256 else None
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -183,19 +183,19 @@ def in_force(seen: Manifest | None, owner: Owner) -> str:
     return str(part_in(seen, owner, ACCEPTED).get("sha256", ""))
 
 
-def is_told(seen: Manifest | None, owner: Owner, reading: TopologyUpdate, *, waits: bool = False) -> bool:
+def is_reported(seen: Manifest | None, owner: Owner, reading: TopologyUpdate, *, waits: bool = False) -> bool:
     """Report whether a status of ours describes the result of this very state already, or that it `waits`."""
     part = APPROVAL if waits else ACCEPTED if reading.error is None else REJECTED
     data = seen.get("data") or {} if seen is not None else {}
-    told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
-    return told and data.get("state") == ("Pending" if waits else part.capitalize())
+    is_same = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
+    return is_same and data.get("state") == ("Pending" if waits else part.capitalize())
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:
     """Return the data of the merge patch: new values, and null for what is no longer true."""
-    over = [REJECTED, APPROVAL] if ACCEPTED in after else [REJECTED]
-    gone = {part: None for part in over if part in before and part not in after}
-    return {key: value for key, value in after.items() if before.get(key) != value} | gone
+    obsolete = [REJECTED, APPROVAL] if ACCEPTED in after else [REJECTED]
+    removed = {part: None for part in obsolete if part in before and part not in after}
+    return {key: value for key, value in after.items() if before.get(key) != value} | removed
 
 
 def marked_manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Manifest:
@@ -214,7 +214,7 @@ def marked_manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -
 
 
 class StatusWriter:
-    """Writes the status and events of `standing`; `cache` holds the one ConfigMap that it writes.
+    """Writes the status and events of `engine_status`; `cache` holds the one ConfigMap that it writes.
 
     If no topology is active here, because the program does not start on what it found, another engine may lead, and
     what the status says of that one is kept. `now` returns the time in UTC. `of_file`: the topology is in a file, so
@@ -227,44 +227,44 @@ class StatusWriter:
         place: ConfigMapKey,
         owner: Owner,
         cache: Cache,
-        standing: EngineStatus,
+        engine_status: EngineStatus,
         *,
         now: Callable[[], datetime],
         of_file: bool = False,
     ) -> None:
         self._cluster = cluster
-        self._about = status_ref(place) if of_file else _ref(place)
+        self._subject = status_ref(place) if of_file else _ref(place)
         self._of_file = of_file
         self._ref = status_ref(place)
         self._owner = owner
         self._cache = cache
-        self._standing = standing
+        self._engine_status = engine_status
         self._now = now
         self._uid = owner.upper if of_file else ""
         self._events: list[EmitEvent] = []
-        self._said: EmitEvent | None = None
+        self._last_event: EmitEvent | None = None
         self._woken = asyncio.Event()
-        self._often = 0
-        self._troubles: dict[str, str] = {}
+        self._frequent_checks_left = 0
+        self._last_errors: dict[str, str] = {}
 
-    def tell(self, reading: TopologyUpdate) -> None:
+    def report(self, reading: TopologyUpdate) -> None:
         """Write the result of a text now, and emit an Event unless that was done before a restart."""
-        approval = self._standing.verdict.approval
+        approval = self._engine_status.verdict.approval
         if self._of_file and approval is None:
             self._woken.set()
             return
-        told = _told(reading, self._about, self._meanwhile(), approval)
-        is_first = self._said is None and not self._elsewhere()
-        if is_first and is_told(self._seen(), self._owner, reading, waits=approval is not None):
-            self._said = told
+        result = _result_event(reading, self._subject, self._still_active(), approval)
+        is_first = self._last_event is None and not self._active_elsewhere()
+        if is_first and is_reported(self._seen(), self._owner, reading, waits=approval is not None):
+            self._last_event = result
         self._uid = reading.text.uid or self._uid
-        self._say(told)
-        self._often = _OFTEN_FOR
+        self._queue_event(result)
+        self._frequent_checks_left = _FREQUENT_CHECKS
         self._woken.set()
 
-    def say(self, reason: EventReason, message: str) -> None:
+    def emit_event(self, reason: EventReason, message: str) -> None:
         """Emit a warning about the topology, and write what has changed."""
-        self._say(EmitEvent(self._about, self._uid, reason, message))
+        self._queue_event(EmitEvent(self._subject, self._uid, reason, message))
         self._woken.set()
 
     async def run(self) -> None:
@@ -275,44 +275,46 @@ class StatusWriter:
         self._events = self._events[-1:]
         while True:
             self._woken.clear()
-            rest = 0.0 if await self.write() else _REST
-            await asyncio.sleep(rest)
-            self._often = max(self._often - 1, 0)
+            pause = 0.0 if await self.write() else _PAUSE
+            await asyncio.sleep(pause)
+            self._frequent_checks_left = max(self._frequent_checks_left - 1, 0)
             with suppress(TimeoutError):
-                async with asyncio.timeout(OFTEN if self._often else SELDOM):
+                async with asyncio.timeout(FREQUENT_CHECK_INTERVAL if self._frequent_checks_left else CHECK_INTERVAL):
                     await self._woken.wait()
 
     async def write(self) -> bool:
         """Write what has changed; report whether all succeeded. A failure is logged once."""
-        status = await self._attempted("status", self._write_status)
-        return await self._attempted("events", self._write_events) and status
+        status = await self._attempt("status", self._write_status)
+        return await self._attempt("events", self._write_events) and status
 
-    async def _attempted(self, what: str, job: Callable[[], Awaitable[None]]) -> bool:
+    async def _attempt(self, task: str, job: Callable[[], Awaitable[None]]) -> bool:
         try:
             await job()
         except ClusterError as error:
-            self._complain(what, error)
+            self._log_failure(task, error)
             return False
         except NameTaken as error:
-            if self._complain(what, error):
-                self._say(EmitEvent(self._about, self._uid, STATUS_NAME_CONFLICT, str(error)))
+            if self._log_failure(task, error):
+                self._queue_event(EmitEvent(self._subject, self._uid, STATUS_NAME_CONFLICT, str(error)))
         else:
-            self._troubles.pop(what, None)
+            self._last_errors.pop(task, None)
         return True
 
     async def _write_status(self) -> None:
-        verdict = self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
-        elsewhere = self._elsewhere()
-        if elsewhere and verdict.rejected is not None and verdict.rejected.text.sha256 == elsewhere:
+        verdict = self._engine_status.verdict = resumed(self._engine_status.verdict, self._seen(), self._owner)
+        active_elsewhere = self._active_elsewhere()
+        if active_elsewhere and verdict.rejected is not None and verdict.rejected.text.sha256 == active_elsewhere:
             return
         seen = self._seen()
         if self._of_file and seen is None and verdict.approval is None:
             return
-        report = self._standing.report()
+        report = self._engine_status.report()
         if self._of_file:
             report = report._replace(lowers=None)
-        decided, spent = self._standing.is_decided(), self._standing.spent
-        wanted = write(seen, report.data(), self._ref, self._owner, self._uid, spent=spent, decided=decided)
+        decided, used_approval = self._engine_status.is_decided(), self._engine_status.used_approval
+        wanted = write(
+            seen, report.data(), self._ref, self._owner, self._uid, used_approval=used_approval, decided=decided
+        )
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):
                 self._cache.apply_response(await wanted.send(self._cluster, self._ref))
@@ -328,66 +330,70 @@ class StatusWriter:
                 raise
             self._events = self._events[1:]
 
-    async def _write_event(self, told: EmitEvent) -> None:
+    async def _write_event(self, notice: EmitEvent) -> None:
         seen = self._seen() if self._of_file else None
         if seen is not None:
-            told = msgspec.structs.replace(told, uid=as_read(seen)["uid"])
-        step = event(told, self._now())
+            notice = msgspec.structs.replace(notice, uid=as_read(seen)["uid"])
+        step = event(notice, self._now())
         with suppress(AlreadyExists):
             await self._cluster.create(step.ref, step.body or {})
 
-    def _say(self, told: EmitEvent) -> None:
+    def _queue_event(self, notice: EmitEvent) -> None:
         """Queue an Event, unless it equals the last one; if Events cannot be created, the oldest are dropped."""
-        if told != self._said and told.uid:
-            self._said = told
-            self._events = [*self._events, told][-_MOST_EVENTS:]
+        if notice != self._last_event and notice.uid:
+            self._last_event = notice
+            self._events = [*self._events, notice][-_MAX_QUEUED_EVENTS:]
 
-    def _meanwhile(self) -> str:
+    def _still_active(self) -> str:
         """Return the text for what is active while a text is rejected."""
-        if self._standing.verdict.accepted is not None:
+        if self._engine_status.verdict.accepted is not None:
             return "the last valid topology stays active"
-        if self._elsewhere():
+        if self._active_elsewhere():
             return "a running leader keeps its active topology; an engine that starts now exits"
         return "the engine does not start"
 
-    def _elsewhere(self) -> str:
+    def _active_elsewhere(self) -> str:
         """Return the sha256 of what another engine has, or had, active if nothing is active here; "" for nothing.
 
         If that is the text that is rejected here, the engines differ in version, and the status is the other's.
         """
-        return "" if self._standing.verdict.accepted is not None else in_force(self._seen(), self._owner)
+        return "" if self._engine_status.verdict.accepted is not None else in_force(self._seen(), self._owner)
 
     def _seen(self) -> Manifest | None:
         entry = self._cache.get(self._ref.namespace, self._ref.name)
         return entry.manifest() if entry is not None else None
 
-    def _complain(self, what: str, error: TensileError) -> bool:
+    def _log_failure(self, task: str, error: TensileError) -> bool:
         """Log a failure; report whether it is new."""
-        news = self._troubles.get(what) != str(error)
-        if news:
-            self._troubles[what] = str(error)
+        is_new = self._last_errors.get(task) != str(error)
+        if is_new:
+            self._last_errors[task] = str(error)
             _log.warning("cannot report the topology's status", error=str(error))
-        return news
+        return is_new
 
 
 def _ref(place: ConfigMapKey) -> Ref:
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name)
 
 
-def _told(reading: TopologyUpdate, about: Ref, meanwhile: str, approval: PendingApproval | None) -> EmitEvent:
+def _result_event(
+    reading: TopologyUpdate, subject: Ref, still_active: str, approval: PendingApproval | None
+) -> EmitEvent:
     """Return the Event with the result of a text; equal for the same text of the same version."""
     text = reading.text
     if approval is not None:
-        return EmitEvent(about, text.uid or "none", APPROVAL_PENDING, f"{approval_words(approval)}: {approval.command}")
+        return EmitEvent(
+            subject, text.uid or "none", APPROVAL_PENDING, f"{approval_message(approval)}: {approval.command}"
+        )
     if reading.error is not None:
         return EmitEvent(
-            about, text.uid, TOPOLOGY_REJECTED, f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
+            subject, text.uid, TOPOLOGY_REJECTED, f"{still_active} (resourceVersion {text.version}): {reading.error}"
         )
-    words = f"topology active: resourceVersion {text.version}, sha256 {text.sha256}"
-    return EmitEvent(about, text.uid, TOPOLOGY_ACCEPTED, words, warning=False)
+    message = f"topology active: resourceVersion {text.version}, sha256 {text.sha256}"
+    return EmitEvent(subject, text.uid, TOPOLOGY_ACCEPTED, message, warning=False)
 
 
-def approval_words(approval: PendingApproval) -> str:
+def approval_message(approval: PendingApproval) -> str:
     """Return what an edit waits for, for a log or an Event, without the command."""
     pods = "1 running pod" if approval.pods == 1 else f"{approval.pods} running pods"
     return (

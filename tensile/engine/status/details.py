@@ -1,7 +1,8 @@
 """The pages of the status page that are opened on demand: a lower cluster, a pod, a search, and a topology to check.
 
-They are functions of the world: what the caches hold at the moment of the request, and nothing else is asked. A list of
-pods is divided into pages, so that a lower cluster with thousands of pods costs no more than one with a hundred.
+They are functions of the world: what the caches hold at the moment of the request, and nothing else is requested. A
+list of pods is divided into pages, so that a lower cluster with thousands of pods costs no more than one with a
+hundred.
 
 A pod is shown with both of its sides, so that a reader sees what the engine made of it. Values that may be secret are
 never shown: environment variables, commands, options of volumes, annotations, and the messages that containers leave
@@ -49,17 +50,17 @@ from tensile.topology.diff import Edit
 
 PER_PAGE = 100
 """Maximum of rows of a list on one page."""
-_LINES = 2000
+_MAX_LINE = 2000
 _POD_HEAD = ("Pod", "Phase", "Ready", "Restarts", "Node in the lower cluster", "Reason")
 _SHARE_HEAD = ("Resource", "Use", "Nodes have", *(words.capitalize() for words in LEGEND.values()))
 _CONDITION_HEAD = ("Condition", "Status", "Reason", "Message")
 _CONTAINER_HEAD = ("Container", "Image", "Ready", "Restarts", "State")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-_NO_SUCH = "Not found"
+_NOT_FOUND = "Not found"
 
 
 class PageOfPods(NamedTuple):
-    """Which pods of a lower cluster are asked for: a namespace, "" for all, and the number of the page from 1."""
+    """Which pods of a lower cluster are requested: a namespace, "" for all, and the number of the page from 1."""
 
     namespace: str = ""
     number: int = 1
@@ -75,14 +76,14 @@ class FoundPod(NamedTuple):
 class TopologyCheck(NamedTuple):
     """What was found of a topology: its errors, "" for none, or what would change.
 
-    `words` are the changes, one each, `refused` those that need a restart, `waits` those that wait for something,
+    `changes` are the changes, one each, `refused` those that need a restart, `waits` those that wait for something,
     `effects` what becomes of each lower cluster, and `plan` the plan as text, "" for none. Before a topology is in
     force, nothing is `compared`.
     """
 
     errors: str = ""
     warnings: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     effects: tuple[tuple[str, str], ...] = ()
@@ -90,7 +91,9 @@ class TopologyCheck(NamedTuple):
     compared: bool = True
 
 
-def lower_page(view: PageView, world: World, name: str, asked: PageOfPods, held: Mapping[Key, tuple[Step, ...]]) -> str:
+def lower_page(
+    view: PageView, world: World, name: str, selection: PageOfPods, held: Mapping[Key, tuple[Step, ...]]
+) -> str:
     """Return the page of a lower cluster, "" if there is none of that name."""
     row = next((one for one in view.report.lowers or () if one.name == name), None)
     lower = world.lowers.get(name)
@@ -103,7 +106,7 @@ def lower_page(view: PageView, world: World, name: str, asked: PageOfPods, held:
     parts += _resources(view.shares.get(name, {}))
     parts += _problems(view, name)
     parts += _held([step for key, steps in held.items() if key.lower == name for step in steps])
-    parts += _pods(lower, world, asked)
+    parts += _pods(lower, world, selection)
     return document(f"Lower cluster {name}", "".join(parts))
 
 
@@ -146,56 +149,56 @@ def _more(count: int) -> str:
     return f"<p>And {count - PER_PAGE:,} more.</p>" if count > PER_PAGE else ""
 
 
-def _pods(lower: LowerWorld, world: World, asked: PageOfPods) -> Iterator[str]:
+def _pods(lower: LowerWorld, world: World, selection: PageOfPods) -> Iterator[str]:
     counts = Counter(entry.namespace for entry in lower.upper_pods)
     yield '<h2 id="pods">Pods</h2>'
     if not counts:
         yield "<p>None.</p>"
         return
-    yield from _namespaces(lower.name, counts, asked.namespace)
-    entries = lower.upper_pods.select("namespace", asked.namespace) if asked.namespace else lower.upper_pods
+    yield from _namespaces(lower.name, counts, selection.namespace)
+    entries = lower.upper_pods.select("namespace", selection.namespace) if selection.namespace else lower.upper_pods
     found = sorted((entry.namespace, entry.name) for entry in entries)
     last = max(1, -(-len(found) // PER_PAGE))
-    number = min(max(asked.number, 1), last)
+    number = min(max(selection.number, 1), last)
     chosen = found[(number - 1) * PER_PAGE : number * PER_PAGE]
     pods = (entry for entry in (lower.upper_pods.get(*name) for name in chosen) if entry is not None)
     yield from table("Pods on this virtual node", _POD_HEAD, (_pod_row(entry, lower, world) for entry in pods))
-    yield from _turns(lower.name, asked.namespace, number, last)
+    yield from _page_links(lower.name, selection.namespace, number, last)
 
 
 def _namespaces(lower: str, counts: Mapping[str, int], chosen: str) -> Iterator[str]:
     """Yield a link to the pods of each namespace."""
     yield '<nav aria-label="Namespaces"><ul class="links">'
     for name in ["", *sorted(counts)[:PER_PAGE]]:
-        words = f"{name or 'All'} ({counts.get(name, sum(counts.values())):,})"
-        yield f"<li>{f'<strong>{text(words)}</strong>' if name == chosen else _list_link(words, lower, name)}</li>"
+        label = f"{name or 'All'} ({counts.get(name, sum(counts.values())):,})"
+        yield f"<li>{f'<strong>{text(label)}</strong>' if name == chosen else _list_link(label, lower, name)}</li>"
     yield f"</ul>{_more(len(counts))}</nav>"
 
 
-def _list_link(words: str, lower: str, namespace: str, number: int = 1) -> Markup:
-    return link(words, "lowers", lower, namespace=namespace, page=number if number > 1 else "")
+def _list_link(label: str, lower: str, namespace: str, number: int = 1) -> Markup:
+    return link(label, "lowers", lower, namespace=namespace, page=number if number > 1 else "")
 
 
-def _turns(lower: str, namespace: str, number: int, last: int) -> Iterator[str]:
+def _page_links(lower: str, namespace: str, number: int, last: int) -> Iterator[str]:
     """Yield links to the page before and the page after."""
     if last > 1:
         yield f'<nav aria-label="Pages of pods"><ul class="links"><li>Page {number} of {last}</li>'
-        for words, other in (("First", 1), ("Previous", number - 1), ("Next", number + 1), ("Last", last)):
-            if 1 <= other <= last and other != number:
-                yield f"<li>{_list_link(words, lower, namespace, other)}</li>"
+        for label, target in (("First", 1), ("Previous", number - 1), ("Next", number + 1), ("Last", last)):
+            if 1 <= target <= last and target != number:
+                yield f"<li>{_list_link(label, lower, namespace, target)}</li>"
         yield "</ul></nav>"
 
 
 def _pod_row(entry: Entry, lower: LowerWorld, world: World) -> tuple[object, ...]:
     pod = view_of(entry.manifest())
-    below = mirror_of(entry, lower, world.owner)
-    node = (below.manifest().get("spec") or {}).get("nodeName", "") if below is not None else ""
+    lower_pod = mirror_of(entry, lower, world.owner)
+    node = (lower_pod.manifest().get("spec") or {}).get("nodeName", "") if lower_pod is not None else ""
     statuses = [one for field in _CONTAINERS for one in pod.status.get(field) or ()]
-    mains = pod.status.get("containerStatuses") or ()
-    ready = f"{sum(bool(one.get('ready')) for one in mains)}/{len(pod.spec.get('containers') or ())}"
+    main_statuses = pod.status.get("containerStatuses") or ()
+    ready = f"{sum(bool(one.get('ready')) for one in main_statuses)}/{len(pod.spec.get('containers') or ())}"
     restarts = sum(int(one.get("restartCount") or 0) for one in statuses)
-    words = f"{entry.namespace}/{entry.name}"
-    return link(words, "pods", entry.namespace, entry.name), _phase(pod), ready, restarts, node, _reason(pod)
+    label = f"{entry.namespace}/{entry.name}"
+    return link(label, "pods", entry.namespace, entry.name), _phase(pod), ready, restarts, node, _reason(pod)
 
 
 def _phase(pod: PodView) -> str:
@@ -252,8 +255,8 @@ def _where(lower: LowerWorld | None, below: Entry | None, copy: Entry | None) ->
 
 
 def _problems_of(view: PageView, entry: Entry) -> Iterator[str]:
-    place = (entry.namespace, entry.name)
-    rows = [problem_row(key, problem) for key, problem in view.problems if (key.namespace, key.name) == place]
+    name = (entry.namespace, entry.name)
+    rows = [problem_row(key, problem) for key, problem in view.problems if (key.namespace, key.name) == name]
     if rows:
         yield '<h2 id="problems">Blocked</h2>'
         yield from table("Why the engine cannot reconcile it", PROBLEM_HEAD, rows[:PER_PAGE])
@@ -333,13 +336,13 @@ def _events(events: Iterable[CarriedEvent]) -> Iterator[str]:
 
 
 def _changes(view: PageView, entry: Entry, lower: LowerWorld | None) -> Iterator[str]:
-    places = {(UPPER, entry.namespace, entry.name)}
+    objects = {(UPPER, entry.namespace, entry.name)}
     if lower is not None:
-        places.add((lower.name, lower.namespace(entry.namespace), entry.name))
+        objects.add((lower.name, lower.namespace(entry.namespace), entry.name))
     rows = [
         change_row(one)
         for one in view.changes
-        if one.ref.kind == POD and (one.ref.cluster, one.ref.namespace, one.ref.name) in places
+        if one.ref.kind == POD and (one.ref.cluster, one.ref.namespace, one.ref.name) in objects
     ]
     if rows:
         yield '<h2 id="changes">Last changes of this engine</h2>'
@@ -352,10 +355,12 @@ def are_listed(world: World) -> bool:
     return bool(world.lowers or not world.topology.lowers) and all(cache.synced for cache in caches)
 
 
-def search_page(world: World | None, asked: str) -> str:
+def search_page(world: World | None, search_text: str) -> str:
     """Return the lower clusters and pods whose name contains a text; a pod's name is NAMESPACE/NAME."""
-    wanted = asked.strip().lower()
-    parts = [f"<h1>Search</h1><p>{text(asked)}</p>" if wanted else "<h1>Search</h1><p>Enter a part of a name.</p>"]
+    wanted = search_text.strip().lower()
+    parts = [
+        f"<h1>Search</h1><p>{text(search_text)}</p>" if wanted else "<h1>Search</h1><p>Enter a part of a name.</p>"
+    ]
     if wanted:
         lowers = [name for name in world.lowers if wanted in name.lower()] if world is not None else []
         pods = sorted(_matching(world, wanted)) if world is not None else []
@@ -366,13 +371,13 @@ def search_page(world: World | None, asked: str) -> str:
             parts += ["have them.</p>"]
         elif not (lowers or pods):
             parts += ["<p>Nothing has this text in its name.</p>"]
-    return document("Search", "".join(parts), asked=asked)
+    return document("Search", "".join(parts), search_text=search_text)
 
 
 def _matching(world: World, wanted: str) -> Iterator[tuple[str, str, str]]:
     """Yield namespace, name and lower of each pod whose name contains a text."""
-    places: list[tuple[str, Cache]] = [(name, lower.upper_pods) for name, lower in world.lowers.items()]
-    for lower, cache in (*places, ("", world.upper.waiting)):
+    caches: list[tuple[str, Cache]] = [(name, lower.upper_pods) for name, lower in world.lowers.items()]
+    for lower, cache in (*caches, ("", world.upper.waiting)):
         for entry in cache:
             if wanted in f"{entry.namespace}/{entry.name}".lower():
                 yield entry.namespace, entry.name, lower
@@ -389,8 +394,11 @@ def _found_pods(pods: list[tuple[str, str, str]]) -> Iterator[str]:
     if pods:
         yield f'<h2 id="pods">Pods</h2><p>{len(pods):,} found.</p>'
         rows = (
-            (link(f"{space}/{name}", "pods", space, name), link(lower, "lowers", lower) if lower else "no node yet")
-            for space, name, lower in pods[:PER_PAGE]
+            (
+                link(f"{namespace}/{name}", "pods", namespace, name),
+                link(lower, "lowers", lower) if lower else "no node yet",
+            )
+            for namespace, name, lower in pods[:PER_PAGE]
         )
         yield from table("Pods that were found", ("Pod", "Lower cluster"), rows)
         yield _more(len(pods))
@@ -400,8 +408,8 @@ def effects(change: Edit, world: World) -> tuple[tuple[str, str], ...]:
     """Return what becomes of each lower cluster that an edit affects, given the pods that are bound to its node now."""
     found = [(name, "the engine connects to it and adds its virtual node") for name in sorted(change.lowers.added)]
     for name in sorted(change.lowers.removed):
-        words = f"cordoned; {_bound(world, name)} until they are deleted, then its node is removed"
-        found.append((name, words))
+        effect = f"cordoned; {_bound(world, name)} until they are deleted, then its node is removed"
+        found.append((name, effect))
     found += [(name, f"changed while it runs; {_bound(world, name)}") for name in sorted(change.lowers.changed)]
     return tuple(found)
 
@@ -415,21 +423,21 @@ def _bound(world: World, name: str) -> str:
     return f"{count:,} pod{' stays' if count == 1 else 's stay'} on its node"
 
 
-def topology_page(given: str = "", check: TopologyCheck | None = None) -> str:
+def topology_page(typed: str = "", check: TopologyCheck | None = None) -> str:
     """Return the form for a topology, and below it what was found of the one that was given."""
     parts = ["<h1>Check a topology</h1><p>The text is validated, compared with the topology in force, and planned on "]
     parts += ["what the engine knows of the clusters. Nothing is stored or changed. For new lower clusters, run "]
     parts += [f"{code('tensile plan -f FILE')}.</p>"]
     parts += _found(check) if check is not None else ()
     parts += ['<form action="/topology" method="post"><p><label for="topology">Topology (YAML)</label></p><p>']
-    parts += [f'<textarea id="topology" name="topology" rows="18" spellcheck="false" required>\n{_typed(given)}']
+    parts += [f'<textarea id="topology" name="topology" rows="18" spellcheck="false" required>\n{_typed(typed)}']
     parts += ["</textarea></p><p><button>Check</button></p></form>"]
     return document("Check a topology", "".join(parts))
 
 
-def _typed(given: str) -> str:
+def _typed(typed: str) -> str:
     """Return what was typed as HTML, whole, with control characters as escapes."""
-    lines = ("\t".join(map(harmless, line.split("\t"))) for line in given.splitlines())
+    lines = ("\t".join(map(harmless, line.split("\t"))) for line in typed.splitlines())
     return escape("\n".join(lines))
 
 
@@ -438,19 +446,19 @@ def _found(check: TopologyCheck) -> Iterator[str]:
     if check.errors:
         lines = check.errors.splitlines()
         yield '<p class="bad">Not valid:</p><ul>'
-        yield from (f"<li>{text(line, _LINES)}</li>" for line in lines[:PER_PAGE])
+        yield from (f"<li>{text(line, _MAX_LINE)}</li>" for line in lines[:PER_PAGE])
         yield f"</ul>{_more(len(lines))}</section>"
         return
     yield '<p class="good">Valid.</p>'
     yield from _list("Warnings", check.warnings)
     if not check.compared:
         yield "<p>It is not compared: no topology is in force yet.</p>"
-    elif not (check.words or check.refused):
+    elif not (check.changes or check.refused):
         yield "<p>It means the same as the topology in force.</p>"
-    yield from _list("Would change", check.words)
+    yield from _list("Would change", check.changes)
     yield from _list("Needs a restart of the engine", check.refused)
     yield from _list("Would wait", check.waits)
-    yield from _list("Lower clusters", [f"{name}: {words}" for name, words in check.effects])
+    yield from _list("Lower clusters", [f"{name}: {effect}" for name, effect in check.effects])
     if check.plan:
         yield f'<h3>Plan</h3><pre tabindex="0" role="region" aria-label="Plan">{_typed(check.plan)}</pre>'
     yield "</section>"
@@ -459,10 +467,12 @@ def _found(check: TopologyCheck) -> Iterator[str]:
 def _list(title: str, lines: Iterable[str]) -> Iterator[str]:
     found = list(lines)
     if found:
-        yield f"<h3>{title}</h3><ul>{''.join(f'<li>{text(line, _LINES)}</li>' for line in found[:PER_PAGE])}</ul>"
+        yield f"<h3>{title}</h3><ul>{''.join(f'<li>{text(line, _MAX_LINE)}</li>' for line in found[:PER_PAGE])}</ul>"
         yield _more(len(found))
 
 
-def missing_page(words: str) -> str:
+def missing_page(message: str) -> str:
     """Return the page for something that does not exist."""
-    return document(_NO_SUCH, f"<h1>{_NO_SUCH}</h1><p>{text(words)}</p><p>It may be gone, or not be known yet.</p>")
+    return document(
+        _NOT_FOUND, f"<h1>{_NOT_FOUND}</h1><p>{text(message)}</p><p>It may be gone, or not be known yet.</p>"
+    )

@@ -20,13 +20,13 @@ from tensile.kubelet.node.capacity import ResourceShare
 from tensile.resources import is_binary, readable, render
 from tensile.text import clean
 
-LONGEST = 300
+MAX_TEXT_LENGTH = 300
 """Maximum characters of a text of a cluster on a page."""
-_WORD = 40
+_MAX_UNBROKEN = 40
 """Maximum characters of a cell that is not broken within a word."""
-_FEW = 10_000
+_TWO_DECIMALS_BELOW = 10_000
 """Milli-units below which an amount has two decimals."""
-_PARTS = ("ours", "others", "reserved")
+_BAR_PARTS = ("ours", "others", "reserved")
 LEGEND = {"ours": "our pods", "others": "other pods", "reserved": "held back", "free": "free"}
 
 _STYLE = """
@@ -111,20 +111,20 @@ class Markup(str):
     __slots__ = ()
 
 
-def text(value: object, longest: int = LONGEST) -> Markup:
+def text(value: object, max_length: int = MAX_TEXT_LENGTH) -> Markup:
     """Return a text as HTML, shortened, without control characters; HTML stays as it is."""
     if isinstance(value, Markup):
         return value
     shown = clean(str(value))
-    return Markup(escape(shown if len(shown) <= longest else shown[: longest - 3] + "..."))
+    return Markup(escape(shown if len(shown) <= max_length else shown[: max_length - 3] + "..."))
 
 
-def link(words: object, *path: str, **query: object) -> Markup:
+def link(label: object, *path: str, **query: object) -> Markup:
     """Return a link to a page of this server, by the segments of its path and its query, whatever these contain."""
-    url = "/" + "/".join(quote(part[:LONGEST], safe="", errors="replace") for part in path)
-    asked = {name: str(value)[:LONGEST] for name, value in query.items() if value}
-    url += f"?{urlencode(asked, errors='replace')}" if asked else ""
-    return Markup(f'<a href="{escape(url)}">{text(words)}</a>')
+    url = "/" + "/".join(quote(part[:MAX_TEXT_LENGTH], safe="", errors="replace") for part in path)
+    parameters = {name: str(value)[:MAX_TEXT_LENGTH] for name, value in query.items() if value}
+    url += f"?{urlencode(parameters, errors='replace')}" if parameters else ""
+    return Markup(f'<a href="{escape(url)}">{text(label)}</a>')
 
 
 def code(command: str) -> Markup:
@@ -132,20 +132,20 @@ def code(command: str) -> Markup:
     return Markup(f"<code>{text(command)}</code>")
 
 
-def document(title: str, main: str, *, is_live: bool = False, asked: str = "") -> str:
-    """Return a whole page; a live one updates itself. `asked` is in the search field."""
-    again = '<noscript><meta http-equiv="refresh" content="10"></noscript>' if is_live else ""
+def document(title: str, main: str, *, is_live: bool = False, search_text: str = "") -> str:
+    """Return a whole page; a live one updates itself. `search_text` is in the search field."""
+    refresh = '<noscript><meta http-equiv="refresh" content="10"></noscript>' if is_live else ""
     live = '<p><span id="live" role="status"></span></p>' if is_live else ""
     script = f"<script>{_SCRIPT}</script>" if is_live else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{text(title)} - tensile</title><style>{_STYLE}</style>{again}</head>"
+        f"<title>{text(title)} - tensile</title><style>{_STYLE}</style>{refresh}</head>"
         '<body><a class="skip" href="#main">Skip to the content</a><header class="top"><nav aria-label="Pages">'
         f"{link('Overview', '')} &middot; {link('Check a topology', 'topology')}</nav>"
         '<form action="/search" role="search"><label for="q">Find</label>'
         f'<input id="q" name="q" type="search" maxlength="253" placeholder="pod or lower cluster" '
-        f'value="{text(asked)}"><button>Search</button></form></header><main id="main">{main}</main>'
+        f'value="{text(search_text)}"><button>Search</button></form></header><main id="main">{main}</main>'
         f'<footer class="soft">{live}<p>'
         f'tensile {text(__version__)} &middot; <a href="/status">status as JSON</a> &middot; '
         f'<a href="/metrics">metrics</a></p></footer>{script}</body></html>\n'
@@ -164,7 +164,7 @@ def table(caption: str, head: tuple[str, ...], rows: Iterable[tuple[object, ...]
 
 def _cell(value: object) -> str:
     """Return a cell: a long text is broken anywhere, while a word such as a reason stays whole."""
-    is_long = len(str(value)) > (_WORD if not isinstance(value, Markup) else LONGEST)
+    is_long = len(str(value)) > (_MAX_UNBROKEN if not isinstance(value, Markup) else MAX_TEXT_LENGTH)
     return f'<td class="long">{text(value)}</td>' if is_long else f"<td>{text(value)}</td>"
 
 
@@ -178,7 +178,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> Iterator[str]:
 def legend() -> str:
     """Return what the parts of a bar mean."""
     swatch = '<svg viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg>'
-    items = (f"<li>{swatch.format(part)}{words}</li>" for part, words in LEGEND.items())
+    items = (f"<li>{swatch.format(part)}{label}</li>" for part, label in LEGEND.items())
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -186,20 +186,20 @@ def amount(milli: int, resource: str) -> str:
     """Return an amount in milli-units so that people can compare two: bytes with a suffix, anything else without."""
     if is_binary(resource):
         return readable(render(milli, binary=True), "memory")
-    return f"{milli / 1000:.{1 if milli > _FEW else 2}f}".rstrip("0").removesuffix(".")
+    return f"{milli / 1000:.{1 if milli > _TWO_DECIMALS_BELOW else 2}f}".rstrip("0").removesuffix(".")
 
 
 @lru_cache(maxsize=1024)
 def bar(resource: str, share: ResourceShare) -> Markup:
     """Return how a resource is used, as a bar with the same in words."""
-    told = ", ".join(f"{amount(getattr(share, part), resource)} {words}" for part, words in LEGEND.items())
-    label = f"{resource}: {told}, of {amount(share.total, resource)}"
-    drawn, begin = [], 0.0
-    for part in _PARTS:
-        width = min(100.0 * getattr(share, part) / share.total, 100.0 - begin) if share.total else 0.0
+    description = ", ".join(f"{amount(getattr(share, part), resource)} {name}" for part, name in LEGEND.items())
+    label = f"{resource}: {description}, of {amount(share.total, resource)}"
+    drawn, start = [], 0.0
+    for part in _BAR_PARTS:
+        width = min(100.0 * getattr(share, part) / share.total, 100.0 - start) if share.total else 0.0
         if width > 0:
-            drawn.append(f'<rect class="{part}" x="{begin:.4g}" width="{width:.4g}" height="1"/>')
-        begin += width
+            drawn.append(f'<rect class="{part}" x="{start:.4g}" width="{width:.4g}" height="1"/>')
+        start += width
     return Markup(
         f'<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" aria-label="{text(label)}">'
         f"{''.join(drawn)}</svg>"

@@ -23,12 +23,12 @@ from tensile.reconcile.pods.demand import PodDemand, pod_demand
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.text import human_duration
 
-_MOST = 50
+_MAX_ROWS = 50
 """Maximum of problems and of changes on the page; the log and `tensile plan` have all of them."""
-_EXTENDED = 3
+_MAX_EXTENDED = 3
 """Maximum of extended resources, such as GPUs, for which a lower cluster has a bar."""
-_ALWAYS = ("cpu", "memory", "pods")
-_WELL = frozenset(("Ready", "Cordoned", "Drained"))
+_BASIC_RESOURCES = ("cpu", "memory", "pods")
+_HEALTHY_STATES = frozenset(("Ready", "Cordoned", "Drained"))
 _VERBS = {"create": "created", "patch": "changed", "delete": "deleted"}
 
 ResourceShares = Mapping[str, ResourceShare]
@@ -53,16 +53,16 @@ class RecentChanges:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.count = 0
         self._now = now
-        self._kept: deque[RecentChange] = deque(maxlen=_MOST)
+        self._recent: deque[RecentChange] = deque(maxlen=_MAX_ROWS)
 
     def add(self, step: Step) -> None:
         """Keep a step that was carried out."""
         self.count += 1
-        self._kept.append(RecentChange(self._now(), step.ref, _VERBS.get(step.verb, step.verb), step.reason))
+        self._recent.append(RecentChange(self._now(), step.ref, _VERBS.get(step.verb, step.verb), step.reason))
 
     def __iter__(self) -> Iterator[RecentChange]:
         """Yield the changes, the latest first."""
-        return reversed(self._kept)
+        return reversed(self._recent)
 
 
 class PageView(NamedTuple):
@@ -95,7 +95,7 @@ class ResourceUsage:
         state = (lower.spec.capacity, *map(_version, (lower.nodes, lower.pods, lower.foreign_pods)))
         known = self._shares.get(lower.name)
         if known is None or known[0] != state:
-            known = self._shares[lower.name] = (state, self._computed(lower))
+            known = self._shares[lower.name] = (state, self._compute(lower))
         return known[1]
 
     def forget(self) -> None:
@@ -103,7 +103,7 @@ class ResourceUsage:
         self._shares.clear()
         self._demands.clear()
 
-    def _computed(self, lower: LowerWorld) -> ResourceShares:
+    def _compute(self, lower: LowerWorld) -> ResourceShares:
         before = self._demands.get(lower.name, {})
         now: dict[str, tuple[int, PodDemand]] = {}
         for entry in lower.pods:
@@ -120,8 +120,8 @@ class ResourceUsage:
             capacity.basis,
             (capacity.reserve, capacity.limit),
         )
-        extended = sorted(name for name in found if "/" in name and found[name].total)[:_EXTENDED]
-        return {name: found[name] for name in (*_ALWAYS, *extended)}
+        extended = sorted(name for name in found if "/" in name and found[name].total)[:_MAX_EXTENDED]
+        return {name: found[name] for name in (*_BASIC_RESOURCES, *extended)}
 
 
 def _version(cache: Cache) -> tuple[int, int, int]:
@@ -182,38 +182,39 @@ def _head(view: PageView) -> Iterator[str]:
         yield f'<p class="bad">Refused at {text(rejected["time"])}: {text(rejected["error"])}</p>'
     approval = document.get("pendingApproval")
     if approval:
-        words = f"An edit waits for an approval, since it affects {_counted(approval['pods'], 'running pod')}"
-        yield f'<p class="bad">{text(words)}: {code(approval["command"])}</p><ul>'
+        label = f"An edit waits for an approval, since it affects {_counted(approval['pods'], 'running pod')}"
+        yield f'<p class="bad">{text(label)}: {code(approval["command"])}</p><ul>'
         yield from (f"<li>{text(one)}</li>" for one in approval["changes"])
         yield "</ul>"
-    for field, words in (("restartNeeded", "Needs a restart"), ("pending", "Not active yet")):
+    for field, label in (("restartNeeded", "Needs a restart"), ("pending", "Not active yet")):
         for one in (accepted or {}).get(field, ()):
-            yield f"<p>{words}: {text(one)}</p>"
+            yield f"<p>{label}: {text(one)}</p>"
 
 
 def _attention(view: PageView) -> Iterator[str]:
-    """Yield the problems, each with the command that tells more."""
+    """Yield the problems, each with the command for details."""
     yield '<h2 id="attention">Needs attention</h2>'
-    told = {problem.message for _, problem in view.problems}
-    unwell = [row for row in view.report.lowers or () if row.message and row.message not in told]
-    if not unwell and not view.problems:
+    shown_messages = {problem.message for _, problem in view.problems}
+    faulty = [row for row in view.report.lowers or () if row.message and row.message not in shown_messages]
+    if not faulty and not view.problems:
         yield '<p class="good">Nothing.</p>'
         return
     rows: list[tuple[object, ...]] = [
-        (link(row.name, "lowers", row.name), row.state, row.message, code("tensile doctor")) for row in unwell[:_MOST]
+        (link(row.name, "lowers", row.name), row.state, row.message, code("tensile doctor"))
+        for row in faulty[:_MAX_ROWS]
     ]
-    rows += [problem_row(key, problem) for key, problem in view.problems[:_MOST]]
+    rows += [problem_row(key, problem) for key, problem in view.problems[:_MAX_ROWS]]
     yield from table("What is blocked, and the command for details", PROBLEM_HEAD, rows)
-    more = max(len(view.problems) - _MOST, 0) + max(len(unwell) - _MOST, 0)
-    if more:
-        yield f"<p>And {more} more, in the log.</p>"
+    omitted = max(len(view.problems) - _MAX_ROWS, 0) + max(len(faulty) - _MAX_ROWS, 0)
+    if omitted:
+        yield f"<p>And {omitted} more, in the log.</p>"
 
 
 PROBLEM_HEAD = ("Where", "Reason", "Message", "Command")
 
 
 def problem_row(key: Key, problem: Problem) -> tuple[object, ...]:
-    """Return a problem as cells of a table: where, reason, message, and the command that tells more."""
+    """Return a problem as cells of a table: where, reason, message, and the command for details."""
     name = f"{key.namespace}/{key.name}" if key.namespace else key.name
     if key.rule == "pod" and key.namespace:
         where = Markup(f"{text(key.lower)} {link(name, 'pods', key.namespace, key.name)}")
@@ -234,8 +235,8 @@ def _held(held: Mapping[Key, int]) -> Iterator[str]:
     yield f"</ul><p>No user requested them. To make them, run {code('tensile apply --force')}.</p>"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _lowers(view: PageView) -> Iterator[str]:
@@ -262,16 +263,16 @@ def _card(row: LowerRow, used: ResourceShares) -> Iterator[str]:
         return
     yield "<dl>"
     for resource, share in used.items():
-        words = f"{amount(share.free, resource)} of {amount(share.total, resource)} free"
-        yield f'<dt>{text(resource, 40)}</dt><dd>{bar(resource, share)}</dd><dd class="n">{text(words)}</dd>'
+        description = f"{amount(share.free, resource)} of {amount(share.total, resource)} free"
+        yield f'<dt>{text(resource, 40)}</dt><dd>{bar(resource, share)}</dd><dd class="n">{text(description)}</dd>'
     yield "</dl>"
 
 
 def state_of(row: LowerRow) -> Markup:
     """Return the state of a lower cluster in one word, and since when it has not answered."""
-    tone = "good" if row.state in _WELL else "bad"
+    css_class = "good" if row.state in _HEALTHY_STATES else "bad"
     since = f" {human_duration(row.lag)}" if row.lag else ""
-    return Markup(f'<strong class="{tone}">{text(row.state)}{since}</strong>')
+    return Markup(f'<strong class="{css_class}">{text(row.state)}{since}</strong>')
 
 
 def _changes(changes: Iterable[RecentChange]) -> Iterator[str]:
@@ -300,11 +301,11 @@ DRIFT_HEAD = ("Time", "Cluster", "Object", "Fields", "Client")
 def drift_row(one: RecentDrift) -> tuple[object, ...]:
     """Return a drift as cells of a table: time, cluster, object, fields, and the field managers, if they are known."""
     ref = one.ref
-    what = f"{ref.kind.name} {ref.namespaced_name}"
+    object_name = f"{ref.kind.name} {ref.namespaced_name}"
     return (
         timestamp(one.time),
         ref.cluster or "upper",
-        what,
+        object_name,
         one.drift.words,
         ", ".join(one.drift.managers) or "unknown",
     )
@@ -316,5 +317,5 @@ CHANGE_HEAD = ("Time", "Cluster", "Change", "Why")
 def change_row(one: RecentChange) -> tuple[object, ...]:
     """Return a change as cells of a table: time, cluster, what became of which object, and why."""
     ref = one.ref
-    what = f"{ref.kind.name} {ref.namespaced_name} {one.action}"
-    return timestamp(one.time), ref.cluster or "upper", what, one.reason
+    change = f"{ref.kind.name} {ref.namespaced_name} {one.action}"
+    return timestamp(one.time), ref.cluster or "upper", change, one.reason

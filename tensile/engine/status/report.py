@@ -33,9 +33,9 @@ STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
 ACCEPTED, REJECTED, APPROVAL = OPTIONAL = ("accepted", "rejected", "pendingApproval")
 _ADVERTISED = "advertised"
 _UNKNOWN = "the state of some lower clusters is not known yet"
-_LONGEST = 16 * 1024
+_MAX_ERROR_LENGTH = 16 * 1024
 """Maximum characters of an error in the report: more than a person reads, and far less than a ConfigMap holds."""
-_STEPS = (10, 20, 30)
+_LAG_STEPS = (10, 20, 30)
 _MINUTE = 60
 Amounts = Mapping[str, str]
 
@@ -75,7 +75,7 @@ class PendingApproval(NamedTuple):
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
-            **_told(self.text, self.time),
+            **_text_document(self.text, self.time),
             "pods": self.pods,
             "approveOver": self.limit,
             "affected": list(self.named),
@@ -115,33 +115,33 @@ class TopologyStatus(NamedTuple):
         """Return the verdict with a later text that waits for an approval, instead of another later text."""
         return self._replace(rejected=None, approval=approval)
 
-    def pending(self, words: tuple[str, ...]) -> "TopologyStatus":
+    def pending(self, messages: tuple[str, ...]) -> "TopologyStatus":
         """Return the verdict with what of the active text has to wait."""
-        return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
+        return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=messages))
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON: `state`, and `accepted`, `rejected` and `pendingApproval` if they are present."""
         found: dict[str, Any] = {"state": self.state}
         if self.accepted is not None:
-            found["accepted"] = _told(self.accepted.text, self.accepted.time)
+            found["accepted"] = _text_document(self.accepted.text, self.accepted.time)
             if self.accepted.restart:
                 found["accepted"]["restartNeeded"] = list(self.accepted.restart)
             if self.accepted.pending:
                 found["accepted"]["pending"] = list(self.accepted.pending)
         if self.rejected is not None:
-            found["rejected"] = {"error": self.rejected.error, **_told(self.rejected.text, self.rejected.time)}
+            found["rejected"] = {"error": self.rejected.error, **_text_document(self.rejected.text, self.rejected.time)}
         if self.approval is not None:
             found[APPROVAL] = self.approval.document()
         return found
 
 
-def _told(text: TopologyText, time: datetime) -> dict[str, str]:
+def _text_document(text: TopologyText, time: datetime) -> dict[str, str]:
     version = {"resourceVersion": text.version} if text.version else {}
     return {**({"sha256": text.sha256} if text.sha256 else {}), **version, "time": timestamp(time)}
 
 
-def _shortened(words: str) -> str:
-    return words if len(words) <= _LONGEST else words[: _LONGEST - 4] + "\n..."
+def _shortened(message: str) -> str:
+    return message if len(message) <= _MAX_ERROR_LENGTH else message[: _MAX_ERROR_LENGTH - 4] + "\n..."
 
 
 LowerState = Literal[
@@ -180,15 +180,17 @@ class LowerRow(NamedTuple):
         return self._asdict() | {"nodes": dict(self.nodes)}
 
 
-def rows(world: World, troubles: Mapping[str, str], drifts: Mapping[str, int] = MappingProxyType({})) -> list[LowerRow]:
+def rows(
+    world: World, connection_errors: Mapping[str, str], drifts: Mapping[str, int] = MappingProxyType({})
+) -> list[LowerRow]:
     """Return a row for each lower, including those that left the topology.
 
-    `troubles` maps lower names to what is wrong with the connection, and `drifts` to how many changes of other clients
-    were put back.
+    `connection_errors` maps lower names to the last error of the connection, and `drifts` to how many changes of other
+    clients were put back.
     """
     guarded = {key for name in world.lowers for key in keys(name)}
     blocked = Counter(key.lower for key in world.problems if key not in guarded)
-    found = (_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values())
+    found = (_row(lower, world, connection_errors.get(lower.name, "")) for lower in world.lowers.values())
     return [row._replace(drift=drifts.get(row.name, 0), blocked=blocked[row.name]) for row in found]
 
 
@@ -199,58 +201,63 @@ def are_known(world: World) -> bool:
 
 def coarse(row: LowerRow) -> LowerRow:
     """Return a row that changes seldom while a cluster is unreachable: its lag in steps, finally one per minute."""
-    steps = [step for step in _STEPS if step <= row.lag]
+    steps = [step for step in _LAG_STEPS if step <= row.lag]
     lag = row.lag - row.lag % _MINUTE if row.lag >= _MINUTE else max(steps, default=0)
     return row._replace(lag=lag)
 
 
-def _row(lower: LowerWorld, world: World, trouble: str) -> LowerRow:
+def _row(lower: LowerWorld, world: World, connection_error: str) -> LowerRow:
     entry = world.upper.nodes.get("", lower.node)
-    seen = entry.manifest() if entry is not None and has_node(lower, world) else {}
-    reachable = _answers(lower) and is_reachable(seen, lower)
+    node = entry.manifest() if entry is not None and has_node(lower, world) else {}
+    reachable = _is_responding(lower) and is_reachable(node, lower)
     return LowerRow(
         name=lower.name,
         node=lower.node,
         reachable=reachable,
-        message=_message(lower, seen, world, trouble),
+        message=_message(lower, node, world, connection_error),
         pods=len(lower.upper_pods),
         lag=int(lower.unreachable_seconds),
-        advertised=amounts(seen),
+        advertised=amounts(node),
         real=_real(lower),
-        state=_state(lower, seen, trouble, world.problems.get(key_of(lower)), reachable=reachable),
+        state=_state(lower, node, connection_error, world.problems.get(key_of(lower)), reachable=reachable),
         version=lower.version,
         nodes=_nodes(lower),
     )
 
 
-def _state(lower: LowerWorld, node: Manifest, trouble: str, refused: Problem | None, *, reachable: bool) -> LowerState:
-    """Return the state of a lower; `node` is its virtual node, {} if there is none, `refused` why it is not created."""
+def _state(
+    lower: LowerWorld, node: Manifest, connection_error: str, creation_problem: Problem | None, *, reachable: bool
+) -> LowerState:
+    """Return the state of a lower.
+
+    `node` is its virtual node, {} if there is none, and `creation_problem` why it is not created.
+    """
     if not lower.connected or not lower.in_topology:
         return "Leaving"
     if not reachable:
-        return _unreachable(lower, trouble)
+        return _unreachable(lower, connection_error)
     if lower.denied:
         return "Forbidden"
-    if trouble and lower.unreachable_seconds:  # not for long enough to count as unreachable
+    if connection_error and lower.unreachable_seconds:  # not for long enough to count as unreachable
         return "Error"
     if lower.spec.maintenance == "drain":
         return "Draining" if any(not pod.facts.stays_out for pod in lower.upper_pods) else "Drained"
     if node.get("spec", {}).get("unschedulable"):
         return "Cordoned"
     if not node or not lower.settled:
-        return "Error" if not node and refused is not None else "Starting"
+        return "Error" if not node and creation_problem is not None else "Starting"
     return "Ready" if has_ready_node(node, lower) else "NotReady"
 
 
-def _unreachable(lower: LowerWorld, trouble: str) -> LowerState:
-    """Return why a lower is not reachable; `trouble` is the last error of its connection."""
+def _unreachable(lower: LowerWorld, connection_error: str) -> LowerState:
+    """Return why a lower is not reachable; `connection_error` is the last error of its connection."""
     if lower.refusal:
         return "Error"
     if lower.unreachable_seconds > SILENT_AFTER:
         return "NoAnswer"
     if lower.denied:
         return "Forbidden"
-    return "Error" if lower.version or trouble not in ("", NOT_CONTACTED) else "Starting"
+    return "Error" if lower.version or connection_error not in ("", NOT_CONTACTED) else "Starting"
 
 
 def amounts(node: Manifest) -> Amounts:
@@ -259,7 +266,7 @@ def amounts(node: Manifest) -> Amounts:
     return {name: str(offered[name]) for name in AMOUNTS if name in offered}
 
 
-def _answers(lower: LowerWorld) -> bool:
+def _is_responding(lower: LowerWorld) -> bool:
     """Report whether the cluster has responded, and did so lately; its version is the first thing read."""
     return bool(lower.version) and lower.unreachable_seconds <= SILENT_AFTER
 
@@ -284,26 +291,26 @@ def _nodes(lower: LowerWorld) -> dict[str, int]:
     return {"ready": sum(one.ready and one.schedulable for one in offers), "total": len(offers)}
 
 
-def _message(lower: LowerWorld, node: Manifest, world: World, trouble: str) -> str:
+def _message(lower: LowerWorld, node: Manifest, world: World, connection_error: str) -> str:
     """Return the most severe problem of a lower; `node` is its virtual node, {} if there is none."""
     if not lower.connected:
         is_declared = labels(node).get(CLUSTER_ID) in {spec.name for spec in world.topology.lowers}
-        what = "its `node.name` was changed" if is_declared else "removed from the topology"
-        back = "write the former one again" if is_declared else "put it back with maintenance: drain"
-        return f"{what} before this engine started; its node is kept, and its pods are not served: {back}"
-    wrong = lower.refusal or trouble or lower.denied or lower.warning
-    if wrong:
-        return wrong
-    refused = world.problems.get(key_of(lower))
-    if not node and refused is not None:
-        return refused.message
+        cause = "its `node.name` was changed" if is_declared else "removed from the topology"
+        remedy = "write the former one again" if is_declared else "put it back with maintenance: drain"
+        return f"{cause} before this engine started; its node is kept, and its pods are not served: {remedy}"
+    error = lower.refusal or connection_error or lower.denied or lower.warning
+    if error:
+        return error
+    creation_problem = world.problems.get(key_of(lower))
+    if not node and creation_problem is not None:
+        return creation_problem.message
     if lower.other_engine:
         return f"engine {lower.other_engine} runs this topology too, and {BOTH_UNDO}"
     if not lower.in_topology:
         return "removed from the topology, but its node has pods: delete them, or put it back with maintenance: drain"
-    held = held_back(node, lower, world)
-    if held is not None:
-        return held.message
+    held_problem = held_back(node, lower, world)
+    if held_problem is not None:
+        return held_problem.message
     if not lower.settled:
         return "not all its objects are listed yet"
     return "" if has_ready_node(node, lower) else "no node there is Ready and schedulable: uncordon or repair one"
@@ -345,12 +352,12 @@ class StatusReport(NamedTuple):
         found.update({part: _json(verdict[part]) for part in OPTIONAL if part in verdict})
         if self.lowers is None:
             return found
-        told = [coarse(row).document() for row in self.lowers]
-        return {**found, LOWERS: _json([{key: row[key] for key in row if key != _ADVERTISED} for row in told])}
+        coarse_rows = [coarse(row).document() for row in self.lowers]
+        return {**found, LOWERS: _json([{key: row[key] for key in row if key != _ADVERTISED} for row in coarse_rows])}
 
 
 def public(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a report as anybody may read it.
+    """Return a report as any client may read it.
 
     It has no names of pods, which `pending` may have, too, and not what an edit would change.
     """
@@ -390,8 +397,9 @@ class EngineStatus:
 
     `lowers` returns the lowers' rows, None while they are not known. `waits` returns what the engine waits for, and
     `pending` what of the active topology has to wait, as messages. `is_decided` returns whether the verdict is about
-    the text that the source has. `leader` returns the engine that leads instead of this one, "" for none. `spent` is an
-    approval that has been used or refused, as a user wrote it, "" for none: it is removed from the status.
+    the text that the source has. `leader` returns the engine that leads instead of this one, "" for none.
+    `used_approval` is an approval that has been used or refused, as a user wrote it, "" for none: it is removed from
+    the status.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -402,16 +410,16 @@ class EngineStatus:
         self.pending: Callable[[], tuple[str, ...]] = lambda: ()
         self.is_decided: Callable[[], bool] = lambda: True
         self.leader: Callable[[], str] = lambda: ""
-        self.spent = ""
+        self.used_approval = ""
         self._now = now
 
-    def take(self, reading: TopologyUpdate, restart: tuple[str, ...] = ()) -> None:
+    def record(self, reading: TopologyUpdate, restart: tuple[str, ...] = ()) -> None:
         """Record the result of one more state of the topology's text; `restart` lists what of it is not active."""
         self.verdict = self.verdict.after(reading, self._now(), restart)
         if reading.topology is not None and not self.topology:
             self.topology = reading.topology.name
 
-    def wait(self, approval: PendingApproval) -> None:
+    def record_pending(self, approval: PendingApproval) -> None:
         """Record that a text waits for an approval."""
         self.verdict = self.verdict.waiting(approval)
 

@@ -44,28 +44,28 @@ from tensile.reconcile.world import Key, World
 from tensile.topology import Topology, cautions, decode, parse
 from tensile.topology.diff import Edit, edit
 
-SPARING = 10
+TIME_DIVISOR = 10
 """Generating responses takes at most this fraction of the time."""
-MOST_TYPED = 256 * 1024
+MAX_TYPED_BYTES = 256 * 1024
 """Maximum bytes of a topology in the form."""
-_ENCODED = 3
+_MAX_ENCODING_FACTOR = 3
 """How many times as long a text can be in the encoding of forms."""
-_LOOK = 0.2
+_CHECK_INTERVAL = 0.2
 """Seconds between two checks whether something has changed: an event is on the screen soon after it arrived."""
-_PAUSE = 0.9
+_RENDER_INTERVAL = 0.9
 """Seconds between two renderings, so that also during many changes an event is on the screen within a second."""
-_COMMENT = 15.0
+_COMMENT_INTERVAL = 15.0
 """Seconds after which a viewer without news is sent a comment, which shows whether it is still there."""
-_UPLOAD = 10.0
+_UPLOAD_TIMEOUT = 10.0
 """Seconds in which a form must arrive."""
-_PAGES, _FORMS = 16, 4
+_MAX_PAGE_REQUESTS, _MAX_FORM_REQUESTS = 16, 4
 """Maximum of requests for pages, and of forms, that are in work or wait. A form that waits holds its text."""
 _NOT_LOCAL = "the status page is only at http://localhost: forward the port, with kubectl port-forward for a pod\n"
-_NOT_OWN = (
+_FOREIGN_FORM = (
     "a topology is only checked for the form of this page: open /topology in a browser, or run tensile validate\n"
 )
-_READ = ("GET", "HEAD")
-_FORM = "application/x-www-form-urlencoded"
+_READ_METHODS = ("GET", "HEAD")
+_FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 
 
 async def no_plan(_change: Edit) -> str:
@@ -106,7 +106,7 @@ class _Viewers:
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def send(self, response: web.StreamResponse, gone: Callable[[], bool]) -> None:
+    async def send(self, response: web.StreamResponse, is_gone: Callable[[], bool]) -> None:
         """Send the present content and each later one, until the viewer is gone."""
         self._count += 1
         if self._task is None:
@@ -114,9 +114,9 @@ class _Viewers:
             self._task = supervised("status page", self._watch)
         try:
             sent = b""
-            while not gone():
+            while not is_gone():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_COMMENT), self._changed:
+                    async with asyncio.timeout(_COMMENT_INTERVAL), self._changed:
                         await self._changed.wait_for(lambda: self._event not in (b"", sent))  # noqa: B023
                 event = self._event  # a later one may come while this one is written
                 with suppress(ConnectionError):
@@ -140,45 +140,45 @@ class _Viewers:
         while True:
             now = self._source.stamp()
             if now == shown:
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_CHECK_INTERVAL)
                 continue
-            await warm(self._source, self._usage)
-            shown, began = self._source.stamp(), time.thread_time()
+            await compute_usage(self._source, self._usage)
+            shown, started = self._source.stamp(), time.thread_time()
             event = b"data: " + orjson.dumps(content(self._source.view(self._usage))) + b"\n\n"
             if event != self._event:
                 self._event = event
                 async with self._changed:
                     self._changed.notify_all()
-            await asyncio.sleep(max(_PAUSE, (SPARING - 1) * (time.thread_time() - began)))
+            await asyncio.sleep(max(_RENDER_INTERVAL, (TIME_DIVISOR - 1) * (time.thread_time() - started)))
 
 
-async def warm(source: PageSource, usage: ResourceUsage) -> float:
+async def compute_usage(source: PageSource, usage: ResourceUsage) -> float:
     """Compute the resource usage of one lower after the other: the pods of all together would block the event loop.
 
     Returns the seconds of processor time that it took.
     """
-    world, took = source.world(), 0.0
+    world, duration = source.world(), 0.0
     for lower in tuple(world.lowers.values()) if world is not None else ():
-        began = time.thread_time()
+        started = time.thread_time()
         usage.of(lower)
-        took += time.thread_time() - began
+        duration += time.thread_time() - started
         await asyncio.sleep(0)
-    return took
+    return duration
 
 
-class _Turns:
-    """Lets one request after the other run, and refuses more than `most` at a time."""
+class _RequestQueue:
+    """Lets one request after the other run, and refuses more than `limit` at a time."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._lock = asyncio.Lock()
         self._waiting = 0
-        self._free = 0.0
+        self._next_start = 0.0
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def slot(self) -> Iterator[None]:
         """Hold a place in the queue; raises HTTPServiceUnavailable if it is full."""
-        if self._waiting >= self._most:
+        if self._waiting >= self._limit:
             raise _unavailable()
         self._waiting += 1
         try:
@@ -187,17 +187,17 @@ class _Turns:
             self._waiting -= 1
 
     @asynccontextmanager
-    async def turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
+    async def wait_for_turn(self, request: web.BaseRequest) -> AsyncIterator[None]:
         """Wait for a turn; raises HTTPServiceUnavailable if the client has disconnected by then."""
         async with self._lock:
-            await asyncio.sleep(max(0.0, self._free - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._next_start - time.monotonic()))
             if _is_gone(request):
                 raise _unavailable()
             yield
 
     def rest(self, seconds: float) -> None:
         """Let the next turn begin so late that work of so many seconds takes at most a tenth of the time."""
-        self._free = time.monotonic() + (SPARING - 1) * seconds
+        self._next_start = time.monotonic() + (TIME_DIVISOR - 1) * seconds
 
 
 class StatusSite:
@@ -207,8 +207,8 @@ class StatusSite:
         self._source = source
         self._usage = ResourceUsage()
         self._viewers = _Viewers(source, self._usage)
-        self._turns = _Turns(_PAGES)
-        self._checks = _Turns(_FORMS)
+        self._page_queue = _RequestQueue(_MAX_PAGE_REQUESTS)
+        self._form_queue = _RequestQueue(_MAX_FORM_REQUESTS)
         self._pages: Mapping[str, Callable[[web.BaseRequest, list[str]], str]] = {
             "": self._overview,
             "lowers": self._lower,
@@ -232,26 +232,26 @@ class StatusSite:
             return web.Response(status=HTTPStatus.FORBIDDEN, text=_NOT_LOCAL)
         first, rest = _segments(request)
         if request.method == "POST" and first == "topology":
-            return await self._checked(request)
-        if request.method not in _READ:
+            return await self._check_form(request)
+        if request.method not in _READ_METHODS:
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="only GET and HEAD are allowed\n")
         if first == "events":
             return await self._events(request)
-        with self._turns.place():
-            made = await self._made(request, first, rest)
-        if made:
-            return _page(made)
+        with self._page_queue.slot():
+            rendered = await self._render(request, first, rest)
+        if rendered:
+            return _page(rendered)
         return _page(missing_page("There is nothing of this name: " + "/".join(rest)), HTTPStatus.NOT_FOUND)
 
-    async def _made(self, request: web.BaseRequest, first: str, rest: list[str]) -> str:
+    async def _render(self, request: web.BaseRequest, first: str, rest: list[str]) -> str:
         """Render a page in its turn, "" for one that does not exist."""
-        async with self._turns.turn(request):
-            took = await warm(self._source, self._usage)
-            began = time.thread_time()
+        async with self._page_queue.wait_for_turn(request):
+            warm_duration = await compute_usage(self._source, self._usage)
+            started = time.thread_time()
             try:
                 return self._pages[first](request, rest)
             finally:
-                self._turns.rest(took + time.thread_time() - began)
+                self._page_queue.rest(warm_duration + time.thread_time() - started)
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         """Send the content of the overview whenever it changes, and a comment now and then."""
@@ -269,8 +269,8 @@ class StatusSite:
         if world is None or len(rest) != 1:
             return ""
         number = request.query.get("page", "1")
-        asked = PageOfPods(request.query.get("namespace", ""), int(number) if _is_number(number) else 1)
-        return lower_page(self._source.view(self._usage), world, rest[0], asked, self._source.held())
+        selection = PageOfPods(request.query.get("namespace", ""), int(number) if _is_number(number) else 1)
+        return lower_page(self._source.view(self._usage), world, rest[0], selection, self._source.held())
 
     def _pod(self, _request: web.BaseRequest, rest: list[str]) -> str:
         world = self._source.world()
@@ -284,37 +284,39 @@ class StatusSite:
     def _search(self, request: web.BaseRequest, _rest: list[str]) -> str:
         return search_page(self._source.world(), request.query.get("q", ""))
 
-    async def _checked(self, request: web.BaseRequest) -> web.Response:
+    async def _check_form(self, request: web.BaseRequest) -> web.Response:
         """Check the topology of the form; only this page's own form is answered."""
-        if not _is_own(request) or request.content_type != _FORM:
-            return web.Response(status=HTTPStatus.FORBIDDEN, text=_NOT_OWN)
-        if request.content_length is None or request.content_length > _ENCODED * MOST_TYPED:
+        if not _is_own(request) or request.content_type != _FORM_CONTENT_TYPE:
+            return web.Response(status=HTTPStatus.FORBIDDEN, text=_FOREIGN_FORM)
+        if request.content_length is None or request.content_length > _MAX_ENCODING_FACTOR * MAX_TYPED_BYTES:
             return _page(topology_page("", _too_large()), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        with self._checks.place():
+        with self._form_queue.slot():
             try:
-                async with asyncio.timeout(_UPLOAD):
+                async with asyncio.timeout(_UPLOAD_TIMEOUT):
                     body = await request.read()
             except TimeoutError:
                 return web.Response(status=HTTPStatus.REQUEST_TIMEOUT, text="the form did not arrive in time\n")
-            async with self._checks.turn(request):
-                given, check = await check_topology(body, self._source)
-        return _page(topology_page(given, check))
+            async with self._form_queue.wait_for_turn(request):
+                typed, check = await check_topology(body, self._source)
+        return _page(topology_page(typed, check))
 
 
 async def check_topology(body: bytes, source: PageSource) -> tuple[str, TopologyCheck]:
     """Return the text in an encoded form, and what was found of it."""
     world = source.world()
     in_force = world.topology if world is not None else None
-    given, found = await asyncio.to_thread(_parsed, body, in_force, configmap_mode=source.in_configmap)
-    if isinstance(found, TopologyCheck) or world is None:
-        return given, found if isinstance(found, TopologyCheck) else TopologyCheck("", found.warnings, compared=False)
+    typed, parsed = await asyncio.to_thread(_parsed, body, in_force, configmap_mode=source.in_configmap)
+    if isinstance(parsed, TopologyCheck) or world is None:
+        return typed, parsed if isinstance(parsed, TopologyCheck) else TopologyCheck(
+            "", parsed.warnings, compared=False
+        )
     waits: list[str] = []
-    for spec in found.change.topology.lowers if are_listed(world) else ():
-        waits += plan_transition(spec, found.change.topology, world).waits
+    for spec in parsed.change.topology.lowers if are_listed(world) else ():
+        waits += plan_transition(spec, parsed.change.topology, world).waits
         await asyncio.sleep(0)
-    words, refused, _, _ = found.change
-    check = TopologyCheck("", found.warnings, words, refused, tuple(waits), effects(found.change, world))
-    return given, check._replace(plan=await source.plan(found.change) if words else "")
+    changes, refused, _, _ = parsed.change
+    check = TopologyCheck("", parsed.warnings, changes, refused, tuple(waits), effects(parsed.change, world))
+    return typed, check._replace(plan=await source.plan(parsed.change) if changes else "")
 
 
 class _Compared(NamedTuple):
@@ -327,27 +329,29 @@ class _Compared(NamedTuple):
 def _parsed(body: bytes, in_force: Topology | None, *, configmap_mode: bool) -> tuple[str, TopologyCheck | _Compared]:
     """Decode, parse and compare: what takes long, and reads nothing of the engine but an immutable topology."""
     try:
-        fields = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_ENCODED, errors="strict")
-        given = fields.get("topology", [""])[0].replace("\r\n", "\n")
-        data = given.encode()
+        fields = parse_qs(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_ENCODING_FACTOR, errors="strict"
+        )
+        typed = fields.get("topology", [""])[0].replace("\r\n", "\n")
+        data = typed.encode()
     except ValueError:
         return "", TopologyCheck("the form is not valid: it must be UTF-8 text in one field, topology")
-    if len(data) > MOST_TYPED:
+    if len(data) > MAX_TYPED_BYTES:
         return "", _too_large()
     try:
         topology = parse(decode(data, name="topology"), name="topology", configmap_mode=configmap_mode)
     except TensileError as error:
-        return given, TopologyCheck(str(error))
-    warnings = tuple(str(one) for one in cautions(given, topology))
-    return given, _Compared(warnings, edit(in_force or topology, topology))
+        return typed, TopologyCheck(str(error))
+    warnings = tuple(str(one) for one in cautions(typed, topology))
+    return typed, _Compared(warnings, edit(in_force or topology, topology))
 
 
 def _too_large() -> TopologyCheck:
-    return TopologyCheck(f"the text is larger than {MOST_TYPED // 1024} KiB: run tensile validate -f FILE")
+    return TopologyCheck(f"the text is larger than {MAX_TYPED_BYTES // 1024} KiB: run tensile validate -f FILE")
 
 
-def _page(made: str, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    body = made.encode(errors="backslashreplace")
+def _page(rendered: str, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    body = rendered.encode(errors="backslashreplace")
     return web.Response(body=body, status=status, content_type="text/html", charset="utf-8", headers=HEADERS)
 
 
@@ -366,24 +370,24 @@ def _segments(request: web.BaseRequest) -> tuple[str, list[str]]:
     return first, rest
 
 
-def _is_number(asked: str) -> bool:
-    return asked.isascii() and asked.isdecimal() and len(asked) < SPARING
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) < TIME_DIVISOR
 
 
 def is_local(request: web.BaseRequest) -> bool:
     """Report whether a request comes over a loopback address, and names one as its host.
 
-    The page has the names of objects, and the port has no authentication: whoever runs a program on this machine may
-    read it, and whoever may forward a port of the engine's pod. Without the check of the name a website could read it
-    too: its own name may resolve to the loopback address once the browser has its script.
+    The page has the names of objects, and the port has no authentication: any program on this machine may read it, and
+    any user who may forward a port of the engine's pod. Without the check of the name a website could read it too: its
+    own name may resolve to the loopback address once the browser has its script.
     """
-    bound = request.transport.get_extra_info("sockname") if request.transport else None
-    if bound is None or not _is_loopback(str(bound[0])):
+    local_address = request.transport.get_extra_info("sockname") if request.transport else None
+    if local_address is None or not _is_loopback(str(local_address[0])):
         return False
-    named = request.url.host or ""
+    host = request.url.host or ""
     with suppress(ValueError):
-        return _is_loopback(named)
-    return named == "localhost"
+        return _is_loopback(host)
+    return host == "localhost"
 
 
 def _is_own(request: web.BaseRequest) -> bool:

@@ -10,7 +10,7 @@ from tensile.engine.status.configmap import (
     NameTaken,
     StatusWrite,
     in_force,
-    is_told,
+    is_reported,
     resumed,
     status_owner,
     status_ref,
@@ -178,12 +178,12 @@ def test_a_restart_with_the_same_rejected_first_text_keeps_its_time() -> None:
 
 def test_a_result_is_already_reported_if_text_and_version_match_the_latest_state() -> None:
     """An accepted text that was followed by a rejected one is not the latest state."""
-    assert is_told(told(accepted()), OWNER, good())
-    assert is_told(told(accepted(bad())), OWNER, bad())
-    assert not is_told(told(accepted()), OWNER, good(version="9"))
-    assert not is_told(told(accepted()), OWNER, good("cc"))
-    assert not is_told(told(accepted(bad())), OWNER, good())
-    assert not is_told(None, OWNER, good())
+    assert is_reported(told(accepted()), OWNER, good())
+    assert is_reported(told(accepted(bad())), OWNER, bad())
+    assert not is_reported(told(accepted()), OWNER, good(version="9"))
+    assert not is_reported(told(accepted()), OWNER, good("cc"))
+    assert not is_reported(told(accepted(bad())), OWNER, good())
+    assert not is_reported(None, OWNER, good())
 
 
 def stated(verdict: TopologyStatus) -> Manifest:
@@ -193,7 +193,7 @@ def stated(verdict: TopologyStatus) -> Manifest:
 
 def patched(before: Manifest, verdict: TopologyStatus, spent: str = "") -> Manifest:
     """Return the body of the patch that updates the status to a verdict."""
-    found = write(before, StatusReport("demo", verdict).data(), REF, OWNER, "map-1", spent=spent)
+    found = write(before, StatusReport("demo", verdict).data(), REF, OWNER, "map-1", used_approval=spent)
     assert found is not None
     assert found.patch is not None
     body: Manifest = found.patch.body
@@ -223,13 +223,13 @@ def test_a_used_approval_is_removed_from_the_status() -> None:
         "metadata": {**stated(accepted())["metadata"], "annotations": {**marks, APPROVED: "dd"}},
     }
     assert patched(given, accepted(), "dd")["metadata"]["annotations"] == {APPROVED: None}
-    assert write(given, StatusReport("demo", accepted()).data(), REF, OWNER, "map-1", spent="ee") is None
+    assert write(given, StatusReport("demo", accepted()).data(), REF, OWNER, "map-1", used_approval="ee") is None
 
 
 def test_a_pending_edit_keeps_its_time_and_is_reported_once_across_a_restart() -> None:
     """It is recognized by text and version in the status of the former run."""
     held, again = stated(accepted().waiting(waiting())), waiting()._replace(time=NOW)
     assert resumed(accepted().waiting(again), held, OWNER).approval == waiting()
-    assert is_told(held, OWNER, good("dd", "9"), waits=True)
-    assert not is_told(held, OWNER, good("ee", "9"), waits=True)
-    assert not is_told(stated(accepted()), OWNER, good("aa", "7"), waits=True)
+    assert is_reported(held, OWNER, good("dd", "9"), waits=True)
+    assert not is_reported(held, OWNER, good("ee", "9"), waits=True)
+    assert not is_reported(stated(accepted()), OWNER, good("aa", "7"), waits=True)

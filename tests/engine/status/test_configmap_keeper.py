@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
 
-from tensile.engine.status.configmap import OFTEN, SELDOM, StatusWriter, status_ref
+from tensile.engine.status.configmap import CHECK_INTERVAL, FREQUENT_CHECK_INTERVAL, StatusWriter, status_ref
 from tensile.engine.status.report import EngineStatus
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
 from tensile.errors import ClusterError, Denied, Unreachable
@@ -75,8 +75,8 @@ class Kept:
 
     def tell(self, reading: TopologyUpdate) -> None:
         """Report the result of a text to the writer."""
-        self.standing.take(reading)
-        self.keeper.tell(reading)
+        self.standing.record(reading)
+        self.keeper.report(reading)
 
     @property
     def data(self) -> dict[str, str]:
@@ -146,12 +146,12 @@ async def test_the_state_of_the_lowers_is_written_every_few_seconds_at_most() ->
         await asyncio.sleep(0.01)
         kept.take()
         kept.rows = [row()]
-        await asyncio.sleep(OFTEN)
+        await asyncio.sleep(FREQUENT_CHECK_INTERVAL)
         assert kept.take() == [("patch", "ConfigMap")]
         await asyncio.sleep(60)
         for number in range(100):
             kept.rows = [row(pods=number)]
-            await asyncio.sleep(SELDOM / 10)
+            await asyncio.sleep(CHECK_INTERVAL / 10)
         assert 10 <= len(kept.take()) <= 11
         assert '"pods": 9' in kept.data["lowers"]
 
@@ -164,10 +164,10 @@ async def test_a_status_that_another_client_changes_or_deletes_is_restored() -> 
         kept.tell(good())
         await asyncio.sleep(60)
         kept.cluster.alter(REF, lambda found: found["data"].update(state="Fine"))
-        await asyncio.sleep(SELDOM)
+        await asyncio.sleep(CHECK_INTERVAL)
         assert kept.data["state"] == "Accepted"
         kept.cluster.vanish(REF)
-        await asyncio.sleep(SELDOM)
+        await asyncio.sleep(CHECK_INTERVAL)
         assert kept.data["state"] == "Accepted"
 
 
@@ -196,8 +196,8 @@ async def test_two_engines_do_not_overwrite_each_others_status() -> None:
         await asyncio.sleep(1)
         before = kept.take(), kept.data
         other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, EngineStatus(lambda: LATER), now=lambda: LATER)
-        other._standing.take(good())
-        other.tell(good())
+        other._engine_status.record(good())
+        other.report(good())
         assert await other.write()
         await asyncio.sleep(60)
     assert (before[0], kept.data, kept.take()) == (MADE, before[1], [])
@@ -238,7 +238,7 @@ async def test_a_config_map_of_another_owner_is_not_changed() -> None:
             assert kept.data == {"state": "theirs"}
             assert set(kept.take()) == {("create", "Event")}
             kept.cluster.vanish(REF)
-            await asyncio.sleep(SELDOM)
+            await asyncio.sleep(CHECK_INTERVAL)
             assert kept.data["state"] == "Accepted"
     assert [entry["event"] for entry in logs] == ["cannot report the topology's status"]
     reasons = [event["reason"] for event in events(kept)]
@@ -314,9 +314,9 @@ async def test_an_event_describes_the_result_of_a_text() -> None:
 async def begun(kept: Kept, reading: TopologyUpdate) -> None:
     """Run another program that rejects a text, reports that, and ends."""
     standing = EngineStatus(lambda: LATER)
-    standing.take(reading)
+    standing.record(reading)
     other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, standing, now=lambda: LATER)
-    other.tell(reading)
+    other.report(reading)
     assert await other.write()
 
 

@@ -15,9 +15,9 @@ from tensile.engine.status.configmap import status_owner, status_ref, write
 from tensile.engine.status.query import (
     LEASE_SECONDS,
     StatusAnswer,
-    _answer,
-    _ask_engine,
     _followed,
+    _read_engine_status,
+    _status_of,
     _url,
     follow_engine,
 )
@@ -56,7 +56,7 @@ async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = 
     """Return the document of a server that responds with this body."""
     runner, port = await serving(body, status)
     try:
-        return (await _ask_engine(file_of(port, name, more), "f")).document
+        return (await _read_engine_status(file_of(port, name, more), "f")).document
     finally:
         await runner.cleanup()
 
@@ -109,7 +109,7 @@ async def test_an_unreachable_engine_is_an_error_with_the_remedy() -> None:
     with pytest.raises(
         TensileError, match=rf"no engine responds at http://127.0.0.1:{port}/status .*: start or restart "
     ):
-        await _ask_engine(file_of(port), "f")
+        await _read_engine_status(file_of(port), "f")
 
 
 BROKEN = ("nonsense: 1\n", "lowers: []\n", "guard: {maxDeletes: 2\n", "a: b: c\n", "webhook: [\n")
@@ -128,7 +128,7 @@ async def test_the_telemetry_address_is_found_in_an_invalid_json_file() -> None:
     runner, port = await serving(told)
     file = {**yaml.safe_load(file_of(port)), "nonsense": 1}
     try:
-        assert (await _ask_engine(orjson.dumps(file), "f")).document == orjson.loads(told)
+        assert (await _read_engine_status(orjson.dumps(file), "f")).document == orjson.loads(told)
     finally:
         await runner.cleanup()
 
@@ -136,9 +136,9 @@ async def test_the_telemetry_address_is_found_in_an_invalid_json_file() -> None:
 async def test_an_invalid_file_that_the_engine_did_not_reject_is_reported() -> None:
     """The engine may follow another file."""
     runner, port = await serving(orjson.dumps(StatusReport("demo", accepted(), (row(),)).document()))
-    answer = await _ask_engine(file_of(port, more=BROKEN[0]), "f")
+    answer = await _read_engine_status(file_of(port, more=BROKEN[0]), "f")
     await runner.cleanup()
-    assert answer.trouble.startswith("f:5:1: nonsense: unknown key; ")
+    assert answer.problem.startswith("f:5:1: nonsense: unknown key; ")
 
 
 async def test_the_errors_of_an_invalid_file_come_first_if_no_engine_responds() -> None:
@@ -146,7 +146,7 @@ async def test_the_errors_of_an_invalid_file_come_first_if_no_engine_responds() 
     runner, port = await serving(b"")
     await runner.cleanup()
     with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno status from http://127.0.0.1:{port}/"):
-        await _ask_engine(file_of(port, more=BROKEN[0]), "f")
+        await _read_engine_status(file_of(port, more=BROKEN[0]), "f")
 
 
 class Upper(DryRunCluster):
@@ -175,7 +175,7 @@ class Upper(DryRunCluster):
 
 async def answer(upper: Upper, uid: str = UID) -> tuple[dict[str, Any], str]:
     """Return the status that is read from the ConfigMap, and the problem."""
-    return await _answer(upper, PLACE, uid, lambda: NOW)
+    return await _status_of(upper, PLACE, uid, lambda: NOW)
 
 
 async def test_the_document_combines_the_status_config_map_with_the_virtual_nodes() -> None:
@@ -234,13 +234,13 @@ async def test_following_a_status_continues_after_an_error() -> None:
     await _taken(ask, pause, 3, seen)
     assert [str(one) for one in seen] == [
         "asked",
-        "StatusAnswer(document={'n': 1}, trouble='')",
+        "StatusAnswer(document={'n': 1}, problem='')",
         "paused",
         "asked",
         "gone",
         "paused",
         "asked",
-        "StatusAnswer(document={'n': 2}, trouble='')",
+        "StatusAnswer(document={'n': 2}, problem='')",
     ]
 
 

@@ -24,7 +24,7 @@ from tensile.engine.metrics import Metrics
 from tensile.engine.status.details import topology_page
 from tensile.engine.status.page import PageView, ResourceUsage, content
 from tensile.engine.status.report import StatusReport
-from tensile.engine.status.site import MOST_TYPED, PageSource, check_topology
+from tensile.engine.status.site import MAX_TYPED_BYTES, PageSource, check_topology
 from tensile.kube.net import cancel_and_wait
 from tensile.reconcile.world import World
 from tensile.topology import parse
@@ -361,8 +361,8 @@ async def test_an_invalid_form_is_refused(client: aiohttp.ClientSession, url: st
     for body in (b"topology=%ff", b"\xff", b"&".join([b"a=1"] * 9)):
         async with client.post("/topology", data=body, headers=form) as answer:
             assert "the form is not valid" in await answer.text()
-    assert "larger than" in (await sent(client, url, "x" * (MOST_TYPED + 1)))[1]
-    async with client.post("/topology", data=BytesIO(b"x" * (4 * MOST_TYPED)), headers=form) as answer:
+    assert "larger than" in (await sent(client, url, "x" * (MAX_TYPED_BYTES + 1)))[1]
+    async with client.post("/topology", data=BytesIO(b"x" * (4 * MAX_TYPED_BYTES)), headers=form) as answer:
         assert answer.status == 413
 
 
