@@ -35,7 +35,7 @@ from bench.kit.rig import with_own_ports
 from bench.kit.sites import DEPLOYMENTS, PODS, Site, until
 from bench.kit.workload import deployment
 from tensile.diagnostics.doctor.facts import Stage
-from tensile.diagnostics.doctor.queries import contacted
+from tensile.diagnostics.doctor.queries import probe_apiserver
 from tensile.engine.clusters import utc_now
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
@@ -72,7 +72,7 @@ async def first(way: str, kubeconfig: Path) -> float:
     access = await from_kubeconfig(kubeconfig)
     begin = time.monotonic()
     if way == "doctor":
-        found = await contacted(access, utc_now)
+        found = await probe_apiserver(access, utc_now)
         assert found.stage == Stage.DONE, found.error
         return time.monotonic() - begin
     cluster = HttpCluster(LOWER, access)
@@ -196,8 +196,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--way", choices=WAYS, help="only one first answer")
     parser.add_argument("kubeconfig", type=Path, nargs="?")
     given: Namespace = parser.parse_args(words)
-    if given.way:
-        print(uvloop.run(first(given.way, given.kubeconfig)))
+    if given.endpoint:
+        print(uvloop.run(first(given.endpoint, given.kubeconfig)))
         return 0
     kubernetes, result = on_clusters(
         lambda sandbox, directory: scenario(sandbox, directory, given.rounds), options=Options(lowers=1, nodes=1)

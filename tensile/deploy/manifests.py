@@ -73,16 +73,16 @@ class RenderOptions(NamedTuple):
     image: str | None
 
 
-def rendering(data: bytes, name: str, wishes: RenderOptions, *, for_lower: bool = False) -> Setup:
+def rendering(data: bytes, name: str, options: RenderOptions, *, for_lower: bool = False) -> Setup:
     """Return the set-up for a topology file; `name` is the file's name.
 
     With `for_lower` only the manifests of a lower cluster are needed, for which the engine may run anywhere. Raises
     TensileError for invalid options, and for a topology that an engine in the upper cluster cannot use.
     """
-    _check(wishes)
+    _check(options)
     text = decode(data, name=name)
-    topology = parse(text, name=name) if for_lower else parse_in_cluster(text, name, wishes.namespace)
-    return Setup(topology, text, wishes.namespace, wishes.image or default_image())
+    topology = parse(text, name=name) if for_lower else parse_in_cluster(text, name, options.namespace)
+    return Setup(topology, text, options.namespace, options.image or default_image())
 
 
 def warnings(setup: Setup, name: str) -> list[str]:
@@ -90,41 +90,44 @@ def warnings(setup: Setup, name: str) -> list[str]:
     return [f"warning: {caution.line(name)}" for caution in cautions(setup.text, setup.topology)]
 
 
-def _check(wishes: RenderOptions) -> None:
+def _check(options: RenderOptions) -> None:
     """Raise TensileError for an invalid option, and for a namespace that others use.
 
     Pod Security of the engine's namespace would apply to the pods of others too.
     """
-    if wishes.namespace in _TAKEN:
+    if options.namespace in _TAKEN:
         raise TensileError(
-            f"--namespace {wishes.namespace}: other pods use it: use a namespace for the engine only, such as tensile"
+            f"--namespace {options.namespace}: other pods use it: use a namespace for the engine only, such as tensile"
         )
     try:
-        label_name(wishes.namespace)
+        label_name(options.namespace)
     except ValueError as error:
         raise TensileError(f"--namespace: {error}") from None
-    if wishes.image is not None and (not wishes.image or wishes.image.split() != [wishes.image]):
-        raise TensileError(f"--image {wishes.image!r}: not an image name: write one such as {default_image()}")
+    if options.image is not None and (not options.image or options.image.split() != [options.image]):
+        raise TensileError(f"--image {options.image!r}: not an image name: write one such as {default_image()}")
 
 
-def printed(setup: Setup, lower: str | None, given: str | None, wishes: RenderOptions) -> str:
-    """Return the manifests of the upper cluster, or those of the lower cluster `lower`; `given` is the value of -f."""
-    command = _command(given, wishes)
+def printed(setup: Setup, lower: str | None, file_option: str | None, options: RenderOptions) -> str:
+    """Return the manifests of the upper cluster, or those of the lower cluster `lower`.
+
+    `file_option` is the value of -f.
+    """
+    command = _command(file_option, options)
     return upper_stream(setup, command) if lower is None else lower_stream(setup, lower, command)
 
 
-def _command(given: str | None, wishes: RenderOptions) -> str:
+def _command(file_option: str | None, options: RenderOptions) -> str:
     """Return the command line to print the manifests of another cluster.
 
     Standard input becomes the placeholder FILE.
     """
     words = ["tensile", "manifests"]
-    if given:
-        words += ["-f", "FILE" if given == "-" else given]
-    if wishes.namespace != NAMESPACE:
-        words += ["--namespace", wishes.namespace]
-    if wishes.image is not None:
-        words += ["--image", wishes.image]
+    if file_option:
+        words += ["-f", "FILE" if file_option == "-" else file_option]
+    if options.namespace != NAMESPACE:
+        words += ["--namespace", options.namespace]
+    if options.image is not None:
+        words += ["--image", options.image]
     return shlex.join(words)
 
 
@@ -134,17 +137,17 @@ def written(setup: Setup, directory: Path, name: str) -> list[str]:
     `name` is the name of the topology file. If it is the directory's own topology file, that file is not changed; a
     file from elsewhere is copied, with a comment that says so.
     """
-    found = manifest_files(setup)
+    files = manifest_files(setup)
     if not _is_same(Path(name), directory / TOPOLOGY) and not setup.text.startswith(MARK):
         copied = setup.text.removeprefix("\ufeff")
-        found[TOPOLOGY] = comment(f"{MARK[2:]} It is a copy of {Path(name).name}: edit that file.") + copied
-    return write(directory, found)
+        files[TOPOLOGY] = comment(f"{MARK[2:]} It is a copy of {Path(name).name}: edit that file.") + copied
+    return write(directory, files)
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(path: Path, other: Path) -> bool:
     """Report whether two paths lead to the same file."""
     with suppress(OSError):
-        return one.samefile(other)
+        return path.samefile(other)
     return False
 
 
@@ -157,14 +160,14 @@ def write(directory: Path, files: Mapping[str, str]) -> list[str]:
     wanted = {directory / path: text.encode() for path, text in files.items()}
     known = {path: path.read_bytes() for path in wanted if path.is_file()}
     changed = {path: data for path, data in wanted.items() if known.get(path) != data}
-    _refuse([line for path in changed for line in _in_the_way(path, directory, known.get(path))])
-    left = [path for path in _written_before(directory) if path not in wanted]
+    _refuse([line for path in changed for line in _obstacles(path, directory, known.get(path))])
+    obsolete = [path for path in _written_before(directory) if path not in wanted]
     for path, data in changed.items():
         _write(path, data)
-    for path in left:
+    for path in obsolete:
         _remove(path, directory)
-    said = [f"{path}: {'changed' if path in known else 'written'}" for path in changed]
-    return [*said, *(f"{path}: removed" for path in left)]
+    descriptions = [f"{path}: {'changed' if path in known else 'written'}" for path in changed]
+    return [*descriptions, *(f"{path}: removed" for path in obsolete)]
 
 
 def write_topology(path: Path, text: str, *, force: bool) -> None:
@@ -176,7 +179,7 @@ def write_topology(path: Path, text: str, *, force: bool) -> None:
     _write(path.resolve(), text.encode())
 
 
-def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:
+def _obstacles(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:
     """Yield what prevents a file from being written; `known` is its present content."""
     for folder in _folders(path, directory):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -199,8 +202,8 @@ def _is_ours(data: bytes) -> bool:
 
 def _refuse(lines: list[str]) -> None:
     if lines:
-        told = [*dict.fromkeys(lines), "nothing was written: move these away, or use another --dir"]
-        raise TensileError("\n".join(told))
+        message_lines = [*dict.fromkeys(lines), "nothing was written: move these away, or use another --dir"]
+        raise TensileError("\n".join(message_lines))
 
 
 def _written_before(directory: Path) -> Iterator[Path]:
@@ -221,8 +224,10 @@ def _write(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, data)
     except OSError as error:
-        words = f"{path}: cannot be written: {error.strerror or error}. The old content is kept: correct this and retry"
-        raise TensileError(words) from None
+        message = (
+            f"{path}: cannot be written: {error.strerror or error}. The old content is kept: correct this and retry"
+        )
+        raise TensileError(message) from None
 
 
 def _remove(path: Path, directory: Path) -> None:
@@ -236,7 +241,7 @@ def _remove(path: Path, directory: Path) -> None:
 
 def upper_stream(setup: Setup, command: str = "tensile manifests") -> str:
     """Return the manifests of the upper cluster as one stream of documents; `command` is the command that prints it."""
-    pieces = [piece for sheet in upper.of_engine(setup).values() for piece in sheet]
+    pieces = [piece for pieces_of_file in upper.of_engine(setup).values() for piece in pieces_of_file]
     text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, command))
     storage = upper.storage(setup)
     return f"{text}---\n{storage}" if storage else text
@@ -248,7 +253,7 @@ def lower_stream(setup: Setup, name: str, command: str) -> str:
     `command` is the command that prints them, without --lower. Raises TensileError if the topology has no such lower
     cluster.
     """
-    lower = _lower(setup, name)
+    lower = _lower_named(setup, name)
     apply = f'{command} --lower {lower.name} | kubectl --kubeconfig "$LOWER" apply -f -'
     return stream(of_lower(setup, lower), lower_head(setup, lower, apply))
 
@@ -261,21 +266,21 @@ def manifest_files(setup: Setup) -> dict[str, str]:
     and it contains the extender's port. The admission policy is registered by the engine itself. The account for CI is
     optional.
     """
-    sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
+    files = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
     if storage := upper.storage(setup):
-        sheets[STORAGE] = storage
-    found = {KUSTOMIZATION: _upper_kustomization(setup, sheets), **sheets, SCHEDULER: scheduler(setup)}
+        files[STORAGE] = storage
+    found = {KUSTOMIZATION: _upper_kustomization(setup, files), **files, SCHEDULER: scheduler(setup)}
     found[ADMISSION] = stream(upper.admission(setup))
     found[CANDIDATE] = stream(upper.candidate(setup))
     for lower in setup.topology.lowers:
-        place = f"{LOWERS}/{lower.name}"
-        found[f"{place}/{KUSTOMIZATION}"] = _kustomization([ACCESS])
-        head = lower_head(setup, lower, f'kubectl --kubeconfig "$LOWER" apply -k {place}')
-        found[f"{place}/{ACCESS}"] = stream(of_lower(setup, lower), head)
+        folder = f"{LOWERS}/{lower.name}"
+        found[f"{folder}/{KUSTOMIZATION}"] = _kustomization([ACCESS])
+        head = lower_head(setup, lower, f'kubectl --kubeconfig "$LOWER" apply -k {folder}')
+        found[f"{folder}/{ACCESS}"] = stream(of_lower(setup, lower), head)
     return {**{path: comment(_EDITS) + text for path, text in found.items()}, TOPOLOGY: setup.text}
 
 
-def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
+def _upper_kustomization(setup: Setup, resources: Iterable[str]) -> str:
     """Return the kustomization of the upper cluster.
 
     The topology's ConfigMap has no hash suffix, since the engine watches it by name.
@@ -286,7 +291,7 @@ def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
         "files": [TOPOLOGY],
         "options": {"disableNameSuffixHash": True, "labels": setup.selector},
     }
-    return comment(upper.head(setup)) + _kustomization(sheets, configMapGenerator=[topology])
+    return comment(upper.head(setup)) + _kustomization(resources, configMapGenerator=[topology])
 
 
 def _kustomization(resources: Iterable[str], **fields: object) -> str:
@@ -294,7 +299,7 @@ def _kustomization(resources: Iterable[str], **fields: object) -> str:
     return document({**kind, "resources": list(resources), **fields})
 
 
-def _lower(setup: Setup, name: str) -> Lower:
+def _lower_named(setup: Setup, name: str) -> Lower:
     lowers = {lower.name: lower for lower in setup.topology.lowers}
     if name not in lowers:
         raise TensileError(
@@ -305,12 +310,12 @@ def _lower(setup: Setup, name: str) -> Lower:
 
 def of_lower(setup: Setup, lower: Lower) -> list[Piece]:
     """Return the engine's namespace in a lower cluster, its ServiceAccount, roles and token Secret."""
-    first, *roles = lower_roles(lower, topology=setup.topology.name, namespace=setup.namespace)
+    account, *roles = lower_roles(lower, topology=setup.topology.name, namespace=setup.namespace)
     token = setup.object("v1", "Secret", TOKEN, type="kubernetes.io/service-account-token")
-    token["metadata"]["annotations"] = {"kubernetes.io/service-account.name": first["metadata"]["name"]}
+    token["metadata"]["annotations"] = {"kubernetes.io/service-account.name": account["metadata"]["name"]}
     return [
         namespace(setup.namespace, "For the engine's ServiceAccount only; no pods run here."),
-        Piece(first, "The engine's ServiceAccount in this cluster, with only the permissions that it needs."),
+        Piece(account, "The engine's ServiceAccount in this cluster, with only the permissions that it needs."),
         *(Piece(role) for role in roles),
         Piece(
             token, "The cluster stores a token of the ServiceAccount here. It is valid until this Secret is deleted."
@@ -350,10 +355,16 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
     script polls for the token, since older versions of `kubectl wait` cannot wait for a field to exist.
     """
     secret = secret_for(setup.topology, lower, setup.namespace)
-    below, above = 'kubectl --kubeconfig "$LOWER"', f'kubectl --kubeconfig "$UPPER" -n {secret.namespace}'
-    view = f"{below} config view --minify -o jsonpath"
-    token = f"{below} -n {setup.namespace} get secret {TOKEN} -o"
-    made = f"{above} create secret generic {secret.name} --from-file={secret.key}=/dev/stdin --dry-run=client -o yaml"
+    lower_kubectl, upper_kubectl = (
+        'kubectl --kubeconfig "$LOWER"',
+        f'kubectl --kubeconfig "$UPPER" -n {secret.namespace}',
+    )
+    view = f"{lower_kubectl} config view --minify -o jsonpath"
+    token = f"{lower_kubectl} -n {setup.namespace} get secret {TOKEN} -o"
+    secret_command = (
+        f"{upper_kubectl} create secret generic {secret.name} --from-file={secret.key}=/dev/stdin "
+        "--dry-run=client -o yaml"
+    )
     return [
         '(set -eu; : "${LOWER:?}" "${UPPER:?}"',
         apply,
@@ -364,7 +375,7 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
         f"authority=$({token} jsonpath='{{.data.ca\\.crt}}')",
         f"token=$({token} go-template='{{{{.data.token|base64decode}}}}')",
         f': "${{server:?LOWER has no server}}" "${{authority:?not in {TOKEN}}}" "${{token:?not in {TOKEN}}}"',
-        f"{made} <<END | {above} apply --server-side -f -",
+        f"{secret_command} <<END | {upper_kubectl} apply --server-side -f -",
         *_kubeconfig(lower).splitlines(),
         "END",
         ")",
@@ -374,11 +385,11 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
 def _kubeconfig(lower: Lower) -> str:
     """Return the kubeconfig as the body of a here-document, in which the shell expands its variables."""
     cluster, context = _quoted(lower.name), _quoted(lower.context or NAME)
-    way = 'server: "$server", tls-server-name: "$name", certificate-authority-data: "$authority"'
+    cluster_fields = 'server: "$server", tls-server-name: "$name", certificate-authority-data: "$authority"'
     return f"""\
 apiVersion: v1
 kind: Config
-clusters: [{{name: {cluster}, cluster: {{{way}}}}}]
+clusters: [{{name: {cluster}, cluster: {{{cluster_fields}}}}}]
 users: [{{name: {NAME}, user: {{token: "$token"}}}}]
 contexts: [{{name: {context}, context: {{cluster: {cluster}, user: {NAME}}}}}]
 current-context: {context}"""
@@ -386,5 +397,5 @@ current-context: {context}"""
 
 def _quoted(text: str) -> str:
     """Return a text as a YAML string on one line in ASCII, with the characters escaped that a here-document expands."""
-    written = yaml.safe_dump(text, default_style='"', width=float("inf")).strip()
-    return re.sub(r"([\\$`])", r"\\\1", written)
+    quoted = yaml.safe_dump(text, default_style='"', width=float("inf")).strip()
+    return re.sub(r"([\\$`])", r"\\\1", quoted)

@@ -131,13 +131,13 @@ def _account(topology: str, namespace: str) -> Manifest:
 
 def _roles(rights: Iterable[Permission], topology: str, namespace: str) -> Iterator[Manifest]:
     """Yield a ClusterRole and its binding, and a Role and its binding for each namespace with rights of its own."""
-    by_place: dict[str, list[Permission]] = {}
+    by_namespace: dict[str, list[Permission]] = {}
     for right in rights:
-        by_place.setdefault(right.namespace, []).append(right)
-    for place, found in by_place.items():
-        kind = "Role" if place else "ClusterRole"
-        where = {"namespace": place} if place else {}
-        meta = {"name": role_name(topology, namespace), **where, "labels": _labels(topology)}
+        by_namespace.setdefault(right.namespace, []).append(right)
+    for role_namespace, found in by_namespace.items():
+        kind = "Role" if role_namespace else "ClusterRole"
+        namespace_field = {"namespace": role_namespace} if role_namespace else {}
+        meta = {"name": role_name(topology, namespace), **namespace_field, "labels": _labels(topology)}
         yield {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": meta, "rules": rules(found)}
         yield {
             "apiVersion": f"{_GROUP}/v1",
@@ -184,15 +184,15 @@ class Setup(NamedTuple):
         them.
         """
         usual = self.topology.kubelet_ports
-        given = (lower.node.kubelet_port for lower in self.topology.lowers)
-        own = {port for port in given if port and port not in usual}
-        return [(usual[0], usual[-1]), *((port, port) for port in sorted(own))]
+        configured = (lower.node.kubelet_port for lower in self.topology.lowers)
+        additional = {port for port in configured if port and port not in usual}
+        return [(usual[0], usual[-1]), *((port, port) for port in sorted(additional))]
 
     @property
     def probed(self) -> int:
         """The port of the engine's probes: one that the topology does not use, even after lowers are added."""
-        taken = {*self.servers.values(), *(port for first, last in self.kubelets for port in range(first, last + 1))}
-        return next(port for port in range(_FIRST_PROBED, _LAST) if port not in taken)
+        used = {*self.servers.values(), *(port for first, last in self.kubelets for port in range(first, last + 1))}
+        return next(port for port in range(_FIRST_PROBED, _LAST) if port not in used)
 
     def object(self, api: str, kind: str, name: str, **fields: object) -> Manifest:
         """Return an object in the engine's namespace, with its labels."""
@@ -204,7 +204,7 @@ class Piece(NamedTuple):
     """An object to apply, and the reason for it ("" where that is obvious)."""
 
     manifest: Manifest
-    why: str = ""
+    reason: str = ""
 
 
 def default_image() -> str:
@@ -214,13 +214,13 @@ def default_image() -> str:
 
 def stream(pieces: Iterable[Piece], head: str = "") -> str:
     """Return objects as one stream of documents, each after its reason; `head` is a comment at the top."""
-    written = [comment(piece.why) + document(piece.manifest) for piece in pieces]
+    written = [comment(piece.reason) + document(piece.manifest) for piece in pieces]
     return (comment(head) if head else "") + "---\n".join(written)
 
 
-def comment(words: str) -> str:
+def comment(text: str) -> str:
     """Return a text as YAML comments; a line that begins with a space is a command and is not wrapped."""
-    return "".join(f"# {part}".rstrip() + "\n" for line in words.splitlines() for part in _wrapped(line))
+    return "".join(f"# {part}".rstrip() + "\n" for line in text.splitlines() for part in _wrapped(line))
 
 
 def _wrapped(line: str) -> list[str]:
@@ -270,7 +270,7 @@ class _Change(NamedTuple):
     """A setting that an engine in a pod cannot use: what is wrong, what to write ("": leave it out), and why."""
 
     path: Path
-    wrong: str
+    problem: str
     instead: str = ""
     reason: str = ""
 
@@ -292,7 +292,7 @@ def _faults(topology: Topology, changes: list[_Change]) -> Iterator[TopologyFaul
     removed = {change.path for change in changes if not change.instead}
     for change in changes:
         instead = change.instead or f"remove {_emptied(topology, change.path, removed) or 'it'}"
-        yield TopologyFault(change.path, f"{change.wrong}; {instead}{change.reason}")
+        yield TopologyFault(change.path, f"{change.problem}; {instead}{change.reason}")
 
 
 def _emptied(topology: Topology, path: Path, removed: set[Path]) -> str:
@@ -315,21 +315,23 @@ def _changes(topology: Topology, namespace: str) -> Iterator[_Change]:
 def _upper(topology: Topology) -> Iterator[_Change]:
     upper, identities = topology.upper, {lower.service_accounts.identity for lower in topology.lowers}
     if upper.kubeconfig is not None:
-        wrong = f"a pod does not have the file {upper.kubeconfig} and uses its ServiceAccount"
+        problem = f"a pod does not have the file {upper.kubeconfig} and uses its ServiceAccount"
         is_called = "Service" in topology.enabled or "upper" in identities
         hint = ", or set advertiseURL there if lower pods call the upper apiserver"
-        yield _Change(("upper", "kubeconfig"), wrong, reason=hint if is_called and upper.advertise_url is None else "")
+        yield _Change(
+            ("upper", "kubeconfig"), problem, reason=hint if is_called and upper.advertise_url is None else ""
+        )
     if upper.context is not None:
         yield _Change(("upper", "context"), "a pod uses its ServiceAccount instead of a kubeconfig")
 
 
 def _kubeconfigs(topology: Topology, namespace: str) -> Iterator[_Change]:
-    for place, lower in enumerate(topology.lowers):
+    for index, lower in enumerate(topology.lowers):
         if lower.kubeconfig is not None:
             secret = secret_for(topology, lower, namespace)
             reason = "" if secret.name == lower.name else f" (another lower uses Secret {lower.name})"
-            wrong = f"a pod does not have the file {lower.kubeconfig}"
-            yield _Change(("lowers", place, "kubeconfig"), wrong, f"write {secret_field(secret)}", reason)
+            problem = f"a pod does not have the file {lower.kubeconfig}"
+            yield _Change(("lowers", index, "kubeconfig"), problem, f"write {secret_field(secret)}", reason)
 
 
 def _certificates(topology: Topology) -> Iterator[_Change]:
@@ -353,16 +355,18 @@ def _addresses(topology: Topology) -> Iterator[_Change]:
     servers += [("extender", topology.extender.bind)] if topology.extender.enabled else []
     for server, bind in servers:
         if not ip_address(bind).is_unspecified:
-            instead = f"write {_everywhere(bind)}" if ":" in bind else ""
+            instead = f"write {_wildcard_address(bind)}" if ":" in bind else ""
             yield _Change((server, "bind"), f"other hosts cannot reach a pod at {bind}", instead)
     if topology.kubelet.node_address is not None:
         yield _Change(("kubelet", "nodeAddress"), "the nodes have the address of the leader's pod")
     bind = topology.telemetry.bind
     if not (ip_address(bind).is_unspecified or ip_address(bind).is_loopback):
-        yield _Change(("telemetry", "bind"), f"a pod does not have the address {bind}", f"write {_everywhere(bind)}")
+        yield _Change(
+            ("telemetry", "bind"), f"a pod does not have the address {bind}", f"write {_wildcard_address(bind)}"
+        )
 
 
-def _everywhere(bind: str) -> str:
+def _wildcard_address(bind: str) -> str:
     """Return the setting for every address of the family of `bind`; a pod may have no address of the other one."""
     return "bind: '::'" if ":" in bind else "bind: 0.0.0.0"
 
@@ -375,9 +379,9 @@ def _webhook_service(topology: Topology, namespace: str) -> Iterator[_Change]:
         instead = f"write service: {flow({'namespace': namespace, 'name': WEBHOOK})}"
         yield _Change(("webhook", "service"), "missing, so the upper apiserver never calls the webhook", instead)
     if service is not None and service.namespace != namespace:
-        wrong = f"the Service is in {service.namespace}, but the engine runs in {namespace}"
+        problem = f"the Service is in {service.namespace}, but the engine runs in {namespace}"
         instead = f"write namespace: {namespace}, or use --namespace {service.namespace}"
-        yield _Change(("webhook", "service", "namespace"), wrong, instead)
+        yield _Change(("webhook", "service", "namespace"), problem, instead)
     if service is not None and service.name in (METRICS, EXTENDER):
         instead = f"write name: {WEBHOOK}, or another name"
         yield _Change(("webhook", "service", "name"), f"{service.name} is another Service of the engine", instead)
@@ -391,12 +395,12 @@ def secret_for(topology: Topology, lower: Lower, namespace: str) -> SecretRef:
     """
     if lower.kubeconfig_secret is not None:
         return lower.kubeconfig_secret
-    others = [one for one in topology.lowers if one.name != lower.name]
-    secrets = [one.kubeconfig_secret for one in others if one.kubeconfig_secret is not None]
-    taken = {one.name for one in others} | {one.name for one in secrets if one.namespace == namespace}
+    other_lowers = [one for one in topology.lowers if one.name != lower.name]
+    secrets = [one.kubeconfig_secret for one in other_lowers if one.kubeconfig_secret is not None]
+    used_names = {one.name for one in other_lowers} | {one.name for one in secrets if one.namespace == namespace}
     names = chain((lower.name,), (f"{lower.name}-{number}" for number in count(2)))
     inherited = topology.lower_defaults.kubeconfig_secret or SecretEntry()
-    free = next(name for name in names if name not in taken)
+    free = next(name for name in names if name not in used_names)
     return SecretRef(namespace=namespace, name=free, key=inherited.key)
 
 
@@ -407,38 +411,44 @@ def secret_field(secret: SecretRef) -> str:
 
 def sharing(topology: Topology, lower: Lower) -> list[str]:
     """Return the names of the other lowers whose kubeconfigs are in the same Secret, under another key or context."""
-    others = [one for one in topology.lowers if one.name != lower.name]
-    return [one.name for one in others if _place(lower) is not None and _place(one) == _place(lower)]
+    other_lowers = [other for other in topology.lowers if other.name != lower.name]
+    return [
+        other.name
+        for other in other_lowers
+        if _secret_key_of(lower) is not None and _secret_key_of(other) == _secret_key_of(lower)
+    ]
 
 
-def _place(lower: Lower) -> tuple[str, str] | None:
+def _secret_key_of(lower: Lower) -> tuple[str, str] | None:
     secret = lower.kubeconfig_secret
     return None if secret is None else (secret.namespace, secret.name)
 
 
 def cautions(text: str, topology: Topology) -> tuple[TopologyProblem, ...]:
     """Return the warnings about a topology that an engine in a pod can use. `text` is its source."""
-    return located(text, _doubts(text, topology))
+    return located(text, _caution_faults(text, topology))
 
 
-def _doubts(text: str, topology: Topology) -> Iterator[TopologyFault]:
+def _caution_faults(text: str, topology: Topology) -> Iterator[TopologyFault]:
     """Yield each setting that works in a pod, but perhaps not as intended."""
     bind = topology.telemetry.bind
     if ip_address(bind).is_loopback:
-        words = f"metrics at {bind} are reachable only inside the pod; write {_everywhere(bind)} to serve them"
-        yield TopologyFault(("telemetry", "bind"), words)
+        message = f"metrics at {bind} are reachable only inside the pod; write {_wildcard_address(bind)} to serve them"
+        yield TopologyFault(("telemetry", "bind"), message)
     if topology.webhook.enabled and topology.webhook.url is not None:
-        words = f"must resolve to Service {WEBHOOK}; to make the upper apiserver call that Service, use webhook.service"
-        yield TopologyFault(("webhook", "url"), words)
+        message = (
+            f"must resolve to Service {WEBHOOK}; to make the upper apiserver call that Service, use webhook.service"
+        )
+        yield TopologyFault(("webhook", "url"), message)
     root, _ = compose(text)
     for path in low(plain(root)) if root is not None else ():
-        anyway = ": its Service listens on 443 in any case" if path == ("webhook", "port") else ""
-        words = "an unprivileged pod can listen below 1024 only if its container runtime allows it; remove it"
-        yield TopologyFault(path, words + anyway)
-    for place, lower in enumerate(topology.lowers):
+        service_note = ": its Service listens on 443 in any case" if path == ("webhook", "port") else ""
+        message = "an unprivileged pod can listen below 1024 only if its container runtime allows it; remove it"
+        yield TopologyFault(path, message + service_note)
+    for index, lower in enumerate(topology.lowers):
         if others := sharing(topology, lower):
-            words = (
+            message = (
                 f"{', '.join(others)} uses the same Secret, and the rendered commands replace the whole Secret; "
                 "store all its kubeconfigs by hand, or use another Secret"
             )
-            yield TopologyFault(("lowers", place, "kubeconfigSecret"), words)
+            yield TopologyFault(("lowers", index, "kubeconfigSecret"), message)

@@ -57,7 +57,7 @@ class CommandLine(NamedTuple):
     """The flags of a command line in their order, and the words that are none."""
 
     flags: tuple[Given, ...]
-    rest: tuple[str, ...]
+    arguments: tuple[str, ...]
 
 
 _MAPPED = Flag()
@@ -202,21 +202,21 @@ LONGEST_SECONDS = 36500 * 86400
 
 def parse(program: str, words: Iterable[str]) -> CommandLine:
     """Parse the words after a program's name, as pflag does."""
-    pending, flags, rest = deque(words), list[Given](), list[str]()
+    pending, flags, arguments = deque(words), list[Given](), list[str]()
     while pending:
         word = pending.popleft()
         if word == "--":
-            rest.extend(pending)
+            arguments.extend(pending)
             break
         if not word.startswith("-") or word == "-":
-            rest.append(word)
+            arguments.append(word)
             continue
         name, has_value, value = _split(word, FLAGS[program])
         flag = FLAGS[program].get(name)
         if not has_value:
             value = _next(flag, pending)
         flags.append(Given(name, value, flag))
-    return CommandLine(tuple(flags), tuple(rest))
+    return CommandLine(tuple(flags), tuple(arguments))
 
 
 def _split(word: str, known: Mapping[str, Flag]) -> tuple[str, bool, str | None]:
@@ -242,8 +242,8 @@ def _next(flag: Flag | None, pending: deque[str]) -> str | None:
 
 def runs(line: CommandLine) -> bool:
     """Report whether a command line runs the program, instead of printing its version or its help."""
-    asks = any(given.name in ("help", "version", "-h") for given in line.flags)
-    return not asks and not set(line.rest[:1]) & _SUBCOMMANDS
+    wants_help = any(given.name in ("help", "version", "-h") for given in line.flags)
+    return not wants_help and not set(line.arguments[:1]) & _SUBCOMMANDS
 
 
 def truth(text: str) -> bool | None:
@@ -372,26 +372,28 @@ def of_words(words: list[str], shared: dict[str, str], origin: str) -> Invocatio
     `shared` are the variables of the script. Assignments of a command without a program are added to them.
     """
     assigned: dict[str, str] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if found := _ASSIGNED.fullmatch(word):
             assigned[found[1]] = _shell_expanded(found[2], {**shared, **assigned})
         elif program_of(word) in PROGRAMS:
-            process = _started(words, place, shared, assigned)._replace(origin=origin)
+            process = _started(words, index, shared, assigned)._replace(origin=origin)
             return process if runs(parse(process.program, process.words)) else None
-        elif place == len(assigned) and word not in _WRAPPERS:
+        elif index == len(assigned) and word not in _WRAPPERS:
             return None
     shared.update(assigned)
     return None
 
 
-def _started(words: list[str], place: int, shared: Mapping[str, str], assigned: Mapping[str, str]) -> Invocation:
+def _started(words: list[str], index: int, shared: Mapping[str, str], assigned: Mapping[str, str]) -> Invocation:
     """Return the program at a place of a simple command, with the variables of the script and of the command."""
     values = {**shared, **assigned}
     common = (Variable(name, value, "", True) for name, value in shared.items() if name not in assigned)
-    own = (Variable(name, value) for name, value in assigned.items())
-    unread = place - len(assigned) - sum(word in _WRAPPERS for word in words[:place])
-    arguments = tuple(part for word in words[place + 1 :] for part in _shell_words(word, values))
-    return Invocation(PROGRAMS[program_of(words[place])], arguments, (*common, *own), "", None, max(unread, 0))
+    own_variables = (Variable(name, value) for name, value in assigned.items())
+    unread = index - len(assigned) - sum(word in _WRAPPERS for word in words[:index])
+    arguments = tuple(part for word in words[index + 1 :] for part in _shell_words(word, values))
+    return Invocation(
+        PROGRAMS[program_of(words[index])], arguments, (*common, *own_variables), "", None, max(unread, 0)
+    )
 
 
 def _shell_words(word: str, values: Mapping[str, str]) -> list[str]:
@@ -424,14 +426,14 @@ class Program:
         """Whether it runs in a container."""
         return self.process.file is not None
 
-    def tell(self, key: str, verdict: str) -> None:
+    def set_verdict(self, key: str, verdict: str) -> None:
         """Set the verdict about a flag, as --NAME, or about a variable; not about one that is not given."""
         self.verdicts[key] = verdict
 
     def setting(self, flag: str, variable: str) -> tuple[str, str | None]:
         """Return the key and the value of a setting that a flag or a variable has; ("", None) for neither."""
         if flag in self.flags:
-            self.tell(variable, f"not needed: --{flag} takes precedence")
+            self.set_verdict(variable, f"not needed: --{flag} takes precedence")
             return f"--{flag}", self.flags[flag]
         return (variable, self.variables[variable]) if variable in self.variables else ("", None)
 
@@ -449,18 +451,18 @@ class Program:
             default: the default of the topology.
             otherwise: why the value is None.
         """
-        self.tell(key, verdict_of(show_path(path), value, default, otherwise))
+        self.set_verdict(key, verdict_of(show_path(path), value, default, otherwise))
         return {} if value in (None, default) else {str(path[-1]): value}
 
     def notes(self) -> Iterator[str]:
         """Yield a line for each flag and variable in their order, and for words that are none."""
         process = self.process
         line = parse(process.program, process.words)
-        last = {given.name: place for place, given in enumerate(line.flags)}
-        for place, given in enumerate(line.flags):
+        last = {given.name: index for index, given in enumerate(line.flags)}
+        for index, given in enumerate(line.flags):
             key = given.name if given.name.startswith("-") else f"--{given.name}"
             verdict = "not needed: given again, and the last one counts"
-            if last[given.name] == place:
+            if last[given.name] == index:
                 verdict = self._verdict(key, given.flag, given.value, FLAGS[process.program])
             yield line_of(key, given.value if given.flag else None, verdict)
         for variable in process.variables:
@@ -476,7 +478,7 @@ class Program:
             ):
                 verdict = f"not read: {variable.origin or 'the input does not have its value'}"
             yield line_of(shown(variable.name), variable.value if flag else None, verdict)
-        if unread := len(line.rest) + process.unread:
+        if unread := len(line.arguments) + process.unread:
             yield f"{unread} other words of the command line: not read"
 
     def _verdict(self, key: str, flag: Flag | None, value: str | None, known: Iterable[str]) -> str:
@@ -501,8 +503,8 @@ def verdict_of(path: str, value: Any, default: Any, otherwise: str) -> str:
 
 def line_of(key: str, value: str | None, verdict: str) -> str:
     """Return the line about a flag, a variable or a field. A value that is no plain word is left out."""
-    given = f"{shown(key)}={value}" if value and _PLAIN.fullmatch(value) else shown(key)
-    return f"{given} {verdict}" if verdict.startswith("->") else f"{given}: {verdict}"
+    setting = f"{shown(key)}={value}" if value and _PLAIN.fullmatch(value) else shown(key)
+    return f"{setting} {verdict}" if verdict.startswith("->") else f"{setting}: {verdict}"
 
 
 def is_valid(check: Callable[[Any], object], value: Any) -> bool:
@@ -521,8 +523,8 @@ def whole(text: str) -> int | None:
 
 def port(text: str | None) -> int | None:
     """Return a port, None if it is none."""
-    number = whole(text or "")
-    return number if number in _PORTS else None
+    port_number = whole(text or "")
+    return port_number if port_number in _PORTS else None
 
 
 def file_path(text: str | None) -> str | None:
@@ -533,8 +535,8 @@ def file_path(text: str | None) -> str | None:
 
 def label_keys(text: str) -> list[str]:
     """Return the valid label keys in a list with commas, each once."""
-    named = dict.fromkeys(one.strip() for one in text.split(","))
-    return [one for one in named if is_valid(fields.label_key, one)]
+    keys = dict.fromkeys(one.strip() for one in text.split(","))
+    return [one for one in keys if is_valid(fields.label_key, one)]
 
 
 def go_seconds(text: str) -> float | None:

@@ -70,11 +70,11 @@ class Document(NamedTuple):
         found = find(self.root, (*self.base, *path))
         return None if found is None or found.value is None else found
 
-    def error(self, path: Path, words: str) -> TensileError:
+    def error(self, path: Path, message: str) -> TensileError:
         """Return the error about a path of the object."""
-        place, line = (*self.base, *path), locate(self.root, (*self.base, *path))
-        where = f"{self.file}:{line.line}:{line.column}: document {self.number}"
-        return TensileError(f"{where}: {show_path(place)}: {words}")
+        path_in_file, line = (*self.base, *path), locate(self.root, (*self.base, *path))
+        location = f"{self.file}:{line.line}:{line.column}: document {self.number}"
+        return TensileError(f"{location}: {show_path(path_in_file)}: {message}")
 
     def keys(self, path: Path) -> tuple[str, ...]:
         """Return the keys of a mapping; none if it is missing. Raises TensileError if it is no mapping."""
@@ -88,7 +88,7 @@ class Document(NamedTuple):
         found = self.node(path)
         if found is not None and not isinstance(found.value, list):
             raise self.error(path, f"is {_kind(found.value)}, must be a list")
-        return [(*path, place) for place in range(len(found.value))] if found else []
+        return [(*path, index) for index in range(len(found.value))] if found else []
 
     def entries(self, path: Path) -> list[Path]:
         """Return the paths of the mappings in a list. Raises TensileError if it is no list of mappings."""
@@ -150,36 +150,36 @@ class Container(NamedTuple):
         inner = PurePosixPath(path)
         found: tuple[PurePosixPath, Path] | None = None
         for mount in self.document.entries((*self.path, "volumeMounts")):
-            place = PurePosixPath(self.document.text((*mount, "mountPath")) or "/")
-            if inner.is_relative_to(place) and (found is None or place.is_relative_to(found[0])):
-                found = place, mount
+            mount_path = PurePosixPath(self.document.text((*mount, "mountPath")) or "/")
+            if inner.is_relative_to(mount_path) and (found is None or mount_path.is_relative_to(found[0])):
+                found = mount_path, mount
         if found is None:
             return MountedFile("image", "", path)
-        below = inner.relative_to(found[0])
-        if own := self.document.text((*found[1], "subPath")):
-            below = PurePosixPath(own) / below
-        return self._volume(self.document.text((*found[1], "name")), str(below)) or MountedFile("image", "", path)
+        relative = inner.relative_to(found[0])
+        if sub_path := self.document.text((*found[1], "subPath")):
+            relative = PurePosixPath(sub_path) / relative
+        return self._volume(self.document.text((*found[1], "name")), str(relative)) or MountedFile("image", "", path)
 
-    def _volume(self, name: str, below: str) -> MountedFile | None:
-        """Return the file `below` in the volume of that name, None for one of another type."""
+    def _volume(self, name: str, relative_path: str) -> MountedFile | None:
+        """Return the file `relative_path` in the volume of that name, None for one of another type."""
         document = self.document
         for volume in document.entries((*self.pod, "volumes")):
             if document.text((*volume, "name")) != name:
                 continue
             if host := document.text((*volume, "hostPath", "path")):
-                return MountedFile("host", "", str(PurePosixPath(host) / below))
+                return MountedFile("host", "", str(PurePosixPath(host) / relative_path))
             projected = document.entries((*volume, "projected", "sources"))
             for source in (volume, *projected):
-                if found := self._entry(source, below):
+                if found := self._entry(source, relative_path):
                     return found
         return None
 
-    def _entry(self, source: Path, below: str) -> MountedFile | None:
+    def _entry(self, source: Path, relative_path: str) -> MountedFile | None:
         for kind, field_name in (("secret", "secretName"), ("secret", "name"), ("configMap", "name")):
             name = self.document.text((*source, kind, field_name))
             items = self.document.entries((*source, kind, "items"))
             keys = {self.document.text((*item, "path")): self.document.text((*item, "key")) for item in items}
-            key = keys.get(below) if items else below
+            key = keys.get(relative_path) if items else relative_path
             if name and key:
                 return MountedFile(kind.lower(), self.document.namespace, name, key)
         return None
@@ -225,8 +225,8 @@ def installation(sources: Iterable[Source], words: Sequence[str] = ()) -> Instal
     Raises TensileError, with file, document and path, for an input that cannot be read or has nothing of tensile-kube.
     """
     found, documents = Installation(), list[Document]()
-    given = list(sources)
-    for source in given:
+    inputs = list(sources)
+    for source in inputs:
         text = _decoded(source)
         if _MANIFEST.search(text):
             documents += _documents(source.name, text)
@@ -235,14 +235,14 @@ def installation(sources: Iterable[Source], words: Sequence[str] = ()) -> Instal
                 found.add(process)
     _sort(documents, found)
     if words:
-        given_words = of_words(list(words), {}, "command line")
-        if given_words is None:
+        invocation = of_words(list(words), {}, "command line")
+        if invocation is None:
             raise TensileError(
                 f"command line: runs none of {', '.join(FLAGS)}: write the program first, then its flags"
             )
-        found.add(given_words)
+        found.add(invocation)
     if not (found.processes or found.policies or found.schedulers or found.hooks):
-        names = ", ".join(source.name for source in given) or "no input"
+        names = ", ".join(source.name for source in inputs) or "no input"
         raise TensileError(
             f"{names}: nothing of tensile-kube: give workloads or command lines of {', '.join(FLAGS)}, "
             f"a DeschedulerPolicy, a KubeSchedulerConfiguration with plugin {_PLUGINS[0]}, "
@@ -269,8 +269,8 @@ def _documents(name: str, text: str) -> Iterator[Document]:
         number += bool(found.flaws) or (found.root is not None and found.root.value is not None)
         if found.root is None or found.flaws:
             flaw = found.flaws[0]
-            where = f"{name}:{flaw.position.line + line}:{flaw.position.column}: document {number}"
-            raise TensileError(f"{where}: {show_path(flaw.path)}: {flaw.text}")
+            location = f"{name}:{flaw.position.line + line}:{flaw.position.column}: document {number}"
+            raise TensileError(f"{location}: {show_path(flaw.path)}: {flaw.text}")
         _shift(found.root, line)
         if found.root.value is not None:
             yield from _objects(Document(name, number, found.root))
@@ -286,7 +286,7 @@ def _shift(root: YAMLNode, lines: int) -> None:
             continue
         seen.add(id(node))
         node.start = Position(node.start.line + lines, node.start.column)
-        node.keys = {key: Position(at.line + lines, at.column) for key, at in node.keys.items()}
+        node.keys = {key: Position(position.line + lines, position.column) for key, position in node.keys.items()}
         pending += node.value.values() if isinstance(node.value, dict) else ()
         pending += node.value if isinstance(node.value, list) else ()
 
@@ -305,34 +305,38 @@ def _objects(document: Document) -> Iterator[Document]:
 
 def _sort(documents: list[Document], found: Installation) -> None:
     """Sort objects into an installation."""
-    present = {(one.kind, one.namespace, one.name) for one in documents if one.kind in _WORKLOADS}
-    found.configmaps.update({(one.namespace, one.name): one for one in documents if one.kind == "ConfigMap"})
-    services = [one for one in documents if one.kind == "Service"]
+    present = {
+        (document.kind, document.namespace, document.name) for document in documents if document.kind in _WORKLOADS
+    }
+    found.configmaps.update(
+        {(document.namespace, document.name): document for document in documents if document.kind == "ConfigMap"}
+    )
+    services = [document for document in documents if document.kind == "Service"]
     selected = set[tuple[str, str]]()
-    for one in documents:
-        if one.kind in _WORKLOADS and not _owners(one) & present:
-            ran = list(_processes(one, found))
-            for process in ran:
+    for document in documents:
+        if document.kind in _WORKLOADS and not _owners(document) & present:
+            invocations = list(_processes(document, found))
+            for process in invocations:
                 found.add(process)
-            if any(process.program == WEBHOOK for process in ran):
-                selected |= {(service.namespace, service.name) for service in services if _selects(service, one)}
-            found.others += [] if ran else [one.title]
-    for one in documents:
-        _sort_other(one, found, selected)
+            if any(process.program == WEBHOOK for process in invocations):
+                selected |= {(service.namespace, service.name) for service in services if _selects(service, document)}
+            found.others += [] if invocations else [document.title]
+    for document in documents:
+        _sort_other(document, found, selected)
 
 
-def _sort_other(one: Document, found: Installation, services: set[tuple[str, str]]) -> None:
+def _sort_other(document: Document, found: Installation, services: set[tuple[str, str]]) -> None:
     """Sort an object that runs nothing; `services` are those of webhooks."""
-    if one.kind == "DeschedulerPolicy":
-        found.policies.append(one)
-    elif one.kind == "KubeSchedulerConfiguration" and scheduler_arguments(one) is not None:
-        found.schedulers.append(one)
-    elif one.kind == "MutatingWebhookConfiguration" and (one.name == _MUTATOR or _calls(one, services)):
-        found.hooks.append(one)
-    elif one.kind == "TopologySchedulingPolicy":
-        found.placements.append(one)
-    elif one.kind not in _WORKLOADS and one.kind not in ("ConfigMap", "Secret"):
-        found.others.append(one.title)
+    if document.kind == "DeschedulerPolicy":
+        found.policies.append(document)
+    elif document.kind == "KubeSchedulerConfiguration" and scheduler_arguments(document) is not None:
+        found.schedulers.append(document)
+    elif document.kind == "MutatingWebhookConfiguration" and (document.name == _MUTATOR or _calls(document, services)):
+        found.hooks.append(document)
+    elif document.kind == "TopologySchedulingPolicy":
+        found.placements.append(document)
+    elif document.kind not in _WORKLOADS and document.kind not in ("ConfigMap", "Secret"):
+        found.others.append(document.title)
 
 
 def _calls(hook: Document, services: set[tuple[str, str]]) -> bool:
@@ -384,9 +388,11 @@ def _processes(document: Document, found: Installation) -> Iterator[Invocation]:
             origin += f", container {shown(document.text((*path, 'name')))}"
         process = _of_container(document, path, words, known)
         if process is not None:
-            named = {one.name for one in variables}
-            own = (one for one in process.variables if one.name not in named)  # those of a shell's script
-            yield process._replace(variables=(*variables, *own), origin=origin, file=container.file)
+            container_variables = {one.name for one in variables}
+            script_variables = (
+                one for one in process.variables if one.name not in container_variables
+            )  # those of a shell's script
+            yield process._replace(variables=(*variables, *script_variables), origin=origin, file=container.file)
 
 
 def _of_container(document: Document, path: Path, words: list[str], known: dict[str, str]) -> Invocation | None:
@@ -456,11 +462,11 @@ def _variable(document: Document, entry: Path, found: Installation) -> Variable:
     name, origin = document.text((*entry, "name")), (*entry, "valueFrom")
     if not document.keys(origin):
         return Variable(name, document.text((*entry, "value")))
-    if place := document.text((*origin, "fieldRef", "fieldPath")):
-        is_fixed = document.kind == "Pod" or place == "metadata.namespace"
-        fixed = place in ("metadata.name", "metadata.namespace", "spec.nodeName") and is_fixed
-        value = document.text(tuple(place.split("."))) if fixed else ""
-        return Variable(name, value or None, f"{shown(place)} of each pod")
+    if field_path := document.text((*origin, "fieldRef", "fieldPath")):
+        is_fixed = document.kind == "Pod" or field_path == "metadata.namespace"
+        fixed = field_path in ("metadata.name", "metadata.namespace", "spec.nodeName") and is_fixed
+        value = document.text(tuple(field_path.split("."))) if fixed else ""
+        return Variable(name, value or None, f"{shown(field_path)} of each pod")
     map_name, key = (document.text((*origin, "configMapKeyRef", part)) for part in ("name", "key"))
     if map_name:
         data = found.configmaps.get((document.namespace, map_name))

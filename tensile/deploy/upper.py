@@ -111,19 +111,19 @@ _DISABLED = "# Do not use it yet: this topology does not enable the extender.\n"
 def of_engine(setup: Setup) -> dict[str, list[Piece]]:
     """Return the manifests of the engine, without its topology, by the names in `FILES`."""
     roles = upper_roles(setup.topology, namespace=setup.namespace)
-    sheets = (
+    manifests = (
         [namespace(setup.namespace, _NAMESPACE)],
-        [Piece(role, why) for role, why in zip(roles, (_ROLES, *[""] * len(roles)), strict=False)],
+        [Piece(role, reason) for role, reason in zip(roles, (_ROLES, *[""] * len(roles)), strict=False)],
         workload(setup),
         exposure(setup),
     )
-    return dict(zip(FILES, sheets, strict=True))
+    return dict(zip(FILES, manifests, strict=True))
 
 
-def namespace(name: str, why: str) -> Piece:
+def namespace(name: str, reason: str) -> Piece:
     """Return a namespace for the engine alone, with Pod Security `restricted`."""
     meta = {"name": name, "labels": {"app.kubernetes.io/name": NAME, _ENFORCED: "restricted"}}
-    return Piece({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, why)
+    return Piece({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, reason)
 
 
 def configmap(setup: Setup) -> Piece:
@@ -143,8 +143,8 @@ def admission(setup: Setup) -> list[Piece]:
     touch them.
     """
     topology = setup.topology
-    made = policy(topology, None, all_virtual=has_untainted_node(topology), own_namespace=setup.namespace)
-    return [Piece(made, _ADMISSION), Piece(binding(topology, None), "")]
+    mutating_policy = policy(topology, None, all_virtual=has_untainted_node(topology), own_namespace=setup.namespace)
+    return [Piece(mutating_policy, _ADMISSION), Piece(binding(topology, None), "")]
 
 
 def candidate(setup: Setup) -> list[Piece]:
@@ -163,12 +163,12 @@ def head(setup: Setup, command: str | None = None) -> str:
         lines.append(
             "It needs the kubeconfigs of the lower clusters in Secrets, and waits for those that do not exist yet:"
         )
-    for lower, place in secrets(setup):
-        how = f"{command} --lower {lower.name}" if command else f"lowers/{lower.name}/access.yaml"
-        lines.append(f"  Secret {place}: see {how}")
+    for lower, secret in secrets(setup):
+        source = f"{command} --lower {lower.name}" if command else f"lowers/{lower.name}/access.yaml"
+        lines.append(f"  Secret {secret}: see {source}")
     if setup.topology.extender.enabled:
-        where = f"`{command} --dir DIR` writes it" if command else "see scheduler-extender.yaml"
-        lines.append(f"The configuration of the upper scheduler is a file, not an object to apply: {where}.")
+        instruction = f"`{command} --dir DIR` writes it" if command else "see scheduler-extender.yaml"
+        lines.append(f"The configuration of the upper scheduler is a file, not an object to apply: {instruction}.")
     return "\n".join(lines)
 
 
@@ -240,11 +240,11 @@ def _affinity(setup: Setup) -> Manifest:
     """Return the affinity: never on a virtual node, of this or another topology, and preferably on different hosts."""
     key, value = VIRTUAL_NODE
     real = {"matchExpressions": [{"key": key, "operator": "NotIn", "values": [value]}]}
-    apart = {"topologyKey": HOSTNAME, "labelSelector": _selected(setup)}
+    same_engine = {"topologyKey": HOSTNAME, "labelSelector": _selected(setup)}
     return {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [real]}},
         "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": same_engine}]
         },
     }
 

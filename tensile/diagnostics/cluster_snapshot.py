@@ -62,7 +62,7 @@ NEEDED = (NODE, POD)
 
 If another kind cannot be read, that is reported, and the cluster is assumed to have no objects of it.
 """
-_META = (
+_METADATA = (
     "name",
     "namespace",
     "uid",
@@ -71,7 +71,7 @@ _META = (
     "deletionTimestamp",
     "ownerReferences",
 )
-_NOTES = (
+_ANNOTATIONS = (
     UPPER_UID,
     LOWER,
     LOWER_UID,
@@ -166,9 +166,9 @@ class FleetSnapshot:
         self.topology = topology
         self.upper_uid = upper_uid
         self.upper = upper
-        owner, seen = owner_of(upper_uid, topology.name), {sight.name: sight for sight in lowers}
+        owner, seen = owner_of(upper_uid, topology.name), {snapshot.name: snapshot for snapshot in lowers}
         self.lowers = _recognized(
-            {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers},
+            {spec.name: seen.get(spec.name) or _missing_cluster(spec.name) for spec in topology.lowers},
             {spec.name: _recorded_identity(upper, spec, owner) for spec in topology.lowers},
         )
         self.world = World(topology, owner, upper_world(), now)
@@ -189,30 +189,35 @@ class FleetSnapshot:
         """Return a Node of the upper cluster, {} if there is none."""
         return next((one for one in self.upper.all(NODE) if metadata(one)["name"] == name), {})
 
-    def at_place(self, upper: Manifest, kind: Kind, lower: str) -> Manifest:
+    def counterpart(self, upper: Manifest, kind: Kind, lower: str) -> Manifest:
         """Return what a lower has in the place of an upper object's copy, {} for nothing."""
-        place = (self.namespace_below(lower, metadata(upper)["namespace"]), metadata(upper)["name"])
+        namespace_and_name = (self.namespace_below(lower, metadata(upper)["namespace"]), metadata(upper)["name"])
         for one in self.lowers[lower].all(kind):
-            if (metadata(one)["namespace"], metadata(one)["name"]) == place:
+            if (metadata(one)["namespace"], metadata(one)["name"]) == namespace_and_name:
                 return one
         return {}
 
-    def is_copy_of(self, below: Manifest, upper: Manifest) -> bool:
+    def is_copy_of(self, lower: Manifest, upper: Manifest) -> bool:
         """Report whether what a lower has in the place of an upper object's copy is marked as that copy.
 
         Marks alone do not identify a copy: whoever may create objects in the lower cluster can write them.
         """
-        return labels(below).get(OWNER) == self.owner.mark and annotations(below).get(UPPER_UID) == uid(upper)
+        return labels(lower).get(OWNER) == self.owner.mark and annotations(lower).get(UPPER_UID) == uid(upper)
 
-    def below(self, upper_pod: Manifest, lower: str) -> Manifest:
+    def projected_pod(self, upper_pod: Manifest, lower: str) -> Manifest:
         """Return the lower pod that the engine would create for an upper pod."""
         meta = metadata(upper_pod)
-        namespace, here = meta.get("namespace") or "default", self.world.lowers[lower]
-        space = next(
-            (one for one in self.lowers[lower].all(NAMESPACE) if metadata(one)["name"] == here.namespace(namespace)), {}
+        namespace, lower_state = meta.get("namespace") or "default", self.world.lowers[lower]
+        namespace_object = next(
+            (
+                one
+                for one in self.lowers[lower].all(NAMESPACE)
+                if metadata(one)["name"] == lower_state.namespace(namespace)
+            ),
+            {},
         )
         key = Key(_POD_RULE, lower, namespace, meta["name"])
-        return lower_pod(upper_pod, placement(uid(space), key, here, self.world))
+        return lower_pod(upper_pod, placement(uid(namespace_object), key, lower_state, self.world))
 
     def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
         """Return a lower as pods would find it: with the claims that the engine creates for them.
@@ -225,8 +230,8 @@ class FleetSnapshot:
 
     def to_bytes(self) -> bytes:
         """Return the snapshot as the content of a file."""
-        kept = SnapshotFile(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
-        return orjson.dumps(msgspec.to_builtins(kept))
+        file = SnapshotFile(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
+        return orjson.dumps(msgspec.to_builtins(file))
 
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, NamespaceNaming(self.topology.name, self.owner.mark))
@@ -241,13 +246,16 @@ class FleetSnapshot:
             return []
         namespace = metadata(upper_pod).get("namespace") or "default"
         names = claim_names(upper_pod)
-        above = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
-        below = self.namespace_below(lower, namespace)
+        upper_claims = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
+        lower_namespace = self.namespace_below(lower, namespace)
         return [
             lower_claim(
-                one, self.owner, below, kind if (kind := class_of(one)) is None else mapped(spec.storage_classes, kind)
+                one,
+                self.owner,
+                lower_namespace,
+                class_name if (class_name := class_of(one)) is None else mapped(spec.storage_classes, class_name),
             )
-            for one in above
+            for one in upper_claims
             if metadata(one)["name"] in names
         ]
 
@@ -270,7 +278,7 @@ class _Meta(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
-class _SpacedMeta(_Meta, kw_only=True):
+class _NamespacedMeta(_Meta, kw_only=True):
     """The metadata that every namespaced object has."""
 
     namespace: str
@@ -282,10 +290,10 @@ class _Object(msgspec.Struct):
     metadata: _Meta
 
 
-class _Spaced(msgspec.Struct):
+class _NamespacedObject(msgspec.Struct):
     """A namespaced object."""
 
-    metadata: _SpacedMeta
+    metadata: _NamespacedMeta
 
 
 class _PodSpec(msgspec.Struct):
@@ -294,7 +302,7 @@ class _PodSpec(msgspec.Struct):
     containers: list[dict[str, Any]]
 
 
-class _Pod(_Spaced):
+class _Pod(_NamespacedObject):
     """A pod."""
 
     spec: _PodSpec
@@ -306,10 +314,10 @@ class _Specified(_Object):
     spec: dict[str, Any]
 
 
-_FORMS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
+_SCHEMAS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
 
 
-def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> FleetSnapshot:
+def parse_snapshot(data: bytes, topology: Topology, now: datetime, name: str) -> FleetSnapshot:
     """Return the snapshot in a file.
 
     Raises TensileError, with the file's name, if it is invalid, or of another format or topology.
@@ -324,8 +332,10 @@ def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Fle
         raise TensileError(
             f"{name}: a snapshot of topology {found.topology}, not {topology.name}: use the file of that topology"
         )
-    if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
-        raise TensileError(f"{name}: not a valid snapshot: {flaw}: save a new one")
+    if problem := next(
+        (problem for snapshot in (found.upper, *found.lowers) for problem in _invalid_objects(snapshot)), ""
+    ):
+        raise TensileError(f"{name}: not a valid snapshot: {problem}: save a new one")
     return FleetSnapshot(topology, found.upperUID, found.upper, found.lowers, now)
 
 
@@ -335,17 +345,17 @@ def _recorded_identity(upper: ClusterSnapshot, spec: Lower, owner: Owner) -> str
     return next((annotations(one).get(LOWER_UID, "") for one in nodes if labels(one).get(OWNER) == owner.mark), "")
 
 
-def _recognized(sights: Mapping[str, ClusterSnapshot], recorded: Mapping[str, str]) -> dict[str, ClusterSnapshot]:
+def _recognized(snapshots: Mapping[str, ClusterSnapshot], recorded: Mapping[str, str]) -> dict[str, ClusterSnapshot]:
     """Return each lower, with only an error in it if it is another cluster than its Node records."""
-    reached = {name: sight.identity for name, sight in sights.items()}
-    found = dict(sights)
-    for name, sight in sights.items():
+    reached = {name: snapshot.identity for name, snapshot in snapshots.items()}
+    found = dict(snapshots)
+    for name, snapshot in snapshots.items():
         actual, expected = reached[name], recorded[name]
         if actual and expected and actual != expected:
-            twin = next((one for one in sights if one != name and actual in (recorded[one], reached[one])), "")
-            which = f", the same cluster as lower {twin}" if twin else ""
-            words = f"a different cluster responds{which} (kube-system UID {actual}, expected {expected})"
-            found[name] = ClusterSnapshot(sight.name, trouble=words)
+            other = next((one for one in snapshots if one != name and actual in (recorded[one], reached[one])), "")
+            same_cluster = f", the same cluster as lower {other}" if other else ""
+            error = f"a different cluster responds{same_cluster} (kube-system UID {actual}, expected {expected})"
+            found[name] = ClusterSnapshot(snapshot.name, trouble=error)
     return found
 
 
@@ -355,48 +365,52 @@ def claim_names(pod: Manifest) -> list[str]:
     return [one["claimName"] for one in mounted if one.get("claimName")]
 
 
-def _unseen(name: str) -> ClusterSnapshot:
+def _missing_cluster(name: str) -> ClusterSnapshot:
     return ClusterSnapshot(name, trouble="the snapshot does not have this cluster")
 
 
-def _flaws(sight: ClusterSnapshot) -> Iterator[str]:
+def _invalid_objects(snapshot: ClusterSnapshot) -> Iterator[str]:
     """Yield each object that lacks a field which it has in every cluster: a user may have edited the file."""
     for kind in KINDS:
-        for place, one in enumerate(sight.all(kind)):
+        for index, one in enumerate(snapshot.all(kind)):
             try:
-                msgspec.convert(one, _FORMS.get(kind, _Spaced if kind.namespaced else _Object))
+                msgspec.convert(one, _SCHEMAS.get(kind, _NamespacedObject if kind.namespaced else _Object))
             except msgspec.ValidationError as error:
-                yield f"{sight.name or 'upper'}: {kind.plural}[{place}]: {error}"
+                yield f"{snapshot.name or 'upper'}: {kind.plural}[{index}]: {error}"
 
 
-def kept(kind: Kind, manifest: Manifest) -> Manifest:
+def pruned(kind: Kind, manifest: Manifest) -> Manifest:
     """Return an object with only the fields that a snapshot keeps."""
-    meta = _some(metadata(manifest), _META)
-    notes = _some(metadata(manifest).get("annotations") or {}, _NOTES)
-    rest = {name: value for name, value in manifest.items() if name not in ("metadata", "apiVersion", "kind")}
+    meta = _selected_fields(metadata(manifest), _METADATA)
+    kept_annotations = _selected_fields(metadata(manifest).get("annotations") or {}, _ANNOTATIONS)
+    content = {name: value for name, value in manifest.items() if name not in ("metadata", "apiVersion", "kind")}
     if kind == POD:
-        rest = {"spec": _spec(manifest["spec"]), "status": _status(manifest.get("status") or {})}
+        content = {"spec": _spec(manifest["spec"]), "status": _status(manifest.get("status") or {})}
     if kind == NODE:
-        rest["status"] = _some(manifest.get("status") or {}, ("allocatable", "conditions"))
-    return {"metadata": meta | ({"annotations": notes} if notes else {}), **rest}
+        content["status"] = _selected_fields(manifest.get("status") or {}, ("allocatable", "conditions"))
+    return {"metadata": meta | ({"annotations": kept_annotations} if kept_annotations else {}), **content}
 
 
 def _spec(spec: Manifest) -> Manifest:
     lists = {
-        "containers": [_some(one, _CONTAINER) for one in spec["containers"]],
-        "initContainers": [_some(one, _CONTAINER) for one in spec.get("initContainers") or ()],
-        "volumes": [_some(one, ("name", *_VOLUMES)) for one in spec.get("volumes") or () if one.keys() & set(_VOLUMES)],
+        "containers": [_selected_fields(one, _CONTAINER) for one in spec["containers"]],
+        "initContainers": [_selected_fields(one, _CONTAINER) for one in spec.get("initContainers") or ()],
+        "volumes": [
+            _selected_fields(one, ("name", *_VOLUMES))
+            for one in spec.get("volumes") or ()
+            if one.keys() & set(_VOLUMES)
+        ],
     }
-    return _some(spec, _POD) | {name: value for name, value in lists.items() if value}
+    return _selected_fields(spec, _POD) | {name: value for name, value in lists.items() if value}
 
 
 def _status(status: Manifest) -> Manifest:
-    found = _some(status, _POD_STATUS)
+    found = _selected_fields(status, _POD_STATUS)
     for name, fields in _LISTED.items():
         if found.get(name):
-            found[name] = [_some(one, fields) for one in found[name]]
+            found[name] = [_selected_fields(one, fields) for one in found[name]]
     return found
 
 
-def _some(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Manifest:
+def _selected_fields(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Manifest:
     return {name: manifest[name] for name in names if name in manifest}

@@ -64,7 +64,9 @@ _LABEL = 'virtual-pod: "true"'
 _EXTENDER = (
     "with the extender (`extender.enabled`) the upper scheduler chooses only lower clusters that have a node for it"
 )
-_UNASKED_EXTENDER = "check that the upper scheduler calls the extender, which refuses such a node: see docs/extender.md"
+_EXTENDER_NOT_CALLED = (
+    "check that the upper scheduler calls the extender, which refuses such a node: see docs/extender.md"
+)
 _OPTED_IN = ("virtual-pod", "true")
 _CHECKS: Mapping[str, str] = {
     "ports": "remove the host port from the pod, or free it on a node",
@@ -151,14 +153,14 @@ class Explanation(NamedTuple):
     advice: tuple[str, ...] = ()
 
 
-def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
+def explained(fleet: FleetSnapshot, upper_object: UpperObject) -> Document:
     """Return the document: `formatVersion`, `pod`, `why`, `advice`, `lowers` and `events`.
 
-    Each lower has `above`, `below` and `quota`.
+    Each lower has `upper_placement`, `below` and `quota`.
     """
-    pod = asked.manifest
-    above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
-    lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
+    pod = upper_object.manifest
+    upper_placement = examine(pod_of(pod), fleet.upper.snapshot(uid(pod)))
+    lowers = [_lower(spec, fleet, pod, upper_placement) for spec in fleet.topology.lowers]
     meta, status = metadata(pod), pod.get("status") or {}
     document = {
         "formatVersion": FORMAT,
@@ -169,13 +171,13 @@ def explained(picture: FleetSnapshot, asked: UpperObject) -> Document:
             "node": pod["spec"].get("nodeName") or "",
         },
         "lowers": lowers,
-        "events": event_rows(asked.events),
+        "events": event_rows(upper_object.events),
     }
-    why, advice = _on_lost_node(pod, picture) or _verdict(pod, lowers, picture.topology, asked.budgets)
-    node = picture.node(pod["spec"].get("nodeName") or "")
-    gone = unrenewed(asked.lease, node, picture.world.now) if any(row["here"] for row in lowers) else ""
-    if gone and not has_ended(pod):
-        why = f"{why}; no engine has renewed the lease of its node {gone}, so its status may be old"
+    why, advice = _on_lost_node(pod, fleet) or _verdict(pod, lowers, fleet.topology, upper_object.budgets)
+    node = fleet.node(pod["spec"].get("nodeName") or "")
+    unrenewed_for = unrenewed(upper_object.lease, node, fleet.world.now) if any(row["here"] for row in lowers) else ""
+    if unrenewed_for and not has_ended(pod):
+        why = f"{why}; no engine has renewed the lease of its node {unrenewed_for}, so its status may be old"
         advice = (START, *(line for line in advice if line != START))
     return document | {"why": why, "advice": list(advice)}
 
@@ -185,59 +187,59 @@ def has_ended(pod: Manifest) -> bool:
     return (pod.get("status") or {}).get("phase") in TERMINAL
 
 
-def _on_lost_node(pod: Manifest, picture: FleetSnapshot) -> Explanation | None:
+def _on_lost_node(pod: Manifest, fleet: FleetSnapshot) -> Explanation | None:
     """Return the explanation of a pod whose Node is of a removed lower, or of another topology.
 
     None for any other pod.
     """
     name = pod["spec"].get("nodeName") or ""
-    node = picture.node(name)
+    node = fleet.node(name)
     if not node or has_ended(pod) or metadata(pod).get("deletionTimestamp"):
         return None
-    if topology := other_topology(node, picture.owner):
+    if topology := other_topology(node, fleet.owner):
         return Explanation(f"its node {name} belongs to topology {topology}", (rename_advice(topology),))
-    is_declared = any(spec.node.name == name for spec in picture.topology.lowers)
-    if is_declared or labels(node).get(OWNER) != picture.owner.mark:
+    is_declared = any(spec.node.name == name for spec in fleet.topology.lowers)
+    if is_declared or labels(node).get(OWNER) != fleet.owner.mark:
         return None
     why = f"its node {name} is of a lower cluster that was removed from the topology; it runs on"
     return Explanation(why, (REMOVED_LOWER,))
 
 
-def _lower(spec: Lower, picture: FleetSnapshot, pod: Manifest, above: Placement) -> Document:
+def _lower(spec: Lower, fleet: FleetSnapshot, pod: Manifest, upper_placement: Placement) -> Document:
     """Return the row of one lower: whether the upper scheduler may choose it, and where the pod would run then."""
-    sight = picture.lowers[spec.name]
-    row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
+    snapshot = fleet.lowers[spec.name]
+    row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, upper_placement)}
     row["here"] = pod["spec"].get("nodeName") == spec.node.name
-    row["deletionsBlocked"] = blocked_deletions(picture.node(spec.node.name))
-    row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
+    row["deletionsBlocked"] = blocked_deletions(fleet.node(spec.node.name))
+    row["trouble"], row["unread"] = snapshot.trouble, sorted(snapshot.unread)
     row["below"], row["quota"], row["pod"] = None, [], None
-    if sight.trouble:
+    if snapshot.trouble:
         return row
-    there = picture.at_place(pod, POD, spec.name)
-    if not picture.is_copy_of(there, pod):
-        there = {}
-    wanted = pod_of(there or picture.below(pod, spec.name))
-    row["below"] = _below(examine(wanted, picture.snapshot(spec.name, [pod], uid(there) if there else "")))
-    if there:
-        phase = (there.get("status") or {}).get("phase", "Pending")
+    existing = fleet.counterpart(pod, POD, spec.name)
+    if not fleet.is_copy_of(existing, pod):
+        existing = {}
+    wanted = pod_of(existing or fleet.projected_pod(pod, spec.name))
+    row["below"] = _below(examine(wanted, fleet.snapshot(spec.name, [pod], uid(existing) if existing else "")))
+    if existing:
+        phase = (existing.get("status") or {}).get("phase", "Pending")
         row["pod"] = {"namespace": wanted.namespace, "name": wanted.name, "node": wanted.node, "phase": phase}
     else:
-        quotas = exceeded(wanted, sight.all(QUOTA), wanted.namespace)
-        row["quota"] = [{"name": name, "message": words} for name, words in quotas]
+        quotas = exceeded(wanted, snapshot.all(QUOTA), wanted.namespace)
+        row["quota"] = [{"name": name, "message": message} for name, message in quotas]
     return row
 
 
 def blocked_deletions(node: Manifest) -> str:
     """Return what a Node reports about deletions that the guard blocks, "" for none."""
-    said = conditions_of(node).get(DELETIONS_BLOCKED) or {}
-    return str(said.get("message", "")) if said.get("status") == "True" else ""
+    condition = conditions_of(node).get(DELETIONS_BLOCKED) or {}
+    return str(condition.get("message", "")) if condition.get("status") == "True" else ""
 
 
-def _above(node: str, above: Placement) -> Document:
+def _above(node: str, placement: Placement) -> Document:
     """Return whether the upper scheduler may choose the virtual node, and why not."""
-    if node in above.fitting:
+    if node in placement.fitting:
         return {"fits": True}
-    refusal = above.refused.get(node)
+    refusal = placement.refused.get(node)
     if refusal is None:
         return {
             "fits": False,
@@ -245,18 +247,23 @@ def _above(node: str, above: Placement) -> Document:
             "reasons": [f"there is no node {node}"],
             "detail": "does the engine run?",
         }
-    return {"fits": False, **_told(refusal)}
+    return {"fits": False, **_refusal_fields(refusal)}
 
 
-def _below(found: Placement) -> Document:
+def _below(placement: Placement) -> Document:
     """Return the nodes of a lower that the pod fits on, and why it does not fit on the others."""
-    nodes: list[Document] = [{"name": name, "fits": True} for name in found.fitting]
-    nodes += [{"name": name, "fits": False, **_told(refusal)} for name, refusal in found.refused.items()]
-    nowhere = _told(found.nowhere) if found.nowhere else None
-    return {"fits": len(found.fitting), "nodes": sorted(nodes, key=_name), "message": found.message, "nowhere": nowhere}
+    nodes: list[Document] = [{"name": name, "fits": True} for name in placement.fitting]
+    nodes += [{"name": name, "fits": False, **_refusal_fields(refusal)} for name, refusal in placement.refused.items()]
+    nowhere = _refusal_fields(placement.nowhere) if placement.nowhere else None
+    return {
+        "fits": len(placement.fitting),
+        "nodes": sorted(nodes, key=_name),
+        "message": placement.message,
+        "nowhere": nowhere,
+    }
 
 
-def _told(refusal: NodeRefusal) -> Document:
+def _refusal_fields(refusal: NodeRefusal) -> Document:
     return {"check": refusal.check, "reasons": list(refusal.reasons), "detail": refusal.detail}
 
 
@@ -264,12 +271,12 @@ def _name(row: Document) -> str:
     return str(row["name"])
 
 
-def _latest(events: Iterable[Manifest]) -> list[Manifest]:
+def _latest_events(events: Iterable[Manifest]) -> list[Manifest]:
     """Return the latest events, newest first."""
-    return sorted(events, key=_moment, reverse=True)[:_EVENTS]
+    return sorted(events, key=_event_time, reverse=True)[:_EVENTS]
 
 
-def _moment(event: Manifest) -> str:
+def _event_time(event: Manifest) -> str:
     series = event.get("series") or {}
     found = (
         series.get("lastObservedTime"),
@@ -287,13 +294,13 @@ def reason_and_message(status: Manifest) -> str:
 
 def event_rows(events: Iterable[Manifest]) -> list[Document]:
     """Return the latest events as rows."""
-    return [_event(one) for one in _latest(events)]
+    return [_event(one) for one in _latest_events(events)]
 
 
 def _event(event: Manifest) -> Document:
     source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
     fields = {"type": event.get("type", ""), "reason": event.get("reason", ""), "message": event.get("message", "")}
-    return {"time": _moment(event), **fields, "source": source}
+    return {"time": _event_time(event), **fields, "source": source}
 
 
 def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: Sequence[Manifest] = ()) -> Explanation:
@@ -307,10 +314,10 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: 
     if has_ended(pod):
         disrupted = conditions_of(pod).get("DisruptionTarget") or {}
         is_disrupted = disrupted.get("status") == "True"
-        told = reason_and_message(status) or (reason_and_message(disrupted) if is_disrupted else "")
+        reason_text = reason_and_message(status) or (reason_and_message(disrupted) if is_disrupted else "")
         is_lost = is_disrupted or status.get("reason") == LOWER_POD_LOST
         advice = ("create it again: it has no controller that does",) if is_lost and not controller_of(pod) else ()
-        return Explanation(f"it has ended ({told})" if told else "it has ended", advice)
+        return Explanation(f"it has ended ({reason_text})" if reason_text else "it has ended", advice)
     if not pod["spec"].get("nodeName"):
         return _unbound(pod, lowers, topology)
     row = next((one for one in lowers if one["here"]), None)
@@ -328,13 +335,13 @@ def _verdict(pod: Manifest, lowers: Sequence[Row], topology: Topology, budgets: 
 def _ending(pod: Manifest, lowers: Sequence[Row]) -> Explanation:
     """Return what a pod that is being deleted waits for."""
     since = f"its deletion was requested at {metadata(pod)['deletionTimestamp']}"
-    if there := next((one for one in lowers if one["pod"]), None):
-        return Explanation(f"{since}, and it still exists in {there['name']}")
-    if silent := next((one for one in lowers if one["here"] and one["trouble"]), None):
-        why = f"{since}; whether it still runs in {silent['name']} is unknown: {silent['trouble']}"
-        return Explanation(why, (_reach(silent),))
-    holders = metadata(pod).get("finalizers")
-    return Explanation(f"{since}; it waits for its finalizers: {', '.join(holders)}" if holders else since)
+    if remaining := next((one for one in lowers if one["pod"]), None):
+        return Explanation(f"{since}, and it still exists in {remaining['name']}")
+    if unreadable := next((one for one in lowers if one["here"] and one["trouble"]), None):
+        why = f"{since}; whether it still runs in {unreadable['name']} is unknown: {unreadable['trouble']}"
+        return Explanation(why, (_doctor_advice(unreadable),))
+    finalizers = metadata(pod).get("finalizers")
+    return Explanation(f"{since}; it waits for its finalizers: {', '.join(finalizers)}" if finalizers else since)
 
 
 # A pod without a node.
@@ -360,20 +367,22 @@ def _unbound(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explan
 def _unchosen(pod: Manifest, open_above: Sequence[Row]) -> Explanation:
     """Return why a pod has no node although these virtual nodes would accept it."""
     names = ", ".join(one["node"] for one in open_above)
-    said = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
-    told = f"reports: {said}" if said else "has reported no reason"
+    message = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
+    scheduler_report = f"reports: {message}" if message else "has reported no reason"
     if not all(one["below"] is not None and not one["below"]["fits"] for one in open_above):
-        return _unscheduled(pod, f"although it fits on {names}; it {told}", told=bool(said))
+        return _unscheduled(pod, f"although it fits on {names}; it {scheduler_report}", is_reported=bool(message))
     advice = tuple(dict.fromkeys(line for one in open_above for line in _for_unplaced(pod, one)))
-    return Explanation(f"it fits on {names} in sum, but on no single node there; the upper scheduler {told}", advice)
+    return Explanation(
+        f"it fits on {names} in sum, but on no single node there; the upper scheduler {scheduler_report}", advice
+    )
 
 
-def _unscheduled(pod: Manifest, words: str, *, told: bool) -> Explanation:
-    """Return that no scheduler bound a pod that fits; `told`: whether one reported why, and so runs."""
+def _unscheduled(pod: Manifest, detail: str, *, is_reported: bool) -> Explanation:
+    """Return that no scheduler bound a pod that fits; `is_reported`: whether one reported why, and so runs."""
     name = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
-    who = "the upper scheduler" if name == DEFAULT_SCHEDULER else f"its scheduler {name}"
-    why = f"{who} has not bound it, {words}"
-    if told:
+    scheduler = "the upper scheduler" if name == DEFAULT_SCHEDULER else f"its scheduler {name}"
+    why = f"{scheduler} has not bound it, {detail}"
+    if is_reported:
         return Explanation(why)
     if name == DEFAULT_SCHEDULER:
         return Explanation(why, ("wait; if the pod stays Pending, check that the scheduler of the upper cluster runs",))
@@ -381,10 +390,10 @@ def _unscheduled(pod: Manifest, words: str, *, told: bool) -> Explanation:
     return Explanation(why, (advice,))
 
 
-def _refusal(told: Row) -> str:
+def _refusal(refusal: Row) -> str:
     """Return the reasons of a node that refuses a pod, as text."""
-    reasons = ", ".join(told["reasons"])
-    return f"{reasons} ({told['detail']})" if told["detail"] else reasons
+    reasons = ", ".join(refusal["reasons"])
+    return f"{reasons} ({refusal['detail']})" if refusal["detail"] else reasons
 
 
 def _for_refusals(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
@@ -414,16 +423,18 @@ def _for_refusals(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> I
 
 def _for_cordons(specs: Sequence[Lower]) -> Iterator[str]:
     """Yield how to let pods onto cordoned virtual nodes: the engine puts a cordon of the topology back."""
-    kept = [spec.name for spec in specs if spec.maintenance != "none"]
-    if kept:
-        yield f"remove `maintenance` of {' or '.join(kept)} from the topology"
+    in_maintenance = [spec.name for spec in specs if spec.maintenance != "none"]
+    if in_maintenance:
+        yield f"remove `maintenance` of {' or '.join(in_maintenance)} from the topology"
     yield from (f"run `kubectl uncordon {spec.node.name}`" for spec in specs if spec.maintenance == "none")
 
 
 def _for_held_back(row: Row) -> str:
     """Return what to do about a node with the taint that the engine removes when its lower cluster can run pods."""
     return (
-        _reach(row) if row["trouble"] else f"uncordon or repair a node in {row['name']}: none is Ready and schedulable"
+        _doctor_advice(row)
+        if row["trouble"]
+        else f"uncordon or repair a node in {row['name']}: none is Ready and schedulable"
     )
 
 
@@ -445,12 +456,15 @@ def _for_check(check: str, pod: Manifest, *, serves_webhook: bool = False) -> st
         tolerate = "add a toleration of the taint to the pod"
         return tolerate if is_opted_in else f"{tolerate}, or label it {_LABEL}: the engine then adds the toleration"
     if check == "affinity":
-        again = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
-        serve = "check the webhook (`tensile doctor`)" if serves_webhook else "serve the webhook (`webhook.enabled`)"
+        recreate = "create the pod again" if is_opted_in else f"create the pod again with the label {_LABEL}"
+        check_webhook = (
+            "check the webhook (`tensile doctor`)" if serves_webhook else "serve the webhook (`webhook.enabled`)"
+        )
         return (
             "select labels that a virtual node has (`kubectl get nodes --show-labels`), or give it those that the pod "
-            f"selects (`node.labels` in the topology); for labels of lower nodes, {serve} and {again}; without the "
-            "extender (`extender.enabled`), the upper scheduler may then choose a lower cluster without such a node"
+            f"selects (`node.labels` in the topology); for labels of lower nodes, {check_webhook} and {recreate}; "
+            "without the extender (`extender.enabled`), the upper scheduler may then choose a lower cluster without "
+            "such a node"
         )
     if check == "volumes":
         return f"create those of its claims that do not exist; see why others are not bound: {_claim_commands(pod)}"
@@ -459,8 +473,8 @@ def _for_check(check: str, pod: Manifest, *, serves_webhook: bool = False) -> st
 
 def _claim_commands(pod: Manifest) -> str:
     """Return the commands that explain the claims of a pod."""
-    space = metadata(pod)["namespace"]
-    found = (f"`tensile explain claim {name} -n {space}`" for name in claim_names(pod))
+    namespace = metadata(pod)["namespace"]
+    found = (f"`tensile explain claim {name} -n {namespace}`" for name in claim_names(pod))
     return ", ".join(found) or "`kubectl get pvc`"
 
 
@@ -470,10 +484,10 @@ def _claim_commands(pod: Manifest) -> str:
 def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> Explanation:
     """Return the state in its lower cluster of a pod that is bound to a virtual node."""
     name = row["name"]
-    if kept_out := excluded(pod, exclude_namespaces):
-        return Explanation(f"it is not mirrored: {kept_out.message}", (_DENIED[kept_out.reason],))
+    if exclusion := excluded(pod, exclude_namespaces):
+        return Explanation(f"it is not mirrored: {exclusion.message}", (_DENIED[exclusion.reason],))
     if row["trouble"]:
-        return Explanation(f"its state in {name} is unknown: {row['trouble']}", (_reach(row),))
+        return Explanation(f"its state in {name} is unknown: {row['trouble']}", (_doctor_advice(row),))
     if row["pod"] is None:
         return _unmirrored(pod, row)
     if not row["pod"]["node"]:
@@ -484,18 +498,18 @@ def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> Expl
 
 def _placed(pod: Manifest, row: Row) -> Explanation:
     """Return what a pod that has its lower node waits for, if it does."""
-    where, of = f"in {row['name']} it is on node {row['pod']['node']}", _of(pod)
-    look = f"see its containers and events: `kubectl describe pod {of}`"
-    if container := _waiting(pod):
-        found = _not_started(container, of)
-        return Explanation(f"{where}, and waits: {found.why}", (*found.advice, look))
+    location, pod_arguments = f"in {row['name']} it is on node {row['pod']['node']}", _kubectl_arguments(pod)
+    describe_advice = f"see its containers and events: `kubectl describe pod {pod_arguments}`"
+    if container := _waiting_container(pod):
+        found = _not_started(container, pod_arguments)
+        return Explanation(f"{location}, and waits: {found.why}", (*found.advice, describe_advice))
     ready = conditions_of(pod).get("Ready") or {}
     if row["pod"]["phase"] == "Running" and ready.get("status") == "False":
         gate = "look at the controller that has to set the condition of the readiness gate"
-        advice = gate if ready.get("reason") == _GATED else look
-        told = reason_and_message(ready)
-        return Explanation(f"{where}, and is not Ready{f': {told}' if told else ''}", (advice,))
-    return Explanation(where, (look,) if row["pod"]["phase"] == "Pending" else ())
+        advice = gate if ready.get("reason") == _GATED else describe_advice
+        reason_text = reason_and_message(ready)
+        return Explanation(f"{location}, and is not Ready{f': {reason_text}' if reason_text else ''}", (advice,))
+    return Explanation(location, (describe_advice,) if row["pod"]["phase"] == "Pending" else ())
 
 
 _BEING_DRAINED = "; its lower cluster is being drained"
@@ -505,22 +519,24 @@ def _drained_bare(pod: Manifest, found: Explanation, lowers: Sequence[Row], topo
     """Return what keeps a pod without a controller in a lower that is drained, None if that is not why it is there."""
     if controller_of(pod) or facts_of(pod).pinned:
         return None
-    stays = f"{found.why}{_BEING_DRAINED}, and it stays, as it has no controller"
+    reason = f"{found.why}{_BEING_DRAINED}, and it stays, as it has no controller"
     if uses_claims(pod):
-        return Explanation(f"{stays}, and its volumes are there", ("delete it",))
-    enable = "" if topology.descheduler.recreate_bare_pods else "set `descheduler.recreateBarePods`"
+        return Explanation(f"{reason}, and its volumes are there", ("delete it",))
+    enable_advice = "" if topology.descheduler.recreate_bare_pods else "set `descheduler.recreateBarePods`"
     others = [one for one in lowers if not one["here"] and one["above"]["fits"]]
     if not any(one["below"] is None or one["below"]["fits"] for one in others):
-        advice = "delete it, or make it fit in another lower cluster" + (f" and {enable}" if enable else "")
-        return Explanation(f"{stays}, and fits in no other lower cluster", (advice,))
-    return Explanation(stays, (f"delete it, or {enable}",)) if enable else None
+        advice = "delete it, or make it fit in another lower cluster" + (
+            f" and {enable_advice}" if enable_advice else ""
+        )
+        return Explanation(f"{reason}, and fits in no other lower cluster", (advice,))
+    return Explanation(reason, (f"delete it, or {enable_advice}",)) if enable_advice else None
 
 
 def _drained(pod: Manifest, found: Explanation, budgets: Sequence[Manifest]) -> Explanation:
     """Return what keeps a pod in a lower that is drained, though it could leave."""
     why = f"{found.why}{_BEING_DRAINED}"
     meta = metadata(pod)
-    full = [
+    exhausted_budgets = [
         metadata(one)["name"]
         for one in budgets
         if not (one.get("status") or {}).get("disruptionsAllowed")
@@ -530,25 +546,25 @@ def _drained(pod: Manifest, found: Explanation, budgets: Sequence[Manifest]) -> 
         return Explanation(
             f"{why}, but an annotation forbids its eviction", ("remove the annotation, or delete the pod",)
         )
-    if full:
-        describe = f"`kubectl describe pdb {full[0]} -n {meta['namespace']}`"
+    if exhausted_budgets:
+        describe = f"`kubectl describe pdb {exhausted_budgets[0]} -n {meta['namespace']}`"
         advice = f"make its other pods Ready, add replicas, or change the budget, which {describe} shows"
-        return Explanation(f"{why}, and PodDisruptionBudget {full[0]} allows no disruption", (advice,))
+        return Explanation(f"{why}, and PodDisruptionBudget {exhausted_budgets[0]} allows no disruption", (advice,))
     return Explanation(f"{why}, and it is evicted in its turn", ("`tensile plan` says why, if it stays", *found.advice))
 
 
-def _of(pod: Manifest) -> str:
+def _kubectl_arguments(pod: Manifest) -> str:
     """Return the name of a pod and its namespace, as arguments of kubectl."""
     return f"{metadata(pod)['name']} -n {metadata(pod)['namespace']}"
 
 
 def _unmirrored(pod: Manifest, row: Row) -> Explanation:
     """Return why a pod does not exist in its lower cluster yet."""
-    absent = f"it is not created in {row['name']}"
-    said = conditions_of(pod).get(MIRRORED) or {}
-    if said.get("status") == "False":
-        reason, message = str(said.get("reason", "")), str(said.get("message", ""))
-        return Explanation(f"{absent}: {reason}: {message}", (_for_reason(reason, message, row),))
+    not_created = f"it is not created in {row['name']}"
+    condition = conditions_of(pod).get(MIRRORED) or {}
+    if condition.get("status") == "False":
+        reason, message = str(condition.get("reason", "")), str(condition.get("message", ""))
+        return Explanation(f"{not_created}: {reason}: {message}", (_for_reason(reason, message, row),))
     if facts_of(pod).ran:
         why = f"its lower pod in {row['name']} is gone, but no user deleted the upper pod"
         if blocked := row["deletionsBlocked"]:
@@ -556,8 +572,8 @@ def _unmirrored(pod: Manifest, row: Row) -> Explanation:
         return Explanation(f"{why}; the engine sets it to Failed")
     if row["quota"]:
         first = row["quota"][0]
-        return Explanation(f"{absent}: quota {first['name']} is too small: {first['message']}", (_for_quota(row),))
-    return Explanation(f"{absent}, and the engine has not reported why: does it run?", (START,))
+        return Explanation(f"{not_created}: quota {first['name']} is too small: {first['message']}", (_for_quota(row),))
+    return Explanation(f"{not_created}, and the engine has not reported why: does it run?", (START,))
 
 
 def _for_reason(reason: str, message: str, row: Row) -> str:
@@ -590,7 +606,7 @@ def _nodes(row: Row) -> str:
     return str(below["message"])
 
 
-def _waiting(pod: Manifest) -> Manifest:
+def _waiting_container(pod: Manifest) -> Manifest:
     """Return the status of the first container that waits, {} if none does; the usual steps of a start do not count."""
     status = pod.get("status") or {}
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
@@ -601,18 +617,20 @@ def _waiting(pod: Manifest) -> Manifest:
     return {}
 
 
-def _not_started(container: Manifest, of: str) -> Explanation:
-    """Return why a container waits, how it ended before, and what to do; `of` names the pod in kubectl's arguments."""
+def _not_started(container: Manifest, pod_arguments: str) -> Explanation:
+    """Return why a container waits, how it ended before, and what to do; `pod_arguments` names the pod for kubectl."""
     waiting = container["state"]["waiting"]
     ended = (container.get("lastState") or {}).get("terminated") or {}
-    again = f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
+    previous_end = (
+        f"; it ended before with {ended.get('reason', 'Error')}, exit code {ended['exitCode']}" if ended else ""
+    )
     if ended.get("reason") == _KILLED:
         advice = "raise the memory limit of the container, or make it use less"
     elif waiting["reason"] == _CRASHING:
-        advice = f"read why its container ended: `kubectl logs {of} --previous`"
+        advice = f"read why its container ended: `kubectl logs {pod_arguments} --previous`"
     else:
         advice = _STARTS.get(waiting["reason"], "")
-    why = f"container {container['name']}: {reason_and_message(waiting)}{again}"
+    why = f"container {container['name']}: {reason_and_message(waiting)}{previous_end}"
     return Explanation(why, (advice,) if advice else ())
 
 
@@ -639,23 +657,27 @@ def _checks_below(row: Row) -> dict[str, None]:
     return dict.fromkeys(one["check"] for one in refusals)
 
 
-def _room_elsewhere(pod: Manifest, here: Row, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
+def _room_elsewhere(pod: Manifest, row: Row, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
     """Yield what brings a pod that no node of its lower takes to another lower."""
-    if _checks_below(here).keys() != {"volumes"}:
-        yield _UNASKED_EXTENDER if topology.extender.enabled else _EXTENDER
-    if not uses_claims(pod) and any(not row["here"] and (row["below"] or {}).get("fits") for row in lowers):
-        yield _move(pod, topology.descheduler)
+    if _checks_below(row).keys() != {"volumes"}:
+        yield _EXTENDER_NOT_CALLED if topology.extender.enabled else _EXTENDER
+    if not uses_claims(pod) and any(
+        not other_row["here"] and (other_row["below"] or {}).get("fits") for other_row in lowers
+    ):
+        yield _descheduler_advice(pod, topology.descheduler)
 
 
-def _move(pod: Manifest, descheduler: Descheduler) -> str:
+def _descheduler_advice(pod: Manifest, descheduler: Descheduler) -> str:
     """Return what to do so that the descheduler moves a pod to another lower."""
-    bare = "" if controller_of(pod) or descheduler.recreate_bare_pods else " and `descheduler.recreateBarePods`"
-    if bare or not descheduler.enabled:
-        return f"with `descheduler.enabled`{bare} the engine moves such pods to another lower cluster"
+    bare_pods_option = (
+        "" if controller_of(pod) or descheduler.recreate_bare_pods else " and `descheduler.recreateBarePods`"
+    )
+    if bare_pods_option or not descheduler.enabled:
+        return f"with `descheduler.enabled`{bare_pods_option} the engine moves such pods to another lower cluster"
     return "`tensile plan` shows where the descheduler moves it, or why it does not"
 
 
-def _reach(row: Row) -> str:
+def _doctor_advice(row: Row) -> str:
     return f"find the cause with `tensile doctor`: it checks connection, credential and permissions of {row['name']}"
 
 
@@ -672,16 +694,16 @@ def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[t
         if metadata(quota)["namespace"] != namespace or spec.get("scopes") or spec.get("scopeSelector"):
             continue
         hard, used = parse_all(status.get("hard") or {}), parse_all(status.get("used") or {})
-        short = [
-            _words(name, asked, hard[name], used.get(name, 0))
-            for name, asked in _wanted(pod, hard)
-            if asked > hard[name] - used.get(name, 0)
+        messages = [
+            _quota_message(name, requested, hard[name], used.get(name, 0))
+            for name, requested in _requested_amounts(pod, hard)
+            if requested > hard[name] - used.get(name, 0)
         ]
-        if short:
-            yield metadata(quota)["name"], "; ".join(short)
+        if messages:
+            yield metadata(quota)["name"], "; ".join(messages)
 
 
-def _wanted(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def _requested_amounts(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Yield how much the pod uses of each limited resource, as far as its requests tell."""
     for name in hard:
         if name in ("pods", "count/pods"):
@@ -690,10 +712,10 @@ def _wanted(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
             yield name, pod.requests[name.removeprefix("requests.")]
 
 
-def _words(name: str, asked: int, hard: int, used: int) -> str:
+def _quota_message(name: str, requested: int, hard: int, used: int) -> str:
     binary = is_binary(name.removeprefix("requests."))
-    left = render(max(hard - used, 0), binary=binary)
-    return f"{name}: {render(asked, binary=binary)} asked, {left} of {render(hard, binary=binary)} left"
+    remaining = render(max(hard - used, 0), binary=binary)
+    return f"{name}: {render(requested, binary=binary)} asked, {remaining} of {render(hard, binary=binary)} left"
 
 
 # As text.
@@ -702,8 +724,8 @@ def _words(name: str, asked: int, hard: int, used: int) -> str:
 def explanation_text(document: Row) -> str:
     """Return an explanation as text, without a trailing newline: a sentence, a table, the latest events, what to do."""
     pod = document["pod"]
-    where = f" on virtual node {pod['node']}" if any(one["here"] for one in document["lowers"]) else ""
-    lines = [f"Pod {pod['namespace']}/{pod['name']} is {pod['phase']}{where}: {document['why'].rstrip('.')}."]
+    location = f" on virtual node {pod['node']}" if any(one["here"] for one in document["lowers"]) else ""
+    lines = [f"Pod {pod['namespace']}/{pod['name']} is {pod['phase']}{location}: {document['why'].rstrip('.')}."]
     rows = [cells for one in document["lowers"] for cells in _lower_cells(one)]
     if rows:
         lines += ["", *aligned([_HEAD, *rows])]
@@ -724,7 +746,7 @@ def events_and_advice(document: Document) -> Iterator[str]:
 
 def _lower_cells(row: Row) -> Iterator[Cells]:
     """Yield the table rows of one lower: its virtual node, then the nodes of the lower cluster."""
-    yield ("upper", row["node"], *_answer(row["above"]))
+    yield ("upper", row["node"], *_result_cells(row["above"]))
     name = row["name"]
     if row["trouble"]:
         yield (name, "-", "?", "reach", row["trouble"])
@@ -733,7 +755,7 @@ def _lower_cells(row: Row) -> Iterator[Cells]:
         yield (name, "-", "no", "quota", f"{quota['name']}: {quota['message']}")
     below = row["below"]
     if below["nowhere"]:
-        yield (name, "any", *_answer({"fits": False, **below["nowhere"]}))
+        yield (name, "any", *_result_cells({"fits": False, **below["nowhere"]}))
         return
     nodes = below["nodes"]
     yield from ((name, *cells) for cells in (_one_by_one(nodes) if len(nodes) <= _ONE_BY_ONE else _grouped(nodes)))
@@ -742,17 +764,17 @@ def _lower_cells(row: Row) -> Iterator[Cells]:
 
 
 def _one_by_one(nodes: Iterable[Row]) -> Iterator[Cells]:
-    return ((one["name"], *_answer(one)) for one in nodes)
+    return ((one["name"], *_result_cells(one)) for one in nodes)
 
 
 def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
     """Yield one row for all nodes with the same result; details such as amounts may differ."""
     groups: dict[Cells, list[str]] = {}
     for one in nodes:
-        groups.setdefault(_answer({**one, "detail": ""}), []).append(one["name"])
+        groups.setdefault(_result_cells({**one, "detail": ""}), []).append(one["name"])
     for cells, names in sorted(groups.items(), key=lambda group: -len(group[1])):
         yield (listed(names), *cells)
 
 
-def _answer(told: Row) -> Cells:
-    return ("yes", "", "") if told["fits"] else ("no", told["check"], _refusal(told))
+def _result_cells(result: Row) -> Cells:
+    return ("yes", "", "") if result["fits"] else ("no", result["check"], _refusal(result))

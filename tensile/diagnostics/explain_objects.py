@@ -72,38 +72,38 @@ class Verdict(NamedTuple):
     advice: str
 
 
-def explained_node(name: str, asked: UpperObject, picture: FleetSnapshot) -> Document:
+def explained_node(name: str, upper_object: UpperObject, fleet: FleetSnapshot) -> Document:
     """Return the document of a virtual node, by its name."""
-    spec = next((one for one in picture.topology.lowers if one.node.name == name), None)
-    bound = [pod for pod in picture.upper.all(POD) if pod["spec"].get("nodeName") == name]
-    found = node_verdict(asked, spec, picture, len(bound))
-    conditions = (asked.manifest.get("status") or {}).get("conditions") or ()
+    spec = next((one for one in fleet.topology.lowers if one.node.name == name), None)
+    bound = [pod for pod in fleet.upper.all(POD) if pod["spec"].get("nodeName") == name]
+    found = node_verdict(upper_object, spec, fleet, len(bound))
+    conditions = (upper_object.manifest.get("status") or {}).get("conditions") or ()
     rows = [_condition(one) for one in conditions]
-    return _document("node", ("", name), found, rows, asked.events)
+    return _document("node", ("", name), found, rows, upper_object.events)
 
 
-def node_verdict(asked: UpperObject, spec: Lower | None, picture: FleetSnapshot, bound: int) -> Verdict:
+def node_verdict(upper_object: UpperObject, spec: Lower | None, fleet: FleetSnapshot, bound: int) -> Verdict:
     """Return what keeps new pods off a node; `spec` is its lower, None if it is not in the topology."""
-    node, lower = asked.manifest, spec.name if spec else "its lower cluster"
+    node, lower = upper_object.manifest, spec.name if spec else "its lower cluster"
     if not node:
         return Verdict(f"the Node of lower {lower} does not exist: no engine has created it", START)
-    if not is_ours(node, picture.owner):
-        if topology := other_topology(node, picture.owner):
+    if not is_ours(node, fleet.owner):
+        if topology := other_topology(node, fleet.owner):
             return Verdict(f"the Node belongs to topology {topology}", rename_advice(topology))
         advice = "give the virtual node another name (`node.name` in the topology), or remove that Node"
         return Verdict("the Node belongs to another owner, so the engine does not touch it", advice)
-    gone = unrenewed(asked.lease, node, picture.world.now)
-    if gone:
-        return Verdict(f"no engine has renewed its lease {gone}, so its conditions are old", START)
-    if shared := sharing(asked.lease or {}, "its lease"):
+    unrenewed_for = unrenewed(upper_object.lease, node, fleet.world.now)
+    if unrenewed_for:
+        return Verdict(f"no engine has renewed its lease {unrenewed_for}, so its conditions are old", START)
+    if shared := sharing(upper_object.lease or {}, "its lease"):
         return Verdict(shared, ONE_ENGINE)
     conditions = {one["type"]: one for one in (node.get("status") or {}).get("conditions") or ()}
     return (
         _failing(conditions, lower)
-        or _away(spec, picture)
+        or _unreadable(spec, fleet)
         or _cordoned(node, lower, bound)
         or _bounded(node, spec)
-        or _silent(node)
+        or _without_api(node)
         or Verdict(f"it is Ready with {counted(bound, 'pod')}", f"{_NOTHING}: pods that tolerate its taints can start")
     )
 
@@ -117,35 +117,38 @@ def _failing(conditions: Mapping[str, Manifest], lower: str) -> Verdict | None:
         (DELETIONS_BLOCKED, "False", BLOCKED),
         (LOWER_SCHEDULABLE, "True", f"look at the nodes of {lower}: none is Ready and schedulable"),
     )
-    for kind, good, advice in checks:
-        one = conditions.get(kind)
-        if one is not None and one.get("status") != good:
-            why = f"condition {kind} is {one.get('status')}: {reason_and_message(one)}"
-            return Verdict(why, _DOCTOR if one.get("reason") == FORBIDDEN else advice)
+    for kind, expected, advice in checks:
+        condition = conditions.get(kind)
+        if condition is not None and condition.get("status") != expected:
+            why = f"condition {kind} is {condition.get('status')}: {reason_and_message(condition)}"
+            return Verdict(why, _DOCTOR if condition.get("reason") == FORBIDDEN else advice)
     return None
 
 
-def _away(spec: Lower | None, picture: FleetSnapshot) -> Verdict | None:
-    trouble = picture.lowers[spec.name].trouble if spec else ""
-    if not trouble:
+def _unreadable(spec: Lower | None, fleet: FleetSnapshot) -> Verdict | None:
+    read_error = fleet.lowers[spec.name].trouble if spec else ""
+    if not read_error:
         return None
-    return Verdict(f"this command cannot read its lower cluster: {trouble}", _DOCTOR)
+    return Verdict(f"this command cannot read its lower cluster: {read_error}", _DOCTOR)
 
 
 def _cordoned(node: Manifest, lower: str, bound: int) -> Verdict | None:
     if not (node.get("spec") or {}).get("unschedulable"):
         return None
-    by = annotations(node).get(CORDONED_BY)
-    if by:
-        why, end = f"it is cordoned by the engine ({by})", f"remove `maintenance` of {lower} from the topology"
+    cordoned_by = annotations(node).get(CORDONED_BY)
+    if cordoned_by:
+        why, end_advice = (
+            f"it is cordoned by the engine ({cordoned_by})",
+            f"remove `maintenance` of {lower} from the topology",
+        )
         if not bound:
-            return Verdict(why, end)
-        look = "`tensile explain pod` says of each pod why it stays"
-        return Verdict(f"{why}, with {counted(bound, 'pod')}", f"{look}; to end the maintenance, {end}")
+            return Verdict(why, end_advice)
+        pod_advice = "`tensile explain pod` says of each pod why it stays"
+        return Verdict(f"{why}, with {counted(bound, 'pod')}", f"{pod_advice}; to end the maintenance, {end_advice}")
     return Verdict("it is cordoned by a user", f"run `kubectl uncordon {metadata(node)['name']}`")
 
 
-def _silent(node: Manifest) -> Verdict | None:
+def _without_api(node: Manifest) -> Verdict | None:
     if noted_port(node) != NOWHERE:
         return None
     return Verdict("it is Ready, but the engine does not serve its logs and exec", "`tensile status` says why")
@@ -154,55 +157,55 @@ def _silent(node: Manifest) -> Verdict | None:
 def _bounded(node: Manifest, spec: Lower | None) -> Verdict | None:
     """Return that a node has no capacity: pods that request some cannot start."""
     offered = (node.get("status") or {}).get("allocatable") or {}
-    none = [name for name in ("cpu", "memory", "pods") if name in offered and not parse(offered[name])]
-    if not none or spec is None:
+    unavailable = [name for name in ("cpu", "memory", "pods") if name in offered and not parse(offered[name])]
+    if not unavailable or spec is None:
         return None
     is_bounded = bool(spec.capacity.limit or spec.capacity.reserve)
     bounds = f"change `capacity` of {spec.name} in the topology: its limit and reserve bound what the node advertises"
     advice = bounds if is_bounded else f"free capacity or add nodes in {spec.name}"
-    return Verdict(f"it is Ready, but advertises no {', '.join(none)}", advice)
+    return Verdict(f"it is Ready, but advertises no {', '.join(unavailable)}", advice)
 
 
-def explained_claim(asked: UpperObject, picture: FleetSnapshot) -> Document:
+def explained_claim(upper_object: UpperObject, fleet: FleetSnapshot) -> Document:
     """Return the document of a PersistentVolumeClaim, with a row for each lower."""
-    meta = metadata(asked.manifest)
-    rows = [_claim_row(asked.manifest, spec, picture) for spec in picture.topology.lowers]
-    found = claim_verdict(asked.manifest, picture, rows)
-    return _document("claim", (meta["namespace"], meta["name"]), found, rows, asked.events)
+    meta = metadata(upper_object.manifest)
+    rows = [_claim_row(upper_object.manifest, spec, fleet) for spec in fleet.topology.lowers]
+    found = claim_verdict(upper_object.manifest, fleet, rows)
+    return _document("claim", (meta["namespace"], meta["name"]), found, rows, upper_object.events)
 
 
-def _claim_row(claim: Manifest, spec: Lower, picture: FleetSnapshot) -> Row:
+def _claim_row(claim: Manifest, spec: Lower, fleet: FleetSnapshot) -> Row:
     """Return what a lower has at the place of a claim."""
-    below, state = _at_place(claim, CLAIM, spec, picture)
-    phase = (below.get("status") or {}).get("phase", "Pending")
-    return {"cluster": spec.name, "state": phase if state == "copy" else state, "detail": _volume(below)}
+    copy, state = _copy_and_state(claim, CLAIM, spec, fleet)
+    phase = (copy.get("status") or {}).get("phase", "Pending")
+    return {"cluster": spec.name, "state": phase if state == "copy" else state, "detail": _volume(copy)}
 
 
-def _volume(below: Manifest) -> str:
-    name = (below.get("spec") or {}).get("volumeName")
+def _volume(copy: Manifest) -> str:
+    name = (copy.get("spec") or {}).get("volumeName")
     return f"volume {name}" if name else ""
 
 
-def claim_verdict(claim: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
+def claim_verdict(claim: Manifest, fleet: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
     """Return why a claim has no volume, or where that is."""
     meta, status = metadata(claim), claim.get("status") or {}
-    users = [pod for pod in picture.upper.all(POD) if _uses(pod, claim)]
+    users = [pod for pod in fleet.upper.all(POD) if _uses(pod, claim)]
     if meta.get("deletionTimestamp"):
         since = f"its deletion was requested at {meta['deletionTimestamp']}"
         if users:
             return Verdict(f"{since}; pods use it: {listed(map(_name, users))}", "delete these pods")
-        waits = f"{since}; it has finalizers: {listed(meta.get('finalizers') or ())}"
-        return Verdict(waits, "wait; if it stays, look at the controllers that set these finalizers")
+        reason = f"{since}; it has finalizers: {listed(meta.get('finalizers') or ())}"
+        return Verdict(reason, "wait; if it stays, look at the controllers that set these finalizers")
     if status.get("phase") == "Lost":
         return Verdict("its volume is lost", "restore the volume in the lower cluster, or delete the claim")
-    if said := _denied(claim):
-        return Verdict(said, "see the reason in docs/reference/conditions.md, and docs/howto/storage.md")
+    if denial := _not_mirrored(claim):
+        return Verdict(denial, "see the reason in docs/reference/conditions.md, and docs/howto/storage.md")
     if status.get("phase") == "Bound":
-        return _bound_claim(claim, picture, users, list(rows))
-    return _pending_claim(claim, picture, users, list(rows))
+        return _bound_claim(claim, fleet, users, list(rows))
+    return _pending_claim(claim, fleet, users, list(rows))
 
 
-def _denied(claim: Manifest) -> str:
+def _not_mirrored(claim: Manifest) -> str:
     """Return what the engine reports on a claim that it does not mirror, "" for nothing."""
     for one in (claim.get("status") or {}).get("conditions") or ():
         if one["type"] == MIRRORED and one.get("status") == "False":
@@ -210,51 +213,57 @@ def _denied(claim: Manifest) -> str:
     return ""
 
 
-def _bound_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest], rows: Iterable[Row]) -> Verdict:
+def _bound_claim(claim: Manifest, fleet: FleetSnapshot, users: list[Manifest], rows: Iterable[Row]) -> Verdict:
     name = claim["spec"].get("volumeName", "")
-    volume = next((one for one in picture.upper.all(VOLUME) if metadata(one)["name"] == name), {})
-    home = annotations(volume).get(LOWER)
-    if not home:
+    volume = next((one for one in fleet.upper.all(VOLUME) if metadata(one)["name"] == name), {})
+    volume_lower = annotations(volume).get(LOWER)
+    if not volume_lower:
         return Verdict(f"it is bound to volume {name} of the upper cluster, which no lower cluster has", _NOTHING)
-    if home in picture.lowers and (trouble := picture.lowers[home].trouble):
-        return Verdict(f"it is bound to volume {name} in lower {home}, which cannot be read: {trouble}", _DOCTOR)
-    spec = next((one for one in picture.topology.lowers if one.name == home), None)
-    if spec is not None and any(row["cluster"] == home and row["state"] == "Pending" for row in rows):
-        return _waiting_copy(claim, spec, picture, f"it is bound to volume {name}, but ")
-    why = f"it is bound to volume {name}, whose data is in lower {home}"
+    if volume_lower in fleet.lowers and (read_error := fleet.lowers[volume_lower].trouble):
+        return Verdict(
+            f"it is bound to volume {name} in lower {volume_lower}, which cannot be read: {read_error}", _DOCTOR
+        )
+    spec = next((one for one in fleet.topology.lowers if one.name == volume_lower), None)
+    if spec is not None and any(row["cluster"] == volume_lower and row["state"] == "Pending" for row in rows):
+        return _waiting_copy(claim, spec, fleet, f"it is bound to volume {name}, but ")
+    why = f"it is bound to volume {name}, whose data is in lower {volume_lower}"
     if waiting := [pod for pod in users if not pod["spec"].get("nodeName")]:
         pod = _name(waiting[0])
-        advice = f"pods with this claim can run only in {home}; see `tensile explain pod {pod}`"
+        advice = f"pods with this claim can run only in {volume_lower}; see `tensile explain pod {pod}`"
         return Verdict(f"{why}; pod {pod} uses it and has no node", advice)
     return Verdict(why, f"{_NOTHING}: its pods run there")
 
 
-def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest], rows: list[Row]) -> Verdict:
+def _pending_claim(claim: Manifest, fleet: FleetSnapshot, users: list[Manifest], rows: list[Row]) -> Verdict:
     """Return what a claim without a volume waits for."""
-    kind = class_of(claim)
-    found = next((one for one in picture.upper.all(STORAGE_CLASS) if metadata(one)["name"] == kind), None)
-    if kind and found is None:
+    class_name = class_of(claim)
+    storage_class = next((one for one in fleet.upper.all(STORAGE_CLASS) if metadata(one)["name"] == class_name), None)
+    if class_name and storage_class is None:
         return Verdict(
-            f"StorageClass {kind} does not exist in the upper cluster",
+            f"StorageClass {class_name} does not exist in the upper cluster",
             "create it, or create the claim again with another one",
         )
     node = annotations(claim).get(SELECTED_NODE, "")
-    spec = next((one for one in picture.topology.lowers if one.node.name == node), None)
-    spec = spec or _lower_of(users, picture)
-    provisioner = (found or {}).get("provisioner", "")
-    is_foreign = bool(found) and provisioner != PROVISIONER
+    spec = next((one for one in fleet.topology.lowers if one.node.name == node), None)
+    spec = spec or _lower_of(users, fleet)
+    provisioner = (storage_class or {}).get("provisioner", "")
+    is_foreign = bool(storage_class) and provisioner != PROVISIONER
     if spec is not None and not (is_foreign and all(row["state"] == "none" for row in rows)):
-        return _provisioning(claim, spec, picture, rows)
-    if found and is_foreign and (spec is not None or found.get("volumeBindingMode") != "WaitForFirstConsumer"):
-        why = f"it waits for provisioner {provisioner} of StorageClass {kind} in the upper cluster"
+        return _provisioning(claim, spec, fleet, rows)
+    if (
+        storage_class
+        and is_foreign
+        and (spec is not None or storage_class.get("volumeBindingMode") != "WaitForFirstConsumer")
+    ):
+        why = f"it waits for provisioner {provisioner} of StorageClass {class_name} in the upper cluster"
         if spec is not None:
             advice = f"for pods on virtual nodes, create the claim with a StorageClass of the provisioner {PROVISIONER}"
             return Verdict(f"{why}, which makes no volumes in lower clusters", advice)
         return Verdict(why, f"look at that provisioner, or use a StorageClass with the provisioner {PROVISIONER}")
-    if found and spec is None and found.get("volumeBindingMode") != "WaitForFirstConsumer":
+    if storage_class and spec is None and storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
         return Verdict(
-            f"StorageClass {kind} binds before a node is chosen, but the volume is created where the pod runs",
-            f"recreate it with volumeBindingMode WaitForFirstConsumer: `kubectl delete storageclass {kind}`",
+            f"StorageClass {class_name} binds before a node is chosen, but the volume is created where the pod runs",
+            f"recreate it with volumeBindingMode WaitForFirstConsumer: `kubectl delete storageclass {class_name}`",
         )
     if not users:
         return Verdict("no pod uses it, and its lower cluster follows from its first pod", "create a pod that uses it")
@@ -262,13 +271,13 @@ def _pending_claim(claim: Manifest, picture: FleetSnapshot, users: list[Manifest
     return Verdict(f"pod {name} uses it and has no virtual node yet", f"run `tensile explain pod {name}`")
 
 
-def _lower_of(users: Iterable[Manifest], picture: FleetSnapshot) -> Lower | None:
+def _lower_of(users: Iterable[Manifest], fleet: FleetSnapshot) -> Lower | None:
     """Return the lower of the first pod that is bound to a virtual node."""
-    nodes = {one.node.name: one for one in picture.topology.lowers}
+    nodes = {one.node.name: one for one in fleet.topology.lowers}
     return next((nodes[pod["spec"]["nodeName"]] for pod in users if pod["spec"].get("nodeName") in nodes), None)
 
 
-def _provisioning(claim: Manifest, spec: Lower, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
+def _provisioning(claim: Manifest, spec: Lower, fleet: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
     """Return why a claim has no volume in its lower yet."""
     name = spec.name
     state = next(row["state"] for row in rows if row["cluster"] == name)
@@ -284,38 +293,38 @@ def _provisioning(claim: Manifest, spec: Lower, picture: FleetSnapshot, rows: It
         return Verdict(f"lower {name} has a claim of that name that is not the engine's", advice)
     if state == "none":
         return Verdict(f"lower {name} has no copy of it yet, and the engine has not reported why", START)
-    return _waiting_copy(claim, spec, picture, "")
+    return _waiting_copy(claim, spec, fleet, "")
 
 
-def _waiting_copy(claim: Manifest, spec: Lower, picture: FleetSnapshot, beginning: str) -> Verdict:
-    """Return why the copy of a claim in a lower has no volume there; `beginning` is what comes before."""
-    name, meta, sight = spec.name, metadata(claim), picture.lowers[spec.name]
-    below, _ = _at_place(claim, CLAIM, spec, picture)
-    state = (below.get("status") or {}).get("phase", "Pending")
-    kind, classes = class_of(below), [metadata(one)["name"] for one in sight.all(STORAGE_CLASS)]
-    is_listed = not any(one.startswith(f"{STORAGE_CLASS.plural}:") for one in sight.unread)
-    if kind and kind not in classes and is_listed:
-        why = f"{beginning}its copy in lower {name} waits for StorageClass {kind}, which does not exist there"
+def _waiting_copy(claim: Manifest, spec: Lower, fleet: FleetSnapshot, prefix: str) -> Verdict:
+    """Return why the copy of a claim in a lower has no volume there; `prefix` is what comes before."""
+    name, meta, snapshot = spec.name, metadata(claim), fleet.lowers[spec.name]
+    copy, _ = _copy_and_state(claim, CLAIM, spec, fleet)
+    state = (copy.get("status") or {}).get("phase", "Pending")
+    class_name, classes = class_of(copy), [metadata(one)["name"] for one in snapshot.all(STORAGE_CLASS)]
+    is_listed = not any(one.startswith(f"{STORAGE_CLASS.plural}:") for one in snapshot.unread)
+    if class_name and class_name not in classes and is_listed:
+        why = f"{prefix}its copy in lower {name} waits for StorageClass {class_name}, which does not exist there"
         return Verdict(why, f"create it there, or set `storageClasses` of {name} and create the claim again")
-    place = f"kubectl describe pvc {meta['name']}` in the namespace that mirrors {meta['namespace']}"
-    return Verdict(f"{beginning}its copy in lower {name} is {state} there", f"look at it in {name}: `{place}")
+    describe_command = f"kubectl describe pvc {meta['name']}` in the namespace that mirrors {meta['namespace']}"
+    return Verdict(f"{prefix}its copy in lower {name} is {state} there", f"look at it in {name}: `{describe_command}")
 
 
-def explained_service(asked: UpperObject, picture: FleetSnapshot) -> Document:
+def explained_service(upper_object: UpperObject, fleet: FleetSnapshot) -> Document:
     """Return the document of a Service, with a row for the upper cluster and each lower."""
-    meta = metadata(asked.manifest)
-    upper = {"cluster": "upper", "state": "original", "detail": _endpoints(_slices(asked.manifest, picture))}
-    rows = [upper, *(_service_row(asked.manifest, spec, picture) for spec in picture.topology.lowers)]
-    found = service_verdict(asked.manifest, picture, rows)
-    return _document("service", (meta["namespace"], meta["name"]), found, rows, asked.events)
+    meta = metadata(upper_object.manifest)
+    upper = {"cluster": "upper", "state": "original", "detail": _endpoints(_slices(upper_object.manifest, fleet))}
+    rows = [upper, *(_service_row(upper_object.manifest, spec, fleet) for spec in fleet.topology.lowers)]
+    found = service_verdict(upper_object.manifest, fleet, rows)
+    return _document("service", (meta["namespace"], meta["name"]), found, rows, upper_object.events)
 
 
-def _slices(service: Manifest, picture: FleetSnapshot, lower: str = "") -> list[Manifest]:
+def _slices(service: Manifest, fleet: FleetSnapshot, lower: str = "") -> list[Manifest]:
     """Return the EndpointSlices of a Service, in the upper cluster or a lower."""
-    meta, sight = metadata(service), picture.lowers[lower] if lower else picture.upper
-    space = picture.namespace_below(lower, meta["namespace"]) if lower else meta["namespace"]
-    found = (one for one in sight.all(ENDPOINT_SLICE) if labels(one).get(_SERVICE_NAME) == meta["name"])
-    return [one for one in found if metadata(one)["namespace"] == space]
+    meta, snapshot = metadata(service), fleet.lowers[lower] if lower else fleet.upper
+    namespace = fleet.namespace_below(lower, meta["namespace"]) if lower else meta["namespace"]
+    found = (one for one in snapshot.all(ENDPOINT_SLICE) if labels(one).get(_SERVICE_NAME) == meta["name"])
+    return [one for one in found if metadata(one)["namespace"] == namespace]
 
 
 def _count(slices: Iterable[Manifest]) -> tuple[int, int]:
@@ -330,37 +339,37 @@ def _endpoints(slices: Iterable[Manifest]) -> str:
     return f"{ready} of {counted(total, 'endpoint')} ready"
 
 
-def _service_row(service: Manifest, spec: Lower, picture: FleetSnapshot) -> Row:
-    _, state = _at_place(service, SERVICE, spec, picture)
-    detail = _endpoints(_slices(service, picture, spec.name)) if state == "copy" else ""
+def _service_row(service: Manifest, spec: Lower, fleet: FleetSnapshot) -> Row:
+    _, state = _copy_and_state(service, SERVICE, spec, fleet)
+    detail = _endpoints(_slices(service, fleet, spec.name)) if state == "copy" else ""
     return {"cluster": spec.name, "state": state, "detail": detail}
 
 
-def service_verdict(service: Manifest, picture: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
+def service_verdict(service: Manifest, fleet: FleetSnapshot, rows: Iterable[Row]) -> Verdict:
     """Return why a Service has no endpoints, or why pods of a lower cannot use it."""
     meta, spec = metadata(service), service.get("spec") or {}
     if spec.get("type") == EXTERNAL_NAME:
         return Verdict(f"it is a DNS alias of {spec.get('externalName')} and has no endpoints", _NOTHING)
     if (meta["namespace"], meta["name"]) == API_SERVER:
         return Verdict("it is never mirrored: in a lower cluster, this name leads to its own apiserver", _NOTHING)
-    if not _count(_slices(service, picture))[1]:
-        return _without_endpoints(service, picture)
-    if unserved := _unserved(service, picture):
+    if not _count(_slices(service, fleet))[1]:
+        return _without_endpoints(service, fleet)
+    if unserved := _unserved(service, fleet):
         return unserved
     for row in rows:
-        if row["state"] != "original" and (found := _obstacle_below(service, row, picture)):
+        if row["state"] != "original" and (found := _obstacle_below(service, row, fleet)):
             return found
-    here = [row["cluster"] for row in rows if row["state"] == "copy"]
-    if here:
-        return Verdict(f"it has ready endpoints, and its copy serves pods in {listed(here)}", _NOTHING)
+    served_lowers = [row["cluster"] for row in rows if row["state"] == "copy"]
+    if served_lowers:
+        return Verdict(f"it has ready endpoints, and its copy serves pods in {listed(served_lowers)}", _NOTHING)
     why = f"it has ready endpoints; no pod of namespace {meta['namespace']} runs in a lower cluster, so none has a copy"
     return Verdict(why, f"{_NOTHING}: a copy is created with the first pod")
 
 
-def _unserved(service: Manifest, picture: FleetSnapshot) -> Verdict | None:
+def _unserved(service: Manifest, fleet: FleetSnapshot) -> Verdict | None:
     """Return the port of a Service that no endpoint serves, None if there is none: its name may be misspelt."""
     spec = service.get("spec") or {}
-    parts = (one for one in _slices(service, picture) if one.get("endpoints"))
+    parts = (one for one in _slices(service, fleet) if one.get("endpoints"))
     served = {port.get("name") or "" for one in parts for port in one.get("ports") or ()}
     for port in (spec.get("ports") or ()) if spec.get("selector") else ():
         if (port.get("name") or "") not in served:
@@ -370,17 +379,17 @@ def _unserved(service: Manifest, picture: FleetSnapshot) -> Verdict | None:
     return None
 
 
-def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:
+def _without_endpoints(service: Manifest, fleet: FleetSnapshot) -> Verdict:
     """Return why a Service has no ready endpoint in the upper cluster."""
     meta, selector = metadata(service), (service.get("spec") or {}).get("selector") or {}
     if not selector:
         return Verdict("it has no selector, and no ready endpoints were created", "create its EndpointSlice")
-    space = [pod for pod in picture.upper.all(POD) if metadata(pod)["namespace"] == meta["namespace"]]
-    chosen = [pod for pod in space if selector.items() <= labels(pod).items()]
+    namespace_pods = [pod for pod in fleet.upper.all(POD) if metadata(pod)["namespace"] == meta["namespace"]]
+    chosen = [pod for pod in namespace_pods if selector.items() <= labels(pod).items()]
     if not chosen:
-        told = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+        selector_text = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
         return Verdict(
-            f"no pod of namespace {meta['namespace']} has the labels {told}",
+            f"no pod of namespace {meta['namespace']} has the labels {selector_text}",
             "create or label pods, or correct the selector",
         )
     waiting = [pod for pod in chosen if not is_ready(pod)]
@@ -391,15 +400,15 @@ def _without_endpoints(service: Manifest, picture: FleetSnapshot) -> Verdict:
     return Verdict(f"its pods are not Ready: {names}", f"run `tensile explain pod {_name(waiting[0])}`")
 
 
-def _obstacle_below(service: Manifest, row: Row, picture: FleetSnapshot) -> Verdict | None:
+def _obstacle_below(service: Manifest, row: Row, fleet: FleetSnapshot) -> Verdict | None:
     """Return why pods of a lower cannot use a Service, None if they can or there are none."""
     name, meta = row["cluster"], metadata(service)
-    spec = next(one for one in picture.topology.lowers if one.name == name)
-    bound = [pod for pod in picture.upper.all(POD) if _lives_in(pod, spec, meta["namespace"], picture)]
+    spec = next(one for one in fleet.topology.lowers if one.name == name)
+    bound = [pod for pod in fleet.upper.all(POD) if _runs_in(pod, spec, meta["namespace"], fleet)]
     if not bound:
         return None
     if row["state"] == "unreadable":
-        return Verdict(f"lower {name} cannot be read: {picture.lowers[name].trouble or 'see below'}", _DOCTOR)
+        return Verdict(f"lower {name} cannot be read: {fleet.lowers[name].trouble or 'see below'}", _DOCTOR)
     if "Service" not in spec.controllers:
         return Verdict(f"lower {name} does not mirror Services", f"add Service to `controllers` of lower {name}")
     if row["state"] == "other":
@@ -407,29 +416,29 @@ def _obstacle_below(service: Manifest, row: Row, picture: FleetSnapshot) -> Verd
         return Verdict(why, "delete that Service there, or give one of the two another name")
     if row["state"] == "none":
         return Verdict(f"lower {name} has no copy of it, though pods of its namespace run there", START)
-    if not _count(_slices(service, picture, name))[1]:
+    if not _count(_slices(service, fleet, name))[1]:
         return Verdict(f"its copy in lower {name} has no ready endpoints, though it has some in the upper", START)
     return None
 
 
-def _lives_in(pod: Manifest, spec: Lower, namespace: str, picture: FleetSnapshot) -> bool:
+def _runs_in(pod: Manifest, spec: Lower, namespace: str, fleet: FleetSnapshot) -> bool:
     """Report whether a pod of a namespace runs in a lower, or is to."""
     is_here = pod["spec"].get("nodeName") == spec.node.name and metadata(pod)["namespace"] == namespace
-    return is_here and not has_ended(pod) and excluded(pod, picture.topology.exclude_namespaces) is None
+    return is_here and not has_ended(pod) and excluded(pod, fleet.topology.exclude_namespaces) is None
 
 
-def _at_place(upper: Manifest, kind: Kind, spec: Lower, picture: FleetSnapshot) -> tuple[Manifest, str]:
+def _copy_and_state(upper: Manifest, kind: Kind, spec: Lower, fleet: FleetSnapshot) -> tuple[Manifest, str]:
     """Return what a lower has at the place of an upper object, and its state.
 
     The state is "copy", "other" (of another owner), "none" or "unreadable".
     """
-    sight = picture.lowers[spec.name]
-    if sight.trouble or any(one.startswith(f"{kind.plural}:") for one in sight.unread):
+    snapshot = fleet.lowers[spec.name]
+    if snapshot.trouble or any(one.startswith(f"{kind.plural}:") for one in snapshot.unread):
         return {}, "unreadable"
-    found = picture.at_place(upper, kind, spec.name)
+    found = fleet.counterpart(upper, kind, spec.name)
     if not found:
         return {}, "none"
-    return found, "copy" if picture.is_copy_of(found, upper) else "other"
+    return found, "copy" if fleet.is_copy_of(found, upper) else "other"
 
 
 def _uses(pod: Manifest, claim: Manifest) -> bool:
@@ -449,14 +458,14 @@ def _condition(one: Manifest) -> Row:
 
 
 def _document(
-    kind: str, place: tuple[str, str], found: Verdict, rows: list[Row], events: Iterable[Manifest]
+    kind: str, namespace_and_name: tuple[str, str], found: Verdict, rows: list[Row], events: Iterable[Manifest]
 ) -> Document:
-    """Return the document of an object; `place` is its namespace ("" for none) and its name."""
+    """Return the document of an object; `namespace_and_name` is its namespace ("" for none) and its name."""
     return {
         "formatVersion": FORMAT,
         "kind": kind,
-        "namespace": place[0],
-        "name": place[1],
+        "namespace": namespace_and_name[0],
+        "name": namespace_and_name[1],
         "why": found.why,
         "advice": [found.advice],
         "rows": rows,
@@ -466,8 +475,8 @@ def _document(
 
 def object_text(document: Document) -> str:
     """Return a document as text, without a trailing newline: a sentence, a table, the latest events, what to do."""
-    where = f"{document['namespace']}/" if document["namespace"] else ""
-    lines = [f"{document['kind'].title()} {where}{document['name']}: {document['why'].rstrip('.')}."]
+    namespace = f"{document['namespace']}/" if document["namespace"] else ""
+    lines = [f"{document['kind'].title()} {namespace}{document['name']}: {document['why'].rstrip('.')}."]
     rows = document["rows"]
     if rows:
         head = tuple(key.upper() for key in rows[0])

@@ -44,8 +44,8 @@ from tensile.text import aligned, counted
 from tensile.topology import Topology
 
 FORMAT = "1.0"
-_ABOVE = (NODE, VOLUME, CONFIG_MAP, SECRET)
-_BELOW = (
+_UPPER_KINDS = (NODE, VOLUME, CONFIG_MAP, SECRET)
+_LOWER_KINDS = (
     NAMESPACE,
     POD,
     CONFIG_MAP,
@@ -78,7 +78,7 @@ class Inventory(NamedTuple):
     unread: tuple[str, ...]
 
 
-def inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ()) -> Inventory:
+def inventory(topology: Topology, cluster_access: ClusterAccess, only: Sequence[str] = ()) -> Inventory:
     """Return what a topology owns, in the upper cluster and its lowers; `only` limits it to these lowers.
 
     Raises TensileError if the upper cluster is unreachable, or for a lower that is not in the topology.
@@ -87,25 +87,27 @@ def inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ())
     unknown = next((name for name in only if name not in names), None)
     if unknown is not None:
         raise TensileError(f"list {unknown}: no lower cluster of that name; there are {', '.join(names) or 'none'}")
-    return asyncio.run(read_inventory(topology, ways, only))
+    return asyncio.run(read_inventory(topology, cluster_access, only))
 
 
-async def read_inventory(topology: Topology, ways: ClusterAccess, only: Sequence[str] = ()) -> Inventory:
+async def read_inventory(topology: Topology, cluster_access: ClusterAccess, only: Sequence[str] = ()) -> Inventory:
     """Return the same; `only` names lowers of the topology.
 
     The upper cluster is listed first, since its Secrets may hold the kubeconfigs of lower clusters.
     """
     lowers = [spec for spec in topology.lowers if not only or spec.name in only]
-    async with reading_upper(topology, ways) as upper:
+    async with reading_upper(topology, cluster_access) as upper:
         async with asyncio.timeout(PATIENCE):
             mark = owner_of(await upper.identify(), topology.name).mark
         secrets = await secrets_of(upper, lowers)
         named = (ref_of(topology), policy_ref(topology.name), binding_ref(topology.name))
-        above = [] if only else [_owned(upper, _ABOVE, mark), _registered(upper, named, mark)]
-        owned = partial(_owned, kinds=_BELOW, mark=mark)
-        found = await asyncio.gather(*above, *(read_lower(spec, ways, secrets, owned, _unread) for spec in lowers))
+        upper_reads = [] if only else [_owned(upper, _UPPER_KINDS, mark), _registered(upper, named, mark)]
+        owned = partial(_owned, kinds=_LOWER_KINDS, mark=mark)
+        found = await asyncio.gather(
+            *upper_reads, *(read_lower(spec, cluster_access, secrets, owned, _unread) for spec in lowers)
+        )
     items = (item for part in found for item in part.items)
-    return Inventory(tuple(items), tuple(words for part in found for words in part.unread))
+    return Inventory(tuple(items), tuple(error for part in found for error in part.unread))
 
 
 def _unread(_name: str, error: str) -> Inventory:
@@ -160,9 +162,9 @@ async def _listed(cluster: Cluster, kind: Kind, mark: str) -> list[Item]:
 def _item(cluster: str, kind: Kind, manifest: Manifest) -> Item:
     """Return an object as an item; nothing else of it is kept."""
     meta = metadata(manifest)
-    space = annotations(manifest).get(UPPER_NAMESPACE, "") if kind == NAMESPACE else ""
-    where, created = cluster or "upper", meta.get("creationTimestamp", "")
-    return Item(where, kind.name, meta.get("namespace", ""), meta["name"], space, created)
+    mirrored_namespace = annotations(manifest).get(UPPER_NAMESPACE, "") if kind == NAMESPACE else ""
+    cluster_name, created = cluster or "upper", meta.get("creationTimestamp", "")
+    return Item(cluster_name, kind.name, meta.get("namespace", ""), meta["name"], mirrored_namespace, created)
 
 
 def as_json(found: Inventory) -> str:
@@ -178,10 +180,10 @@ def as_json(found: Inventory) -> str:
 def as_text(found: Inventory) -> str:
     """Return the list as a table, followed by the number of objects of each cluster."""
     rows = [_HEAD, *(tuple(cell or "-" for cell in one) for one in found.items)]
-    return "\n".join([*(aligned(rows) if found.items else ()), *([""] if found.items else ()), *_sums(found)])
+    return "\n".join([*(aligned(rows) if found.items else ()), *([""] if found.items else ()), *_totals(found)])
 
 
-def _sums(found: Inventory) -> Iterator[str]:
+def _totals(found: Inventory) -> Iterator[str]:
     counts = Counter(one.cluster for one in found.items)
     yield from (f"{cluster}: {counted(count, 'object')}" for cluster, count in counts.items())
     if not counts:

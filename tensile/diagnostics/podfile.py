@@ -76,7 +76,7 @@ def templates(data: bytes, name: str) -> list[Template]:
 def _template(source: PodSource, name: str) -> Template:
     demand_valid(source, name)
     found = stored(source.root)
-    return _read(found, _at(found, source.owner) if source.body else {}, _at(found, source.body))
+    return _parsed_template(found, _value_at(found, source.owner) if source.body else {}, _value_at(found, source.body))
 
 
 def template_pod(source: PodSource, name: str) -> Manifest:
@@ -87,12 +87,12 @@ def template_pod(source: PodSource, name: str) -> Manifest:
     """
     demand_valid(source, name)
     found = stored(source.root)
-    meta, body = metadata(found), _at(found, source.body)
-    own: Manifest = {"generateName": f"{_name(meta)}-"}
-    own |= {field: meta[field] for field in ("namespace",) if field in meta}
-    own |= {field: metadata(body)[field] for field in ("labels", "annotations") if field in metadata(body)}
-    own |= _owned(found)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": body["spec"]}
+    meta, body = metadata(found), _value_at(found, source.body)
+    pod_metadata: Manifest = {"generateName": f"{_name(meta)}-"}
+    pod_metadata |= {field: meta[field] for field in ("namespace",) if field in meta}
+    pod_metadata |= {field: metadata(body)[field] for field in ("labels", "annotations") if field in metadata(body)}
+    pod_metadata |= _owned(found)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": body["spec"]}
 
 
 def _owned(owner: Manifest) -> Manifest:
@@ -112,10 +112,10 @@ def demand_valid(source: PodSource, name: str) -> None:
     root, owner, body = source
     spec = find(root, (*body, "spec", "containers"))
     if spec is None or not spec.value:
-        where = locate(root, body)
+        position = locate(root, body)
         raise TensileError(
-            f"{name}:{where.line}:{where.column}: {show_path(body)}: no pod: write a Pod with containers, or what has "
-            "a template of one"
+            f"{name}:{position.line}:{position.column}: {show_path(body)}: no pod: write a Pod with containers, or "
+            "what has a template of one"
         )
     demand(root, _flaws(root, owner, body), name)
 
@@ -135,26 +135,28 @@ def _flaws(root: YAMLNode, owner: Path, body: Path) -> Iterator[Found]:
                 yield path, f"{node.value} is less than none; write 0 or more"
 
 
-def _at(found: Any, path: Path) -> Manifest:
+def _value_at(found: Any, path: Path) -> Manifest:
     for step in path:
         found = found[step]
     return cast("Manifest", found)
 
 
-def _read(found: Manifest, owner: Manifest, body: Manifest) -> Template:
+def _parsed_template(found: Manifest, owner: Manifest, body: Manifest) -> Template:
     """Return the template of a parsed object; `owner` is the part with the number of replicas."""
     replicas = next((owner[count] for count in _COUNTS if count in owner), None)
     if replicas is None and found.get("kind") == "CronJob":
         replicas = 1
     meta = metadata(found)
-    own = {
+    pod_metadata = {
         "name": meta.get("name") or meta.get("generateName") or "pod",
         "namespace": meta.get("namespace") or "default",
         "labels": metadata(body).get("labels") or {},
         "annotations": metadata(body).get("annotations") or {},
         **_owned(found),
     }
-    return Template({"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": filled(body["spec"])}, replicas)
+    return Template(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": filled(body["spec"])}, replicas
+    )
 
 
 def filled(spec: Manifest) -> Manifest:
@@ -162,19 +164,19 @@ def filled(spec: Manifest) -> Manifest:
 
     A limit without a request becomes the request, and container ports of a pod with hostNetwork become host ports.
     """
-    host = bool(spec.get("hostNetwork"))
+    uses_host_network = bool(spec.get("hostNetwork"))
     lists = {
-        name: [_container(one, host=host) for one in spec[name]]
+        name: [_container(one, uses_host_network=uses_host_network) for one in spec[name]]
         for name in ("containers", "initContainers")
         if spec.get(name)
     }
     return {**spec, **lists}
 
 
-def _container(container: Manifest, *, host: bool) -> Manifest:
+def _container(container: Manifest, *, uses_host_network: bool) -> Manifest:
     resources = container.get("resources") or {}
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    ports = [_port(one) if host else one for one in container.get("ports") or ()]
+    ports = [_port(one) if uses_host_network else one for one in container.get("ports") or ()]
     return {**container, "resources": {**resources, "requests": requests}, "ports": ports}
 
 

@@ -60,43 +60,43 @@ class Case(NamedTuple):
     added: tuple[Addition, ...] = ()
 
 
-def simulated(
-    picture: FleetSnapshot, template: Template | None, case: Case, before: Sequence[Template] = ()
-) -> Document:
+def simulated(fleet: FleetSnapshot, template: Template | None, case: Case, before: Sequence[Template] = ()) -> Document:
     """Return the result: the total `fits`, a row for each lower, and where the pods of lost lowers go.
 
     The replicas of the templates `before` take their room first: at most MOST of each, and one if it does not say.
     Raises TensileError for a lower or a node that does not exist.
     """
-    _check(picture, case)
-    pod = admitted(template.pod, picture.topology) if template else None
-    refused = excluded(pod, picture.topology.exclude_namespaces) if pod else None
-    displaced = _displaced(picture, case.lost)
-    earlier = [replica for one in before for replica in _replicas(one, picture.topology)]
-    seekers = [*displaced, *earlier, *([pod] if pod else [])]
-    grounds = {
-        name: picture.snapshot(name, seekers)
-        for name, sight in picture.lowers.items()
-        if name not in case.lost and not sight.trouble
+    _check(fleet, case)
+    pod = admitted(template.pod, fleet.topology) if template else None
+    refused = excluded(pod, fleet.topology.exclude_namespaces) if pod else None
+    displaced = _displaced(fleet, case.lost)
+    earlier = [replica for one in before for replica in _replicas(one, fleet.topology)]
+    pods_to_place = [*displaced, *earlier, *([pod] if pod else [])]
+    lower_snapshots = {
+        name: fleet.snapshot(name, pods_to_place)
+        for name, cluster in fleet.lowers.items()
+        if name not in case.lost and not cluster.trouble
     }
-    upper = _upper(picture, {name: _grow(ground, case.added, name) for name, ground in grounds.items()}, case.lost)
-    moved = [_move(one, picture, upper, grounds) for one in displaced]
+    upper = _upper(
+        fleet, {name: _add_nodes(snapshot, case.added, name) for name, snapshot in lower_snapshots.items()}, case.lost
+    )
+    moved = [_place_pod(one, fleet, upper, lower_snapshots) for one in displaced]
     for one in earlier:
-        _move(one, picture, upper, grounds)
+        _place_pod(one, fleet, upper, lower_snapshots)
     wanted = case.replicas if case.replicas is not None or template is None else template.replicas
-    rows = [_row(name, picture, case) for name in picture.lowers]
+    rows = [_row(name, fleet, case) for name in fleet.lowers]
     if refused:
         rows = [row | {"why": refused.message} for row in rows]
     elif pod:
         places = {
-            name: ClusterSpace(picture.world.lowers[name].node, pod_of(picture.below(pod, name)), ground)
-            for name, ground in grounds.items()
+            name: ClusterSpace(fleet.world.lowers[name].node, pod_of(fleet.projected_pod(pod, name)), snapshot)
+            for name, snapshot in lower_snapshots.items()
         }
         found = spread_out(pod_of(pod), upper, places, max(MOST, wanted or 0))
-        rows = [row | (_filled(found[row["name"]]) if row["name"] in found else {}) for row in rows]
+        rows = [row | (_share_fields(found[row["name"]]) if row["name"] in found else {}) for row in rows]
     fits = sum(row["fits"] for row in rows) if pod else None
-    shown = {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]} if pod else None
-    return {"formatVersion": FORMAT, "pod": shown, "asked": wanted, "fits": fits, "lowers": rows, "moved": moved}
+    pod_name = {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]} if pod else None
+    return {"formatVersion": FORMAT, "pod": pod_name, "asked": wanted, "fits": fits, "lowers": rows, "moved": moved}
 
 
 def _replicas(template: Template, topology: Topology) -> list[Manifest]:
@@ -111,21 +111,21 @@ def _replicas(template: Template, topology: Topology) -> list[Manifest]:
     ]
 
 
-def _check(picture: FleetSnapshot, case: Case) -> None:
+def _check(fleet: FleetSnapshot, case: Case) -> None:
     """Raise TensileError for a lower or a node that does not exist."""
-    known = ", ".join(picture.lowers) or "none"
+    known = ", ".join(fleet.lowers) or "none"
     for name in (*case.lost, *(one.lower for one in case.added)):
-        if name not in picture.lowers:
+        if name not in fleet.lowers:
             raise TensileError(f"{name}: no lower cluster of the topology; there are: {known}")
     for one in case.added:
-        names = [metadata(node)["name"] for node in picture.lowers[one.lower].all(NODE)]
+        names = [metadata(node)["name"] for node in fleet.lowers[one.lower].all(NODE)]
         if (one.like and one.like not in names) or not names:
             raise TensileError(
                 f"{one.lower}: no node {one.like or 'to take as a model'}; there are: {', '.join(names) or 'none'}"
             )
 
 
-def _grow(snapshot: Snapshot, added: Iterable[Addition], name: str) -> list[Node]:
+def _add_nodes(snapshot: Snapshot, added: Iterable[Addition], name: str) -> list[Node]:
     """Add new nodes to the snapshot of a lower, empty copies of one of its nodes, and return them."""
     found: list[Node] = []
     for one in added:
@@ -133,10 +133,10 @@ def _grow(snapshot: Snapshot, added: Iterable[Addition], name: str) -> list[Node
             model = snapshot.nodes[one.like] if one.like else _first(snapshot)
             for _ in range(one.nodes):
                 names = (f"{model.name}-new-{number}" for number in itertools.count(1))
-                own = next(one for one in names if one not in snapshot.nodes)
-                labels = {**model.labels, HOSTNAME: own}
-                found.append(replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={}))
-                snapshot.nodes[own] = found[-1]
+                new_name = next(one for one in names if one not in snapshot.nodes)
+                labels = {**model.labels, HOSTNAME: new_name}
+                found.append(replace(model, name=new_name, labels=labels, unschedulable=False, used={}, pods={}))
+                snapshot.nodes[new_name] = found[-1]
     return found
 
 
@@ -146,61 +146,68 @@ def _first(snapshot: Snapshot) -> Node:
     return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
 
 
-def _upper(picture: FleetSnapshot, added: Mapping[str, list[Node]], lost: Collection[str]) -> Snapshot:
+def _upper(fleet: FleetSnapshot, added: Mapping[str, list[Node]], lost: Collection[str]) -> Snapshot:
     """Return a snapshot of the upper cluster without the nodes of lost lowers.
 
     The nodes `added` to a lower are added to what its virtual node advertises, which `capacity.limit` bounds.
     """
-    upper = picture.upper.snapshot()
+    upper = fleet.upper.snapshot()
     for name in lost:
-        upper.forget(picture.world.lowers[name].node)
+        upper.forget(fleet.world.lowers[name].node)
     for name, nodes in added.items():
-        lower = picture.world.lowers[name]
+        lower = fleet.world.lowers[name]
         if node := upper.nodes.get(lower.node):
-            whole = reduce(add, (new.allocatable for new in nodes), node.allocatable)
-            node.allocatable = clamp(whole, parse_all(lower.spec.capacity.limit)) if nodes else node.allocatable
+            total = reduce(add, (new.allocatable for new in nodes), node.allocatable)
+            node.allocatable = clamp(total, parse_all(lower.spec.capacity.limit)) if nodes else node.allocatable
     return upper
 
 
-def _displaced(picture: FleetSnapshot, lost: Collection[str]) -> list[Manifest]:
+def _displaced(fleet: FleetSnapshot, lost: Collection[str]) -> list[Manifest]:
     """Return the pods that lose their lower, largest first, since large pods are the hardest to place."""
-    nodes = {picture.world.lowers[name].node for name in lost}
-    spaces = picture.topology.exclude_namespaces
+    nodes = {fleet.world.lowers[name].node for name in lost}
+    excluded_namespaces = fleet.topology.exclude_namespaces
     found = [
         one
-        for one in picture.upper.all(POD)
-        if one["spec"].get("nodeName") in nodes and not has_ended(one) and not excluded(one, spaces)
+        for one in fleet.upper.all(POD)
+        if one["spec"].get("nodeName") in nodes and not has_ended(one) and not excluded(one, excluded_namespaces)
     ]
     return sorted(found, key=lambda one: sum(pod_of(one).requests.values()), reverse=True)
 
 
-def _move(pod: Manifest, picture: FleetSnapshot, upper: Snapshot, grounds: Mapping[str, Snapshot]) -> Document:
+def _place_pod(
+    pod: Manifest, fleet: FleetSnapshot, upper: Snapshot, lower_snapshots: Mapping[str, Snapshot]
+) -> Document:
     """Return where a pod of a lost lower goes, among the lowers whose virtual node the upper scheduler may choose."""
     wanted, meta = pod_of(pod), metadata(pod)
-    told: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
+    result: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
     above, refusals = examine(wanted, upper), []
-    for name, snapshot in grounds.items():
-        node = picture.world.lowers[name].node
+    for name, snapshot in lower_snapshots.items():
+        node = fleet.world.lowers[name].node
         if node not in above.fitting:
             refusals.append(f"{name}: {above.refused.get(node, 'there is no node of its')}")
             continue
-        copy = pod_of(picture.below(pod, name))
+        copy = pod_of(fleet.projected_pod(pod, name))
         found = put(copy, snapshot)
         if found:
             upper.add(wanted, node)
-            return told | {"lower": name, "node": found}
+            return result | {"lower": name, "node": found}
         refusals.append(f"{name}: {examine(copy, snapshot).message}")
-    return told | {"why": "; ".join(refusals) or "no other lower cluster is left"}
+    return result | {"why": "; ".join(refusals) or "no other lower cluster is left"}
 
 
-def _row(name: str, picture: FleetSnapshot, case: Case) -> Document:
+def _row(name: str, fleet: FleetSnapshot, case: Case) -> Document:
     """Return the row of one lower, without the number of pods that fit."""
-    sight = picture.lowers[name]
-    row: Document = {"name": name, "lost": name in case.lost, "trouble": sight.trouble, "unread": sorted(sight.unread)}
+    snapshot = fleet.lowers[name]
+    row: Document = {
+        "name": name,
+        "lost": name in case.lost,
+        "trouble": snapshot.trouble,
+        "unread": sorted(snapshot.unread),
+    }
     return row | {"fits": 0, "more": False, "why": "", "nodes": []}
 
 
-def _filled(found: ClusterShare) -> Document:
+def _share_fields(found: ClusterShare) -> Document:
     nodes = [{"name": name, "fits": count} for name, count in sorted(found.counts.items())]
     return {"fits": sum(found.counts.values()), "more": found.more, "why": found.why, "nodes": nodes}
 
@@ -228,13 +235,13 @@ def simulation_text(document: Row, *, is_first: bool = True) -> str:
     """
     lines = []
     if document["pod"]:
-        lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
+        lines += [*aligned([_HEAD, *map(_lower_cells, document["lowers"])]), ""]
     lines += [f"{one['name']}: cannot be read: {what}" for one in document["lowers"] for what in one["unread"]]
     lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]]) if is_first else ()
-    return joined([*lines, _sum(document)] if document["pod"] else lines or ["No pods to place."]).rstrip("\n")
+    return joined([*lines, _summary(document)] if document["pod"] else lines or ["No pods to place."]).rstrip("\n")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _lower_cells(row: Row) -> tuple[str, ...]:
     if row["lost"] or row["trouble"]:
         return row["name"], "0", "-", "lost" if row["lost"] else row["trouble"]
     names = [f"{one['name']} {one['fits']}" for one in row["nodes"]]
@@ -246,22 +253,22 @@ def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:
     """Yield where the pods of lost lowers go."""
     if not lost:
         return
-    left = [one for one in moved if not one["lower"]]
+    unplaced = [one for one in moved if not one["lower"]]
     if moved:
-        yield f"{len(moved) - len(left)} of {len(moved)} pods of the lost clusters fit elsewhere."
+        yield f"{len(moved) - len(unplaced)} of {len(moved)} pods of the lost clusters fit elsewhere."
     else:
         yield f"No pods run in {', '.join(lost)}."
-    yield from (f"  {one['namespace']}/{one['name']} fits nowhere: {one['why']}" for one in left[:_LISTED])
-    if len(left) > _LISTED:
-        yield f"  and {len(left) - _LISTED} more fit nowhere."
+    yield from (f"  {one['namespace']}/{one['name']} fits nowhere: {one['why']}" for one in unplaced[:_LISTED])
+    if len(unplaced) > _LISTED:
+        yield f"  and {len(unplaced) - _LISTED} more fit nowhere."
     yield ""
 
 
-def _sum(document: Row) -> str:
+def _summary(document: Row) -> str:
     name = f"{document['pod']['namespace']}/{document['pod']['name']}"
-    more = " or more" if any(one["more"] for one in document["lowers"]) else ""
+    at_least = " or more" if any(one["more"] for one in document["lowers"]) else ""
     if document["asked"] is None:
-        return f"{document['fits']}{more} pods of {name} fit."
-    whole = document["fits"] >= document["asked"]
-    count = f"All {document['asked']}" if whole else f"{document['fits']} of {document['asked']}"
+        return f"{document['fits']}{at_least} pods of {name} fit."
+    is_enough = document["fits"] >= document["asked"]
+    count = f"All {document['asked']}" if is_enough else f"{document['fits']} of {document['asked']}"
     return f"{count} pods of {name} fit."

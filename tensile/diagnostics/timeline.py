@@ -42,7 +42,8 @@ class Traced(NamedTuple):
     """A pod in both clusters.
 
     `lower` is the name of its lower cluster, "" for a pod that is on no virtual node of the topology. `lower_pod` is {}
-    if there is none, or it cannot be read; `trouble` says why, "" if all was read. The events are those of each pod.
+    if there is none, or it cannot be read; `lower_error` says why, "" if all was read. The events are those of
+    each pod.
     """
 
     pod: Manifest
@@ -50,7 +51,7 @@ class Traced(NamedTuple):
     lower: str = ""
     lower_pod: Manifest = {}  # noqa: RUF012 - never changed, as every manifest
     lower_events: Sequence[Manifest] = ()
-    trouble: str = ""
+    lower_error: str = ""
 
 
 class Moment(NamedTuple):
@@ -76,7 +77,7 @@ def timeline(traced: Traced, now: datetime) -> Document:
     moments = sorted(_moments(traced), key=_order)
     begin = next((one.time for one in moments if one.step == "created"), now)
     steps = list(_steps(moments, traced, now))
-    meta, below = metadata(traced.pod), metadata(traced.lower_pod)
+    meta, lower_meta = metadata(traced.pod), metadata(traced.lower_pod)
     return {
         "formatVersion": FORMAT,
         "pod": {
@@ -86,7 +87,7 @@ def timeline(traced: Traced, now: datetime) -> Document:
             "traceId": f"{trace_id_of(uid(traced.pod)):032x}",
             "node": traced.pod["spec"].get("nodeName") or "",
         },
-        "lower": {"name": traced.lower, "namespace": below.get("namespace"), "pod": below.get("name")}
+        "lower": {"name": traced.lower, "namespace": lower_meta.get("namespace"), "pod": lower_meta.get("name")}
         if traced.lower
         else None,
         "moments": [_row(one, begin) for one in moments],
@@ -103,7 +104,7 @@ def _order(moment: Moment) -> tuple[datetime, int]:
 
 def _row(moment: Moment, begin: datetime) -> Document:
     return {
-        "time": _written(moment.time),
+        "time": _rfc3339(moment.time),
         "offsetSeconds": _seconds(begin, moment.time),
         "cluster": moment.cluster,
         "what": moment.what,
@@ -116,22 +117,22 @@ def _row(moment: Moment, begin: datetime) -> Document:
 def _moments(traced: Traced) -> Iterator[Moment]:
     """Yield all that is known, in no order."""
     pod, lower_pod = traced.pod, traced.lower_pod
-    yield from _made(pod, "upper", "created")
+    yield from _creation(pod, "upper", "created")
     yield from _scheduled(pod, SCHEDULED, "upper", "bound")
     if lower_pod:
-        yield from _made(lower_pod, traced.lower, "lowerCreated")
+        yield from _creation(lower_pod, traced.lower, "lowerCreated")
         yield from _scheduled(lower_pod, SCHEDULED, traced.lower, "lowerBound")
-        yield from _run(lower_pod, traced.lower)
+        yield from _kubelet_moments(lower_pod, traced.lower)
         yield from _deletion(lower_pod, traced.lower)
     elif traced.lower:  # what the engine has copied from the lower pod, with the times of the lower cluster
         yield from _scheduled(pod, LOWER_SCHEDULED, traced.lower, "lowerBound")
-        yield from _run(pod, traced.lower)
-    yield from _ready_above(pod)
+        yield from _kubelet_moments(pod, traced.lower)
+    yield from _upper_ready(pod)
     yield from _deletion(pod, "upper")
-    yield from _told(traced)
+    yield from _event_moments(traced)
 
 
-def _made(pod: Manifest, cluster: str, step: str) -> Iterator[Moment]:
+def _creation(pod: Manifest, cluster: str, step: str) -> Iterator[Moment]:
     time = _time(metadata(pod).get("creationTimestamp"))
     if time:
         yield Moment(time, cluster, _TITLES[step], "metadata.creationTimestamp", step)
@@ -139,19 +140,19 @@ def _made(pod: Manifest, cluster: str, step: str) -> Iterator[Moment]:
 
 def _scheduled(pod: Manifest, kind: str, cluster: str, step: str) -> Iterator[Moment]:
     """Yield when a scheduler bound a pod, or since when it finds no node."""
-    said = conditions_of(pod).get(kind) or {}
-    time = _time(said.get("lastTransitionTime"))
+    condition = conditions_of(pod).get(kind) or {}
+    time = _time(condition.get("lastTransitionTime"))
     if not time:
         return
     source = f"condition {kind}"
-    if said.get("status") == "True":
+    if condition.get("status") == "True":
         node = (pod["spec"].get("nodeName") or "") if kind == SCHEDULED else ""
         yield Moment(time, cluster, f"{_TITLES[step]}{f' ({node})' if node else ''}", source, step)
     else:
-        yield Moment(time, cluster, f"no node yet: {said.get('message') or said.get('reason') or ''}", source)
+        yield Moment(time, cluster, f"no node yet: {condition.get('message') or condition.get('reason') or ''}", source)
 
 
-def _run(pod: Manifest, cluster: str) -> Iterator[Moment]:
+def _kubelet_moments(pod: Manifest, cluster: str) -> Iterator[Moment]:
     """Yield what a kubelet reports: the start and the end of each container, and readiness."""
     status = pod.get("status") or {}
     if time := _time(status.get("startTime")):
@@ -162,18 +163,18 @@ def _run(pod: Manifest, cluster: str) -> Iterator[Moment]:
         yield from _container(one, cluster, "container")
     conditions = conditions_of(pod)
     if status.get("initContainerStatuses"):
-        yield from _became(conditions.get(INITIALIZED), INITIALIZED, cluster, "initialized")
+        yield from _condition_moments(conditions.get(INITIALIZED), INITIALIZED, cluster, "initialized")
     yield from _started(status, cluster)
-    yield from _became(conditions.get(READY), READY, cluster, "lowerReady")
+    yield from _condition_moments(conditions.get(READY), READY, cluster, "lowerReady")
 
 
-def _became(said: Manifest | None, kind: str, cluster: str, step: str) -> Iterator[Moment]:
+def _condition_moments(condition: Manifest | None, kind: str, cluster: str, step: str) -> Iterator[Moment]:
     """Yield when a condition became True; of one that is False, since when."""
-    time = _time((said or {}).get("lastTransitionTime"))
-    if said and time and said.get("status") == "True":
+    time = _time((condition or {}).get("lastTransitionTime"))
+    if condition and time and condition.get("status") == "True":
         yield Moment(time, cluster, _TITLES[step], f"condition {kind}", step)
-    elif said and time and said.get("reason"):
-        yield Moment(time, cluster, f"{kind} is {said.get('status')}: {said['reason']}", f"condition {kind}")
+    elif condition and time and condition.get("reason"):
+        yield Moment(time, cluster, f"{kind} is {condition.get('status')}: {condition['reason']}", f"condition {kind}")
 
 
 def _container(status: Manifest, cluster: str, word: str) -> Iterator[Moment]:
@@ -181,14 +182,14 @@ def _container(status: Manifest, cluster: str, word: str) -> Iterator[Moment]:
     name, runs = f"{word} {status['name']}", int(status.get("restartCount") or 0)
     for field, number in (("lastState", runs - 1), ("state", runs)):
         state = status.get(field) or {}
-        again = f" (restart {number})" if number > 0 else ""
+        restart_suffix = f" (restart {number})" if number > 0 else ""
         run = state.get("running") or state.get("terminated") or {}
         if time := _time(run.get("startedAt")):
-            yield Moment(time, cluster, f"{name} started{again}", f"{field}.startedAt")
+            yield Moment(time, cluster, f"{name} started{restart_suffix}", f"{field}.startedAt")
         ended = state.get("terminated") or {}
         if time := _time(ended.get("finishedAt")):
-            why = f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}"
-            yield Moment(time, cluster, f"{name} ended{again}: {why}", f"{field}.finishedAt")
+            reason = f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}"
+            yield Moment(time, cluster, f"{name} ended{restart_suffix}: {reason}", f"{field}.finishedAt")
 
 
 def _started(status: Manifest, cluster: str) -> Iterator[Moment]:
@@ -208,18 +209,18 @@ def _first_start(status: Manifest) -> datetime | None:
     return _time((state.get("running") or state.get("terminated") or {}).get("startedAt"))
 
 
-def _ready_above(pod: Manifest) -> Iterator[Moment]:
+def _upper_ready(pod: Manifest) -> Iterator[Moment]:
     """Yield until when the upper pod became Ready: when the engine last changed its status."""
-    books = metadata(pod).get("managedFields") or ()
-    times = [_time(one.get("time")) for one in books if _is_status_of_engine(one)]
+    managed_fields = metadata(pod).get("managedFields") or ()
+    times = [_time(one.get("time")) for one in managed_fields if _is_status_of_engine(one)]
     known = [one for one in times if one]
     if is_ready(pod) and known:
         source = f"managedFields, last status of {FIELD_MANAGER}"
         yield Moment(max(known), "upper", _TITLES["ready"], source, "ready", at_most=True)
 
 
-def _is_status_of_engine(book: Manifest) -> bool:
-    return book.get("manager") == FIELD_MANAGER and book.get("subresource") == "status"
+def _is_status_of_engine(entry: Manifest) -> bool:
+    return entry.get("manager") == FIELD_MANAGER and entry.get("subresource") == "status"
 
 
 def _deletion(pod: Manifest, cluster: str) -> Iterator[Moment]:
@@ -230,7 +231,7 @@ def _deletion(pod: Manifest, cluster: str) -> Iterator[Moment]:
         yield Moment(deleted_at(pod), cluster, what, "metadata.deletionTimestamp")
 
 
-def _told(traced: Traced) -> Iterator[Moment]:
+def _event_moments(traced: Traced) -> Iterator[Moment]:
     """Yield the events of both pods. A copy in the upper cluster is left out if its original was read."""
     for cluster, events in (("upper", traced.events), (traced.lower, traced.lower_events)):
         for event in events:
@@ -246,9 +247,9 @@ def _event(event: Manifest, cluster: str) -> Iterator[Moment]:
     if not first:
         return
     count = int(series.get("count") or event.get("count") or 1)
-    again = f" ({count} times, last at {_written(last)})" if count > 1 and last else ""
+    repetition = f" ({count} times, last at {_rfc3339(last)})" if count > 1 and last else ""
     source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
-    what = clean(f"{event.get('type', '')} {event.get('reason', '')}: {event.get('message', '')}") + again
+    what = clean(f"{event.get('type', '')} {event.get('reason', '')}: {event.get('message', '')}") + repetition
     yield Moment(first, cluster, what, f"event of {source}" if source else "event")
 
 
@@ -280,8 +281,8 @@ def _notes(traced: Traced, steps: Iterable[Document]) -> Iterator[str]:
     """Yield what limits the result."""
     if not traced.lower and traced.pod["spec"].get("nodeName"):
         yield f"Node {traced.pod['spec']['nodeName']} is not a virtual node of this topology."
-    if traced.trouble:
-        yield f"Without the lower pod: {traced.trouble}"
+    if traced.lower_error:
+        yield f"Without the lower pod: {traced.lower_error}"
     yield "Times have a resolution of 1 second, except those of some events, and each cluster has its own clock."
     if any(one["seconds"] < -RESOLUTION for one in steps):
         yield "A step is negative: the clocks of the clusters differ. `tensile doctor` measures by how much."
@@ -342,7 +343,7 @@ def _seconds(start: datetime, end: datetime) -> float:
     return int(seconds) if seconds.is_integer() else round(seconds, 3)
 
 
-def _written(time: datetime) -> str:
+def _rfc3339(time: datetime) -> str:
     """Return a time in RFC 3339, with milliseconds only if it has some."""
     return time.isoformat(timespec="milliseconds" if time.microsecond else "seconds").replace("+00:00", "Z")
 

@@ -73,15 +73,17 @@ def volume_requests(claims: Iterable[Manifest], volumes: Iterable[Manifest], fol
         volumes: all its PersistentVolumes.
         folder: the absolute path of the folder for the contents of volumes.
     """
-    ours = {metadata(one)["name"]: one for one in volumes if annotations(one).get(PROVISIONED_BY) == LOWER_PROVISIONER}
+    provisioned = {
+        metadata(one)["name"]: one for one in volumes if annotations(one).get(PROVISIONED_BY) == LOWER_PROVISIONER
+    }
     for claim in claims:
         name = claim["spec"].get("volumeName", "")
-        if not name and is_waiting(claim) and volume_name(claim) not in ours:
+        if not name and is_waiting(claim) and volume_name(claim) not in provisioned:
             yield VolumeRequest("POST", VOLUMES, volume(claim, folder))
-        elif name in ours and claim.get("status", {}).get("phase") == "Bound":
-            yield from _expansion(claim, ours[name])
-    for name, one in ours.items():
-        if _is_released(one):
+        elif name in provisioned and claim.get("status", {}).get("phase") == "Bound":
+            yield from _expansion(claim, provisioned[name])
+    for name, manifest in provisioned.items():
+        if _is_released(manifest):
             yield VolumeRequest("DELETE", f"{VOLUMES}/{name}")
 
 
@@ -101,8 +103,8 @@ def volume(claim: Manifest, folder: str) -> Manifest:
     """Return the volume for a claim, which only the node that the scheduler chose can use."""
     meta, spec = metadata(claim), claim["spec"]
     name = volume_name(claim)
-    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [annotations(claim)[SELECTED_NODE]]}
-    holder = {field: meta[field] for field in ("namespace", "name", "uid")}
+    node_selector = {"key": "kubernetes.io/hostname", "operator": "In", "values": [annotations(claim)[SELECTED_NODE]]}
+    claim_reference = {field: meta[field] for field in ("namespace", "name", "uid")}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -113,9 +115,9 @@ def volume(claim: Manifest, folder: str) -> Manifest:
             "volumeMode": spec.get("volumeMode", "Filesystem"),
             "storageClassName": spec.get("storageClassName", STORAGE_CLASS),
             "persistentVolumeReclaimPolicy": "Delete",
-            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **holder},
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim_reference},
             "hostPath": {"path": f"{folder}/{name}", "type": "DirectoryOrCreate"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [node_selector]}]}},
         },
     }
 
@@ -131,11 +133,11 @@ def _expansion(claim: Manifest, found: Manifest) -> Iterator[VolumeRequest]:
         yield VolumeRequest("PATCH", path, {"status": {"capacity": wanted}})
 
 
-def _is_released(one: Manifest) -> bool:
+def _is_released(manifest: Manifest) -> bool:
     """Report whether a volume has to be deleted, and is not yet."""
-    policy = one["spec"].get("persistentVolumeReclaimPolicy")
-    is_deleted = "deletionTimestamp" in metadata(one)
-    return one.get("status", {}).get("phase") == "Released" and policy == "Delete" and not is_deleted
+    policy = manifest["spec"].get("persistentVolumeReclaimPolicy")
+    is_deleted = "deletionTimestamp" in metadata(manifest)
+    return manifest.get("status", {}).get("phase") == "Released" and policy == "Delete" and not is_deleted
 
 
 def _size(spec: Mapping[str, Manifest]) -> str:
@@ -183,20 +185,20 @@ class AddonCluster:
         data = None if body is None else orjson.dumps(body)
         async with asyncio.timeout(PATIENCE):
             async with self._session.request(method, url, params=query, data=data, headers=headers) as answer:
-                told = await answer.read()
+                content = await answer.read()
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise RefusedError(answer.status, told)
-        return told
+            raise RefusedError(answer.status, content)
+        return content
 
     async def items(self, path: str) -> list[Manifest]:
         """Return the objects of a list. Raises RefusedError, or one of AWAY."""
         found: list[Manifest] = orjson.loads(await self.call("GET", path))["items"]
         return found
 
-    async def followed(self, path: str) -> AsyncIterator[list[Manifest]]:
+    async def watch_objects(self, path: str) -> AsyncIterator[list[Manifest]]:
         """Yield the objects of a collection, and again after every change, until the watch ends."""
         listed = orjson.loads(await self.call("GET", path))
-        objects: dict[str, Manifest] = {metadata(one)["uid"]: one for one in listed["items"]}
+        objects: dict[str, Manifest] = {metadata(manifest)["uid"]: manifest for manifest in listed["items"]}
         yield list(objects.values())
         since = f"watch=1&timeoutSeconds={WATCH_SECONDS}&resourceVersion={listed['metadata']['resourceVersion']}"
         async with self._session.get(f"{self.layout.server}{path}?{since}") as stream:
@@ -204,10 +206,10 @@ class AddonCluster:
                 event = orjson.loads(line)
                 if event.get("type") not in CHANGES:  # an error, or a refusal in place of a watch
                     return
-                one = event["object"]
-                objects.pop(metadata(one)["uid"], None)
+                manifest = event["object"]
+                objects.pop(metadata(manifest)["uid"], None)
                 if event["type"] != "DELETED":
-                    objects[metadata(one)["uid"]] = one
+                    objects[metadata(manifest)["uid"]] = manifest
                 yield list(objects.values())
 
     async def read_kubelets(self) -> None:
@@ -241,8 +243,8 @@ class AddonCluster:
 
     async def node_samples(self, names: list[str], now: int) -> dict[str, Sample]:
         """Return the usage of those of the nodes of which it is known."""
-        read = {name: one.node for name, one in self.kubelets.items()}
-        found = {name: measured for name in names if (measured := read.get(name))}
+        kubelet_samples = {name: one.node for name, one in self.kubelets.items()}
+        found = {name: measured for name in names if (measured := kubelet_samples.get(name))}
         simulated = [name for name in names if name in self._simulated]
         pods: dict[str, list[PodSample]] = {name: [] for name in simulated}
         for pod in await self.items(PODS) if simulated else ():
@@ -269,14 +271,14 @@ class MetricsAPI:
     def application(self) -> web.Application:
         """Return the routes: discovery, and both kinds as a list and by name."""
         root = f"/apis/{NODE_METRICS.api}"
-        made = web.Application(middlewares=[_answering])
-        made.router.add_get("/healthz", self._healthy)
-        made.router.add_get(root, self._resources)
+        application_routes = web.Application(middlewares=[_answering])
+        application_routes.router.add_get("/healthz", self._healthy)
+        application_routes.router.add_get(root, self._resources)
         for path in ("/nodes", "/nodes/{name}"):
-            made.router.add_get(root + path, self._nodes)
+            application_routes.router.add_get(root + path, self._nodes)
         for path in ("/pods", "/namespaces/{namespace}/pods", "/namespaces/{namespace}/pods/{name}"):
-            made.router.add_get(root + path, self._pods)
-        return made
+            application_routes.router.add_get(root + path, self._pods)
+        return application_routes
 
     async def _healthy(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -286,7 +288,7 @@ class MetricsAPI:
 
     async def _nodes(self, request: web.Request) -> web.Response:
         now = _now()
-        nodes = await self._asked(request, "/nodes")
+        nodes = await self._requested_objects(request, "/nodes")
         samples = await self._cluster.node_samples([metadata(one)["name"] for one in nodes], now)
         named = [(one, samples.get(metadata(one)["name"])) for one in nodes]
         found = [metrics_api.node_metrics(one, sample) for one, sample in named if sample]
@@ -295,12 +297,12 @@ class MetricsAPI:
     async def _pods(self, request: web.Request) -> web.Response:
         now = _now()
         namespace = request.match_info.get("namespace")
-        pods = await self._asked(request, f"/namespaces/{namespace}/pods" if namespace else "/pods")
+        pods = await self._requested_objects(request, f"/namespaces/{namespace}/pods" if namespace else "/pods")
         measured = [(one, self._cluster.pod_sample(one, now)) for one in pods]
         found = [metrics_api.pod_metrics(one, sample) for one, sample in measured if sample]
         return _shown(request, "PodMetrics", found)
 
-    async def _asked(self, request: web.Request, path: str) -> list[Manifest]:
+    async def _requested_objects(self, request: web.Request, path: str) -> list[Manifest]:
         """Return the objects that a request is about, as the apiserver selects them."""
         name = request.match_info.get("name")
         path = f"/api/v1{path}/{name}" if name else f"/api/v1{path}"
@@ -356,7 +358,7 @@ class Provisioner:
                 await self._serve()
 
     async def _follow(self, path: str) -> None:
-        async for objects in self._cluster.followed(path):
+        async for objects in self._cluster.watch_objects(path):
             self._objects[path] = objects
             self._changed.set()
 
@@ -380,11 +382,11 @@ class Provisioner:
                     shutil.rmtree(self._folder / Path(request.path).name, ignore_errors=True)
 
 
-async def retried(work: Callable[[], Awaitable[object]], pause: float = RETRY) -> NoReturn:
+async def retried(action: Callable[[], Awaitable[object]], pause: float = RETRY) -> NoReturn:
     """Do work again and again, `pause` seconds after it ended or its cluster did not answer."""
     while True:
         with suppress(RefusedError, *AWAY):
-            await work()
+            await action()
         await asyncio.sleep(pause)
 
 

@@ -98,13 +98,13 @@ class Api:
             SandboxError: the apiserver denies the request or does not respond.
         """
         port = self.layout.ports.apiserver
-        what = f"{self.layout.name}: create {manifest['kind']} {manifest['metadata']['name']}"
+        description = f"{self.layout.name}: create {manifest['kind']} {manifest['metadata']['name']}"
         try:
             status, content = self._request(port, "POST", path, json.dumps(manifest))
         except NOT_ANSWERING as error:
-            raise SandboxError(f"{what}: no response ({error}); see {self.layout.output}") from error
+            raise SandboxError(f"{description}: no response ({error}); see {self.layout.output}") from error
         if status not in (http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT):
-            raise SandboxError(f"{what}: {status}: {content.decode(errors='replace')}")
+            raise SandboxError(f"{description}: {status}: {content.decode(errors='replace')}")
 
     def _request(self, port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
         """Send one request on a connection of its own, and return the status and the body."""
@@ -145,7 +145,7 @@ class _Connection(http.client.HTTPConnection):
 Probe = Callable[[SandboxCluster, Api], bool]
 
 
-def wait(clusters: Sequence[SandboxCluster], probe: Probe, what: str, limit: float = LIMIT) -> None:
+def wait(clusters: Sequence[SandboxCluster], probe: Probe, description: str, limit: float = LIMIT) -> None:
     """Wait until the probe succeeds for every cluster.
 
     Raises:
@@ -153,13 +153,15 @@ def wait(clusters: Sequence[SandboxCluster], probe: Probe, what: str, limit: flo
         SandboxError: a process ended for another reason, or the limit (seconds) passed.
     """
     end = time.monotonic() + limit
-    left = [(cluster, Api(cluster.layout)) for cluster in clusters]
-    while left := [(cluster, api) for cluster, api in left if not probe(cluster, api)]:
-        for cluster, _ in left:
+    pending = [(cluster, Api(cluster.layout)) for cluster in clusters]
+    while pending := [(cluster, api) for cluster, api in pending if not probe(cluster, api)]:
+        for cluster, _ in pending:
             check_running(cluster)
         if time.monotonic() > end:
-            names = ", ".join(cluster.layout.name for cluster, _ in left)
-            raise SandboxError(f"{names}: {what} not ready after {limit:.0f} s; see {left[0][0].layout.output}")
+            names = ", ".join(cluster.layout.name for cluster, _ in pending)
+            raise SandboxError(
+                f"{names}: {description} not ready after {limit:.0f} s; see {pending[0][0].layout.output}"
+            )
         time.sleep(PAUSE)
 
 
@@ -167,17 +169,17 @@ def check_running(cluster: SandboxCluster) -> None:
     """Raise SandboxError if a process of the cluster has ended."""
     for name, process in cluster.processes.items():
         if not running(process):
-            raise ended(f"{cluster.layout.name}: {name}", process)
+            raise ended_error(f"{cluster.layout.name}: {name}", process)
 
 
-def ended(what: str, process: Process) -> SandboxError:
+def ended_error(subject: str, process: Process) -> SandboxError:
     """Return the error that describes why a process ended."""
     output = Path(process.output)
-    words = tail(output)
-    if PORT_TAKEN not in words and (why := go_build.of_program(output.read_text(errors="replace"))):
-        return SandboxError(f"{what} exited in {output.parent}: {why}")
-    kind = PortTakenError if PORT_TAKEN in words else SandboxError
-    return kind(f"{what} exited; the last lines of {process.output}:\n{words}")
+    last_lines = tail(output)
+    if PORT_TAKEN not in last_lines and (reason := go_build.of_program(output.read_text(errors="replace"))):
+        return SandboxError(f"{subject} exited in {output.parent}: {reason}")
+    kind = PortTakenError if PORT_TAKEN in last_lines else SandboxError
+    return kind(f"{subject} exited; the last lines of {process.output}:\n{last_lines}")
 
 
 def component(name: str) -> Probe:
@@ -197,11 +199,11 @@ def ready(nodes: Sequence[JSONObject], wanted: int) -> bool:
     return len(nodes) >= wanted and all(map(_usable, nodes))
 
 
-def _usable(one: JSONObject) -> bool:
+def _usable(manifest: JSONObject) -> bool:
     """Report whether pods can run on a node, ignoring its cordon."""
-    conditions = one.get("status", {}).get("conditions", [])
+    conditions = manifest.get("status", {}).get("conditions", [])
     is_ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
-    return is_ready and all(taint["key"] == CORDONED for taint in one["spec"].get("taints", []))
+    return is_ready and all(taint["key"] == CORDONED for taint in manifest["spec"].get("taints", []))
 
 
 def _always(_cluster: SandboxCluster, _api: Api) -> bool:
@@ -302,12 +304,12 @@ def kubelet_binding() -> JSONObject:
 
 def addons(layout: Layout) -> list[tuple[str, JSONObject]]:
     """Return the objects of the addons of a cluster, each with the path of its collection."""
-    where = {"name": METRICS_SERVICE, "namespace": METRICS_NAMESPACE}
+    service_key = {"name": METRICS_SERVICE, "namespace": METRICS_NAMESPACE}
     port = layout.ports.addons
     service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": where,
+        "metadata": service_key,
         "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
     }
     registration = {
@@ -317,7 +319,7 @@ def addons(layout: Layout) -> list[tuple[str, JSONObject]]:
         "spec": {
             "group": METRICS_GROUP,
             "version": METRICS_VERSION,
-            "service": {**where, "port": port},
+            "service": {**service_key, "port": port},
             "caBundle": b64encode((layout.pki / "ca.crt").read_bytes()).decode(),
             "groupPriorityMinimum": 100,
             "versionPriority": 100,

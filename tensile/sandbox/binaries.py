@@ -133,8 +133,10 @@ class Finder:
         Raises:
             SandboxError: it could not be built.
         """
-        asked = of_version(wanted, self.environ)
-        return self._cached(asked) if asked != wanted else existing(wanted, self.environ) or self._cached(wanted)
+        versioned = of_version(wanted, self.environ)
+        return (
+            self._cached(versioned) if versioned != wanted else existing(wanted, self.environ) or self._cached(wanted)
+        )
 
     def runtime(self) -> Runtime:
         """Return the container runtime, and fetch it if it is missing.
@@ -168,10 +170,10 @@ class Finder:
                 return found
             cache.mkdir(parents=True, exist_ok=True)
             with self._locked(cache):
-                return _first_folder(built, downloaded) or self._made(wanted, built, downloaded)
+                return _first_folder(built, downloaded) or self._create(wanted, built, downloaded)
         except OSError as error:
-            where = error.filename or cache
-            raise SandboxError(f"{where}: {error.strerror}; set $XDG_CACHE_HOME to use another cache") from error
+            path = error.filename or cache
+            raise SandboxError(f"{path}: {error.strerror}; set $XDG_CACHE_HOME to use another cache") from error
 
     @contextmanager
     def _locked(self, cache: Path) -> Iterator[None]:
@@ -180,18 +182,18 @@ class Finder:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waits = waiting(cache, holder(_kernel_locks(), os.fstat(lock.fileno())))
-                if waits not in self._reported:
-                    self._reported.add(waits)
-                    self.progress(waits)
+                message = waiting_message(cache, holder(_kernel_locks(), os.fstat(lock.fileno())))
+                if message not in self._reported:
+                    self._reported.add(message)
+                    self.progress(message)
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _made(self, wanted: ProgramSet, built: Path, downloaded: Path) -> Path:
+    def _create(self, wanted: ProgramSet, built: Path, downloaded: Path) -> Path:
         """Download a set, or build it if that fails, and return its folder."""
-        begun = time.monotonic()
+        start_time = time.monotonic()
         folder = downloaded if self._download(wanted, downloaded) else self._build(wanted, built)
-        self.progress(f"done in {time.monotonic() - begun:.0f} s")
+        self.progress(f"done in {time.monotonic() - start_time:.0f} s")
         return folder
 
     def _download(self, wanted: ProgramSet, folder: Path) -> bool:
@@ -343,10 +345,10 @@ def runs(program: Path) -> bool:
         return False
     arguments = ["version", "--client"] if program.name == "kubectl" else ["--help"]
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, check=False, timeout=30)
+        result = subprocess.run([program, *arguments], capture_output=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 def _check(folder: Path, wanted: ProgramSet) -> None:
@@ -375,10 +377,10 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     new.rename(folder)
 
 
-def waiting(cache: Path, pid: int) -> str:
+def waiting_message(cache: Path, pid: int) -> str:
     """Return that another process holds the lock of the cache; pid 0: it is not known which one."""
-    which = f" (pid {pid})" if pid else ""
-    return f"another process{which} downloads or builds programs in {cache}: waiting until it is done"
+    process_text = f" (pid {pid})" if pid else ""
+    return f"another process{process_text} downloads or builds programs in {cache}: waiting until it is done"
 
 
 def _kernel_locks() -> str:

@@ -39,7 +39,7 @@ def prepare() -> int:
         found = binaries.find_or_build(progress_to(sys.stderr))
     except (SandboxError, OSError) as error:
         return _failed(error)
-    _tell("\n".join(sorted(msgspec.structs.asdict(found).values())))
+    _print_result("\n".join(sorted(msgspec.structs.asdict(found).values())))
     return 0
 
 
@@ -66,31 +66,31 @@ def up(
         0; 1 if it could not be started, or a sandbox with other options runs there; 130 if it was interrupted.
         After an interrupt or a failed start nothing is left of it.
     """
-    given = {
+    arguments = {
         "lowers": lowers,
         "nodes": nodes,
         "real_node": real_node or None,
         "extender": extender or None,
         "addons": False if bare else None,
     }
-    asked = {key: value for key, value in given.items() if value is not None}
+    requested = {key: value for key, value in arguments.items() if value is not None}
     directory = directory.resolve()
-    begun = time.monotonic()
+    start_time = time.monotonic()
     try:
         with _interruptible():
-            options = msgspec.structs.replace(Options(addons=True), **asked)
+            options = msgspec.structs.replace(Options(addons=True), **requested)
             started = start.bring_up(directory, options, progress_to(sys.stderr))
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
         if (directory / FILE).exists():
-            _say(f"interrupted: `{_command('status', directory)}` shows what runs")
+            _print_error(f"interrupted: `{_command('status', directory)}` shows what runs")
         else:
-            _say("interrupted: the sandbox was removed")
+            _print_error("interrupted: the sandbox was removed")
         return INTERRUPTED
     if started.found:
-        return _already(directory, started.state, asked)
-    _tell(f"ready in {time.monotonic() - begun:.1f} s\n\n{_guide(directory, started.state)}")
+        return _report_running(directory, started.state, requested)
+    _print_result(f"ready in {time.monotonic() - start_time:.1f} s\n\n{_guide(directory, started.state)}")
     return 0
 
 
@@ -102,40 +102,45 @@ def status(directory: Path = DEFAULT_DIRECTORY) -> int:
     except (SandboxError, OSError) as error:
         return _failed(error)
     if state is None:
-        _tell(f"no sandbox in {directory}")
+        _print_result(f"no sandbox in {directory}")
         return 1
     rows = _rows(state)
-    _tell("\n".join(f"{name:10} {component:24} {what}" for name, component, what, _ in rows))
-    whole = state.ready and all(runs for *_, runs in rows)
-    again = _command("up", directory)
-    _tell(f"{directory}: {'all processes run' if whole else f'some processes do not run: `{again}` restarts them'}")
-    return 0 if whole else 1
+    _print_result("\n".join(f"{name:10} {component:24} {description}" for name, component, description, _ in rows))
+    all_run = state.ready and all(runs for *_, runs in rows)
+    restart = _command("up", directory)
+    _print_result(
+        f"{directory}: {'all processes run' if all_run else f'some processes do not run: `{restart}` restarts them'}"
+    )
+    return 0 if all_run else 1
 
 
 def down(directory: Path = DEFAULT_DIRECTORY) -> int:
     """Stop the sandbox and delete its files, and return 0, also if there is none."""
     directory = directory.resolve()
     try:
-        left = stop.end(directory)
+        kept = stop.end(directory)
     except (SandboxError, OSError) as error:
         return _failed(error)
-    if left is None:
-        _tell(f"no sandbox in {directory}")
+    if kept is None:
+        _print_result(f"no sandbox in {directory}")
         return 0
-    _tell(f"stopped and removed: {directory}")
-    if left:
-        _tell(f"kept, not created by the sandbox: {', '.join(left)}")
+    _print_result(f"stopped and removed: {directory}")
+    if kept:
+        _print_result(f"kept, not created by the sandbox: {', '.join(kept)}")
     return 0
 
 
-def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
+def _report_running(directory: Path, state: State, requested: dict[str, int]) -> int:
     """Print the sandbox that already runs, and return 1 if its options differ from the requested ones."""
-    has = state.options
-    real = ", the first with one real node" if has.real_node else ""
-    _tell(
-        f"already running: {has.lowers} lower clusters with {has.nodes} nodes each{real}\n\n{_guide(directory, state)}"
+    existing = state.options
+    real = ", the first with one real node" if existing.real_node else ""
+    _print_result(
+        f"already running: {existing.lowers} lower clusters with {existing.nodes} nodes each{real}\n\n"
+        f"{_guide(directory, state)}"
     )
-    differing = [FLAGS.get(key, key.replace("_", "-")) for key, value in asked.items() if getattr(has, key) != value]
+    differing = [
+        FLAGS.get(key, key.replace("_", "-")) for key, value in requested.items() if getattr(existing, key) != value
+    ]
     if not differing:
         return 0
     return _failed(
@@ -197,8 +202,8 @@ def _rows(state: State) -> list[tuple[str, str, str, bool]]:
         for component, process in cluster.processes.items():
             runs = running(process)
             port = f"  port {ports[component]}" if component in ports else ""
-            what = f"pid {process.pid}{port}" if runs else f"does not run; see {process.output}"
-            rows.append((name, component, what, runs))
+            description = f"pid {process.pid}{port}" if runs else f"does not run; see {process.output}"
+            rows.append((name, component, description, runs))
     return rows
 
 
@@ -216,24 +221,24 @@ def _interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _failed(error: SandboxError | OSError) -> int:
     """Print an error and return exit code 1."""
-    _say(f"error: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"error: {error}")
+    _print_error(f"error: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"error: {error}")
     return 1
 
 
-def _tell(text: str) -> None:
+def _print_result(text: str) -> None:
     """Print a result to stdout."""
     sys.stdout.write(f"{text}\n")
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     """Print progress or an error to stderr."""
     sys.stderr.write(f"{line}\n")

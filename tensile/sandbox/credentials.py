@@ -259,9 +259,9 @@ def _builder(
         not_valid_before=now - LEEWAY,
         not_valid_after=now + VALIDITY,
     )
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    its = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    return builder.add_extension(own, critical=False).add_extension(its, critical=False)
+    key_identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    issuer_identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return builder.add_extension(key_identifier, critical=False).add_extension(issuer_identifier, critical=False)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

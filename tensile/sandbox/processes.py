@@ -77,8 +77,8 @@ def start_time(pid: int) -> int | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    gone = fields[STATE_FIELD] in GONE and int(fields[THREADS_FIELD]) <= 1
-    return None if gone else int(fields[START_FIELD])
+    has_ended = fields[STATE_FIELD] in GONE and int(fields[THREADS_FIELD]) <= 1
+    return None if has_ended else int(fields[START_FIELD])
 
 
 def reap(pid: int) -> None:
@@ -89,7 +89,7 @@ def reap(pid: int) -> None:
         return
 
 
-def send(process: Process, number: signal.Signals) -> None:
+def send(process: Process, signal_number: signal.Signals) -> None:
     """Send a signal, and after SIGKILL wait until the process has ended.
 
     Raises:
@@ -97,8 +97,8 @@ def send(process: Process, number: signal.Signals) -> None:
     """
     if not running(process):
         raise SandboxError(f"process {process.pid} ({Path(process.arguments[0]).name}) does not run")
-    os.kill(process.pid, number)
-    if number == signal.SIGKILL:
+    os.kill(process.pid, signal_number)
+    if signal_number == signal.SIGKILL:
         _until_gone([process])
 
 
@@ -120,23 +120,23 @@ def end_all(identity: str, first: Iterable[Process] = ()) -> None:
         _kill(process.pid)
     _until_gone(chosen)
     limit = time.monotonic() + END_LIMIT
-    while left := _marked_at_all(identity):
+    while remaining := _marked_twice(identity):
         if time.monotonic() > limit:
-            raise SandboxError(f"processes {left} did not end after SIGKILL")
-        for pid in left:
+            raise SandboxError(f"processes {remaining} did not end after SIGKILL")
+        for pid in remaining:
             _kill(pid)
         time.sleep(PAUSE)
-        for pid in left:
+        for pid in remaining:
             reap(pid)
 
 
-def _marked_at_all(identity: str) -> list[int]:
+def _marked_twice(identity: str) -> list[int]:
     """Return the pids of all processes of a sandbox; looks a second time before it returns none.
 
     The kernel shows no environment of a process during exec.
     """
-    if found := marked(identity):
-        return found
+    if pids := marked(identity):
+        return pids
     time.sleep(PAUSE)
     return marked(identity)
 
@@ -187,8 +187,10 @@ def inotify_limit() -> int:
 
 def inotify_used() -> int:
     """Return how many inotify instances the visible processes of this user have."""
-    mine = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _owner(entry) == os.getuid()]
-    return sum(link == "anon_inode:inotify" for entry in mine for link in _links(entry / "fd"))
+    own_processes = [
+        entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _owner(entry) == os.getuid()
+    ]
+    return sum(link == "anon_inode:inotify" for entry in own_processes for link in _links(entry / "fd"))
 
 
 def _owner(process: Path) -> int | None:

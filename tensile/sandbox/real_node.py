@@ -165,18 +165,18 @@ def _download(new: Path, packages: Sequence[str], search: str) -> None:
         lists = new / "apt" / "lists"
         for path in (lists, new / "apt" / "archives"):
             (path / "partial").mkdir(parents=True)
-    own = [*fetcher, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
-    _run([*own, "update"], new, search)
-    _run([*own, "download", *packages], new, search)
+    apt_options = [*fetcher, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
+    _run([*apt_options, "update"], new, search)
+    _run([*apt_options, "download", *packages], new, search)
     return shutil.rmtree(new / "apt")
 
 
 def _run(command: Sequence[str], folder: Path, search: str) -> None:
     """Run a command in a folder; raises SandboxError with its error output if it fails."""
     program = shutil.which(command[0], path=search) or command[0]
-    done = subprocess.run([program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SandboxError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+    result = subprocess.run([program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise SandboxError(f"{' '.join(command)} failed:\n{result.stderr.strip()}")
 
 
 class Image(NamedTuple):

@@ -182,16 +182,16 @@ class Sandbox:
 
     def stop(self) -> list[str]:
         """End all processes and delete the sandbox's files, and return the names of other files in the directory."""
-        left = end_sandbox(self.directory) or []
+        kept = end_sandbox(self.directory) or []
         if self._guard is not None:
             self._guard.release()
             self._guard = None
-        return left
+        return kept
 
-    def _forget_arguments(self, current: State, cluster: SandboxCluster, component: str, former: list[str]) -> None:
+    def _forget_arguments(self, current: State, cluster: SandboxCluster, component: str, previous: list[str]) -> None:
         """Restore the arguments of a component that did not start with new ones."""
         failed = cluster.processes[component]
-        cluster.processes[component] = msgspec.structs.replace(failed, arguments=former)
+        cluster.processes[component] = msgspec.structs.replace(failed, arguments=previous)
         state.save(self.directory, current)
 
     def _process(self, cluster: str, component: str) -> Process:

@@ -36,10 +36,10 @@ from tensile.sandbox.stop import (
     PACKAGE_ROOT,
     CleanupGuard,
     begin,
+    cleanup_on_failure,
     end_processes,
     remove_entries,
     tear_down,
-    unless_done,
 )
 from tensile.text import Progress, listed
 
@@ -89,7 +89,7 @@ def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bo
     with claimed(directory) as claim:
         found = load(directory)
         if found is not None and found.ready:
-            return Started(revived(directory, found), found=True)
+            return Started(restart_ended(directory, found), found=True)
         if found is None:
             return _guarded(directory, options, progress, claim, bound=bound)
         progress("removing an incomplete sandbox first")
@@ -113,19 +113,19 @@ def _check_real_node(options: Options, directory: Path) -> None:
     """Raise SandboxError if this machine cannot run a real node."""
     if not options.lowers:
         raise SandboxError("--real-node: the node belongs to a lower cluster; use --lowers 1 or more")
-    why = real_node.obstacle((directory, binaries.cache_directory(os.environ)), os.environ)
-    if why:
-        raise SandboxError(f"--real-node: this machine cannot run a real node: {why}")
+    obstacle = real_node.obstacle((directory, binaries.cache_directory(os.environ)), os.environ)
+    if obstacle:
+        raise SandboxError(f"--real-node: this machine cannot run a real node: {obstacle}")
 
 
-def nodes_of(place: int, options: Options) -> int:
+def nodes_of(index: int, options: Options) -> int:
     """Return the number of nodes of the cluster at a place.
 
     The upper cluster has none, or with compressed eviction one that is always alive.
     """
-    if place == REAL and options.real_node:
+    if index == REAL and options.real_node:
         return 1
-    return options.nodes if place else int(options.compressed_eviction)
+    return options.nodes if index else int(options.compressed_eviction)
 
 
 def entries(names: Sequence[str]) -> list[str]:
@@ -134,7 +134,7 @@ def entries(names: Sequence[str]) -> list[str]:
     return [*names, *kubeconfigs, "topology.yaml", "kubelet.crt", "kubelet.key"]
 
 
-def revived(directory: Path, state: State) -> State:
+def restart_ended(directory: Path, state: State) -> State:
     """Restart the processes of a ready sandbox that have ended."""
     for cluster in state.clusters.values():
         for name, process in cluster.processes.items():
@@ -144,12 +144,12 @@ def revived(directory: Path, state: State) -> State:
     return state
 
 
-def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> None:
-    """Call `attempt`, up to three times if a port was taken meanwhile; `again` cleans up before each retry."""
+def with_other_ports(attempt: Callable[[], None], clean_up: Callable[[], None]) -> None:
+    """Call `attempt`, up to three times if a port was taken meanwhile; `clean_up` cleans up before each retry."""
     tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(PortTakenError),
         stop=tenacity.stop_after_attempt(TRIES),
-        before_sleep=lambda _: again(),
+        before_sleep=lambda _: clean_up(),
         reraise=True,
     )(attempt)
 
@@ -169,9 +169,9 @@ def _guarded(directory: Path, options: Options, progress: Progress, claim: Direc
     names = cluster_names(options.lowers)
     _refuse_foreign(directory)
     check_machine(len(names), progress)
-    state = State(uuid.uuid4().hex, options, entries(names), claim.made)
-    guard = begin(directory, state.identity, claim.made, claim.descriptor)
-    with unless_done(guard, bound=bound):
+    state = State(uuid.uuid4().hex, options, entries(names), claim.created)
+    guard = begin(directory, state.identity, claim.created, claim.descriptor)
+    with cleanup_on_failure(guard, bound=bound):
         save(directory, state)
         _launch(directory, state, progress)
     return Started(state, guard=guard if bound else None)
@@ -193,11 +193,11 @@ def check_machine(clusters: int, progress: Progress) -> None:
     Raises:
         SandboxError: it permits too few inotify instances.
     """
-    short = processes.inotify_shortage(clusters, processes.inotify_used(), processes.inotify_limit())
-    if short:
-        raise SandboxError(short)
-    if scarce := memory_shortage(clusters, processes.available_memory()):
-        progress(scarce)
+    error = processes.inotify_shortage(clusters, processes.inotify_used(), processes.inotify_limit())
+    if error:
+        raise SandboxError(error)
+    if warning := memory_shortage(clusters, processes.available_memory()):
+        progress(warning)
 
 
 def memory_shortage(clusters: int, available: int) -> str:
@@ -217,7 +217,7 @@ def memory_shortage(clusters: int, available: int) -> str:
 def _launch(directory: Path, state: State, progress: Progress) -> None:
     """Find the binaries and start everything; only then mark the sandbox as ready."""
 
-    def again() -> None:
+    def clean_up() -> None:
         progress("another program uses a port: trying other ports")
         end_processes(state)
         remove_entries(directory, state.entries)
@@ -226,7 +226,7 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
     state.binaries = binaries.find_or_build(progress, mark, state.options.kubernetes)
     if state.options.real_node:
         state.node = binaries.find_or_build_node(progress, mark, state.options.kubernetes)
-    with_other_ports(lambda: _launch_once(directory, state, progress), again)
+    with_other_ports(lambda: _launch_once(directory, state, progress), clean_up)
     state.ready = True
     save(directory, state)
 
@@ -234,21 +234,21 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
 def _launch_once(directory: Path, state: State, progress: Progress) -> None:
     """Choose ports, write the files and start the processes."""
     names = cluster_names(state.options.lowers)
-    runs = processes.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
+    port_ranges = processes.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
     state.clusters = {
-        name: SandboxCluster(_layout(directory, state, name, place, Ports(*run)))
-        for place, (name, run) in enumerate(zip(names, runs, strict=False))
+        name: SandboxCluster(_layout(directory, state, name, index, Ports(*ports)))
+        for index, (name, ports) in enumerate(zip(names, port_ranges, strict=False))
     }
-    telemetry, extender = runs[-1]
-    _write_files(directory, state, runs[-2][0], telemetry, extender if state.options.extender else 0)
+    telemetry, extender = port_ranges[-1]
+    _write_files(directory, state, port_ranges[-2][0], telemetry, extender if state.options.extender else 0)
     progress(f"starting {len(names)} control planes on {LOOPBACK}: {', '.join(names)}")
     _start(directory, state)
 
 
-def _layout(directory: Path, state: State, name: str, place: int, run: Ports) -> Layout:
+def _layout(directory: Path, state: State, name: str, index: int, ports: Ports) -> Layout:
     """Return the layout of a cluster."""
-    network = real_node.network(state.identity) if state.node and place == REAL else ""
-    return Layout(str(directory), name, place, nodes_of(place, state.options), run, network)
+    network = real_node.network(state.identity) if state.node and index == REAL else ""
+    return Layout(str(directory), name, index, nodes_of(index, state.options), ports, network)
 
 
 def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_port: int, extender_port: int) -> None:
@@ -314,8 +314,8 @@ def _wait_for_all(clusters: Sequence[SandboxCluster]) -> None:
     """Wait until every component is ready and pods can run."""
     limit = _limit(clusters)
     for name in apiserver.PROBES:
-        having = [cluster for cluster in clusters if name in cluster.processes]
-        apiserver.wait(having, apiserver.component(name), name, limit)
+        present = [cluster for cluster in clusters if name in cluster.processes]
+        apiserver.wait(present, apiserver.component(name), name, limit)
     if any(credentials.ADDONS in cluster.processes for cluster in clusters):
         apiserver.wait(clusters, apiserver.metrics_available, "metrics API", limit)
     apiserver.wait(clusters, apiserver.cluster_ready, "nodes and the default service account", limit)

@@ -254,7 +254,7 @@ class DirectoryLock:
     """A locked directory: its file descriptor, and the directories that were created for it (deepest first)."""
 
     descriptor: int
-    made: list[str]
+    created: list[str]
 
 
 def load(directory: Path) -> State | None:
@@ -300,17 +300,17 @@ def claimed(directory: Path) -> Iterator[DirectoryLock]:
 
 def _claim(directory: Path) -> DirectoryLock:
     """Create, open and lock the directory; starts over if another command deleted it meanwhile."""
-    for left in reversed(range(_TRIES)):
+    for attempts_left in reversed(range(_TRIES)):
         try:
-            made = _make(directory)
+            created = _make(directory)
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
-            if not left:  # some file systems, such as /proc, refuse a new directory with this error
+            if not attempts_left:  # some file systems, such as /proc, refuse a new directory with this error
                 raise
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if directory.exists() and os.path.samestat(directory.stat(), os.fstat(descriptor)):
-            return DirectoryLock(descriptor, made)
+            return DirectoryLock(descriptor, created)
         os.close(descriptor)
     raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(directory))
 

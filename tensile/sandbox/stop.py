@@ -54,7 +54,7 @@ def tear_down(directory: Path, state: State) -> list[str]:
     """End the processes and delete the files, and return the names of other files in the directory, which stay."""
     end_processes(state)
     remove_entries(directory, [*state.entries, NEW_FILE, FILE])
-    return remove_made(directory, state.made)
+    return remove_created(directory, state.made)
 
 
 def end_processes(state: State) -> None:
@@ -66,8 +66,8 @@ def end_processes(state: State) -> None:
 
 def apiservers(state: State) -> list[Process]:
     """Return the processes of the apiservers."""
-    every = [cluster.processes.get(APISERVER) for cluster in state.clusters.values()]
-    return [process for process in every if process is not None]
+    found = [cluster.processes.get(APISERVER) for cluster in state.clusters.values()]
+    return [process for process in found if process is not None]
 
 
 def remove_entries(directory: Path, entries: Sequence[str]) -> None:
@@ -83,18 +83,18 @@ def remove_entries(directory: Path, entries: Sequence[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def remove_made(directory: Path, made: Sequence[str]) -> list[str]:
+def remove_created(directory: Path, created: Sequence[str]) -> list[str]:
     """Delete the directories that were created for the sandbox, deepest first, until one is not empty.
 
     Returns the names of other files in the sandbox's directory.
     """
-    left = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    for path in map(Path, made):
+    remaining = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    for path in map(Path, created):
         try:
             path.rmdir()
         except OSError:
             break
-    return left
+    return remaining
 
 
 class CleanupGuard:
@@ -118,9 +118,9 @@ class CleanupGuard:
         self._process.communicate()
 
 
-def begin(directory: Path, identity: str, made: Sequence[str], lock: int) -> CleanupGuard:
+def begin(directory: Path, identity: str, created: Sequence[str], lock: int) -> CleanupGuard:
     """Start a guard of a sandbox; `lock` is the file descriptor that locks its directory."""
-    arguments = [str(directory), identity, str(lock), *made]
+    arguments = [str(directory), identity, str(lock), *created]
     process = subprocess.Popen(
         [sys.executable, "-m", "tensile.sandbox.stop", *arguments],
         stdin=subprocess.PIPE,
@@ -134,7 +134,7 @@ def begin(directory: Path, identity: str, made: Sequence[str], lock: int) -> Cle
 
 
 @contextlib.contextmanager
-def unless_done(guard: CleanupGuard, *, bound: bool) -> Iterator[None]:
+def cleanup_on_failure(guard: CleanupGuard, *, bound: bool) -> Iterator[None]:
     """Guard the block: if it fails, the guard cleans up.
 
     Afterwards the guard ends, or with `bound` lives as long as this process.
@@ -150,26 +150,26 @@ def unless_done(guard: CleanupGuard, *, bound: bool) -> Iterator[None]:
         guard.release()
 
 
-def clean(directory: Path, identity: str, made: Sequence[str]) -> None:
+def clean(directory: Path, identity: str, created: Sequence[str]) -> None:
     """End and delete the sandbox of that identity, at whatever point its start ended."""
     found = state.load(directory)
     if found is not None and found.identity == identity:
         tear_down(directory, found)
         return
     processes.end_all(identity)
-    remove_made(directory, made)
+    remove_created(directory, created)
 
 
-def watch(directory: Path, identity: str, lock: int, made: Sequence[str]) -> None:
+def watch(directory: Path, identity: str, lock: int, created: Sequence[str]) -> None:
     """Wait until the starting process ends or reports success, and clean up if it failed."""
-    word = os.read(0, len(STARTED))
-    if word == STARTED:
+    message = os.read(0, len(STARTED))
+    if message == STARTED:
         os.close(lock)
         if os.read(0, len(KEEP)) != KEEP and directory.exists():
             with claimed(directory) as claim:
-                clean(directory, identity, claim.made)
-    elif word != KEEP:
-        clean(directory, identity, made)
+                clean(directory, identity, claim.created)
+    elif message != KEEP:
+        clean(directory, identity, created)
 
 
 def cgroup(identity: str) -> str:

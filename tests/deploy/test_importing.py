@@ -103,7 +103,7 @@ def test_no_secret_of_the_input_is_in_the_output(case: str) -> None:
 def test_every_comment_has_a_note_and_every_such_note_has_a_comment(case: str) -> None:
     """A reader of either one sees every decision."""
     found = converted(case)
-    listed = [note.text.partition(": ")[2] for note in found.notes if note.about == "To decide in the topology"]
+    listed = [note.text.partition(": ")[2] for note in found.notes if note.subject == "To decide in the topology"]
     written = [line.partition("# ")[2] for line in found.text.splitlines()[2:] if "# " in line]
     assert sorted(listed) == sorted(line.removeprefix("upper: ") for line in written)
 
@@ -117,7 +117,7 @@ def test_every_flag_of_a_script_has_a_note(case: str) -> None:
             expected = [key_of(one.name) for one in parse(process.program, process.words).flags]
             where = process.origin if file.name != COMMAND else "command line"
             about = f"{process.program} of {where}"
-            lines = [note.text for note in found.notes if note.about == about]
+            lines = [note.text for note in found.notes if note.subject == about]
             if lines != ["the same as one above, and counted once"]:
                 assert [
                     line.partition(" ")[0].partition("=")[0].rstrip(":") for line in lines[: len(expected)]
@@ -138,7 +138,7 @@ def test_every_flag_and_variable_has_a_verdict(program: str) -> None:
         needed = ["--client-kubeconfig=/l"] if program == VIRTUAL_NODE else []
         script = [*(f"{name}={value}" for name in VARIABLES[program]), program, *needed, *flags.values()]
         found = of(shlex.join(script), "start.sh")
-        lines = [note.text for note in found.notes if note.about == f"{program} of start.sh:1"]
+        lines = [note.text for note in found.notes if note.subject == f"{program} of start.sh:1"]
         assert len(lines) == len(flags) + len(needed) + len(VARIABLES[program])
         assert not [line for line in lines if line.endswith("empty, as if it was not given")]
 

@@ -8,7 +8,7 @@ import pytest
 from picturekit import NOW, above, below, picture, sight, topology, two_nodes
 from placekit import claim, node, pod, space, using, volume
 
-from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, kept, picture_of
+from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, parse_snapshot, pruned
 from tensile.errors import TensileError
 from tensile.names import UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, VOLUME
@@ -46,13 +46,13 @@ def talkative() -> dict[str, Any]:
 
 def test_a_snapshot_keeps_no_secret_of_a_pod() -> None:
     """No secret of the pod's spec, status or annotations is kept."""
-    assert SECRET not in orjson.dumps(kept(POD, talkative())).decode()
+    assert SECRET not in orjson.dumps(pruned(POD, talkative())).decode()
 
 
 def test_a_snapshot_keeps_every_field_that_placement_uses() -> None:
     """The kept pod has the same requests, ports, claims and node usage as the whole pod."""
     whole = talkative()
-    lean = kept(POD, whole)
+    lean = pruned(POD, whole)
     assert pod_of(lean).requests == pod_of(whole).requests
     assert pod_of(lean).ports == pod_of(whole).ports
     assert pod_of(lean).claims == pod_of(whole).claims == ("data",)
@@ -66,11 +66,11 @@ def test_a_snapshot_keeps_the_fields_of_nodes_claims_and_volumes_that_placement_
     """Addresses, images and managed fields are dropped."""
     made = node("n", labels={"a": "b"}, spec={"unschedulable": True})
     made["status"]["images"] = [{"names": ["x"]}]
-    assert kept(NODE, made)["status"].keys() == {"allocatable", "conditions"}
-    assert kept(NODE, made)["spec"] == {"unschedulable": True}
+    assert pruned(NODE, made)["status"].keys() == {"allocatable", "conditions"}
+    assert pruned(NODE, made)["spec"] == {"unschedulable": True}
     bound = claim(volumeName="pv")
-    assert kept(CLAIM, bound)["metadata"]["annotations"] == {"pv.kubernetes.io/bind-completed": "yes"}
-    assert kept(VOLUME, volume())["status"] == {"phase": "Available"}
+    assert pruned(CLAIM, bound)["metadata"]["annotations"] == {"pv.kubernetes.io/bind-completed": "yes"}
+    assert pruned(VOLUME, volume())["status"] == {"phase": "Available"}
 
 
 def test_a_snapshot_without_a_pod_does_not_count_its_requests() -> None:
@@ -88,11 +88,11 @@ def test_a_snapshot_is_the_same_after_it_is_saved_and_read() -> None:
     before = picture(
         [(POD, web)], two_nodes("lower-a", (POD, below(web, "lower-a-1"))), sight("lower-b", trouble="away")
     )
-    after = picture_of(before.to_bytes(), topology(), NOW, "file")
+    after = parse_snapshot(before.to_bytes(), topology(), NOW, "file")
     assert after.to_bytes() == before.to_bytes()
     assert after.lowers["lower-b"].trouble == "away"
     assert after.owner == before.owner
-    assert after.below(web, "lower-a") == before.below(web, "lower-a")
+    assert after.projected_pod(web, "lower-a") == before.projected_pod(web, "lower-a")
 
 
 def test_a_lower_that_is_absent_from_the_snapshot_has_an_error() -> None:
@@ -122,7 +122,7 @@ def test_a_lower_that_is_absent_from_the_snapshot_has_an_error() -> None:
 def test_an_invalid_snapshot_file_is_refused_with_its_name_and_the_reason(data: bytes, why: str) -> None:
     """The error begins with the name of the file and contains the reason."""
     with pytest.raises(TensileError, match=r"^file: ") as error:
-        picture_of(data, topology(), NOW, "file")
+        parse_snapshot(data, topology(), NOW, "file")
     assert why in str(error.value)
 
 

@@ -130,7 +130,7 @@ def test_the_json_of_a_timeline_has_seconds_as_numbers_and_the_longest_step() ->
 def test_a_pod_without_a_lower_pod_waits_since_it_was_bound() -> None:
     """The incomplete step lasts until now; a note has the reason why there is no lower pod."""
     found = timeline(
-        Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", trouble="lower-a: no answer in 20 s"), NOW
+        Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", lower_error="lower-a: no answer in 20 s"), NOW
     )
     assert steps(found) == [("created", "bound", 1), ("bound", None, 59)]
     assert "it waits since 59s, after: bound to its virtual node." in timeline_text(found)
@@ -150,7 +150,7 @@ def test_the_timeline_of_an_unreadable_lower_pod_is_made_from_the_upper_pod() ->
     """The engine copied the times of the lower cluster into the upper pod's status."""
     above = upper_pod(condition("PodScheduled", 1), condition(LOWER_SCHEDULED, 4), condition("Ready", 9), written=9)
     above["status"]["containerStatuses"] = [running(8)]
-    found = timeline(Traced(above, [], "lower-a", trouble="lower-a: denied"), NOW)
+    found = timeline(Traced(above, [], "lower-a", lower_error="lower-a: denied"), NOW)
     assert steps(found) == [
         ("created", "bound", 1), ("bound", "lowerBound", 3), ("lowerBound", "started", 4),
         ("started", "lowerReady", 1), ("lowerReady", "ready", 0),
@@ -161,7 +161,7 @@ def test_the_events_of_an_unreadable_lower_are_the_mirrored_ones() -> None:
     """They are shown under the name of the lower."""
     copied = event(13, "Pulled", "pulled", count=3, lastTimestamp=at(20))
     copied["metadata"]["annotations"] = {LOWER: "lower-a"}
-    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [copied], "lower-a", trouble="away"), NOW)
+    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [copied], "lower-a", lower_error="away"), NOW)
     row = found["moments"][-1]
     assert (row["cluster"], row["what"]) == ("lower-a", f"Normal Pulled: pulled (3 times, last at {at(20)})")
 

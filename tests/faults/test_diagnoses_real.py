@@ -15,7 +15,7 @@ from bench.conformance.diagnoses.stage import LOWERS, Diagnosis, Stage
 from bench.conformance.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
 from bench.kit.sites import Refused, Site, until
 from tensile.diagnostics.doctor.facts import CHECKS
-from tensile.diagnostics.doctor.networks import tried
+from tensile.diagnostics.doctor.networks import dry_run_command
 from tensile.kube.tls import self_signed
 from tensile.policy.webhook.server import WebhookListener
 from tensile.sandbox.processes import choose
@@ -92,7 +92,7 @@ async def test_doctor_reports_no_failure_for_a_healthy_engine(sandbox: Sandbox, 
         await until(lambda: _is_there(stage.upper, hook), "the webhook is registered", 30.0)
         found = await stage.diagnosed()
         probe = await asyncio.create_subprocess_exec(
-            *sandbox.kubectl_command(*split(tried(read(stage)).splitlines()[1])[1:]),
+            *sandbox.kubectl_command(*split(dry_run_command(read(stage)).splitlines()[1])[1:]),
             stdout=asyncio.subprocess.PIPE,
         )
         printed, _ = await probe.communicate()

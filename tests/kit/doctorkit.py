@@ -13,11 +13,11 @@ from tensile.diagnostics.doctor.facts import (
     AUTHORITY,
     CLASSES,
     METRICS,
+    NAMESPACES,
     NODES,
+    PODS_BY_NAMESPACE,
     POLICIES,
     RANGES,
-    SPACES,
-    STRANGERS,
     ClusterFacts,
     ContactResult,
     Facts,
@@ -79,7 +79,7 @@ def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
 
     A lower has one node that is Ready.
     """
-    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], SPACES: [], STRANGERS: [], POLICIES: []}
+    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], NAMESPACES: [], PODS_BY_NAMESPACE: [], POLICIES: []}
     usual |= (
         {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}}
         if name == UPPER
@@ -87,7 +87,7 @@ def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
     )
     answers = {key: QueryAnswer(value) for key, value in usual.items()} | fields.pop("answers", {})
     known = UPPER_ID if name == UPPER else LOWER_ID
-    own = contact(way=way("192.0.2.3")) if name == UPPER else contact()
+    own = contact(endpoint=way("192.0.2.3")) if name == UPPER else contact()
     made = ClusterFacts(name, contact=own, user="engine", identity=known, missing=[], answers=answers)
     for field, value in fields.items():
         setattr(made, field, value)

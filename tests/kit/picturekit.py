@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from placekit import node, space
 
-from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, FleetSnapshot, kept
+from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, FleetSnapshot, pruned
 from tensile.names import OWNER, UPPER_UID, owner_of
 from tensile.objects import NAMESPACE, NODE, Kind
 from tensile.topology import Topology, parse
@@ -34,7 +34,7 @@ def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> Clus
     """Make the snapshot of a cluster."""
     found: dict[str, list[Manifest]] = {kind.plural: [] for kind in KINDS}
     for kind, manifest in objects:
-        found[kind.plural].append(kept(kind, manifest))
+        found[kind.plural].append(pruned(kind, manifest))
     return ClusterSnapshot(name, found, trouble)
 
 

@@ -209,7 +209,7 @@ def test_a_search_that_waits_for_another_process_reports_this_once(tmp_path: Pat
         hold()
         holding.pop_all().close()
         waiting.clear()
-    assert said == [binaries.waiting(cache, os.getpid())]
+    assert said == [binaries.waiting_message(cache, os.getpid())]
     assert said[0].startswith(f"another process (pid {os.getpid()}) downloads or builds programs in {cache}")
 
 
@@ -226,7 +226,7 @@ def test_the_holder_of_a_lock_is_read_from_the_kernels_list_of_locks(tmp_path: P
     ]
     assert binaries.holder("\n".join(others), file) == 0
     assert binaries.holder("\n".join([*others, f"6: FLOCK  ADVISORY  WRITE 15 {name} 0 EOF"]), file) == 15
-    assert "pid" not in binaries.waiting(tmp_path, 0)
+    assert "pid" not in binaries.waiting_message(tmp_path, 0)
 
 
 GO = """\

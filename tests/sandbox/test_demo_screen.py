@@ -10,7 +10,7 @@ def shown(*, colour: bool) -> str:
     stream = io.StringIO()
     screen = DemoScreen(stream, colour=colour)
     screen.title("Two nodes")
-    screen.words("Look at them.\n  kubectl get nodes")
+    screen.text("Look at them.\n  kubectl get nodes")
     screen.command("kubectl get nodes")
     return stream.getvalue()
 

@@ -63,8 +63,8 @@ def test_commands_that_wait_have_a_timeout(command: Command) -> None:
 def test_scenes_have_distinct_titles_and_short_lines() -> None:
     """Each scene has its own title, words and commands, and no line that a terminal would wrap."""
     assert len({scene.title for scene in TOUR}) == len(TOUR)
-    assert all(scene.words and scene.commands for scene in TOUR)
-    texts = [*(scene.words for scene in TOUR), SUMMARY]
+    assert all(scene.text and scene.commands for scene in TOUR)
+    texts = [*(scene.text for scene in TOUR), SUMMARY]
     assert max(len(line) for text in texts for line in text.splitlines()) <= 80
     assert max(map(len, LINES)) <= 90
 

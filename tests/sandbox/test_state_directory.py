@@ -64,13 +64,13 @@ def test_a_missing_directory_is_created(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "b"
     with claimed(directory) as claim:
         assert directory.is_dir()
-        assert claim.made == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
+        assert claim.created == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
 
 
 def test_an_existing_directory_is_not_recorded_as_created(tmp_path: Path) -> None:
     """A directory that existed before was not created for the sandbox."""
     with claimed(tmp_path) as claim:
-        assert claim.made == []
+        assert claim.created == []
 
 
 def test_the_lock_is_held_only_inside_the_block(tmp_path: Path) -> None:
@@ -164,24 +164,24 @@ def test_a_symbolic_link_is_removed_and_not_followed(tmp_path: Path) -> None:
 def test_empty_directories_that_were_created_are_removed(tmp_path: Path) -> None:
     """The deepest is removed first, and directories that existed before are kept."""
     with claimed(tmp_path / "a" / "b") as claim:
-        made = claim.made
-    assert stop.remove_made(tmp_path / "a" / "b", made) == []
+        made = claim.created
+    assert stop.remove_created(tmp_path / "a" / "b", made) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_with_other_files_is_kept(tmp_path: Path) -> None:
     """Its files are reported, and its parents are not removed either."""
     with claimed(tmp_path / "a" / "b") as claim:
-        made = claim.made
+        made = claim.created
     (tmp_path / "a" / "b" / "notes.txt").write_text("x")
-    assert stop.remove_made(tmp_path / "a" / "b", made) == ["notes.txt"]
+    assert stop.remove_created(tmp_path / "a" / "b", made) == ["notes.txt"]
     assert (tmp_path / "a" / "b" / "notes.txt").exists()
 
 
 def test_removing_a_missing_directory_is_no_error(tmp_path: Path) -> None:
     """The directory may have been removed before."""
     missing = tmp_path / "gone"
-    assert stop.remove_made(missing, [str(missing)]) == []
+    assert stop.remove_created(missing, [str(missing)]) == []
 
 
 def test_ending_a_missing_sandbox_creates_no_directory(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from tensile.sandbox.state import Options, State
 
 directory, identity, word = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 with claimed(directory) as claim:
-    watching = stop.begin(directory, identity, claim.made, claim.descriptor)
+    watching = stop.begin(directory, identity, claim.created, claim.descriptor)
     if word != "stateless":
-        state.save(directory, State(identity, Options(), ["upper", "output"], claim.made))
+        state.save(directory, State(identity, Options(), ["upper", "output"], claim.created))
         (directory / "upper").mkdir()
     command = ["/bin/sh", "-c", "sleep 600 & sleep 600"]
     output = directory / "output" if word != "stateless" else Path("/dev/null")
@@ -130,7 +130,7 @@ def test_a_bound_sandbox_does_not_keep_its_directory_locked(tmp_path: Path, star
     start = Start(tmp_path / "s", "bound")
     starts.append(start)
     with claimed(start.directory) as claim:
-        assert claim.made == []
+        assert claim.created == []
     assert start.left()
 
 
@@ -147,14 +147,14 @@ def test_a_later_sandbox_in_the_same_directory_is_not_removed(tmp_path: Path) ->
 def begin(directory: Path, identity: str) -> stop.CleanupGuard:
     """Begin a guard of a sandbox whose state is written."""
     with claimed(directory) as claim:
-        state.save(directory, State(identity, Options(), [], claim.made))
-        return stop.begin(directory, identity, claim.made, claim.descriptor)
+        state.save(directory, State(identity, Options(), [], claim.created))
+        return stop.begin(directory, identity, claim.created, claim.descriptor)
 
 
 def test_an_error_during_the_start_is_raised_after_the_cleanup(tmp_path: Path) -> None:
     """All files are removed before the caller gets the error."""
     watching = begin(tmp_path / "s", uuid.uuid4().hex)
-    with pytest.raises(ValueError, match="went wrong"), stop.unless_done(watching, bound=False):
+    with pytest.raises(ValueError, match="went wrong"), stop.cleanup_on_failure(watching, bound=False):
         raise ValueError("went wrong")
     assert list(tmp_path.iterdir()) == []
 
@@ -162,6 +162,6 @@ def test_an_error_during_the_start_is_raised_after_the_cleanup(tmp_path: Path) -
 def test_without_an_error_all_files_are_kept(tmp_path: Path) -> None:
     """The state of a successful start is still there when the guard has ended."""
     watching = begin(tmp_path / "s", uuid.uuid4().hex)
-    with stop.unless_done(watching, bound=False):
+    with stop.cleanup_on_failure(watching, bound=False):
         pass
     assert (tmp_path / "s" / state.FILE).exists()

@@ -45,14 +45,14 @@ SOON = timedelta(days=14)
 """The time before expiry from which on a certificate is reported as a warning."""
 
 
-def papers(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_certificates(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield findings on the certificates of a connection.
 
     For the upper cluster, also on those of the engine's own servers, which the upper apiserver calls.
     """
-    found = [] if side.contact is None else list(_contact(side.name, side.contact, facts.now))
-    if side.name == UPPER:
-        found += [*_kubelet(facts), *_webhook(facts), *_authority(side, facts), *_requests(side, facts)]
+    found = [] if cluster.contact is None else list(_contact(cluster.name, cluster.contact, facts.now))
+    if cluster.name == UPPER:
+        found += [*_kubelet(facts), *_webhook(facts), *_authority(cluster, facts), *_requests(cluster, facts)]
     yield from found
 
 
@@ -62,49 +62,60 @@ def _contact(cluster: str, contact: ContactResult, now: datetime) -> Iterator[Fi
     If the cluster rejects the credential, the finding of check `login` reports that instead, with advice: when it
     expires does not matter then.
     """
-    way, is_rejected = contact.way, contact.stage == Stage.LOGIN
-    for certificate in [] if is_rejected else certificates_in(way.certificate)[:1]:
-        whose, until = f"client certificate of {certificate.subject.rfc4514_string()}", certificate.not_valid_after_utc
-        yield _dated(cluster, whose, until, now, f"renew it, and put it into {way.origin}")
-    if way.token.until is not None and not is_rejected:
-        advice = f"{renew_token(way)}; skip this if something renews it there"
-        yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
-    bundle = certificates_in(way.authority)
+    endpoint, is_rejected = contact.endpoint, contact.stage == Stage.LOGIN
+    for certificate in [] if is_rejected else certificates_in(endpoint.certificate)[:1]:
+        holder, expiry = (
+            f"client certificate of {certificate.subject.rfc4514_string()}",
+            certificate.not_valid_after_utc,
+        )
+        yield _expiry_finding(cluster, holder, expiry, now, f"renew it, and put it into {endpoint.origin}")
+    if endpoint.token.expiry is not None and not is_rejected:
+        advice = f"{renew_token(endpoint)}; skip this if something renews it there"
+        yield _expiry_finding(
+            cluster, f"token of {endpoint.token.subject or 'unknown'}", endpoint.token.expiry, now, advice
+        )
+    bundle = certificates_in(endpoint.authority)
     if bundle:
-        yield _trusted(cluster, bundle, contact, now)
+        yield _authority_finding(cluster, bundle, contact, now)
     if contact.shown and contact.stage > Stage.TLS:
         shown = x509.load_der_x509_certificate(contact.shown)
         advice = "renew it; with kubeadm: kubeadm certs renew apiserver"
-        yield _dated(cluster, "the apiserver's certificate", shown.not_valid_after_utc, now, advice)
+        yield _expiry_finding(cluster, "the apiserver's certificate", shown.not_valid_after_utc, now, advice)
 
 
-def _trusted(cluster: str, bundle: list[x509.Certificate], contact: ContactResult, now: datetime) -> Finding:
+def _authority_finding(cluster: str, bundle: list[x509.Certificate], contact: ContactResult, now: datetime) -> Finding:
     """Return the expiry of a kubeconfig's CAs; an expired CA does no harm next to a valid one."""
-    ended = [one for one in bundle if one.not_valid_after_utc < now]
+    expired = [one for one in bundle if one.not_valid_after_utc < now]
     latest = max(_signers(bundle, contact, now), key=lambda one: one.not_valid_after_utc)
-    several = f", of {len(bundle)} in the bundle," * (len(bundle) > 1)
-    whose, origin = f"CA {latest.subject.rfc4514_string()}{several}", contact.way.origin
-    told = _dated(cluster, whose, latest.not_valid_after_utc, now, f"put the cluster's new CA into {origin}")
-    if not ended or latest in ended:
-        return told
-    first = f"{ended[0].subject.rfc4514_string()} on {date_of(ended[0].not_valid_after_utc)}"
-    what = f"{told.what}; {len(ended)} of them expired, such as {first}"
-    return told._replace(level=Level.WARN, what=what, advice=told.advice or f"remove the expired ones from {origin}")
+    bundle_note = f", of {len(bundle)} in the bundle," * (len(bundle) > 1)
+    holder, origin = f"CA {latest.subject.rfc4514_string()}{bundle_note}", contact.endpoint.origin
+    finding = _expiry_finding(
+        cluster, holder, latest.not_valid_after_utc, now, f"put the cluster's new CA into {origin}"
+    )
+    if not expired or latest in expired:
+        return finding
+    example = f"{expired[0].subject.rfc4514_string()} on {date_of(expired[0].not_valid_after_utc)}"
+    what = f"{finding.what}; {len(expired)} of them expired, such as {example}"
+    return finding._replace(
+        level=Level.WARN, what=what, advice=finding.advice or f"remove the expired ones from {origin}"
+    )
 
 
 def _signers(bundle: list[x509.Certificate], contact: ContactResult, now: datetime) -> list[x509.Certificate]:
     """Return the CAs that may have signed the apiserver's certificate; of these the valid ones, if any."""
-    good = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
+    valid = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
     issuer = x509.load_der_x509_certificate(contact.shown).issuer if contact.shown else None
-    return [one for one in good if one.subject == issuer] or good
+    return [one for one in valid if one.subject == issuer] or valid
 
 
-def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:
+def _expiry_finding(cluster: str, holder: str, expiry: datetime, now: datetime, advice: str) -> Finding:
     """Return a finding on the expiry of a certificate or token."""
-    if until < now:
-        return Finding(cluster, CHECK, Level.FAIL, f"{whose} expired on {date_of(until)}", advice)
-    words = f"{whose} is valid until {date_of(until)}"
-    return Finding(cluster, CHECK, Level.WARN if until - now < SOON else Level.OK, words, advice * (until - now < SOON))
+    if expiry < now:
+        return Finding(cluster, CHECK, Level.FAIL, f"{holder} expired on {date_of(expiry)}", advice)
+    what = f"{holder} is valid until {date_of(expiry)}"
+    return Finding(
+        cluster, CHECK, Level.WARN if expiry - now < SOON else Level.OK, what, advice * (expiry - now < SOON)
+    )
 
 
 def _kubelet(facts: Facts) -> Iterator[Finding]:
@@ -112,8 +123,10 @@ def _kubelet(facts: Facts) -> Iterator[Finding]:
     fields = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
     certificate = yield from _pair(facts, *fields)
     if certificate is not None:
-        which = _which(fields[0], facts.files[fields[0]])
-        yield from _judged(which, certificate, warnings(which, certificate, facts.address, facts.now), facts.now)
+        label = _label(fields[0], facts.files[fields[0]])
+        yield from _certificate_findings(
+            label, certificate, warnings(label, certificate, facts.address, facts.now), facts.now
+        )
 
 
 def _webhook(facts: Facts) -> Iterator[Finding]:
@@ -122,12 +135,12 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
     certificate = yield from _pair(facts, *fields)
     if certificate is None:
         return
-    which, wanted = _which(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
-    found = list(warnings(which, certificate, "", facts.now))
-    if named := other_names(certificate, wanted):
-        what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
-        found.append(CertificateProblem(which, what, f"reissue it with {wanted} among its subjectAltNames"))
-    yield from _judged(which, certificate, found, facts.now)
+    label, expected_name = _label(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
+    found = list(warnings(label, certificate, "", facts.now))
+    if names := other_names(certificate, expected_name):
+        what = f"it names {names}, and the upper's apiserver calls the webhook at {expected_name}"
+        found.append(CertificateProblem(label, what, f"reissue it with {expected_name} among its subjectAltNames"))
+    yield from _certificate_findings(label, certificate, found, facts.now)
 
 
 def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certificate | None]:
@@ -137,28 +150,30 @@ def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certifica
         return None
     for field, answer in zip(fields, answers, strict=True):
         if isinstance(answer.value[1], OSError):
-            yield _fault(unreadable(_which(field, answer), answer.value[1]))
+            yield _problem_finding(unreadable(_label(field, answer), answer.value[1]))
     contents = [answer.value[1] for answer in answers]
     if any(isinstance(content, OSError) for content in contents):
         return None
-    certificate_of, key_of = (_which(field, answer) for field, answer in zip(fields, answers, strict=True))
+    certificate_of, key_of = (_label(field, answer) for field, answer in zip(fields, answers, strict=True))
     fault = pair_fault(certificate_of, key_of, *contents)
     if fault is not None:
-        yield _fault(fault)
+        yield _problem_finding(fault)
         return None
     return x509.load_pem_x509_certificates(contents[0])[0]
 
 
-def _judged(
-    which: str, certificate: x509.Certificate, found: Iterable[CertificateProblem], now: datetime
+def _certificate_findings(
+    label: str, certificate: x509.Certificate, found: Iterable[CertificateProblem], now: datetime
 ) -> Iterator[Finding]:
     """Yield the problems of a serving certificate, or its expiry if it has none."""
-    wrong = [_fault(fault) for fault in found]
-    yield from wrong
-    if not wrong:
-        soon = certificate.not_valid_after_utc - now < SOON
-        advice = "renew it: the engine rereads the file" if soon else ""
-        yield Finding(UPPER, CHECK, Level.WARN if soon else Level.OK, f"{which}: {described(certificate)}", advice)
+    problems = [_problem_finding(problem) for problem in found]
+    yield from problems
+    if not problems:
+        expires_soon = certificate.not_valid_after_utc - now < SOON
+        advice = "renew it: the engine rereads the file" if expires_soon else ""
+        yield Finding(
+            UPPER, CHECK, Level.WARN if expires_soon else Level.OK, f"{label}: {described(certificate)}", advice
+        )
 
 
 def _authority(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -166,21 +181,21 @@ def _authority(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     field = "kubelet.clientCAFile"
     answer = facts.files.get(field)
     if answer is not None:
-        which, content = _which(field, answer), answer.value[1]
-        fault = unreadable(which, content) if isinstance(content, OSError) else authority_fault(which, content)
+        label, content = _label(field, answer), answer.value[1]
+        fault = unreadable(label, content) if isinstance(content, OSError) else authority_fault(label, content)
     elif AUTHORITY not in upper.answers:
         return
     else:
-        which = PUBLISHED
+        label = PUBLISHED
         content = ((upper.value(AUTHORITY) or {}).get("data") or {}).get(CALLERS_KEY, "").encode()
         fault = None if content else _unpublished(upper.answers[AUTHORITY])
     if fault is not None:
-        yield _fault(fault._replace(what=f"{fault.what}, so every kubelet API request is refused"))
+        yield _problem_finding(fault._replace(what=f"{fault.what}, so every kubelet API request is refused"))
         return
     certificates = certificates_in(content)
-    wrong = [_fault(each, Level.WARN) for each in authority_warnings(which, certificates, facts.now)]
-    until = min((each.not_valid_after_utc for each in certificates), default=facts.now)
-    yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: valid until {date_of(until)}")]
+    problems = [_problem_finding(each, Level.WARN) for each in authority_warnings(label, certificates, facts.now)]
+    expiry = min((each.not_valid_after_utc for each in certificates), default=facts.now)
+    yield from problems or [Finding(UPPER, CHECK, Level.OK, f"{label}: valid until {date_of(expiry)}")]
 
 
 def _unpublished(answer: QueryAnswer) -> CertificateProblem:
@@ -207,20 +222,20 @@ def _requests(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         address = endpoint_of(node)[0] if node else ""
         found = [one for one in upper.items(REQUESTS) if _is_request_of(one, lower.node.name)]
         found.sort(key=lambda one: str(metadata(one)["creationTimestamp"]))
-        here = [one for one in found if address in _asked_for(one)]
-        counting = {metadata(one)["name"]: one for one in (*here[-1:], *found[-1:])}
-        for name, request in counting.items():
+        for_address = [one for one in found if address in _asked_for(one)]
+        relevant = {metadata(one)["name"]: one for one in (*for_address[-1:], *found[-1:])}
+        for name, request in relevant.items():
             what = f"the request for a serving certificate of node {lower.node.name}"
-            if refused := refusal_of(request):
-                yield Finding(lower.name, CHECK, Level.WARN, f"{what} was {refused}", AFTER_REFUSAL)
+            if refusal := refusal_of(request):
+                yield Finding(lower.name, CHECK, Level.WARN, f"{what} was {refusal}", AFTER_REFUSAL)
             elif not (request.get("status") or {}).get("conditions"):
                 advice = f"kubectl certificate approve {name}"
                 yield Finding(lower.name, CHECK, Level.WARN, f"{what} waits for approval", advice)
 
 
 def _is_request_of(request: Manifest, node: str) -> bool:
-    head, _, digest = str(metadata(request)["name"]).rpartition("-")
-    return head == f"tensile-{node}" and bool(digest)
+    name_prefix, _, digest = str(metadata(request)["name"]).rpartition("-")
+    return name_prefix == f"tensile-{node}" and bool(digest)
 
 
 def _asked_for(request: Manifest) -> list[str]:
@@ -231,9 +246,9 @@ def _asked_for(request: Manifest) -> list[str]:
         return []
 
 
-def _fault(fault: CertificateProblem, level: Level = Level.FAIL) -> Finding:
+def _problem_finding(fault: CertificateProblem, level: Level = Level.FAIL) -> Finding:
     return Finding(UPPER, CHECK, level, f"{fault.which}: {fault.what}", fault.advice)
 
 
-def _which(field: str, answer: QueryAnswer) -> str:
+def _label(field: str, answer: QueryAnswer) -> str:
     return f"{field}: {answer.value[0]}"

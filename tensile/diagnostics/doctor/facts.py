@@ -20,7 +20,7 @@ from tensile.topology import Lower, Topology
 
 NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", "metrics API"
 WAITING = "pods without a node"
-SPACES, STRANGERS = "namespaces", "pods by namespace"
+NAMESPACES, PODS_BY_NAMESPACE = "namespaces", "pods by namespace"
 POLICIES = "NetworkPolicies by namespace"
 NO_ANSWER = "no answer in"
 """How the error of a step of a connection begins that took too long."""
@@ -68,7 +68,7 @@ class TokenInfo(NamedTuple):
     """The claims of a token that doctor reads: its subject ("" if it has none), and its expiry."""
 
     subject: str = ""
-    until: datetime | None = None
+    expiry: datetime | None = None
 
 
 class ServerEndpoint(NamedTuple):
@@ -89,7 +89,7 @@ class ServerEndpoint(NamedTuple):
     flags: str = ""
 
     @property
-    def where(self) -> str:
+    def host_and_port(self) -> str:
         """The address, for people."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
@@ -101,7 +101,7 @@ class ContactResult(NamedTuple):
     how many seconds the server's clock is ahead of the local one, None if unknown.
     """
 
-    way: ServerEndpoint
+    endpoint: ServerEndpoint
     stage: Stage
     error: str = ""
     shown: bytes = b""
@@ -126,13 +126,13 @@ class QueryAnswer(NamedTuple):
 class ClusterFacts:
     """The facts about one cluster; filled while queries run, and used as it is at the timeout.
 
-    `trouble` is the error in its credentials that prevented any query, `remedy` what to do about it ("" if the error
-    says so). `missing` holds the rights that are not granted, with only the missing verbs; None if they could not be
-    queried. `answers` are by query, `unanswered` are the queries without a response so far.
+    `access_error` is the error in its credentials that prevented any query, `remedy` what to do about it ("" if the
+    error says so). `missing` holds the rights that are not granted, with only the missing verbs; None if they could not
+    be queried. `answers` are by query, `unanswered` are the queries without a response so far.
     """
 
     name: str
-    trouble: str = ""
+    access_error: str = ""
     remedy: str = ""
     contact: ContactResult | None = None
     user: str = ""
@@ -142,18 +142,18 @@ class ClusterFacts:
     unanswered: set[str] = field(default_factory=set)
 
     @property
-    def is_in(self) -> bool:
+    def is_accessible(self) -> bool:
         """Whether the cluster responds and accepts the credentials."""
         return self.contact is not None and self.contact.stage == Stage.DONE
 
-    def items(self, question: str) -> list[Any]:
+    def items(self, query: str) -> list[Any]:
         """Return the items that a query listed, [] if it failed or did not run."""
-        found: list[Any] = self.value(question) or []
+        found: list[Any] = self.value(query) or []
         return found
 
-    def value(self, question: str) -> Any:
+    def value(self, query: str) -> Any:
         """Return the value that a query returned, None if it failed or did not run."""
-        return self.answers.get(question, QueryAnswer()).value
+        return self.answers.get(query, QueryAnswer()).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,9 @@ class Facts:
     """The facts about all clusters.
 
     `files` are the files that the topology names, by field: the content, or the error. `address` is where the upper
-    apiserver calls the virtual nodes, "" if unknown. `in_map`: the topology is in a ConfigMap of the upper cluster, as
-    it is for an engine that runs there. `descriptors` is the limit of open files of a process here, None for no limit.
+    apiserver calls the virtual nodes, "" if unknown. `in_configmap`: the topology is in a ConfigMap of the upper
+    cluster, as it is for an engine that runs there. `descriptors` is the limit of open files of a process here, None
+    for no limit.
     """
 
     topology: Topology
@@ -171,10 +172,10 @@ class Facts:
     files: Mapping[str, QueryAnswer]
     address: str
     now: datetime
-    in_map: bool = False
+    in_configmap: bool = False
     descriptors: int | None = None
 
-    def sides(self) -> list[ClusterFacts]:
+    def clusters(self) -> list[ClusterFacts]:
         """Return the facts about every cluster, those about the upper one first."""
         return [self.upper, *self.lowers.values()]
 
@@ -236,12 +237,12 @@ def owner(upper: ClusterFacts, topology: Topology) -> Owner:
     return owner_of(upper.identity, topology.name)
 
 
-def strays(upper: ClusterFacts, topology: Topology) -> list[str]:
+def orphaned_nodes(upper: ClusterFacts, topology: Topology) -> list[str]:
     """Return the names of Nodes that carry this topology's marks but belong to none of its lowers."""
     known = {lower.node.name for lower in topology.lowers}
-    whose = owner(upper, topology)
+    topology_owner = owner(upper, topology)
     nodes = (node for node in upper.items(NODES) if metadata(node)["name"] not in known)
-    return [metadata(node)["name"] for node in nodes if is_ours(node, whose)]
+    return [metadata(node)["name"] for node in nodes if is_ours(node, topology_owner)]
 
 
 def is_renewed(upper: ClusterFacts, node: str, now: datetime) -> bool:

@@ -18,10 +18,10 @@ from typing import Any
 from tensile.diagnostics.doctor.facts import (
     CLASSES,
     METRICS,
+    NAMESPACES,
     NODES,
+    PODS_BY_NAMESPACE,
     POLICIES,
-    SPACES,
-    STRANGERS,
     WAITING,
     ClusterFacts,
     ContactResult,
@@ -36,10 +36,10 @@ from tensile.diagnostics.doctor.facts import (
     lease_of,
     local_report,
     node_named,
+    orphaned_nodes,
     owner,
     port_of,
     shown,
-    strays,
 )
 from tensile.diagnostics.explain import BLOCKED, ONE_ENGINE, REMOVED_LOWER, START, blocked_deletions
 from tensile.engine.status.query import LEASE_SECONDS, NO_START, not_active, restart_needed, sharing, unrenewed
@@ -78,98 +78,100 @@ _CLASS = {
 _MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
 MOST = 20
 """The largest number of a lower's namespaces that are inspected; each takes a query of its own."""
-_TOLD = 5
+_MOST_LISTED = 5
 _ACCOUNT = "system:serviceaccount:"
-_AWAY = f"{START}; a Node's lease stays valid for {LEASE_SECONDS:g} s after its engine has stopped"
+_NOT_LISTENING = f"{START}; a Node's lease stays valid for {LEASE_SECONDS:g} s after its engine has stopped"
 """Advice for a kubelet port of this machine that nothing listens on."""
 
 
-def identified(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_identity(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a cluster differs from all previous ones, and is the one its Node was created for."""
-    if not side.identity:
+    if not cluster.identity:
         return
-    known = _noted(side, facts)
-    before = facts.sides()[: facts.sides().index(side)]
-    twin = next((one for one in before if one.identity == side.identity), None)
-    if twin is not None and not (known == side.identity and _noted(twin, facts) not in ("", side.identity)):
-        origin = side.contact.way.origin if side.contact else ""
-        what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
+    known = _recorded_identity(cluster, facts)
+    before = facts.clusters()[: facts.clusters().index(cluster)]
+    duplicate = next((one for one in before if one.identity == cluster.identity), None)
+    if duplicate is not None and not (
+        known == cluster.identity and _recorded_identity(duplicate, facts) not in ("", cluster.identity)
+    ):
+        origin = cluster.contact.endpoint.origin if cluster.contact else ""
+        what = f"it is the same cluster as {shown(duplicate.name)} (kube-system {cluster.identity})"
         advice = f"use the kubeconfig of another cluster than {origin}"
-        advice += ", or remove a lower cluster of the two" if known in ("", side.identity) else ""
-        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+        advice += ", or remove a lower cluster of the two" if known in ("", cluster.identity) else ""
+        yield Finding(cluster.name, "identity", Level.FAIL, what, advice)
         return
-    left = _left_node(side, facts)
-    if left is not None:
-        yield _renamed(side, left)
+    former_node = _node_of_former_name(cluster, facts)
+    if former_node is not None:
+        yield _renamed(cluster, former_node)
         return
-    if known not in ("", side.identity):
-        what = f"another cluster answers than that of its Node (kube-system {side.identity}, not {known})"
+    if known not in ("", cluster.identity):
+        what = f"another cluster answers than that of its Node (kube-system {cluster.identity}, not {known})"
         advice = "correct the address, or add the new cluster to the topology under another name"
-        holders = (one.name for one in facts.lowers.values() if _noted(one, facts) == side.identity)
+        holders = (one.name for one in facts.lowers.values() if _recorded_identity(one, facts) == cluster.identity)
         if holder := next(holders, ""):
-            what, advice = f"{what}: that of lower {holder}", f"use the kubeconfig of the cluster of {side.name}"
-        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+            what, advice = f"{what}: that of lower {holder}", f"use the kubeconfig of the cluster of {cluster.name}"
+        yield Finding(cluster.name, "identity", Level.FAIL, what, advice)
         return
-    yield Finding(side.name, "identity", Level.OK, f"kube-system {side.identity}")
+    yield Finding(cluster.name, "identity", Level.OK, f"kube-system {cluster.identity}")
 
 
-def _noted(side: ClusterFacts, facts: Facts) -> str:
+def _recorded_identity(cluster: ClusterFacts, facts: Facts) -> str:
     """Return the identity of the lower cluster that is recorded on its Node, "" for none."""
-    if side.name == UPPER:
+    if cluster.name == UPPER:
         return ""
-    node = node_named(facts.upper, facts.spec(side.name).node.name)
+    node = node_named(facts.upper, facts.spec(cluster.name).node.name)
     return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
 
 
-def _left_node(side: ClusterFacts, facts: Facts) -> Manifest | None:
+def _node_of_former_name(cluster: ClusterFacts, facts: Facts) -> Manifest | None:
     """Return the Node of no lower in the file that was made for the same cluster: the lower was renamed."""
-    nodes = (node_named(facts.upper, name) or {} for name in strays(facts.upper, facts.topology))
-    return next((one for one in nodes if annotations(one).get(LOWER_UID) == side.identity), None)
+    nodes = (node_named(facts.upper, name) or {} for name in orphaned_nodes(facts.upper, facts.topology))
+    return next((one for one in nodes if annotations(one).get(LOWER_UID) == cluster.identity), None)
 
 
-def _renamed(side: ClusterFacts, left: Manifest) -> Finding:
+def _renamed(cluster: ClusterFacts, former_node: Manifest) -> Finding:
     """Return the finding on a lower that was renamed. The Node of its former name stays as long as pods use it."""
-    former = metadata(left)["name"]
-    keep = f"write node: {{name: {former}}} for lower {side.name}"
-    if is_removed(left):
-        what = f"it is the cluster of removed node {former}, which still has pods"
-        return Finding(side.name, "identity", Level.FAIL, what, f"to keep them, {keep}; or delete these pods")
-    what = f"it is the cluster of Node {former}, which is no lower of this file"
-    return Finding(side.name, "identity", Level.WARN, what, f"to keep the pods of that node, {keep}")
+    former_name = metadata(former_node)["name"]
+    keep_advice = f"write node: {{name: {former_name}}} for lower {cluster.name}"
+    if is_removed(former_node):
+        what = f"it is the cluster of removed node {former_name}, which still has pods"
+        return Finding(cluster.name, "identity", Level.FAIL, what, f"to keep them, {keep_advice}; or delete these pods")
+    what = f"it is the cluster of Node {former_name}, which is no lower of this file"
+    return Finding(cluster.name, "identity", Level.WARN, what, f"to keep the pods of that node, {keep_advice}")
 
 
-def noded(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_node(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a lower's Node exists and is ours, and whether an engine renews its lease."""
     upper = facts.upper
     if NODES not in upper.answers or upper.value(NODES) is None or not upper.identity:
         return
-    if side.name == UPPER:
+    if cluster.name == UPPER:
         yield from _others(upper, facts)
-        yield from _not_in_force(local_report(upper, facts.topology))
+        yield from _pending_changes(local_report(upper, facts.topology))
         return
-    name = facts.spec(side.name).node.name
+    name = facts.spec(cluster.name).node.name
     node = node_named(upper, name)
     if node is None:
-        yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine creates it")
+        yield Finding(cluster.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine creates it")
     elif not is_ours(node, owner(upper, facts.topology)):
-        yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node, owner(upper, facts.topology)))
+        yield Finding(cluster.name, "node", Level.FAIL, *_foreign(name, node, owner(upper, facts.topology)))
     else:
-        yield _renewal(side, node, upper.value(lease_of(name)), facts.now)
+        yield _renewal(cluster, node, upper.value(lease_of(name)), facts.now)
         blocked = blocked_deletions(node)
         if blocked:
-            yield Finding(side.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
-        if _noted(side, facts) in ("", side.identity):
-            yield from _usable(side, name)
+            yield Finding(cluster.name, "node", Level.WARN, f"the guard blocks changes: {blocked}", BLOCKED)
+        if _recorded_identity(cluster, facts) in ("", cluster.identity):
+            yield from _unusable(cluster, name)
 
 
-def _usable(side: ClusterFacts, name: str) -> Iterator[Finding]:
+def _unusable(cluster: ClusterFacts, name: str) -> Iterator[Finding]:
     """Yield a finding if no node of a lower can run a new pod."""
-    nodes = side.items(NODES)
-    if side.value(NODES) is None or any(_is_usable(node) for node in nodes):
+    nodes = cluster.items(NODES)
+    if cluster.value(NODES) is None or any(_is_usable(node) for node in nodes):
         return
-    whole = f"none of its {len(nodes)} nodes is Ready and schedulable" if nodes else "it has no nodes"
+    problem = f"none of its {len(nodes)} nodes is Ready and schedulable" if nodes else "it has no nodes"
     advice = "uncordon or repair a node there" if nodes else "add a node there"
-    yield Finding(side.name, "node", Level.WARN, f"{whole}, so Node {name} takes no new pods", advice)
+    yield Finding(cluster.name, "node", Level.WARN, f"{problem}, so Node {name} takes no new pods", advice)
 
 
 def _is_usable(node: Manifest) -> bool:
@@ -178,59 +180,59 @@ def _is_usable(node: Manifest) -> bool:
     return (conditions_of(node).get("Ready") or {}).get("status") == "True"
 
 
-def _not_in_force(report: Mapping[str, Any]) -> Iterator[Finding]:
+def _pending_changes(report: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what the engine on this machine does not use yet; the webhook has a check of its own."""
-    for words in restart_needed(report):
+    for message in restart_needed(report):
         advice = "restart the engine, or undo the change"
-        if NO_START in words:
+        if NO_START in message:
             advice = "correct the change, or undo it, before you restart the engine"
-        yield Finding(UPPER, "node", Level.WARN, f"not in force: {words}", advice)
-    for words in (one for one in not_active(report) if "extender" in one):
-        what, _, advice = words.rpartition(": ")
+        yield Finding(UPPER, "node", Level.WARN, f"not in force: {message}", advice)
+    for message in (one for one in not_active(report) if "extender" in one):
+        what, _, advice = message.rpartition(": ")
         yield Finding(UPPER, "node", Level.WARN, what, advice)
 
 
-def _renewal(side: ClusterFacts, node: Manifest, lease: Manifest | None, now: datetime) -> Finding:
+def _renewal(cluster: ClusterFacts, node: Manifest, lease: Manifest | None, now: datetime) -> Finding:
     """Return a finding on whether an engine renews the lease of a Node of ours; None for a lease that was not read."""
     name = metadata(node)["name"]
     if not lease:
-        return Finding(side.name, "node", Level.SKIP, f"Node {name} exists, but no engine has renewed its lease yet")
-    gone = unrenewed(lease, node, now)
-    if gone:
-        what = f"Node {name} exists, but no engine has renewed its lease {gone}: logs, exec and new pods wait"
-        return Finding(side.name, "node", Level.WARN, what, START)
+        return Finding(cluster.name, "node", Level.SKIP, f"Node {name} exists, but no engine has renewed its lease yet")
+    unrenewed_for = unrenewed(lease, node, now)
+    if unrenewed_for:
+        what = f"Node {name} exists, but no engine has renewed its lease {unrenewed_for}: logs, exec and new pods wait"
+        return Finding(cluster.name, "node", Level.WARN, what, START)
     if shared := sharing(lease, f"the lease of Node {name}"):
-        return Finding(side.name, "node", Level.WARN, shared, ONE_ENGINE)
+        return Finding(cluster.name, "node", Level.WARN, shared, ONE_ENGINE)
     engine = annotations(lease).get(ENGINE)
-    which = f"engine {engine}" if engine else "an engine"
-    return Finding(side.name, "node", Level.OK, f"Node {name} exists, and {which} renews its lease")
+    engine_text = f"engine {engine}" if engine else "an engine"
+    return Finding(cluster.name, "node", Level.OK, f"Node {name} exists, and {engine_text} renews its lease")
 
 
-def _foreign(name: str, node: Manifest, mine: Owner) -> tuple[str, str]:
+def _foreign(name: str, node: Manifest, own_owner: Owner) -> tuple[str, str]:
     """Return whose Node has the name of ours, and what to do."""
-    topology = other_topology(node, mine)
+    topology = other_topology(node, own_owner)
     if topology:
         return f"Node {name} belongs to topology {topology}, and the engine does not change it", rename_advice(topology)
     if labels(node).get(OWNER):
-        whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
+        owner_text = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
     else:
-        whose = "not created by tensile"
+        owner_text = "not created by tensile"
     advice = (
         "give the lower another node.name in the topology, or, if that Node is not needed: "
         f"kubectl delete node {quote(name)}"
     )
-    return f"the name is taken: Node {name} is {whose}, and the engine does not change it", advice
+    return f"the name is taken: Node {name} is {owner_text}, and the engine does not change it", advice
 
 
 def _others(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield Nodes with this topology's marks that are not in it; another engine with another file may renew them."""
     name = facts.topology.name
     declared = {spec.name for spec in facts.topology.lowers}
-    for node in strays(upper, facts.topology):
+    for node in orphaned_nodes(upper, facts.topology):
         lower = labels(node_named(upper, node) or {}).get(CLUSTER_ID)
         if lower in declared:
-            changed = "its `node.name` was changed while pods were bound to it"
-            what = f"Node {node} is the former one of lower {lower}: {changed}"
+            reason = "its `node.name` was changed while pods were bound to it"
+            what = f"Node {node} is the former one of lower {lower}: {reason}"
             advice = f"write node: {{name: {node}}} for lower {lower} again"
         elif is_removed(node_named(upper, node) or {}):
             what = f"Node {node} is of a lower cluster that was removed from the topology while pods are bound to it"
@@ -252,62 +254,64 @@ def is_removed(node: Manifest) -> bool:
     return (conditions_of(node).get(IN_TOPOLOGY) or {}).get("status") == "False"
 
 
-def called(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_kubelet(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether the upper apiserver reaches the kubelet API of a lower's Node."""
     upper = facts.upper
-    if side.name == UPPER or not upper.is_in:
+    if cluster.name == UPPER or not upper.is_accessible:
         return
-    name = facts.spec(side.name).node.name
+    name = facts.spec(cluster.name).node.name
     node, answer = node_named(upper, name), upper.answers.get(port_of(name))
     local = _loopback(facts)
     if local:
-        yield Finding(side.name, "kubelet", Level.FAIL, *local)
+        yield Finding(cluster.name, "kubelet", Level.FAIL, *local)
     elif node is None or not is_renewed(upper, name, facts.now):
         what = "not checked: no engine serves it" if lease_of(name) in upper.answers else "not checked"
-        yield Finding(side.name, "kubelet", Level.SKIP, what)
+        yield Finding(cluster.name, "kubelet", Level.SKIP, what)
     elif endpoint_of(node)[1] in (0, NOWHERE):
         what = f"Node {name} has no kubelet port: the engine cannot serve it, so logs and exec fail"
         unserved = f"kubelet API of node {name} "
-        told = (words for words in not_active(local_report(upper, facts.topology)) if unserved in words)
-        why, _, advice = next(told, ": see the engine's log for what uses its port").rpartition(": ")
-        yield Finding(side.name, "kubelet", Level.FAIL, why or what, advice)
+        reports = (message for message in not_active(local_report(upper, facts.topology)) if unserved in message)
+        report, _, advice = next(reports, ": see the engine's log for what uses its port").rpartition(": ")
+        yield Finding(cluster.name, "kubelet", Level.FAIL, report or what, advice)
     elif answer is None:
         what = (
             "not checked: this needs the permission to get nodes/proxy, which the engine does not need; as an "
             f"administrator: kubectl get --raw /api/v1/nodes/{name}/proxy/healthz"
         )
-        yield Finding(side.name, "kubelet", Level.SKIP, what)
+        yield Finding(cluster.name, "kubelet", Level.SKIP, what)
     else:
-        yield _answered(side.name, name, node, answer, runs=bool(local_report(upper, facts.topology)))
+        yield _kubelet_finding(cluster.name, name, node, answer, runs=bool(local_report(upper, facts.topology)))
 
 
 def _loopback(facts: Facts) -> tuple[str, str] | None:
     """Return the error that nodes publish a loopback address to an apiserver elsewhere, None if they do not."""
     contact = facts.upper.contact
-    if contact is None or not is_loopback(facts.address) or is_loopback(contact.way.host):
+    if contact is None or not is_loopback(facts.address) or is_loopback(contact.endpoint.host):
         return None
     what = f"nodes publish {facts.address}, which is the upper apiserver itself and not the engine"
     return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
 
 
-def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, runs: bool) -> Finding:
+def _kubelet_finding(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, runs: bool) -> Finding:
     """Return the finding on an answer of a Node's kubelet port; `runs`: an engine of the topology runs here."""
     address, port = endpoint_of(node)
-    where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
+    location = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
     if isinstance(answer.value, ContactResult):
         contact = answer.value
         if contact.stage == Stage.DONE:
-            return Finding(lower, "kubelet", Level.OK, f"{where} is reachable from here")
+            return Finding(lower, "kubelet", Level.OK, f"{location} is reachable from here")
         if contact.stage == Stage.TLS and not contact.is_silent:
-            what = f"another program than the engine listens at {where} ({contact.error})"
+            what = f"another program than the engine listens at {location} ({contact.error})"
             return Finding(lower, "kubelet", Level.FAIL, what, "stop it, or set another kubelet port for the lower")
         advice = (
-            f"the engine runs, but not at {address}: correct kubelet.nodeAddress and kubelet.bind" if runs else _AWAY
+            f"the engine runs, but not at {address}: correct kubelet.nodeAddress and kubelet.bind"
+            if runs
+            else _NOT_LISTENING
         )
-        return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reachable ({contact.error})", advice)
+        return Finding(lower, "kubelet", Level.FAIL, f"{location} is not reachable ({contact.error})", advice)
     if answer.value:
-        return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {where}")
-    what = f"the upper's apiserver does not reach {where} (HTTP {answer.status or '-'}: {answer.error})"
+        return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {location}")
+    what = f"the upper's apiserver does not reach {location} (HTTP {answer.status or '-'}: {answer.error})"
     advice = _remedy(answer, port)
     if "connection refused" in answer.error:
         advice = f"check that the engine runs, by its log or with `tensile status`; if it does, {advice}"
@@ -316,14 +320,14 @@ def _answered(lower: str, name: str, node: Manifest, answer: QueryAnswer, *, run
 
 def _remedy(answer: QueryAnswer, port: int) -> str:
     """Return advice for an error of the apiserver, or of the kubelet API itself."""
-    words = answer.error.lower()
+    error = answer.error.lower()
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return (
             "permit the apiserver's kubelet client: kubectl create clusterrolebinding kubelet-api-admin "
             "--clusterrole=system:kubelet-api-admin --user=kube-apiserver-kubelet-client (or whom its "
             "--kubelet-client-certificate names), and see that kubelet.clientCAFile is the CA that signed that"
         )
-    if any(sign in words for sign in _CERTIFICATE):
+    if any(sign in error for sign in _CERTIFICATE):
         return (
             "the apiserver's --kubelet-certificate-authority has to hold the CA of the serving certificate, and that "
             "has to name the address: approve the request for it (kubectl get csr), or set kubelet.tlsCertFile"
@@ -338,37 +342,37 @@ def _unreached(port: int) -> str:
     )
 
 
-def measured(side: ClusterFacts, _facts: Facts) -> Iterator[Finding]:
+def check_metrics(cluster: ClusterFacts, _facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether a lower cluster serves the metrics API."""
-    answer = side.answers.get(METRICS)
-    if side.name == UPPER or answer is None:
+    answer = cluster.answers.get(METRICS)
+    if cluster.name == UPPER or answer is None:
         return
     if not answer.error:
-        yield Finding(side.name, "metrics", Level.OK, "the metrics API answers")
+        yield Finding(cluster.name, "metrics", Level.OK, "the metrics API answers")
     elif answer.status == HTTPStatus.NOT_FOUND:
         what = "it has no metrics API (metrics.k8s.io): kubectl top and autoscaling do not work for its pods"
-        yield Finding(side.name, "metrics", Level.WARN, what, f"install metrics-server there: {_INSTALL}")
+        yield Finding(cluster.name, "metrics", Level.WARN, what, f"install metrics-server there: {_INSTALL}")
     elif answer.status == HTTPStatus.FORBIDDEN:
-        yield Finding(side.name, "metrics", Level.SKIP, "not checked: listing node metrics is not permitted")
+        yield Finding(cluster.name, "metrics", Level.SKIP, "not checked: listing node metrics is not permitted")
     else:
         advice = "inspect it: kubectl get apiservice v1beta1.metrics.k8s.io -o yaml"
-        yield Finding(side.name, "metrics", Level.WARN, f"the metrics API fails ({answer.error})", advice)
+        yield Finding(cluster.name, "metrics", Level.WARN, f"the metrics API fails ({answer.error})", advice)
 
 
-def stored(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_storage(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield findings on the StorageClasses in the upper cluster and in the lower ones."""
-    if "PV" not in facts.topology.enabled or not side.is_in:
+    if "PV" not in facts.topology.enabled or not cluster.is_accessible:
         return
-    if side.value(CLASSES) is None:
-        error = side.answers[CLASSES].error if CLASSES in side.answers else "no answer in time"
-        yield Finding(side.name, "storage", Level.SKIP, f"not checked: storage classes cannot be read ({error})")
-    elif side.name == UPPER:
-        yield from _above(side, facts.topology)
-    elif "PV" in facts.spec(side.name).controllers:
-        yield from _below(side, facts)
+    if cluster.value(CLASSES) is None:
+        error = cluster.answers[CLASSES].error if CLASSES in cluster.answers else "no answer in time"
+        yield Finding(cluster.name, "storage", Level.SKIP, f"not checked: storage classes cannot be read ({error})")
+    elif cluster.name == UPPER:
+        yield from _upper_classes(cluster, facts.topology)
+    elif "PV" in facts.spec(cluster.name).controllers:
+        yield from _lower_classes(cluster, facts)
 
 
-def _above(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
+def _upper_classes(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
     """Yield findings on the StorageClasses of the upper cluster.
 
     Those whose volumes are created in lower clusters must bind with WaitForFirstConsumer: the upper scheduler has to
@@ -382,7 +386,7 @@ def _above(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
             advice = f"recreate it with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
     late = [metadata(one)["name"] for one in classes if one.get("volumeBindingMode") == "WaitForFirstConsumer"]
-    yield from _unbound(upper, late)
+    yield from _blocked_claims(upper, late)
     default = default_class(upper.items(CLASSES))
     name = metadata(default).get("name", "")
     unmapped = [one.name for one in topology.lowers if "PV" in one.controllers and name not in one.storage_classes]
@@ -400,27 +404,27 @@ def _above(upper: ClusterFacts, topology: Topology) -> Iterator[Finding]:
         names = ", ".join(metadata(one)["name"] for one in classes)
         yield Finding(UPPER, "storage", Level.OK, f"these classes create volumes in lower clusters: {names}")
     else:
-        yield Finding(UPPER, "storage", Level.SKIP, *_none())
+        yield Finding(UPPER, "storage", Level.SKIP, *_no_class())
 
 
-def _unbound(upper: ClusterFacts, classes: list[str]) -> Iterator[Finding]:
+def _blocked_claims(upper: ClusterFacts, classes: list[str]) -> Iterator[Finding]:
     """Yield a warning for pods that the scheduler's VolumeBinding plugin blocks; `classes` are for virtual nodes.
 
     Only such pods show that the plugin is enabled.
     """
-    kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
-    if kept:
-        what = f"the scheduler waits for unbound claims of {listed(kept)}"
-        make = f"make a StorageClass that each lower cluster has too, or maps (storageClasses): {_MAKE}"
-        use = f"use StorageClass {' or '.join(classes)}" if classes else make
+    waiting_pods = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
+    if waiting_pods:
+        what = f"the scheduler waits for unbound claims of {listed(waiting_pods)}"
+        make_advice = f"make a StorageClass that each lower cluster has too, or maps (storageClasses): {_MAKE}"
+        use_advice = f"use StorageClass {' or '.join(classes)}" if classes else make_advice
         advice = (
             "see `tensile explain claim`: their StorageClass is missing, or binds before a node is chosen\n"
-            f"for virtual nodes, {use}"
+            f"for virtual nodes, {use_advice}"
         )
         yield Finding(UPPER, "storage", Level.WARN, what, advice)
 
 
-def _none() -> tuple[str, str]:
+def _no_class() -> tuple[str, str]:
     what = (
         "no StorageClass creates volumes in lower clusters: a scheduler with VolumeBinding, such as the stock one, "
         "leaves pods with unbound claims of other classes Pending"
@@ -428,74 +432,87 @@ def _none() -> tuple[str, str]:
     return what, f"for pods with claims on virtual nodes: {_MAKE}"
 
 
-def _below(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def _lower_classes(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield each upper StorageClass that has no counterpart in a lower cluster."""
-    there = {metadata(one)["name"] for one in side.items(CLASSES)}
-    mapped = facts.spec(side.name).storage_classes
-    ours = [one for one in facts.upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
-    wanted = {**{metadata(one)["name"]: metadata(one)["name"] for one in ours}, **mapped}
-    missing = {above: below for above, below in wanted.items() if below not in there}
+    existing = {metadata(one)["name"] for one in cluster.items(CLASSES)}
+    mapped = facts.spec(cluster.name).storage_classes
+    tensile_classes = [one for one in facts.upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
+    wanted = {**{metadata(one)["name"]: metadata(one)["name"] for one in tensile_classes}, **mapped}
+    missing = {above: below for above, below in wanted.items() if below not in existing}
     for above, below in missing.items():
         what = f"upper StorageClass {above} is {below} here, which does not exist: its claims stay Pending"
-        has = ", ".join(sorted(there)) or "none"
-        instead = f"set storageClasses: {{{above}: NAME}} for {side.name} (there are: {has})"
-        advice = f"create it, or {instead}, and create its claims again"
-        yield Finding(side.name, "storage", Level.WARN, what, advice)
+        existing_text = ", ".join(sorted(existing)) or "none"
+        mapping_advice = f"set storageClasses: {{{above}: NAME}} for {cluster.name} (there are: {existing_text})"
+        advice = f"create it, or {mapping_advice}, and create its claims again"
+        yield Finding(cluster.name, "storage", Level.WARN, what, advice)
     if wanted and not missing:
-        yield Finding(side.name, "storage", Level.OK, "every class of the upper cluster has one here")
+        yield Finding(cluster.name, "storage", Level.OK, "every class of the upper cluster has one here")
 
 
-def places(spec: Lower, topology: Topology, above: Iterable[str], below: Iterable[str]) -> dict[str, str]:
+def mirrored_namespaces(spec: Lower, topology: Topology, above: Iterable[str], below: Iterable[str]) -> dict[str, str]:
     """Return the lower namespaces that mirrored pods run in, by upper namespace."""
-    there = set(below)
+    existing = set(below)
     names = sorted(set(above) - set(topology.exclude_namespaces))
     is_prefixed = spec.namespaces.mapping == "prefix"
     found = {name: prefixed(topology.name, name) if is_prefixed else name for name in names}
-    return {upper: lower for upper, lower in found.items() if lower in there}
+    return {upper: lower for upper, lower in found.items() if lower in existing}
 
 
-def tenanted(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_tenants(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether others run pods in the namespaces of mirrored pods.
 
     If they do, also yield the settings that assume that they do not. Pods of the topology that the lower's Node belongs
     to are no others: it may be this one under its former name, which the check of the Node says.
     """
-    if side.name == UPPER or not side.is_in:
+    if cluster.name == UPPER or not cluster.is_accessible:
         return
-    spec, upper = facts.spec(side.name), facts.upper
-    asked = [answers.answers.get(SPACES, QueryAnswer(error="no answer in time")) for answers in (upper, side)]
-    if any(one.error for one in asked) or STRANGERS not in side.answers or side.value(STRANGERS) is None:
+    spec, upper = facts.spec(cluster.name), facts.upper
+    answers = [
+        cluster_facts.answers.get(NAMESPACES, QueryAnswer(error="no answer in time"))
+        for cluster_facts in (upper, cluster)
+    ]
+    if (
+        any(one.error for one in answers)
+        or PODS_BY_NAMESPACE not in cluster.answers
+        or cluster.value(PODS_BY_NAMESPACE) is None
+    ):
         why = next(
-            (one.error for one in (*asked, side.answers.get(STRANGERS, QueryAnswer())) if one.error), "not in time"
+            (one.error for one in (*answers, cluster.answers.get(PODS_BY_NAMESPACE, QueryAnswer())) if one.error),
+            "not in time",
         )
-        yield Finding(side.name, "tenants", Level.SKIP, f"not checked: namespaces and pods cannot be read ({why})")
+        yield Finding(cluster.name, "tenants", Level.SKIP, f"not checked: namespaces and pods cannot be read ({why})")
         return
-    where = places(spec, facts.topology, upper.items(SPACES), side.items(SPACES))
-    mine, node = owner(upper, facts.topology), node_named(upper, spec.node.name)
-    marks = {mine.mark, labels(node).get(OWNER) if node and other_topology(node, mine) else mine.mark}
-    strangers = Counter(namespace for namespace, of in side.items(STRANGERS) if of not in marks)
-    yield from _own(side, where)
-    shared = {name: strangers[name] for name in sorted(where.values()) if strangers[name]}
+    namespaces = mirrored_namespaces(spec, facts.topology, upper.items(NAMESPACES), cluster.items(NAMESPACES))
+    topology_owner, node = owner(upper, facts.topology), node_named(upper, spec.node.name)
+    marks = {
+        topology_owner.mark,
+        labels(node).get(OWNER) if node and other_topology(node, topology_owner) else topology_owner.mark,
+    }
+    foreign_pods = Counter(namespace for namespace, mark in cluster.items(PODS_BY_NAMESPACE) if mark not in marks)
+    yield from _engine_namespace(cluster, namespaces)
+    shared = {name: foreign_pods[name] for name in sorted(namespaces.values()) if foreign_pods[name]}
     if not shared:
-        looked = f"in {MOST} of {len(where)}" if len(where) > MOST else "in the"
-        what = f"no pods of others are {looked} namespaces that pods from the upper cluster go to"
-        yield Finding(side.name, "tenants", Level.OK, what)
+        extent = f"in {MOST} of {len(namespaces)}" if len(namespaces) > MOST else "in the"
+        what = f"no pods of others are {extent} namespaces that pods from the upper cluster go to"
+        yield Finding(cluster.name, "tenants", Level.OK, what)
         return
     yield from _shared(spec, _listed(shared))
 
 
-def unprotected(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_network_policies(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield NetworkPolicies of the upper cluster, which do not apply to its pods in a lower cluster."""
-    if side.name == UPPER or not side.is_in:
+    if cluster.name == UPPER or not cluster.is_accessible:
         return
     upper = facts.upper
-    where = places(facts.spec(side.name), facts.topology, upper.items(SPACES), side.items(SPACES))
-    policies = Counter(namespace for namespace in upper.items(POLICIES) if namespace in where)
+    namespaces = mirrored_namespaces(
+        facts.spec(cluster.name), facts.topology, upper.items(NAMESPACES), cluster.items(NAMESPACES)
+    )
+    policies = Counter(namespace for namespace in upper.items(POLICIES) if namespace in namespaces)
     if policies:
         named = _listed(dict(sorted(policies.items())))
         what = f"NetworkPolicies of the upper cluster are not mirrored, and do not apply to its pods here: {named}"
-        advice = f"create equivalent policies in {side.name}, in the namespaces where these pods run"
-        yield Finding(side.name, "network", Level.WARN, what, advice)
+        advice = f"create equivalent policies in {cluster.name}, in the namespaces where these pods run"
+        yield Finding(cluster.name, "network", Level.WARN, what, advice)
 
 
 def _shared(spec: Lower, names: str) -> Iterator[Finding]:
@@ -520,15 +537,15 @@ def _shared(spec: Lower, names: str) -> Iterator[Finding]:
         yield Finding(spec.name, "tenants", Level.WARN, what, advice)
 
 
-def _own(side: ClusterFacts, where: dict[str, str]) -> Iterator[Finding]:
+def _engine_namespace(cluster: ClusterFacts, namespaces: dict[str, str]) -> Iterator[Finding]:
     """Yield upper namespaces that map to the lower namespace of the engine's own account."""
-    namespace = side.user.removeprefix(_ACCOUNT).partition(":")[0] if side.user.startswith(_ACCOUNT) else ""
-    for upper in (above for above, below in where.items() if namespace and below == namespace):
+    namespace = cluster.user.removeprefix(_ACCOUNT).partition(":")[0] if cluster.user.startswith(_ACCOUNT) else ""
+    for upper in (above for above, below in namespaces.items() if namespace and below == namespace):
         what = f"namespace {upper} of the upper cluster maps to {namespace}, which has the engine's own account"
         advice = "the engine mirrors nothing of it: run its pods in another namespace, or give the account its own"
-        yield Finding(side.name, "tenants", Level.WARN, what, advice)
+        yield Finding(cluster.name, "tenants", Level.WARN, what, advice)
 
 
 def _listed(shared: dict[str, int]) -> str:
     """Return namespaces with their counts, cut off after the first ones."""
-    return listed((f"{name} ({count})" for name, count in shared.items()), _TOLD)
+    return listed((f"{name} ({count})" for name, count in shared.items()), _MOST_LISTED)

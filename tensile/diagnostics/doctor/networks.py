@@ -62,7 +62,7 @@ class _Range(NamedTuple):
     """A range of addresses in a cluster, of its pods or its Services."""
 
     cluster: str
-    sort: str
+    kind: str
     network: Network
 
 
@@ -77,26 +77,26 @@ class _Known(NamedTuple):
     missing: Sequence[str]
 
 
-def networked(facts: Facts) -> Iterator[Finding]:
+def check_networks(facts: Facts) -> Iterator[Finding]:
     """Yield overlaps of each cluster with previous clusters, and whether pods reach the upper apiserver."""
-    known = {side.name: _known(side) for side in facts.sides()}
-    clashes = _clashes(facts.sides(), {name: one.ranges for name, one in known.items()})
-    for side in facts.sides():
-        yield from map(_clashing, clashes[side.name])
-        if side.name == UPPER:
-            yield from _advertised(side)
-        if side.is_in and not clashes[side.name]:
-            others = [known[one.name] for one in facts.sides() if one.identity != side.identity]
-            yield _clear(side.name, known[side.name], others)
-        elif side.is_in and known[side.name].missing:
-            what, advice = _untold(known[side.name].missing)
-            yield Finding(side.name, "network", Level.SKIP, what, advice)
+    known = {cluster.name: _known(cluster) for cluster in facts.clusters()}
+    clashes = _clashes(facts.clusters(), {name: one.ranges for name, one in known.items()})
+    for cluster in facts.clusters():
+        yield from map(_clashing, clashes[cluster.name])
+        if cluster.name == UPPER:
+            yield from _advertised(cluster)
+        if cluster.is_accessible and not clashes[cluster.name]:
+            others = [known[one.name] for one in facts.clusters() if one.identity != cluster.identity]
+            yield _clear(cluster.name, known[cluster.name], others)
+        elif cluster.is_accessible and known[cluster.name].missing:
+            what, advice = _unknown_ranges(known[cluster.name].missing)
+            yield Finding(cluster.name, "network", Level.SKIP, what, advice)
 
 
 def _clashing(clash: Clash) -> Finding:
     own, other = clash
     what = (
-        f"addresses of {own.sort} here ({own.network}) overlap with those of {other.sort} of {shown(other.cluster)} "
+        f"addresses of {own.kind} here ({own.network}) overlap with those of {other.kind} of {shown(other.cluster)} "
         f"({other.network}): Services do not work between the two"
     )
     advice = "recreate one of the clusters with other addresses: --cluster-cidr or --service-cluster-ip-range"
@@ -105,45 +105,49 @@ def _clashing(clash: Clash) -> Finding:
 
 def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
     """Return the addresses of a cluster without overlaps, and whether they were compared with those of all others."""
-    told = ", ".join(f"{one.sort} {one.network}" for one in known.ranges[:_SHOWN])
-    told += " and more" * (len(known.ranges) > _SHOWN)
-    sorts = {one.sort for one in known.ranges}
-    is_compared = not others or any(_matter(own, one.sort) for other in others for one in other.ranges for own in sorts)
+    ranges_text = ", ".join(f"{one.kind} {one.network}" for one in known.ranges[:_SHOWN])
+    ranges_text += " and more" * (len(known.ranges) > _SHOWN)
+    kinds = {one.kind for one in known.ranges}
+    is_compared = not others or any(
+        _is_harmful(own, one.kind) for other in others for one in other.ranges for own in kinds
+    )
     if not is_compared:
-        way = "not compared: other clusters do not publish their ranges"
+        comparison = "not compared: other clusters do not publish their ranges"
     elif any(other.missing for other in others):
-        way = "no overlap with the ranges that other clusters publish"
+        comparison = "no overlap with the ranges that other clusters publish"
     else:
-        way = "no overlap with other clusters"
-    parts, advice = [f"{told}: {way}"] if told else [], ""
+        comparison = "no overlap with other clusters"
+    parts, advice = [f"{ranges_text}: {comparison}"] if ranges_text else [], ""
     if known.missing:
-        what, advice = _untold(known.missing)
+        what, advice = _unknown_ranges(known.missing)
         parts.append(what)
     level = Level.OK if is_compared and not known.missing else Level.SKIP
-    return Finding(cluster, "network", level, "; ".join(parts) or way, advice)
+    return Finding(cluster, "network", level, "; ".join(parts) or comparison, advice)
 
 
-def _untold(missing: Sequence[str]) -> tuple[str, str]:
+def _unknown_ranges(missing: Sequence[str]) -> tuple[str, str]:
     """Return which addresses of a cluster are unknown, and what to compare manually."""
-    by_hand = ", and ".join(_BY_HAND[sort] for sort in missing)
+    by_hand = ", and ".join(_BY_HAND[kind] for kind in missing)
     what = f"not checked: the addresses of {' and '.join(missing)}, which the cluster does not publish"
     return what, f"compare them by hand with those of the other clusters: {by_hand}"
 
 
-def _known(side: ClusterFacts) -> _Known:
+def _known(cluster: ClusterFacts) -> _Known:
     """Return the addresses of a cluster as far as it publishes them, merged into the fewest networks."""
-    nodes = [node for node in side.items(NODES) if side.name != UPPER or not _is_virtual(node)]
+    nodes = [node for node in cluster.items(NODES) if cluster.name != UPPER or not _is_virtual(node)]
     pods = [cidr for node in nodes for cidr in _cidrs(node)]
-    services = [cidr for one in side.items(RANGES) for cidr in (one.get("spec") or {}).get("cidrs") or ()]
-    told = ((PODS, pods), (SERVICES, services))
-    missing = [sort for sort, is_hidden in ((PODS, _hides_pods(side, nodes)), (SERVICES, not services)) if is_hidden]
-    return _Known([_Range(side.name, sort, network) for sort, cidrs in told for network in _collapsed(cidrs)], missing)
+    services = [cidr for one in cluster.items(RANGES) for cidr in (one.get("spec") or {}).get("cidrs") or ()]
+    cidrs_by_kind = ((PODS, pods), (SERVICES, services))
+    missing = [kind for kind, is_hidden in ((PODS, _hides_pods(cluster, nodes)), (SERVICES, not services)) if is_hidden]
+    return _Known(
+        [_Range(cluster.name, kind, network) for kind, cidrs in cidrs_by_kind for network in _collapsed(cidrs)], missing
+    )
 
 
-def _hides_pods(side: ClusterFacts, nodes: Sequence[Manifest]) -> bool:
+def _hides_pods(cluster: ClusterFacts, nodes: Sequence[Manifest]) -> bool:
     """Report whether a node has no pod CIDR; an upper cluster may have virtual nodes only."""
     if not nodes:
-        return side.name != UPPER or side.value(NODES) is None
+        return cluster.name != UPPER or cluster.value(NODES) is None
     return any(not _cidrs(node) and not _is_virtual(node) for node in nodes)
 
 
@@ -165,22 +169,22 @@ def _collapsed(cidrs: Iterable[str]) -> list[Network]:
 
 def _clashes(sides: Sequence[ClusterFacts], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
     """Return the first overlap of each sort for each pair of clusters, by the later cluster of the pair."""
-    order = {side.name: place for place, side in enumerate(sides)}
-    identity = {side.name: side.identity for side in sides}
+    order = {cluster.name: index for index, cluster in enumerate(sides)}
+    identity = {cluster.name: cluster.identity for cluster in sides}
     found: dict[tuple[str, str, str, str], Clash] = {}
     for pair in _overlaps(one for each in ranges.values() for one in each):
-        other, own = sorted(pair, key=lambda one: order[one.cluster])
-        if identity[own.cluster] != identity[other.cluster] and _matter(own.sort, other.sort):
-            found.setdefault((own.cluster, other.cluster, own.sort, other.sort), (own, other))
+        earlier, later = sorted(pair, key=lambda one: order[one.cluster])
+        if identity[later.cluster] != identity[earlier.cluster] and _is_harmful(later.kind, earlier.kind):
+            found.setdefault((later.cluster, earlier.cluster, later.kind, earlier.kind), (later, earlier))
     clashes: dict[str, list[Clash]] = {name: [] for name in order}
-    for own, other in sorted(found.values(), key=lambda clash: order[clash[1].cluster]):
-        clashes[own.cluster].append((own, other))
+    for later, earlier in sorted(found.values(), key=lambda clash: order[clash[1].cluster]):
+        clashes[later.cluster].append((later, earlier))
     return clashes
 
 
-def _matter(sort: str, other: str) -> bool:
+def _is_harmful(kind: str, other: str) -> bool:
     """Report whether an overlap of these sorts causes problems: Service addresses are never used across clusters."""
-    return (sort, other) != (SERVICES, SERVICES)
+    return (kind, other) != (SERVICES, SERVICES)
 
 
 def _overlaps(ranges: Iterable[_Range]) -> Iterator[Clash]:
@@ -188,19 +192,19 @@ def _overlaps(ranges: Iterable[_Range]) -> Iterator[Clash]:
 
     Of two networks that overlap, one contains the other, so those that contain the present one form a stack.
     """
-    around: list[_Range] = []
+    enclosing: list[_Range] = []
     for one in sorted(ranges, key=_begin):
-        while around and not _holds(around[-1].network, one.network):
-            around.pop()
-        yield from ((outer, one) for outer in around)
-        around.append(one)
+        while enclosing and not _contains(enclosing[-1].network, one.network):
+            enclosing.pop()
+        yield from ((outer, one) for outer in enclosing)
+        enclosing.append(one)
 
 
 def _begin(one: _Range) -> tuple[int, int, int]:
     return one.network.version, int(one.network.network_address), one.network.prefixlen
 
 
-def _holds(outer: Network, inner: Network) -> bool:
+def _contains(outer: Network, inner: Network) -> bool:
     return outer.version == inner.version and int(inner.network_address) <= int(outer.broadcast_address)
 
 
@@ -209,33 +213,33 @@ def _advertised(upper: ClusterFacts) -> Iterator[Finding]:
     contact: ContactResult | None = upper.value(ADVERTISED)
     if contact is None or contact.stage == Stage.DONE:
         return
-    where = f"{contact.way.where}, which does not work from here ({contact.error})"
-    what = f"lower pods get the upper apiserver's address {where}"
+    address_text = f"{contact.endpoint.host_and_port}, which does not work from here ({contact.error})"
+    what = f"lower pods get the upper apiserver's address {address_text}"
     advice = (
         f"set upper.advertiseURL to an address that lower pods reach, and include in the apiserver's certificate "
-        f"{contact.way.host} (--apiserver-cert-extra-sans with kubeadm)"
+        f"{contact.endpoint.host} (--apiserver-cert-extra-sans with kubeadm)"
     )
     yield Finding(UPPER, "network", Level.WARN, what, advice)
 
 
-def bound(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_ports(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield ports that listen on every address of a machine without need.
 
     In a pod there is no narrower address. Elsewhere telemetry, which has no authentication, is for the local machine
     unless configured otherwise. If the upper apiserver runs on this machine, so do the callers of the other ports.
     """
-    if side.name != UPPER or not side.is_in or facts.in_map:
+    if cluster.name != UPPER or not cluster.is_accessible or facts.in_configmap:
         return
     topology = facts.topology
-    wide = [
+    telemetry_finding = [
         _finding(
             "telemetry", "anybody who reaches this machine can read names, health and capacity of all lower clusters"
         )
     ]
-    found = wide if _is_any(topology.telemetry.bind) else []
-    near = side.contact is not None and is_loopback(side.contact.way.host)
+    found = telemetry_finding if _is_any(topology.telemetry.bind) else []
+    is_local = cluster.contact is not None and is_loopback(cluster.contact.endpoint.host)
     enabled = {"kubelet": True, "webhook": topology.webhook.enabled, "extender": topology.extender.enabled}
-    for section, caller in _CALLERS.items() if near else ():
+    for section, caller in _CALLERS.items() if is_local else ():
         if enabled[section] and _is_any(getattr(topology, section).bind):
             found.append(_finding(section, f"{caller}, its only caller, is on this machine"))
     if (shortage := net.missing(len(topology.lowers), facts.descriptors)) is not None:
@@ -246,8 +250,8 @@ def bound(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
 
 
 def _finding(section: str, why: str) -> Finding:
-    narrower = f"{section}.bind: {_LOOPBACK}"
-    advice = f"set {narrower}" + (", or the address at which Prometheus calls it" if section == "telemetry" else "")
+    setting = f"{section}.bind: {_LOOPBACK}"
+    advice = f"set {setting}" + (", or the address at which Prometheus calls it" if section == "telemetry" else "")
     return Finding(UPPER, "ports", Level.WARN, f"{section}.bind is every address of this machine: {why}", advice)
 
 
@@ -258,43 +262,45 @@ def _is_any(bind: str) -> bool:
         return False
 
 
-def hooked(side: ClusterFacts, facts: Facts) -> Iterator[Finding]:
+def check_webhook(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     """Yield a finding on whether the webhook is registered, and reachable at its address."""
     webhook = facts.topology.webhook
-    if side.name != UPPER or not webhook.enabled or not side.is_in:
+    if cluster.name != UPPER or not webhook.enabled or not cluster.is_accessible:
         return
     if not webhook.is_reachable:
         what = "the webhook is enabled, but has no address for the upper apiserver: it is never registered"
         yield Finding(UPPER, "webhook", Level.FAIL, what, "set webhook.service or webhook.url in the topology")
         return
-    yield from _service(side, facts) if webhook.service else _url(side, facts)
-    if side.answers.get(HOOK, QueryAnswer()).status == HTTPStatus.NOT_FOUND:
+    yield from _service(cluster, facts) if webhook.service else _url(cluster, facts)
+    if cluster.answers.get(HOOK, QueryAnswer()).status == HTTPStatus.NOT_FOUND:
         what = "it is not registered yet: the engine first calls itself at that address"
         advice = "`tensile status` and the engine's log say why; if no engine runs, start it"
         yield Finding(UPPER, "webhook", Level.WARN, what, advice)
 
 
 def _url(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
-    where = address_of(facts.topology.webhook)
+    address = address_of(facts.topology.webhook)
     contact: ContactResult | None = upper.value(HOOK_ADDRESS)
     advice = (
         f"webhook.url has to lead to webhook.port ({facts.topology.webhook.port}) of the engine: correct it, or start "
         "or restart the engine, or let the upper's apiserver through to that port"
     )
-    if taken := next((words for words in not_active(local_report(upper, facts.topology)) if _NO_PORT in words), ""):
-        what, _, advice = taken.rpartition(": ")
+    if port_conflict := next(
+        (message for message in not_active(local_report(upper, facts.topology)) if _NO_PORT in message), ""
+    ):
+        what, _, advice = port_conflict.rpartition(": ")
         yield Finding(UPPER, "webhook", Level.FAIL, what, advice)
         return
     if contact is None or contact.stage != Stage.DONE:
         why = contact.error if contact else "not checked in time"
-        yield Finding(UPPER, "webhook", Level.FAIL, f"no webhook answers at {where} ({why})", advice)
+        yield Finding(UPPER, "webhook", Level.FAIL, f"no webhook answers at {address} ({why})", advice)
         return
     call = upper.answers.get(HOOK_CALL)
     if call is not None and call.error:
         advice = "check whether another program listens there, and the engine's log"
         yield Finding(UPPER, "webhook", Level.FAIL, f"a call like the apiserver's fails: {call.error}", advice)
     elif call is not None:
-        yield Finding(UPPER, "webhook", Level.OK, f"it answers at {where}, called from here")
+        yield Finding(UPPER, "webhook", Level.OK, f"it answers at {address}, called from here")
 
 
 def _service(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
@@ -309,10 +315,12 @@ def _service(upper: ClusterFacts, facts: Facts) -> Iterator[Finding]:
         advice = f"check that the engine's pods are Ready, and the selector: kubectl -n {service.namespace} get pods"
         yield Finding(UPPER, "webhook", Level.FAIL, f"{name} has no ready endpoint", advice)
     else:
-        yield _called(name, _seen(name, answer, slices), upper.answers.get(HOOK_CALL), facts.topology)
+        yield _service_finding(
+            name, _untested_service(name, answer, slices), upper.answers.get(HOOK_CALL), facts.topology
+        )
 
 
-def _seen(name: str, answer: QueryAnswer, slices: QueryAnswer) -> str:
+def _untested_service(name: str, answer: QueryAnswer, slices: QueryAnswer) -> str:
     """Return what is known of a Service that could not be called."""
     if answer.error:
         return f"not checked: {name} cannot be read ({answer.error})"
@@ -321,45 +329,49 @@ def _seen(name: str, answer: QueryAnswer, slices: QueryAnswer) -> str:
     return f"{name} has ready endpoints, but the call from the upper apiserver was not tested"
 
 
-def _called(name: str, seen: str, call: QueryAnswer | None, topology: Topology) -> Finding:
+def _service_finding(name: str, untested: str, call: QueryAnswer | None, topology: Topology) -> Finding:
     """Return the finding on a call to the Service through the upper apiserver (None: the apiserver does not permit it).
 
     The apiserver proxies calls to pods only, and to no endpoints that a user wrote by hand: not every refusal is an
     error.
     """
     if call is None:
-        what = f"{seen}: this needs the permission to get services/proxy, which the engine does not need"
-        return Finding(UPPER, "webhook", Level.SKIP, what, tried(topology))
+        what = f"{untested}: this needs the permission to get services/proxy, which the engine does not need"
+        return Finding(UPPER, "webhook", Level.SKIP, what, dry_run_command(topology))
     if call.value and call.error == _ALIVE:
         return Finding(UPPER, "webhook", Level.OK, f"the upper's apiserver reaches {name}")
-    said = f"HTTP {call.status or '-'}: {call.error}"
+    response = f"HTTP {call.status or '-'}: {call.error}"
     if call.value:
         advice = "check that the targetPort of the Service's port 443 is the engine's webhook.port"
-        return Finding(UPPER, "webhook", Level.WARN, f"something else answers at {name} ({said})", advice)
+        return Finding(UPPER, "webhook", Level.WARN, f"something else answers at {name} ({response})", advice)
     if call.status == 0 or _UNREACHED in call.error:
         advice = (
             f"let the upper's apiserver through to port {topology.webhook.port} of the engine's pods (the firewall "
             "between control plane and nodes, NetworkPolicy): until then pods are not mutated, without any error"
         )
-        what = f"the upper's apiserver does not reach {name} ({said})"
+        what = f"the upper's apiserver does not reach {name} ({response})"
         return Finding(UPPER, "webhook", Level.FAIL, what, advice)
     return Finding(
-        UPPER, "webhook", Level.SKIP, f"{seen}: the apiserver does not forward the call ({said})", tried(topology)
+        UPPER,
+        "webhook",
+        Level.SKIP,
+        f"{untested}: the apiserver does not forward the call ({response})",
+        dry_run_command(topology),
     )
 
 
-def tried(topology: Topology) -> str:
+def dry_run_command(topology: Topology) -> str:
     """Return a command that makes the upper apiserver call the webhook for a pod that is not stored.
 
     The pod selects a label besides its virtual node, which the webhook moves to an annotation under any topology.
     """
-    space = "NAMESPACE" if "default" in left_alone(topology) else "default"
-    asks = '{"spec":{"nodeSelector":{"probe":"probe"}}}'
+    namespace = "NAMESPACE" if "default" in left_alone(topology) else "default"
+    overrides = '{"spec":{"nodeSelector":{"probe":"probe"}}}'
     return (
         "as an administrator of the upper cluster, have it ask about a pod that is not stored; it is reached if this "
         "prints a selector:\n"
-        f"kubectl -n {space} run probe --image=probe --labels={VIRTUAL_POD}=true --dry-run=server "
-        f"--overrides='{asks}' -o jsonpath='{{.metadata.annotations.{CLUSTER_SELECTOR}}}'"
+        f"kubectl -n {namespace} run probe --image=probe --labels={VIRTUAL_POD}=true --dry-run=server "
+        f"--overrides='{overrides}' -o jsonpath='{{.metadata.annotations.{CLUSTER_SELECTOR}}}'"
     )
 
 

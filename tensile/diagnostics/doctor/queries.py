@@ -74,42 +74,42 @@ Now = Callable[[], datetime]
 
 
 class ClusterQueries:
-    """The queries of one cluster; create it inside a running event loop, and close it. The results are in `side`."""
+    """The queries of one cluster; create it inside a running event loop, and close it. The results are in `facts`."""
 
-    def __init__(self, side: ClusterFacts, access: Access) -> None:
-        self.side = side
+    def __init__(self, facts: ClusterFacts, access: Access) -> None:
+        self.facts = facts
         self.access = access
-        self.cluster: Cluster = (http := HttpCluster(side.name, access, connections=_CONNECTIONS))
+        self.cluster: Cluster = (http := HttpCluster(facts.name, access, connections=_CONNECTIONS))
         self._http = http
 
     async def close(self) -> None:
         """Close every connection."""
         await self._http.close()
 
-    async def note(self, question: str, answer: Awaitable[Any]) -> None:
+    async def record(self, query: str, result: Awaitable[Any]) -> None:
         """Record the answer to a query, or its error."""
-        self.side.unanswered.add(question)
+        self.facts.unanswered.add(query)
         try:
-            self.side.answers[question] = QueryAnswer(await answer)
+            self.facts.answers[query] = QueryAnswer(await result)
         except ClusterError as error:
-            self.side.answers[question] = QueryAnswer(error=error.message, status=error.status)
+            self.facts.answers[query] = QueryAnswer(error=error.message, status=error.status)
         except TensileError as error:
-            self.side.answers[question] = QueryAnswer(error=str(error))
-        self.side.unanswered.discard(question)
+            self.facts.answers[query] = QueryAnswer(error=str(error))
+        self.facts.unanswered.discard(query)
 
-    async def everything(self, rights: Iterable[Permission], *more: Awaitable[None]) -> None:
-        """Run the queries for every kind of cluster, and `more` at the same time."""
+    async def run_all(self, rights: Iterable[Permission], *further_queries: Awaitable[None]) -> None:
+        """Run the queries for every kind of cluster, and `further_queries` at the same time."""
         await asyncio.gather(
-            self.note("identity", self._identity()),
-            self.note("user", self._user()),
-            self.note("rights", self._rights(rights)),
-            self.note(NODES, self.listed(NODE, _node)),
-            self.note(CLASSES, self.listed(STORAGE_CLASS)),
-            self.note(RANGES, self.listed(SERVICE_CIDR)),
-            *more,
+            self.record("identity", self._query_identity()),
+            self.record("user", self._query_user()),
+            self.record("rights", self._query_rights(rights)),
+            self.record(NODES, self.list_all(NODE, _node)),
+            self.record(CLASSES, self.list_all(STORAGE_CLASS)),
+            self.record(RANGES, self.list_all(SERVICE_CIDR)),
+            *further_queries,
         )
 
-    async def listed(self, kind: Kind, read: Callable[[bytes], Manifest] = orjson.loads) -> list[Manifest]:
+    async def list_all(self, kind: Kind, read: Callable[[bytes], Manifest] = orjson.loads) -> list[Manifest]:
         """Return all objects of a kind."""
         return (await self.cluster.list(kind, Selection(), read)).items
 
@@ -118,22 +118,24 @@ class ClusterQueries:
         found: Manifest = orjson.loads(await self.cluster.read(ref))
         return found
 
-    async def fetched(self, path: str) -> QueryAnswer:
+    async def fetch(self, path: str) -> QueryAnswer:
         """Request a path with a response in any format.
 
         The answer holds whether the status was 200, the text as the error, and the status.
         """
         try:
-            status, body, _ = await asked(self.access, path)
+            status, body, _ = await request_path(self.access, path)
         except _FAILURES as error:
-            return QueryAnswer(error=why(error))
-        return QueryAnswer(status == HTTPStatus.OK, _words(body), status)
+            return QueryAnswer(error=error_text(error))
+        return QueryAnswer(status == HTTPStatus.OK, _error_message(body), status)
 
-    async def waiting(self) -> list[Manifest]:
+    async def pods_without_node(self) -> list[Manifest]:
         """Return the pods without a node, with the scheduler's message."""
-        return (await self.cluster.list(POD, Selection(fields="spec.nodeName=,status.phase=Pending"), _waiting)).items
+        return (
+            await self.cluster.list(POD, Selection(fields="spec.nodeName=,status.phase=Pending"), _pod_without_node)
+        ).items
 
-    async def spaces(self) -> list[str]:
+    async def namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
         return (await self.cluster.list(NAMESPACE, Selection(), _name)).items
 
@@ -141,42 +143,42 @@ class ClusterQueries:
         """Return the namespace of every NetworkPolicy."""
         return (await self.cluster.list(NETWORK_POLICY, Selection(), _namespace)).items
 
-    async def inhabitants(self, namespaces: Iterable[str]) -> list[tuple[str, str]]:
+    async def pod_owners(self, namespaces: Iterable[str]) -> list[tuple[str, str]]:
         """Return the namespace and the owner mark ("" for none) of every pod in some namespaces."""
-        lists = (self.cluster.list(POD, Selection(namespace), _inhabitant) for namespace in namespaces)
+        lists = (self.cluster.list(POD, Selection(namespace), _pod_owner) for namespace in namespaces)
         return [one for found in await asyncio.gather(*lists) for one in found.items]
 
-    async def measured(self) -> None:
+    async def check_metrics_api(self) -> None:
         """Query the node metrics; raises ClusterError if the metrics API does not respond."""
         await self.cluster.list(NODE_METRICS, Selection())
 
-    async def may(self, right: Permission) -> bool:
+    async def is_permitted(self, right: Permission) -> bool:
         """Report whether a right is granted; False if that cannot be queried."""
         try:
-            return not await self._denied(right)
+            return not await self._denied_verbs(right)
         except ClusterError:
             return False
 
-    async def _identity(self) -> None:
-        self.side.identity = await self._http.identify()
+    async def _query_identity(self) -> None:
+        self.facts.identity = await self._http.identify()
 
-    async def _user(self) -> None:
-        raw = await self.cluster.create(_question(self.side.name, SELF_REVIEW), _body(SELF_REVIEW))
+    async def _query_user(self) -> None:
+        raw = await self.cluster.create(_review_ref(self.facts.name, SELF_REVIEW), _body(SELF_REVIEW))
         user = str(orjson.loads(raw)["status"]["userInfo"].get("username", ""))
-        self.side.user = user if user.isprintable() else ""
+        self.facts.user = user if user.isprintable() else ""
 
-    async def _rights(self, rights: Iterable[Permission]) -> None:
+    async def _query_rights(self, rights: Iterable[Permission]) -> None:
         wanted = list(rights)
-        denied = await asyncio.gather(*map(self._denied, wanted))
+        denied = await asyncio.gather(*map(self._denied_verbs, wanted))
         pairs = zip(wanted, denied, strict=True)
-        self.side.missing = [right._replace(verbs=verbs) for right, verbs in pairs if verbs]
+        self.facts.missing = [right._replace(verbs=verbs) for right, verbs in pairs if verbs]
 
-    async def _denied(self, right: Permission) -> tuple[str, ...]:
+    async def _denied_verbs(self, right: Permission) -> tuple[str, ...]:
         """Return the verbs of a right that are not granted."""
-        allowed = await asyncio.gather(*(self._allowed(right, verb) for verb in right.verbs))
+        allowed = await asyncio.gather(*(self._is_allowed(right, verb) for verb in right.verbs))
         return tuple(verb for verb, is_allowed in zip(right.verbs, allowed, strict=True) if not is_allowed)
 
-    async def _allowed(self, right: Permission, verb: str) -> bool:
+    async def _is_allowed(self, right: Permission, verb: str) -> bool:
         attributes = {
             "verb": verb,
             "group": right.group,
@@ -186,17 +188,17 @@ class ClusterQueries:
             "name": right.name,
         }
         body = _body(SELF_ACCESS_REVIEW, {"resourceAttributes": attributes})
-        raw = await self.cluster.create(_question(self.side.name, SELF_ACCESS_REVIEW), body)
+        raw = await self.cluster.create(_review_ref(self.facts.name, SELF_ACCESS_REVIEW), body)
         return bool(orjson.loads(raw)["status"].get("allowed"))
 
 
-async def opened(side: ClusterFacts, access: Access, now: Any) -> ClusterQueries | None:
+async def open_queries(cluster: ClusterFacts, access: Access, now: Any) -> ClusterQueries | None:
     """Connect to a cluster and return its queries; None if a step of the connection failed."""
-    side.contact = await contacted(access, now)
-    return ClusterQueries(side, access) if side.contact.stage == Stage.DONE else None
+    cluster.contact = await probe_apiserver(access, now)
+    return ClusterQueries(cluster, access) if cluster.contact.stage == Stage.DONE else None
 
 
-def _question(cluster: str, kind: Kind) -> Ref:
+def _review_ref(cluster: str, kind: Kind) -> Ref:
     return Ref(cluster, kind, "", "")
 
 
@@ -219,20 +221,20 @@ def _namespace(raw: bytes) -> str:
     return str(metadata(orjson.loads(raw))["namespace"])
 
 
-def _inhabitant(raw: bytes) -> tuple[str, str]:
+def _pod_owner(raw: bytes) -> tuple[str, str]:
     pod: Manifest = orjson.loads(raw)
     return metadata(pod)["namespace"], labels(pod).get(OWNER, "")
 
 
-def _waiting(raw: bytes) -> Manifest:
+def _pod_without_node(raw: bytes) -> Manifest:
     """Return a pod's name, and the scheduler's message about it."""
     pod: Manifest = orjson.loads(raw)
     meta, conditions = pod["metadata"], (pod.get("status") or {}).get("conditions") or ()
-    said = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
-    return {"name": f"{meta['namespace']}/{meta['name']}", "message": said}
+    message = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+    return {"name": f"{meta['namespace']}/{meta['name']}", "message": message}
 
 
-def _words(body: bytes) -> str:
+def _error_message(body: bytes) -> str:
     """Return the message of a Status, or the beginning of any other body."""
     try:
         return str(orjson.loads(body)["message"])
@@ -240,17 +242,17 @@ def _words(body: bytes) -> str:
         return body[:500].decode(errors="replace").strip()
 
 
-async def contacted(access: Access, now: Now) -> ContactResult:
+async def probe_apiserver(access: Access, now: Now) -> ContactResult:
     """Connect to an apiserver with its credentials, and return how far that went."""
-    found = await dialled(way_of(access), access.tls)
+    found = await probe_server(server_endpoint(access), access.tls)
     if found.stage != Stage.DONE:
         return found
     try:
-        begun = now()
-        status, body, date = await asked(access, "/version")
+        started = now()
+        status, body, date = await request_path(access, "/version")
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-        return found._replace(stage=Stage.ANSWER, error=why(error))
-    found = found._replace(ahead=_ahead(date, begun, now()))
+        return found._replace(stage=Stage.ANSWER, error=error_text(error))
+    found = found._replace(ahead=_clock_difference(date, started, now()))
     if status == HTTPStatus.UNAUTHORIZED:
         return found._replace(stage=Stage.LOGIN, error="HTTP 401")
     version = _version(body) if status == HTTPStatus.OK else ""
@@ -259,25 +261,25 @@ async def contacted(access: Access, now: Now) -> ContactResult:
     return found._replace(version=version)
 
 
-async def dialled(way: ServerEndpoint, tls: ssl.SSLContext) -> ContactResult:
+async def probe_server(endpoint: ServerEndpoint, tls: ssl.SSLContext) -> ContactResult:
     """Connect to a server up to the TLS handshake, and return how far that went."""
     try:
-        await _looked_up(way.host, way.port)
+        await _resolve(endpoint.host, endpoint.port)
     except (OSError, TimeoutError, ValueError) as error:
-        return ContactResult(way, Stage.NAME, why(error))
+        return ContactResult(endpoint, Stage.NAME, error_text(error))
     try:
-        await _connected(way, None)
+        await _connected(endpoint, None)
     except (OSError, TimeoutError) as error:
-        return ContactResult(way, Stage.CONNECTION, why(error))
+        return ContactResult(endpoint, Stage.CONNECTION, error_text(error))
     try:
-        return ContactResult(way, Stage.DONE, shown=await _connected(way, tls))
+        return ContactResult(endpoint, Stage.DONE, shown=await _connected(endpoint, tls))
     except TimeoutError as error:
-        return ContactResult(way, Stage.TLS, why(error))
+        return ContactResult(endpoint, Stage.TLS, error_text(error))
     except (OSError, ValueError) as error:
-        return ContactResult(way, Stage.TLS, why(error), await _certificate(way))
+        return ContactResult(endpoint, Stage.TLS, error_text(error), await _certificate(endpoint))
 
 
-async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
+async def request_path(access: Access, path: str) -> tuple[int, bytes, str]:
     """Return the HTTP status, the beginning of the body and the Date header of the response for a path.
 
     Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
@@ -291,71 +293,71 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
         await streams.close()
 
 
-def why(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error in a few words."""
     return f"{NO_ANSWER} {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error, str(error))
 
 
-async def _looked_up(host: str, port: int) -> None:
+async def _resolve(host: str, port: int) -> None:
     """Resolve a host name; raises OSError or TimeoutError."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    resolved: asyncio.Future[None] = loop.create_future()
 
-    def tell(error: Exception | None) -> None:
+    def finish(error: Exception | None) -> None:
         """End the wait with the result, unless it has been cancelled."""
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
+        if not resolved.done():
+            resolved.set_result(None) if error is None else resolved.set_exception(error)
 
-    def look() -> None:
+    def resolve() -> None:
         """Resolve the name with the system's resolver."""
-        problem: Exception | None = None
+        failure: Exception | None = None
         try:
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, ValueError) as error:
-            problem = error
+            failure = error
         with suppress(RuntimeError):  # the loop is closed, so no task waits for this
-            loop.call_soon_threadsafe(tell, problem)
+            loop.call_soon_threadsafe(finish, failure)
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=resolve, daemon=True).start()
     async with asyncio.timeout(STEP_SECONDS):
-        await done
+        await resolved
 
 
-async def _connected(way: ServerEndpoint, tls: ssl.SSLContext | None) -> bytes:
+async def _connected(endpoint: ServerEndpoint, tls: ssl.SSLContext | None) -> bytes:
     """Connect, with TLS if given, and close the connection; return the server's certificate (DER, b"" without TLS)."""
-    name = way.name if tls else None
+    name = endpoint.name if tls else None
     async with asyncio.timeout(STEP_SECONDS):
-        plain = await connected(way.host, way.port)
+        sock = await connected(endpoint.host, endpoint.port)
         try:
-            _, writer = await asyncio.open_connection(sock=plain, ssl=tls, server_hostname=name)
+            _, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name)
         except BaseException:
-            plain.close()
+            sock.close()
             raise
     try:
-        made = writer.get_extra_info("ssl_object")
-        return (made.getpeercert(binary_form=True) or b"") if made else b""
+        tls_object = writer.get_extra_info("ssl_object")
+        return (tls_object.getpeercert(binary_form=True) or b"") if tls_object else b""
     finally:
         writer.transport.abort()
 
 
-async def _certificate(way: ServerEndpoint) -> bytes:
+async def _certificate(endpoint: ServerEndpoint) -> bytes:
     """Return the certificate of a server that is not trusted, b"" for none; sends no data."""
     try:
-        return await _connected(way, trusting_anybody())
+        return await _connected(endpoint, unverified_tls())
     except (OSError, TimeoutError, ValueError):
         return b""
 
 
-def _ahead(date: str, begun: datetime, ended: datetime) -> float | None:
+def _clock_difference(date: str, started: datetime, ended: datetime) -> float | None:
     """Return how many seconds a server's clock is ahead, None without a valid Date.
 
     A Date header is rounded down to whole seconds.
     """
     try:
-        told = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5)
+        server_time = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5)
     except (ValueError, OverflowError):
         return None
-    return (told - (begun + (ended - begun) / 2)).total_seconds()
+    return (server_time - (started + (ended - started) / 2)).total_seconds()
 
 
 def _version(body: bytes) -> str:
@@ -365,7 +367,7 @@ def _version(body: bytes) -> str:
         return ""
 
 
-def way_of(access: Access) -> ServerEndpoint:
+def server_endpoint(access: Access) -> ServerEndpoint:
     """Return the part of an access that is not secret."""
     return ServerEndpoint(
         origin=access.origin,
@@ -375,21 +377,21 @@ def way_of(access: Access) -> ServerEndpoint:
         name=access.server_name,
         authority=access.papers.authority,
         certificate=access.papers.certificate,
-        token=token_of(token_in(access)),
+        token=token_info(token_in(access)),
         flags=access.flags,
     )
 
 
-def token_of(token: str) -> TokenInfo:
+def token_info(token: str) -> TokenInfo:
     """Return the claims of a token; without values if it is not a JWT."""
-    said = claims_of(token)
-    until = expiry_of(said)
-    if until is None and "exp" in said:
+    claims = claims_of(token)
+    until = expiry_of(claims)
+    if until is None and "exp" in claims:
         return TokenInfo()
-    return TokenInfo(str(said.get("sub", "")), until)
+    return TokenInfo(str(claims.get("sub", "")), until)
 
 
-def trusting_anybody() -> ssl.SSLContext:
+def unverified_tls() -> ssl.SSLContext:
     """Return TLS settings that accept any certificate; no credentials and no other data may be sent over them."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname = False

@@ -9,12 +9,20 @@ from typing import Any
 
 import orjson
 
-from tensile.diagnostics.doctor.access import permitted, reached
-from tensile.diagnostics.doctor.certificates import papers
-from tensile.diagnostics.doctor.collect import gathered, topology_at
+from tensile.diagnostics.doctor.access import check_connection, check_rights
+from tensile.diagnostics.doctor.certificates import check_certificates
+from tensile.diagnostics.doctor.collect import gather_facts, topology_at
 from tensile.diagnostics.doctor.facts import CHECKS, ClusterFacts, Facts, Finding, Level, shown
-from tensile.diagnostics.doctor.lowers import called, identified, measured, noded, stored, tenanted, unprotected
-from tensile.diagnostics.doctor.networks import bound, hooked, networked
+from tensile.diagnostics.doctor.lowers import (
+    check_identity,
+    check_kubelet,
+    check_metrics,
+    check_network_policies,
+    check_node,
+    check_storage,
+    check_tenants,
+)
+from tensile.diagnostics.doctor.networks import check_networks, check_ports, check_webhook
 from tensile.engine.clusters import utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.topology_reader import ConfigMapKey
@@ -24,7 +32,7 @@ from tensile.topology import Topology
 FORMAT = 1
 _COLOURS = {Level.OK: "\x1b[32m", Level.WARN: "\x1b[33m", Level.FAIL: "\x1b[31m"}
 _PLAIN = "\x1b[0m"
-_WORDS = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL: "fail"}
+_LEVEL_NAMES = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL: "fail"}
 """The levels in the JSON output."""
 _COUNTED = (
     (Level.OK, "ok", "ok"),
@@ -35,18 +43,18 @@ _COUNTED = (
 """The levels in the counts of a cluster, with the words for one and for several."""
 Check = Callable[[ClusterFacts, Facts], Iterator[Finding]]
 _CHECKS: tuple[Check, ...] = (
-    reached,
-    papers,
-    identified,
-    permitted,
-    noded,
-    called,
-    measured,
-    stored,
-    hooked,
-    bound,
-    tenanted,
-    unprotected,
+    check_connection,
+    check_certificates,
+    check_identity,
+    check_rights,
+    check_node,
+    check_kubelet,
+    check_metrics,
+    check_storage,
+    check_webhook,
+    check_ports,
+    check_tenants,
+    check_network_policies,
 )
 _OF_CONTENT = ("rights", "metrics", "storage", "network", "ports", "tenants")
 """The checks of what is in a cluster: for the wrong cluster, their advice would be wrong."""
@@ -54,19 +62,20 @@ _OF_CONTENT = ("rights", "metrics", "storage", "network", "ports", "tenants")
 
 def examine(
     topology: Topology,
-    ways: ClusterAccess,
+    cluster_access: ClusterAccess,
     output: str,
-    place: ConfigMapKey | None = None,
+    configmap_key: ConfigMapKey | None = None,
     *,
     colour: bool,
     every: bool = False,
 ) -> tuple[str, bool]:
     """Return the findings as "text" or "json", and whether no check fails.
 
-    `place` is the topology's ConfigMap in the upper cluster, None for a file. With `every`, the text has each finding.
+    `configmap_key` is the topology's ConfigMap in the upper cluster, None for a file. With `every`, the text has each
+    finding.
     """
-    facts = asyncio.run(gathered(topology, ways, utc_now, place))
-    findings = diagnosed(facts)
+    facts = asyncio.run(gather_facts(topology, cluster_access, utc_now, configmap_key))
+    findings = run_checks(facts)
     if output == "json":
         text = orjson.dumps(as_document(facts, findings), option=orjson.OPT_INDENT_2).decode()
     else:
@@ -75,25 +84,32 @@ def examine(
 
 
 def examine_map(
-    place: ConfigMapKey, ways: ClusterAccess, output: str, *, colour: bool, every: bool = False
+    configmap_key: ConfigMapKey, cluster_access: ClusterAccess, output: str, *, colour: bool, every: bool = False
 ) -> tuple[str, bool]:
     """Return the same as `examine` for the topology in a ConfigMap; raises TensileError if that cannot be read."""
-    return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour, every=every)
+    return examine(
+        asyncio.run(topology_at(configmap_key, cluster_access)),
+        cluster_access,
+        output,
+        configmap_key,
+        colour=colour,
+        every=every,
+    )
 
 
-def diagnosed(facts: Facts) -> list[Finding]:
+def run_checks(facts: Facts) -> list[Finding]:
     """Return all findings, cluster by cluster, in the order of CHECKS."""
-    of_all = list(networked(facts))
-    return [finding for side in facts.sides() for finding in _of(side, facts, of_all)]
+    network_findings = list(check_networks(facts))
+    return [finding for cluster in facts.clusters() for finding in _findings_of(cluster, facts, network_findings)]
 
 
-def _of(side: ClusterFacts, facts: Facts, of_all: list[Finding]) -> list[Finding]:
-    found = [finding for check in _CHECKS for finding in check(side, facts)]
-    found += [finding for finding in of_all if finding.cluster == side.name]
+def _findings_of(cluster: ClusterFacts, facts: Facts, network_findings: list[Finding]) -> list[Finding]:
+    found = [finding for check in _CHECKS for finding in check(cluster, facts)]
+    found += [finding for finding in network_findings if finding.cluster == cluster.name]
     if any(one.check == "identity" and one.level == Level.FAIL for one in found):
         content = dict.fromkeys(one.check for one in found if one.check in _OF_CONTENT)
         found = [one for one in found if one.check not in content]
-        found += [Finding(side.name, check, Level.SKIP, "not checked in a wrong cluster") for check in content]
+        found += [Finding(cluster.name, check, Level.SKIP, "not checked in a wrong cluster") for check in content]
     return sorted(found, key=lambda finding: CHECKS.index(finding.check))
 
 
@@ -108,22 +124,22 @@ def as_document(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
     return {
         "formatVersion": FORMAT,
         "topology": facts.topology.name,
-        "level": _WORDS[worst(list(findings))],
+        "level": _LEVEL_NAMES[worst(list(findings))],
         "clusters": [
             {
-                "name": side.name or None,
+                "name": cluster.name or None,
                 "findings": [
                     {
                         "check": one.check,
-                        "level": _WORDS[one.level],
+                        "level": _LEVEL_NAMES[one.level],
                         "what": one.what,
                         "advice": one.advice.splitlines(),
                     }
                     for one in findings
-                    if one.cluster == side.name
+                    if one.cluster == cluster.name
                 ],
             }
-            for side in facts.sides()
+            for cluster in facts.clusters()
         ],
     }
 
@@ -135,13 +151,17 @@ def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool, every: b
     """
     worst_first = [one for level in (Level.FAIL, Level.WARN) for one in findings if one.level == level]
     lines = [line for one in worst_first for line in [*_problem(one, colour=colour), ""]]
-    by_cluster = {side.name: [one for one in findings if one.cluster == side.name] for side in facts.sides()}
+    by_cluster = {
+        cluster.name: [one for one in findings if one.cluster == cluster.name] for cluster in facts.clusters()
+    }
     if every:
-        lines += [line for name, found in by_cluster.items() for line in [*_all(name, found, colour=colour), ""]]
+        lines += [
+            line for name, found in by_cluster.items() for line in [*_cluster_lines(name, found, colour=colour), ""]
+        ]
     else:
-        rows = [(shown(name), _counted(found), _who(found)) for name, found in by_cluster.items()]
+        rows = [(shown(name), _counted(found), _summary(found)) for name, found in by_cluster.items()]
         lines += [*aligned(rows), ""]
-    return "\n".join([*lines, _sum(findings)])
+    return "\n".join([*lines, _totals(findings)])
 
 
 def _problem(finding: Finding, *, colour: bool) -> Iterator[str]:
@@ -151,9 +171,9 @@ def _problem(finding: Finding, *, colour: bool) -> Iterator[str]:
         yield f"     {'->' if number == 0 else '  '} {harmless(line)}"
 
 
-def _all(name: str, findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
+def _cluster_lines(name: str, findings: Sequence[Finding], *, colour: bool) -> Iterator[str]:
     """Yield a line for each finding of a cluster, below its name."""
-    who = _who(findings)
+    who = _summary(findings)
     yield f"{shown(name)}: {who}" if who else shown(name)
     yield from (f"  {_mark(one.level, colour=colour)} {one.check}: {harmless(one.what)}" for one in findings)
 
@@ -170,15 +190,15 @@ def _counted(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{count} {one if count == 1 else several}" for count, one, several in counts if count)
 
 
-def _who(findings: Sequence[Finding]) -> str:
+def _summary(findings: Sequence[Finding]) -> str:
     """Return a summary of a reachable cluster: version, address and user."""
-    return harmless(", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check))))
+    return harmless(", ".join(text for check in ("version", "reach", "login") if (text := _first(findings, check))))
 
 
 def _first(findings: Sequence[Finding], check: str) -> str:
     return next((one.what for one in findings if one.check == check and one.level == Level.OK), "")
 
 
-def _sum(findings: Sequence[Finding]) -> str:
+def _totals(findings: Sequence[Finding]) -> str:
     fails, warnings = (sum(one.level == level for one in findings) for level in (Level.FAIL, Level.WARN))
     return f"{fails} failed, {warnings} {'warning' if warnings == 1 else 'warnings'}"

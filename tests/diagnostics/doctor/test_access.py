@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
 
-from tensile.diagnostics.doctor.access import minor_of, reached
+from tensile.diagnostics.doctor.access import check_connection, minor_of
 from tensile.diagnostics.doctor.facts import ContactResult, Finding, Level, Stage, TokenInfo
 from tensile.objects import UPPER
 from tensile.sandbox.credentials import authority
@@ -18,7 +18,7 @@ YEARS = timedelta(days=800)
 def told(found: ContactResult | None, **fields: Any) -> list[Finding]:
     """Return the findings on a lower cluster with this contact result."""
     one = side(contact=found, **fields)
-    return list(reached(one, facts(None, one)))
+    return list(check_connection(one, facts(None, one)))
 
 
 def test_a_healthy_cluster_has_only_ok_findings() -> None:
@@ -36,14 +36,14 @@ def test_a_healthy_cluster_has_only_ok_findings() -> None:
 def test_unreadable_credentials_are_reported_with_the_error_and_its_advice() -> None:
     """The finding contains the error and the advice of the reader unchanged, including colons and parentheses."""
     trouble, remedy = "kubeconfigs/gone: cannot be read (No such file)", "check: the path: and its permissions"
-    one = side(trouble=trouble, remedy=remedy, contact=None)
-    assert only(reached(one, facts(None, one))) == Finding(LOWER, "reach", Level.FAIL, trouble, remedy)
+    one = side(access_error=trouble, remedy=remedy, contact=None)
+    assert only(check_connection(one, facts(None, one))) == Finding(LOWER, "reach", Level.FAIL, trouble, remedy)
 
 
 def test_an_error_without_advice_is_reported_in_full() -> None:
     """The finding has the complete error, and a default advice."""
-    one = side(trouble="it is broken", contact=None)
-    finding = only(reached(one, facts(None, one)))
+    one = side(access_error="it is broken", contact=None)
+    finding = only(check_connection(one, facts(None, one)))
     assert (finding.what, finding.advice) == ("it is broken", "put that right")
 
 
@@ -113,7 +113,7 @@ def test_an_untrusted_issuer_is_reported_next_to_the_trusted_ca() -> None:
 )
 def test_the_server_of_another_cluster_is_reported_as_a_wrong_address(stage: Stage, error: str, pem: bytes) -> None:
     """Neither another CA nor another client certificate would help, so the advice is to correct `server`."""
-    place = {"way": way("192.0.2.3", origin="kubeconfigs/wrong")}
+    place = {"endpoint": way("192.0.2.3", origin="kubeconfigs/wrong")}
     wrong = told(contact(stage, error, shown=der(pem), **place))[-1]
     assert "192.0.2.3:6443 is the server of upper in this topology" in f"{wrong.what} {wrong.advice}"
     assert wrong.advice.endswith("correct `server` in kubeconfigs/wrong")
@@ -122,7 +122,7 @@ def test_the_server_of_another_cluster_is_reported_as_a_wrong_address(stage: Sta
 def test_an_untrusted_certificate_is_compared_with_the_system_cas_if_none_is_set() -> None:
     """The kubeconfig has no CA, so the CAs of the system count."""
     without = way(authority=b"")
-    finding = untrusted("self-signed certificate", signed_by(OTHER), way=without)
+    finding = untrusted("self-signed certificate", signed_by(OTHER), endpoint=without)
     assert "is the system's, and the certificate is by CN=other-ca" in finding.advice
 
 
@@ -146,7 +146,7 @@ def test_a_certificate_outside_its_validity_is_reported_with_the_cause() -> None
 
 def refused(**fields: Any) -> Finding:
     """Return the login finding on a cluster that does not accept the credential."""
-    reach, login = told(contact(Stage.LOGIN, "HTTP 401", way=way(**fields)))
+    reach, login = told(contact(Stage.LOGIN, "HTTP 401", endpoint=way(**fields)))
     assert reach.level == Level.OK
     assert (login.check, login.level) == ("login", Level.FAIL)
     return login
@@ -213,7 +213,7 @@ def test_the_version_of_a_lower_is_compared_with_the_upper(below: str, level: Le
 def test_the_upper_cluster_is_not_checked_for_version_skew() -> None:
     """Only the age of its version counts: an old one is reported as not tested."""
     upper = side(UPPER, contact=contact(version="v1.30.0"))
-    found = [one for one in reached(upper, facts(upper)) if one.check == "version"]
+    found = [one for one in check_connection(upper, facts(upper)) if one.check == "version"]
     assert "is not tested" in only(found).what
 
 
@@ -231,10 +231,10 @@ def test_recreating_bare_pods_fails_if_the_upper_is_older_than_1_26(fields: Any,
     """Before 1.26 an evicted pod has no mark of the eviction, and would be lost; the lower's version is irrelevant."""
     old = contact(version=version)
     known = facts(side(UPPER, contact=old), side(contact=old), topology=topology(**fields))
-    found = only(one for one in reached(known.upper, known) if one.check == "version")
+    found = only(one for one in check_connection(known.upper, known) if one.check == "version")
     assert found.level == level
     assert ("evicted pods would be lost" in found.what) == (level == Level.FAIL)
-    below = only(one for one in reached(known.lowers[LOWER], known) if one.check == "version")
+    below = only(one for one in check_connection(known.lowers[LOWER], known) if one.check == "version")
     assert below.level == Level.WARN
 
 
@@ -247,9 +247,9 @@ def test_an_upper_before_1_30_is_warned_about_prestop_sleep_if_in_a_configmap(
 ) -> None:
     """It refuses `preStop.sleep` of the rendered Deployment, which is in use if the topology is in a ConfigMap."""
     old = contact(version=version)
-    known = facts(side(UPPER, contact=old), side(contact=old), in_map=in_map)
+    known = facts(side(UPPER, contact=old), side(contact=old), in_configmap=in_map)
     for one, words in ((known.upper, is_told), (known.lowers[LOWER], False)):
-        found = only(each for each in reached(one, known) if each.check == "version")
+        found = only(each for each in check_connection(one, known) if each.check == "version")
         assert (found.level, "is not tested" in found.what) == (Level.WARN, True)
         assert ("preStop.sleep" in found.what, 'exec: {command: [sleep, "5"]}' in found.advice) == (words, words)
 
@@ -311,5 +311,5 @@ def test_the_two_cas_of_these_tests_have_different_names() -> None:
 )
 def test_kubectl_commands_use_the_same_kubeconfig_and_context(flags: str, command: str) -> None:
     """The command has the topology's context; a kubeconfig that is no file has to be written to FILE first."""
-    finding = only(told(contact(Stage.ANSWER, "HTTP 502", way=way(flags=flags))))
+    finding = only(told(contact(Stage.ANSWER, "HTTP 502", endpoint=way(flags=flags))))
     assert finding.advice.endswith(f": {command}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from doctorkit import LOWER, at, facts, only, side
 
-from tensile.diagnostics.doctor.access import permitted
+from tensile.diagnostics.doctor.access import check_rights
 from tensile.diagnostics.doctor.facts import Finding, Level, QueryAnswer, Stage
 from tensile.engine.permissions import ALL_KINDS, Permission
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
@@ -21,7 +21,7 @@ EVERYTHING = Permission(ALL_KINDS, ("list",), "check that a namespace is empty",
 def told(*missing: Permission, name: str = LOWER, **fields: Any) -> list[Finding]:
     """Return the findings on a cluster that does not grant these rights."""
     one = side(name, missing=list(missing), **fields)
-    return list(permitted(one, facts(one) if name == UPPER else facts(None, one)))
+    return list(check_rights(one, facts(one) if name == UPPER else facts(None, one)))
 
 
 def test_no_missing_right_is_one_ok_finding() -> None:
@@ -134,7 +134,7 @@ def test_required_and_optional_rights_are_separate_findings() -> None:
 def test_rights_that_may_not_be_queried_are_a_warning() -> None:
     """The rights may be granted, so this is no failure; the advice names ClusterRole system:basic-user."""
     one = side(missing=None, answers={"rights": QueryAnswer(error="forbidden", status=403)})
-    finding = only(permitted(one, facts(None, one)))
+    finding = only(check_rights(one, facts(None, one)))
     assert (finding.level, "(forbidden)" in finding.what) == (Level.WARN, True)
     assert "system:basic-user" in finding.advice
 
@@ -142,7 +142,7 @@ def test_rights_that_may_not_be_queried_are_a_warning() -> None:
 def test_a_timeout_of_the_rights_query_is_reported() -> None:
     """The finding gives the timeout as the reason."""
     one = side(missing=None)
-    assert "(no answer in time)" in only(permitted(one, facts(None, one))).what
+    assert "(no answer in time)" in only(check_rights(one, facts(None, one))).what
 
 
 def test_a_cluster_that_refuses_the_login_has_no_rights_finding() -> None:
@@ -150,7 +150,7 @@ def test_a_cluster_that_refuses_the_login_has_no_rights_finding() -> None:
     one = side(missing=None)
     assert one.contact is not None
     one.contact = one.contact._replace(stage=Stage.LOGIN)
-    assert not list(permitted(one, facts(None, one)))
+    assert not list(check_rights(one, facts(None, one)))
 
 
 def test_a_resource_of_the_core_group_is_named_in_the_command() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, lease, levels, node, only, side, signed_by, topology, way
 
-from tensile.diagnostics.doctor.certificates import papers
+from tensile.diagnostics.doctor.certificates import check_certificates
 from tensile.diagnostics.doctor.facts import (
     AUTHORITY,
     NODES,
@@ -30,13 +30,13 @@ KUBELET = {"tlsCertFile": "serving.crt", "tlsKeyFile": "serving.key"}
 
 def told(known: Facts) -> list[Finding]:
     """Return the findings on the upper cluster's certificates and on the engine's own ones."""
-    return list(papers(known.upper, known))
+    return list(check_certificates(known.upper, known))
 
 
 def below(**fields: Any) -> list[Finding]:
     """Return the findings on a lower cluster's certificates."""
     one = side(contact=contact(**fields))
-    return list(papers(one, facts(None, one)))
+    return list(check_certificates(one, facts(None, one)))
 
 
 def test_the_expiry_of_every_certificate_is_reported() -> None:
@@ -52,10 +52,10 @@ def test_the_expiry_of_every_certificate_is_reported() -> None:
 
 def test_a_client_certificate_that_expires_within_14_days_is_a_warning() -> None:
     """One that expires 15 days from now is no warning."""
-    finding = only(at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=13)))), Level.WARN))
+    finding = only(at(below(endpoint=way(certificate=signed_by(ago=YEAR - timedelta(days=13)))), Level.WARN))
     assert finding.what == "client certificate of CN=engine,O=masters is valid until 2026-06-14 12:00 UTC"
     assert finding.advice == "renew it, and put it into kubeconfigs/it"
-    assert not at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=15)))), Level.WARN)
+    assert not at(below(endpoint=way(certificate=signed_by(ago=YEAR - timedelta(days=15)))), Level.WARN)
 
 
 def test_an_apiserver_certificate_that_expires_soon_is_a_warning() -> None:
@@ -76,7 +76,7 @@ def ca(name: str, ago: timedelta) -> bytes:
 
 def bundle(*certificates: bytes, **fields: Any) -> Finding:
     """Return the only finding on the CAs of a kubeconfig."""
-    found = below(way=way(certificate=b"", authority=b"".join(certificates)), **fields)
+    found = below(endpoint=way(certificate=b"", authority=b"".join(certificates)), **fields)
     return only(one for one in found if one.what.startswith("CA "))
 
 
@@ -119,39 +119,39 @@ def test_a_bundle_with_only_expired_cas_fails() -> None:
 
 def test_an_expired_client_certificate_or_token_fails() -> None:
     """Each finding has the expiry."""
-    finding = only(at(below(way=way(certificate=signed_by(ago=2 * YEAR))), Level.FAIL))
+    finding = only(at(below(endpoint=way(certificate=signed_by(ago=2 * YEAR))), Level.FAIL))
     assert "expired on" in finding.what
     token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
-    finding = only(at(below(way=way(certificate=b"", token=token)), Level.FAIL))
+    finding = only(at(below(endpoint=way(certificate=b"", token=token)), Level.FAIL))
     assert finding.what == "token of system:serviceaccount:ops:engine expired on 2026-06-01 11:59 UTC"
 
 
 def test_an_expired_credential_that_is_refused_is_reported_once() -> None:
     """After a refused login, the login finding gives the cause and the remedy; without a login, this check does."""
     token = TokenInfo("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
-    refused = below(way=way(certificate=b"", token=token), stage=Stage.LOGIN)
+    refused = below(endpoint=way(certificate=b"", token=token), stage=Stage.LOGIN)
     assert not any("expired" in one.what for one in refused)
     assert not any(
-        "expired" in one.what for one in below(way=way(certificate=signed_by(ago=2 * YEAR)), stage=Stage.LOGIN)
+        "expired" in one.what for one in below(endpoint=way(certificate=signed_by(ago=2 * YEAR)), stage=Stage.LOGIN)
     )
-    unreached = only(at(below(way=way(certificate=b"", token=token), stage=Stage.CONNECTION), Level.FAIL))
+    unreached = only(at(below(endpoint=way(certificate=b"", token=token), stage=Stage.CONNECTION), Level.FAIL))
     assert "kubectl -n ops create token engine" in unreached.advice
 
 
 def test_a_token_that_expires_soon_is_a_warning_if_it_is_accepted() -> None:
     """The advice is conditional, because doctor cannot know whether another process renews the token in its file."""
-    finding = only(at(below(way=way(token=TokenInfo("", NOW + timedelta(hours=1)))), Level.WARN))
+    finding = only(at(below(endpoint=way(token=TokenInfo("", NOW + timedelta(hours=1)))), Level.WARN))
     assert finding.what == "token of unknown is valid until 2026-06-01 13:00 UTC"
     assert "if something renews it" in finding.advice
-    refused = contact(Stage.LOGIN, "HTTP 401", way=way(token=TokenInfo("", NOW + timedelta(hours=1))))
+    refused = contact(Stage.LOGIN, "HTTP 401", endpoint=way(token=TokenInfo("", NOW + timedelta(hours=1))))
     one = side(contact=refused)
-    assert not any("token" in each.what for each in papers(one, facts(None, one)))
+    assert not any("token" in each.what for each in check_certificates(one, facts(None, one)))
 
 
 def test_a_cluster_without_a_contact_result_has_no_certificate_findings() -> None:
     """Its certificates are unknown."""
     one = side(contact=None)
-    assert not list(papers(one, facts(None, one)))
+    assert not list(check_certificates(one, facts(None, one)))
 
 
 # The serving certificate of virtual nodes, and the webhook's.

@@ -18,10 +18,10 @@ from doctorkit import LOWER, node, topology
 from papers import Papers, inline, kubeconfig
 
 from bench.kit.spareports import spare_port
-from tensile.diagnostics.doctor.collect import gathered, needed_above, topology_at
-from tensile.diagnostics.doctor.facts import HOOK_CALL, STRANGERS, Facts, Level, Stage, port_of
-from tensile.diagnostics.doctor.lowers import called
-from tensile.diagnostics.doctor.run import as_text, diagnosed
+from tensile.diagnostics.doctor.collect import gather_facts, required_upper_rights, topology_at
+from tensile.diagnostics.doctor.facts import HOOK_CALL, PODS_BY_NAMESPACE, Facts, Level, Stage, port_of
+from tensile.diagnostics.doctor.lowers import check_kubelet
+from tensile.diagnostics.doctor.run import as_text, run_checks
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import TensileError
@@ -103,7 +103,7 @@ async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apis
     async with AsyncExitStack() as stack:
         for name, apiserver in zip(["upper", *names], [upper, *lowers], strict=True):
             await stack.enter_async_context(serving(papers, directory / name, apiserver))
-        return await gathered(spec, ClusterAccess(directory), now)
+        return await gather_facts(spec, ClusterAccess(directory), now)
 
 
 def kept(*names: str, **where: Any) -> dict[str, tuple[int, Manifest]]:
@@ -115,7 +115,7 @@ def kept(*names: str, **where: Any) -> dict[str, tuple[int, Manifest]]:
 
 def levels_of(known: Facts, cluster: str, check: str) -> list[Level]:
     """Return the levels of one check of one cluster."""
-    return [one.level for one in diagnosed(known) if (one.cluster, one.check) == (cluster, check)]
+    return [one.level for one in run_checks(known) if (one.cluster, one.check) == (cluster, check)]
 
 
 def listing(*found: Manifest) -> tuple[int, Manifest]:
@@ -133,7 +133,7 @@ async def test_pods_are_listed_only_in_lower_namespaces_that_upper_namespaces_ma
     below = listing({"name": "shop"}, {"name": "kube-system"}, {"name": "other"})
     lower = Apiserver(LOWER, **{spaces: below, f"{spaces}/shop/pods": pods})
     known = await found(papers, tmp_path, upper, lower)
-    assert known.lowers[LOWER].value(STRANGERS) == [("shop", ""), ("shop", "m")]
+    assert known.lowers[LOWER].value(PODS_BY_NAMESPACE) == [("shop", ""), ("shop", "m")]
     assert {path for path, _ in lower.asked if path.endswith("/pods")} == {f"{spaces}/shop/pods"}
     assert levels_of(known, LOWER, "tenants") == [Level.WARN]
 
@@ -150,7 +150,7 @@ async def test_refused_access_reviews_affect_only_checks_that_need_them(papers: 
     """The rights of the upper cluster and the kubelet check are unknown; the other checks are complete."""
     upper = Apiserver("upper", **{**kept("lower-a", "lower-b"), ACCESS: REFUSED})
     known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
-    assert (known.upper.trouble, known.upper.is_in) == ("", True)
+    assert (known.upper.access_error, known.upper.is_accessible) == ("", True)
     assert levels_of(known, UPPER, "rights") == [Level.WARN]
     assert levels_of(known, LOWER, "kubelet") == [Level.SKIP]
     assert levels_of(known, "lower-b", "rights") == [Level.OK]
@@ -171,7 +171,7 @@ async def test_nodes_on_loopback_are_called_directly(papers: Papers, tmp_path: P
     known = await found(papers, tmp_path, upper, Apiserver("a"))
     assert upper.reviews("nodes", "proxy") == 0
     assert known.upper.answers[port_of(LOWER)].value.stage == Stage.CONNECTION
-    assert [one.level for one in called(known.lowers[LOWER], known)] == [Level.FAIL]
+    assert [one.level for one in check_kubelet(known.lowers[LOWER], known)] == [Level.FAIL]
 
 
 HOOKED = {"enabled": True, "service": {"namespace": "ops", "name": "hooks"}}
@@ -200,10 +200,10 @@ async def test_an_invalid_response_of_a_lower_fails_only_that_lower(papers: Pape
     """The error is a finding on that cluster, and the findings on the other clusters are complete."""
     odd = Apiserver("a", **{WHO: (201, {"status": "well"})})
     known = await found(papers, tmp_path, Apiserver("upper"), odd, Apiserver("b"))
-    assert "TypeError" in known.lowers[LOWER].trouble
+    assert "TypeError" in known.lowers[LOWER].access_error
     assert levels_of(known, LOWER, "reach") == [Level.FAIL]
     assert levels_of(known, "lower-b", "rights") == levels_of(known, UPPER, "rights") == [Level.OK]
-    assert "report this" in as_text(known, diagnosed(known), colour=False)
+    assert "report this" in as_text(known, run_checks(known), colour=False)
 
 
 async def test_an_invalid_response_of_the_upper_fails_only_the_upper(papers: Papers, tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ async def test_a_topology_in_a_configmap_is_read_with_the_given_kubeconfig(paper
     async with serving(papers, tmp_path / "above", upper):
         ways = ClusterAccess(tmp_path, upper_kubeconfig="above")
         spec = await topology_at(PLACE, ways)
-        known = await gathered(spec, ways, now, PLACE)
-    assert (spec.name, known.upper.is_in, known.upper.missing, known.in_map) == ("demo", True, [], True)
+        known = await gather_facts(spec, ways, now, PLACE)
+    assert (spec.name, known.upper.is_accessible, known.upper.missing, known.in_configmap) == ("demo", True, [], True)
     sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
     assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
         "create",
@@ -267,11 +267,11 @@ def test_the_required_upper_rights_depend_on_the_engines_namespace_and_the_confi
     """Those on the leader election Lease are in one namespace, and absent if the engine runs in no cluster."""
     spec = topology()
     for place, maps in ((None, set()), (PLACE, {"ops"})):
-        rights = needed_above(spec, place, "own")
+        rights = required_upper_rights(spec, place, "own")
         assert {one.namespace for one in rights if one.purpose.startswith("leader election")} == {"kube-system"}
         assert {one.namespace for one in rights if "status ConfigMap" in one.purpose} == maps
         assert {one.namespace for one in rights if one.name.startswith("tensile-webhook")} == {"own"}
-    assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("leader election")]
+    assert not [one for one in required_upper_rights(spec, PLACE, "") if one.purpose.startswith("leader election")]
 
 
 async def test_a_refused_kubeconfig_is_reported_with_its_own_advice(papers: Papers, tmp_path: Path) -> None:
@@ -279,9 +279,9 @@ async def test_a_refused_kubeconfig_is_reported_with_its_own_advice(papers: Pape
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfig": "open"}])
     (tmp_path / "open").write_text(kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
     async with serving(papers, tmp_path / "upper", Apiserver("upper")):
-        known = await gathered(spec, ClusterAccess(tmp_path), now)
+        known = await gather_facts(spec, ClusterAccess(tmp_path), now)
     side = known.lowers[LOWER]
-    assert side.trouble.endswith("insecure-skip-tls-verify is refused")
+    assert side.access_error.endswith("insecure-skip-tls-verify is refused")
     assert side.remedy == "give certificate-authority-data instead: without it any server can impersonate the cluster"
 
 
@@ -291,7 +291,7 @@ async def test_an_unreadable_kubeconfig_secret_is_reported_with_advice(papers: P
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfigSecret": secret}])
     refused = {"/api/v1/namespaces/tensile/secrets": REFUSED}
     async with serving(papers, tmp_path / "upper", Apiserver("upper", **refused)):
-        known = await gathered(spec, ClusterAccess(tmp_path), now)
-    (finding,) = [one for one in diagnosed(known) if (one.cluster, one.check) == (LOWER, "reach")]
+        known = await gather_facts(spec, ClusterAccess(tmp_path), now)
+    (finding,) = [one for one in run_checks(known) if (one.cluster, one.check) == (LOWER, "reach")]
     assert finding.what.endswith("no reviews for you")
     assert finding.advice.startswith("let the account that asks list that Secret")

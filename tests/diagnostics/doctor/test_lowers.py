@@ -19,8 +19,8 @@ from tensile.diagnostics.doctor.facts import (
     lease_of,
     port_of,
 )
-from tensile.diagnostics.doctor.lowers import called, identified, noded
-from tensile.diagnostics.doctor.run import diagnosed
+from tensile.diagnostics.doctor.lowers import check_identity, check_kubelet, check_node
+from tensile.diagnostics.doctor.run import run_checks
 from tensile.names import ENGINE, LOWER_UID, OTHER_ENGINE, OWNER, OWNER_NAME, owner_of
 from tensile.objects import UPPER, Manifest
 
@@ -39,14 +39,14 @@ def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> Cluster
 def test_different_clusters_have_different_identities() -> None:
     """The UID of namespace kube-system identifies a cluster."""
     known = facts()
-    assert only(identified(known.upper, known)).what == f"kube-system {UPPER_ID}"
-    assert only(identified(known.lowers[LOWER], known)).level == Level.OK
+    assert only(check_identity(known.upper, known)).what == f"kube-system {UPPER_ID}"
+    assert only(check_identity(known.lowers[LOWER], known)).level == Level.OK
 
 
 def test_a_lower_that_is_the_upper_cluster_fails() -> None:
     """Otherwise its own mirrored pods would be mirrored again."""
     one = side(identity=UPPER_ID)
-    finding = only(identified(one, facts(None, one)))
+    finding = only(check_identity(one, facts(None, one)))
     assert (finding.level, "it is the same cluster as upper" in finding.what) == (Level.FAIL, True)
 
 
@@ -54,14 +54,14 @@ def test_two_lowers_with_one_cluster_fail_at_the_second() -> None:
     """Otherwise two nodes would run the same pods."""
     first, second = side(), side("lower-b")
     known = facts(None, first, second, topology=topology(lowers=TWO))
-    assert only(identified(first, known)).level == Level.OK
-    finding = only(identified(second, known))
+    assert only(check_identity(first, known)).level == Level.OK
+    finding = only(check_identity(second, known))
     assert (finding.level, "it is the same cluster as lower-a" in finding.what) == (Level.FAIL, True)
     assert finding.advice.endswith("or remove a lower cluster of the two")
     own = node_of("lower-b")
     own["metadata"]["annotations"][LOWER_UID] = "uid-of-b"
     known = facts(above(own), first, second, topology=topology(lowers=TWO))
-    assert only(identified(second, known)).advice == "use the kubeconfig of another cluster than kubeconfigs/it"
+    assert only(check_identity(second, known)).advice == "use the kubeconfig of another cluster than kubeconfigs/it"
 
 
 def test_a_lower_fails_if_its_node_was_created_for_another_cluster() -> None:
@@ -71,7 +71,7 @@ def test_a_lower_fails_if_its_node_was_created_for_another_cluster() -> None:
         node = node_of(LOWER, ours=ours)
         node["metadata"]["annotations"][LOWER_UID] = "uid-of-another"
         one = side()
-        found[ours] = only(identified(one, facts(above(node), one)))
+        found[ours] = only(check_identity(one, facts(above(node), one)))
     assert found[True].level == Level.FAIL
     assert f"(kube-system {LOWER_ID}, not uid-of-another)" in found[True].what
     assert found[False].level == Level.OK
@@ -83,7 +83,7 @@ def test_swapped_kubeconfigs_are_reported_with_the_right_lower() -> None:
     for name, node in nodes.items():
         node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
     first, second = side(identity="uid-of-lower-b"), side("lower-b", identity="uid-of-lower-a")
-    finding = only(identified(first, facts(above(*nodes.values()), first, second, topology=topology(lowers=TWO))))
+    finding = only(check_identity(first, facts(above(*nodes.values()), first, second, topology=topology(lowers=TWO))))
     assert finding.what.endswith("(kube-system uid-of-lower-b, not uid-of-lower-a): that of lower lower-b")
     assert finding.advice == "use the kubeconfig of the cluster of lower-a"
 
@@ -96,10 +96,10 @@ def test_a_shared_kubeconfig_fails_only_the_lower_that_it_is_wrong_for() -> None
     no_metrics = {METRICS: QueryAnswer(error="not found", status=404)}
     sides = [side(name, identity="uid-of-lower-b", answers=no_metrics) for name in nodes]
     known = facts(above(*nodes.values()), *sides, topology=topology(lowers=TWO))
-    wrong, right = (only(identified(one, known)) for one in sides)
+    wrong, right = (only(check_identity(one, known)) for one in sides)
     assert wrong.advice == "use the kubeconfig of the cluster of lower-a"
     assert right.level == Level.OK
-    warned = [(one.cluster, one.check) for one in diagnosed(known) if one.level == Level.WARN]
+    warned = [(one.cluster, one.check) for one in run_checks(known) if one.level == Level.WARN]
     assert ("lower-b", "metrics") in warned
     assert (LOWER, "metrics") not in warned
 
@@ -110,7 +110,7 @@ def test_a_renamed_lower_whose_former_node_has_pods_fails() -> None:
     left["metadata"]["annotations"][LOWER_UID] = LOWER_ID
     left["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
     one = side()
-    finding = only(identified(one, facts(above(left), one)))
+    finding = only(check_identity(one, facts(above(left), one)))
     assert finding.level == Level.FAIL
     assert finding.what == "it is the cluster of removed node lower-old, which still has pods"
     assert finding.advice.startswith("to keep them, write node: {name: lower-old} for lower lower-a")
@@ -121,7 +121,7 @@ def test_a_lower_that_is_renamed_in_the_file_only_is_a_warning() -> None:
     kept = node_of("lower-old")
     kept["metadata"]["annotations"][LOWER_UID] = LOWER_ID
     one = side()
-    finding = only(identified(one, facts(above(kept), one)))
+    finding = only(check_identity(one, facts(above(kept), one)))
     assert finding == Finding(
         LOWER,
         "identity",
@@ -134,7 +134,7 @@ def test_a_lower_that_is_renamed_in_the_file_only_is_a_warning() -> None:
 def test_lowers_without_an_identity_have_no_identity_finding() -> None:
     """Two clusters with unknown UIDs are not reported as the same cluster."""
     first, second = side(identity=""), side("lower-b", identity="")
-    assert not list(identified(second, facts(None, first, second, topology=topology(lowers=TWO))))
+    assert not list(check_identity(second, facts(None, first, second, topology=topology(lowers=TWO))))
 
 
 # Nodes.
@@ -143,7 +143,7 @@ def test_lowers_without_an_identity_have_no_identity_finding() -> None:
 def noded_lower(*nodes: Manifest, ago: float = 1.0) -> Finding:
     """Return the finding on the lower's Node."""
     known = facts(above(*nodes, ago=ago))
-    return only(noded(known.lowers[LOWER], known))
+    return only(check_node(known.lowers[LOWER], known))
 
 
 def test_an_owned_node_with_a_renewed_lease_is_ok() -> None:
@@ -163,7 +163,7 @@ def test_a_lease_that_two_engines_renew_is_a_warning() -> None:
     """The warning names both engines, and the advice is to stop one or to use leader election."""
     told = lease().value | {"metadata": {"annotations": {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}}}
     known = facts(above(node_of(LOWER), **{lease_of(LOWER): QueryAnswer(told)}))
-    finding = only(noded(known.lowers[LOWER], known))
+    finding = only(check_node(known.lowers[LOWER], known))
     assert finding.level == Level.WARN
     assert "engines host_1_a and host_2_b both renew the lease" in finding.what
     assert finding.advice == "stop one of them, or run both with --leader-elect"
@@ -174,12 +174,12 @@ def test_blocked_deletions_are_reported_from_the_nodes_condition() -> None:
     node = node_of(LOWER)
     node["status"]["conditions"] = [{"type": "DeletionsBlocked", "status": "True", "message": "40 pods are gone"}]
     known = facts(above(node))
-    kept, blocked = noded(known.lowers[LOWER], known)
+    kept, blocked = check_node(known.lowers[LOWER], known)
     assert (kept.level, blocked.level) == (Level.OK, Level.WARN)
     assert blocked.what == "the guard blocks changes: 40 pods are gone"
     assert "docs/howto/held-deletions.md" in blocked.advice
     node["status"]["conditions"][0]["status"] = "False"
-    assert only(noded(known.lowers[LOWER], known)).level == Level.OK
+    assert only(check_node(known.lowers[LOWER], known)).level == Level.OK
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_blocked_deletions_are_reported_from_the_nodes_condition() -> None:
 def test_a_lower_without_schedulable_ready_nodes_is_a_warning(nodes: list[Manifest], words: str) -> None:
     """Its virtual node accepts no new pods in that case."""
     known = facts(above(node_of(LOWER)), side(answers={NODES: QueryAnswer(nodes)}))
-    kept, finding = noded(known.lowers[LOWER], known)
+    kept, finding = check_node(known.lowers[LOWER], known)
     assert (kept.level, finding.level) == (Level.OK, Level.WARN)
     assert finding.what == f"{words}, so Node {LOWER} takes no new pods"
     assert finding.advice.endswith(" a node there")
@@ -227,10 +227,10 @@ def test_a_node_of_another_topology_fails_with_the_advice_to_rename() -> None:
 def test_a_node_that_is_not_in_the_topology_but_renewed_is_a_warning() -> None:
     """Two engines with different files of one topology name would revert each other's changes."""
     known = facts(above(node_of("elsewhere")))
-    finding = only(noded(known.upper, known))
+    finding = only(check_node(known.upper, known))
     assert (finding.level, "an engine keeps Node elsewhere for topology demo" in finding.what) == (Level.WARN, True)
     known = facts(above(node_of("elsewhere"), ago=3600.0))
-    assert "no longer has such a lower cluster" in only(noded(known.upper, known)).what
+    assert "no longer has such a lower cluster" in only(check_node(known.upper, known)).what
 
 
 def test_the_former_node_of_a_lower_with_a_changed_node_name_is_reported() -> None:
@@ -238,7 +238,7 @@ def test_the_former_node_of_a_lower_with_a_changed_node_name_is_reported() -> No
     former = node_of("elsewhere")
     former["metadata"]["labels"]["clusterID"] = LOWER
     known = facts(above(former))
-    finding = only(noded(known.upper, known))
+    finding = only(check_node(known.upper, known))
     assert finding.what.startswith("Node elsewhere is the former one of lower lower-a: its `node.name` was changed")
     assert finding.advice.startswith("write node: {name: elsewhere} for lower lower-a again")
 
@@ -248,7 +248,7 @@ def test_the_node_of_a_removed_lower_is_reported_as_such() -> None:
     node = node_of("elsewhere")
     node["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
     known = facts(above(node))
-    finding = only(noded(known.upper, known))
+    finding = only(check_node(known.upper, known))
     assert "is of a lower cluster that was removed from the topology while pods are bound to it" in finding.what
     assert finding.advice.startswith("put the lower cluster back with `maintenance: drain`")
 
@@ -258,9 +258,9 @@ def test_fields_that_need_a_restart_are_a_warning() -> None:
     upper, needed = above(), {"restartNeeded": ["webhook.port: 1 -> 2"]}
     known = facts(upper)
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "another", "accepted": needed})
-    assert not list(noded(upper, known))
+    assert not list(check_node(upper, known))
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": needed})
-    finding = only(noded(upper, known))
+    finding = only(check_node(upper, known))
     assert (finding.level, finding.what) == (Level.WARN, "not in force: webhook.port: 1 -> 2")
     assert finding.advice == "restart the engine, or undo the change"
 
@@ -273,7 +273,7 @@ def test_an_extender_that_the_scheduler_does_not_call_is_a_warning() -> None:
     ]
     upper = above()
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": waits}})
-    finding = only(noded(upper, facts(upper)))
+    finding = only(check_node(upper, facts(upper)))
     assert finding.what == "the upper scheduler has not called the extender for pod a/b"
     assert (finding.level, finding.advice) == (Level.WARN, "configure it")
 
@@ -281,14 +281,14 @@ def test_an_extender_that_the_scheduler_does_not_call_is_a_warning() -> None:
 def test_nodes_of_other_owners_have_no_finding() -> None:
     """A Node without this topology's owner mark is ignored."""
     known = facts(above(node_of("real-node", ours=False)))
-    assert not list(noded(known.upper, known))
+    assert not list(check_node(known.upper, known))
 
 
 def test_nodes_that_may_not_be_listed_have_no_finding() -> None:
     """The rights check already reports the missing right."""
     known = facts(side(UPPER, answers={NODES: QueryAnswer(error="forbidden", status=403)}))
-    assert not list(noded(known.upper, known))
-    assert not list(noded(known.lowers[LOWER], known))
+    assert not list(check_node(known.upper, known))
+    assert not list(check_node(known.lowers[LOWER], known))
 
 
 # The kubelet API.
@@ -301,7 +301,7 @@ def reached(answer: QueryAnswer | None, node: Manifest | None = None, **fields: 
     if answer is not None:
         upper.answers[port_of(LOWER)] = answer
     known: Facts = facts(upper, **fields)
-    return only(called(known.lowers[LOWER], known))
+    return only(check_kubelet(known.lowers[LOWER], known))
 
 
 def test_a_node_that_the_apiserver_reaches_is_ok() -> None:
@@ -336,13 +336,13 @@ def test_a_node_that_the_apiserver_does_not_reach_fails_with_matching_advice(
 
 def test_a_node_on_loopback_is_checked_by_a_direct_call() -> None:
     """An apiserver does not proxy to loopback, and runs on this machine in that case."""
-    local = contact(way=way("127.0.0.1"))
+    local = contact(endpoint=way("127.0.0.1"))
     upper = above(node_of(LOWER, address="::1"))
     upper.contact = local
     for answered, level in ((local, Level.OK), (contact(Stage.CONNECTION, "Connection refused"), Level.FAIL)):
         upper.answers[port_of(LOWER)] = QueryAnswer(answered)
         known = facts(upper, address="127.0.0.1")
-        finding = only(called(known.lowers[LOWER], known))
+        finding = only(check_kubelet(known.lowers[LOWER], known))
         assert (finding.level, "[::1]:10350" in finding.what) == (level, True)
 
 
@@ -359,29 +359,29 @@ def test_an_unreachable_node_on_loopback_fails_with_the_likely_cause(
 ) -> None:
     """No firewall is involved on one machine, so the engine stopped, or another program has its port."""
     upper = above(node_of(LOWER, address="127.0.0.1"))
-    upper.contact = contact(way=way("127.0.0.1"))
+    upper.contact = contact(endpoint=way("127.0.0.1"))
     upper.answers[port_of(LOWER)] = QueryAnswer(contact(stage, error))
     known = facts(upper, address="127.0.0.1")
-    finding = only(called(known.lowers[LOWER], known))
+    finding = only(check_kubelet(known.lowers[LOWER], known))
     assert finding.level == Level.FAIL
     assert what in finding.what
     assert finding.advice.startswith(advice)
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo"})
-    advised = only(called(known.lowers[LOWER], known)).advice
+    advised = only(check_kubelet(known.lowers[LOWER], known)).advice
     assert advised.startswith(("stop it", "the engine runs, but not at 127.0.0.1: "))
 
 
 def test_a_loopback_node_address_fails_if_the_apiserver_is_elsewhere() -> None:
     """A remote apiserver would call itself at that address; the check needs no running engine."""
     known = facts(above(), address="127.0.0.1")
-    finding = only(called(known.lowers[LOWER], known))
+    finding = only(check_kubelet(known.lowers[LOWER], known))
     assert (finding.level, "set kubelet.nodeAddress" in finding.advice) == (Level.FAIL, True)
 
 
 def test_a_node_with_an_expired_lease_is_not_called() -> None:
     """The finding is skipped, because no engine serves the node."""
     known = facts(above(node_of(LOWER), ago=100.0))
-    finding = only(called(known.lowers[LOWER], known))
+    finding = only(check_kubelet(known.lowers[LOWER], known))
     assert (finding.level, finding.what) == (Level.SKIP, "not checked: no engine serves it")
 
 
@@ -395,7 +395,7 @@ def test_a_node_with_kubelet_port_zero_fails() -> None:
     )
     known = facts(above(node_of(LOWER, port=0)))
     known.upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": [told]}})
-    finding = only(called(known.lowers[LOWER], known))
+    finding = only(check_kubelet(known.lowers[LOWER], known))
     assert f"{finding.what}: {finding.advice}" == told
 
 
@@ -411,5 +411,5 @@ def test_a_node_that_may_not_be_called_is_skipped_with_a_command() -> None:
 def test_an_unreachable_upper_cluster_has_no_node_call_finding() -> None:
     """No Node of an unreachable cluster can be checked."""
     known = facts(side(UPPER, contact=contact(Stage.CONNECTION, "refused")))
-    assert not list(called(known.lowers[LOWER], known))
-    assert not at(list(called(known.upper, known)), Level.FAIL)
+    assert not list(check_kubelet(known.lowers[LOWER], known))
+    assert not at(list(check_kubelet(known.upper, known)), Level.FAIL)

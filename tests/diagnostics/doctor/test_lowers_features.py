@@ -23,8 +23,8 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
 )
-from tensile.diagnostics.doctor.lowers import measured, stored
-from tensile.diagnostics.doctor.networks import networked
+from tensile.diagnostics.doctor.lowers import check_metrics, check_storage
+from tensile.diagnostics.doctor.networks import check_networks
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, Manifest
 
@@ -47,14 +47,14 @@ from tensile.objects import UPPER, Manifest
 def test_a_missing_metrics_api_is_at_most_a_warning(answer: QueryAnswer, level: Level, words: str) -> None:
     """A lower cluster can run pods without metrics, so the check never fails."""
     one = side(answers={METRICS: answer})
-    finding = only(measured(one, facts(None, one)))
+    finding = only(check_metrics(one, facts(None, one)))
     assert (finding.level, words in finding.what) == (level, True)
 
 
 def test_the_upper_cluster_is_not_checked_for_metrics() -> None:
     """The virtual nodes provide its metrics."""
     known = facts()
-    assert not list(measured(known.upper, known))
+    assert not list(check_metrics(known.upper, known))
 
 
 # Storage.
@@ -75,7 +75,7 @@ def classes(name: str, *found: Manifest) -> ClusterFacts:
 def above(*found: Manifest) -> list[Finding]:
     """Return the findings on the upper cluster's storage classes."""
     known = facts(classes(UPPER, *found))
-    return list(stored(known.upper, known))
+    return list(check_storage(known.upper, known))
 
 
 def test_an_upper_class_of_the_tensile_provisioner_is_ok() -> None:
@@ -105,14 +105,14 @@ def test_pods_that_wait_for_unbound_claims_are_a_warning() -> None:
     pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
     upper = classes(UPPER, storage_class("tensile"), storage_class("early", mode="Immediate"))
     upper.answers[WAITING] = QueryAnswer(pods)
-    finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
+    finding = only(at(list(check_storage(upper, facts(upper))), Level.WARN))
     assert finding.what.endswith("of shop/db-0, shop/db-1, shop/db-2 and 2 more")
     assert finding.advice.endswith("\nfor virtual nodes, use StorageClass tensile")
     without = classes(UPPER)
     without.answers[WAITING] = QueryAnswer(pods)
-    assert only(at(list(stored(without, facts(without))), Level.WARN)).advice.endswith("' | kubectl apply -f -")
+    assert only(at(list(check_storage(without, facts(without))), Level.WARN)).advice.endswith("' | kubectl apply -f -")
     upper.answers[WAITING] = QueryAnswer(pods[-1:])
-    assert not at(list(stored(upper, facts(upper))), Level.WARN)
+    assert not at(list(check_storage(upper, facts(upper))), Level.WARN)
 
 
 def test_a_default_class_of_another_provisioner_is_a_warning() -> None:
@@ -128,7 +128,7 @@ def test_a_default_class_that_every_lower_maps_is_no_warning() -> None:
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     upper = classes(UPPER, storage_class("disks", "example.com/disks", **default))
     mapped = topology(lower={"storageClasses": {"disks": "nvme"}})
-    assert not at(list(stored(upper, facts(upper, topology=mapped))), Level.WARN)
+    assert not at(list(check_storage(upper, facts(upper, topology=mapped))), Level.WARN)
 
 
 @pytest.mark.parametrize(("born", "is_first"), [("2021", True), ("2020", False), ("2019", False)])
@@ -146,7 +146,7 @@ def test_classes_that_a_lower_does_not_have_are_warnings() -> None:
     lower = classes(LOWER, storage_class("nvme", "example.com/disks"))
     mapped = topology(lower={"storageClasses": {"fast": "nvme", "slow": "tape"}})
     known = facts(classes(UPPER, storage_class("tensile"), storage_class("fast")), lower, topology=mapped)
-    told = at(list(stored(lower, known)), Level.WARN)
+    told = at(list(check_storage(lower, known)), Level.WARN)
     assert [one.what.partition(",")[0] for one in told] == [
         "upper StorageClass tensile is tensile here",
         "upper StorageClass slow is tape here",
@@ -158,20 +158,20 @@ def test_classes_that_a_lower_does_not_have_are_warnings() -> None:
 def test_a_lower_with_all_needed_classes_is_ok() -> None:
     """One finding covers all classes; without needed classes there is no finding."""
     lower = classes(LOWER, storage_class("tensile", "example.com/disks"))
-    assert only(stored(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
-    assert not list(stored(lower, facts(classes(UPPER), lower)))
+    assert only(check_storage(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
+    assert not list(check_storage(lower, facts(classes(UPPER), lower)))
 
 
 def test_storage_is_not_checked_without_the_claim_controller() -> None:
     """Storage classes are irrelevant if the topology does not mirror claims."""
     known = facts(classes(UPPER), topology=topology(controllers=["Service"]))
-    assert not list(stored(known.upper, known))
+    assert not list(check_storage(known.upper, known))
 
 
 def test_lower_classes_that_may_not_be_listed_are_skipped() -> None:
     """The engine itself needs no right to read storage classes in a lower cluster."""
     lower = side(answers={CLASSES: QueryAnswer(error="forbidden", status=403)})
-    assert only(stored(lower, facts(None, lower))).level == Level.SKIP
+    assert only(check_storage(lower, facts(None, lower))).level == Level.SKIP
 
 
 # Networks.
@@ -191,7 +191,7 @@ def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
     known = facts(above, *(one for one in (first, second) if one.name != UPPER))
     lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
     whole = facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))
-    return [one for one in networked(whole) if one.cluster == second.name]
+    return [one for one in check_networks(whole) if one.cluster == second.name]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_large_clusters_are_compared_within_three_seconds() -> None:
     lowers = [network(f"c{number}", *found) for number, found in enumerate(ranges)]
     spec = topology(lowers=[{"name": one.name, "kubeconfig": one.name} for one in lowers])
     begun = process_time()
-    warning = only(at(list(networked(facts(None, *lowers, topology=spec))), Level.WARN))
+    warning = only(at(list(check_networks(facts(None, *lowers, topology=spec))), Level.WARN))
     assert process_time() - begun < 3.0
     assert (warning.cluster, "those of pods of c4" in warning.what) == ("c11", True)
 
@@ -257,7 +257,7 @@ def test_each_overlapping_pair_is_reported_at_the_later_cluster() -> None:
     """Of three clusters with the same ranges, the second has one warning and the third has two, in cluster order."""
     spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "abc"])
     known = facts(None, *(network(name, "10.0.0.0/24", "fd00::/64") for name in "abc"), topology=spec)
-    found = at(list(networked(known)), Level.WARN)
+    found = at(list(check_networks(known)), Level.WARN)
     assert [one.cluster for one in found] == ["b", "c", "c"]
     assert [" of b " in one.what for one in found] == [False, False, True]
 
@@ -269,7 +269,7 @@ def test_pod_ranges_are_compared_with_pods_and_services_of_all_clusters() -> Non
     assert "those of Services of upper (10.0.0.0/8)" in only(found).what
     spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "ab"])
     both = facts(upper, network("a", "10.1.0.0/16"), network("b", "10.1.0.0/24"), topology=spec)
-    told = [one.what for one in networked(both) if one.cluster == "b"]
+    told = [one.what for one in check_networks(both) if one.cluster == "b"]
     assert ["of upper" in told[0], "of a " in told[1], len(told)] == [True, True, 2]
 
 
@@ -300,7 +300,7 @@ def test_pod_ranges_of_virtual_nodes_are_ignored() -> None:
 def test_clusters_that_do_not_publish_all_ranges_are_skipped_with_advice(second: ClusterFacts, words: str) -> None:
     """Some network plugins do not publish them, so the finding names the unknown ranges and how to compare them."""
     whole = facts(network(UPPER, "10.1.0.0/24"), second)
-    finding = only(one for one in networked(whole) if one.cluster == "b")
+    finding = only(one for one in check_networks(whole) if one.cluster == "b")
     assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
     assert finding.advice.startswith("compare them by hand with those of the other clusters: of ")
     assert ("pools" in finding.advice) == ("of pods" in words)
@@ -318,12 +318,12 @@ def test_clusters_that_publish_only_service_ranges_are_not_compared() -> None:
 def test_an_ok_finding_is_limited_to_the_published_ranges() -> None:
     """A cluster that publishes all its ranges is compared only with those that other clusters publish."""
     first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
-    upper = only(one for one in networked(facts(first, second)) if one.cluster == UPPER)
+    upper = only(one for one in check_networks(facts(first, second)) if one.cluster == UPPER)
     assert (upper.level, upper.what.endswith("no overlap with the ranges that other clusters publish")) == (
         Level.OK,
         True,
     )
-    alone = only(one for one in networked(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
+    alone = only(one for one in check_networks(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
     assert (alone.level, "not compared" in alone.what) == (Level.SKIP, True)
 
 
@@ -342,7 +342,7 @@ def test_an_upper_with_only_virtual_nodes_has_no_unknown_pod_ranges() -> None:
     below.answers[NODES].value.append(virtual)
     for nodes, level in ((QueryAnswer([virtual]), Level.OK), (QueryAnswer(error="forbidden", status=403), Level.SKIP)):
         upper = side(UPPER, answers={NODES: nodes, RANGES: ranges})
-        found = {one.cluster: one.level for one in networked(facts(upper, below))}
+        found = {one.cluster: one.level for one in check_networks(facts(upper, below))}
         assert found == {UPPER: level, "b": Level.OK}
 
 
@@ -350,7 +350,7 @@ def test_an_advertised_address_without_a_matching_certificate_is_a_warning() -> 
     """Clients in lower clusters refuse the upper apiserver if its certificate does not name the advertised host."""
     for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
         upper = side(UPPER, answers={ADVERTISED: QueryAnswer(contact(stage, "Hostname mismatch"))})
-        found = at(list(networked(facts(upper))), Level.WARN)
+        found = at(list(check_networks(facts(upper))), Level.WARN)
         assert bool(found) == warns
         assert not warns or "--apiserver-cert-extra-sans" in only(found).advice
 

@@ -6,8 +6,8 @@ import pytest
 from doctorkit import LOWER, OWNER_OF, UPPER_ID, at, facts, levels, only, side, topology
 from doctorkit import node as node_of
 
-from tensile.diagnostics.doctor.facts import NODES, POLICIES, SPACES, STRANGERS, Finding, Level, QueryAnswer
-from tensile.diagnostics.doctor.lowers import MOST, places, tenanted, unprotected
+from tensile.diagnostics.doctor.facts import NAMESPACES, NODES, PODS_BY_NAMESPACE, POLICIES, Finding, Level, QueryAnswer
+from tensile.diagnostics.doctor.lowers import MOST, check_network_policies, check_tenants, mirrored_namespaces
 from tensile.names import OWNER, OWNER_NAME, owner_of
 from tensile.objects import UPPER
 
@@ -22,9 +22,11 @@ def looked(
     Other fields belong to the topology's lower cluster, `user` to the connection.
     """
     user = fields.pop("user", "engine")
-    upper = side(UPPER, answers={SPACES: QueryAnswer(["kube-system", *above])})
-    lower = side(user=user, answers={SPACES: QueryAnswer(["kube-system", *below]), STRANGERS: QueryAnswer(pods)})
-    return list(tenanted(lower, facts(upper, lower, topology=topology(lower=fields))))
+    upper = side(UPPER, answers={NAMESPACES: QueryAnswer(["kube-system", *above])})
+    lower = side(
+        user=user, answers={NAMESPACES: QueryAnswer(["kube-system", *below]), PODS_BY_NAMESPACE: QueryAnswer(pods)}
+    )
+    return list(check_tenants(lower, facts(upper, lower, topology=topology(lower=fields))))
 
 
 @pytest.mark.parametrize(
@@ -50,12 +52,12 @@ def test_pods_of_the_topologys_former_name_are_not_reported() -> None:
     former = owner_of(UPPER_ID, "former")
     node = node_of(LOWER, ours=False)
     node["metadata"] |= {"labels": {OWNER: former.mark}, "annotations": {OWNER_NAME: former.name}}
-    upper = side(UPPER, answers={SPACES: QueryAnswer(["shop"]), NODES: QueryAnswer([node])})
+    upper = side(UPPER, answers={NAMESPACES: QueryAnswer(["shop"]), NODES: QueryAnswer([node])})
     pods = QueryAnswer([("shop", former.mark)])
-    lower = side(answers={SPACES: QueryAnswer(["shop"]), STRANGERS: pods})
-    assert only(tenanted(lower, facts(upper, lower))).level == Level.OK
+    lower = side(answers={NAMESPACES: QueryAnswer(["shop"]), PODS_BY_NAMESPACE: pods})
+    assert only(check_tenants(lower, facts(upper, lower))).level == Level.OK
     upper.answers[NODES] = QueryAnswer([])
-    assert only(tenanted(lower, facts(upper, lower))).level == Level.WARN
+    assert only(check_tenants(lower, facts(upper, lower))).level == Level.WARN
 
 
 def test_pods_of_other_owners_in_a_prefixed_namespace_are_a_warning() -> None:
@@ -109,7 +111,7 @@ def test_the_number_of_named_and_of_checked_namespaces_is_limited() -> None:
     assert f"in {MOST} of {MOST + 5} namespaces" in only(looked(names, [], tuple(names))).what
 
 
-@pytest.mark.parametrize("missing", [(UPPER, SPACES), (LOWER, SPACES), (LOWER, STRANGERS)])
+@pytest.mark.parametrize("missing", [(UPPER, NAMESPACES), (LOWER, NAMESPACES), (LOWER, PODS_BY_NAMESPACE)])
 @pytest.mark.parametrize("answer", [None, QueryAnswer(error="forbidden", status=403)])
 def test_unknown_namespaces_or_pods_skip_the_tenants_check(
     missing: tuple[str, str], answer: QueryAnswer | None
@@ -121,30 +123,30 @@ def test_unknown_namespaces_or_pods_skip_the_tenants_check(
         del sides[cluster].answers[question]
     else:
         sides[cluster].answers[question] = answer
-    finding = only(tenanted(sides[LOWER], facts(sides[UPPER], sides[LOWER])))
+    finding = only(check_tenants(sides[LOWER], facts(sides[UPPER], sides[LOWER])))
     assert (finding.level, "forbidden" in finding.what) == (Level.SKIP, answer is not None)
 
 
 def test_the_upper_and_an_unreachable_lower_have_no_tenants_finding() -> None:
     """Only a lower cluster that responds is checked."""
     upper, away = side(UPPER), side(contact=None)
-    assert list(tenanted(upper, facts(upper))) == []
-    assert list(tenanted(away, facts(upper, away))) == []
+    assert list(check_tenants(upper, facts(upper))) == []
+    assert list(check_tenants(away, facts(upper, away))) == []
 
 
 def test_places_maps_upper_namespaces_to_existing_lower_namespaces() -> None:
     """The result depends on namespaces.mapping, and excludes kube-system."""
     same, prefixed = (topology(lower={"namespaces": {"mapping": mapping}}) for mapping in ("same", "prefix"))
     above, below = ["shop", "kube-system", "new"], ["shop", "demo-shop", "kube-system", "other"]
-    assert places(same.lowers[0], same, above, below) == {"shop": "shop"}
-    assert places(prefixed.lowers[0], prefixed, above, below) == {"shop": "demo-shop"}
+    assert mirrored_namespaces(same.lowers[0], same, above, below) == {"shop": "shop"}
+    assert mirrored_namespaces(prefixed.lowers[0], prefixed, above, below) == {"shop": "demo-shop"}
 
 
 def policies(above: list[str], below: list[str]) -> list[Finding]:
     """Return the findings on a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
-    answers = {SPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(above)}
-    upper, lower = side(UPPER, answers=answers), side(answers={SPACES: QueryAnswer(below)})
-    return [*unprotected(upper, facts(upper, lower)), *unprotected(lower, facts(upper, lower))]
+    answers = {NAMESPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(above)}
+    upper, lower = side(UPPER, answers=answers), side(answers={NAMESPACES: QueryAnswer(below)})
+    return [*check_network_policies(upper, facts(upper, lower)), *check_network_policies(lower, facts(upper, lower))]
 
 
 def test_network_policies_of_mirrored_namespaces_are_a_warning() -> None:

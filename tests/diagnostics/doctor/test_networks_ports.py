@@ -6,22 +6,22 @@ import pytest
 from doctorkit import contact, facts, only, side, topology, way
 
 from tensile.diagnostics.doctor.facts import Facts, Finding, Level
-from tensile.diagnostics.doctor.networks import bound
+from tensile.diagnostics.doctor.networks import check_ports
 from tensile.objects import UPPER
 
 NARROW = {"kubelet": {"bind": "127.0.0.1"}}
 
 
-def known(host: str = "192.0.2.1", *, in_map: bool = False, **fields: Any) -> Facts:
+def known(host: str = "192.0.2.1", *, in_configmap: bool = False, **fields: Any) -> Facts:
     """Return facts with an upper apiserver at a host, and a topology with these sections."""
-    upper = side(UPPER, contact=contact(way=way(host)))
-    return facts(upper, topology=topology(**fields), in_map=in_map)
+    upper = side(UPPER, contact=contact(endpoint=way(host)))
+    return facts(upper, topology=topology(**fields), in_configmap=in_configmap)
 
 
 def looked(host: str = "192.0.2.1", **given: Any) -> list[Finding]:
     """Return the findings on the ports."""
     here = known(host, **given)
-    return list(bound(here.upper, here))
+    return list(check_ports(here.upper, here))
 
 
 def test_default_ports_are_ok_with_a_remote_upper_apiserver() -> None:
@@ -62,6 +62,6 @@ def test_ports_for_a_remote_apiserver_are_no_warning() -> None:
 
 def test_ports_have_no_finding_if_the_engine_runs_in_a_pod() -> None:
     """A pod has no narrower address to bind; lower clusters have no such finding either."""
-    assert looked("127.0.0.1", in_map=True, telemetry={"bind": "0.0.0.0"}) == []
+    assert looked("127.0.0.1", in_configmap=True, telemetry={"bind": "0.0.0.0"}) == []
     here = known()
-    assert list(bound(next(iter(here.lowers.values())), here)) == []
+    assert list(check_ports(next(iter(here.lowers.values())), here)) == []

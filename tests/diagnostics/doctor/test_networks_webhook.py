@@ -14,7 +14,7 @@ from tensile.diagnostics.doctor.facts import (
     QueryAnswer,
     Stage,
 )
-from tensile.diagnostics.doctor.networks import hooked
+from tensile.diagnostics.doctor.networks import check_webhook
 from tensile.objects import UPPER, Manifest
 
 URL = "https://hooks.example:8443/mutate"
@@ -24,7 +24,7 @@ def hook(webhook: Manifest, **answers: QueryAnswer) -> list[Finding]:
     """Return the findings on an enabled webhook; answers have the names of their queries."""
     names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES, "engine": LOCAL_ENGINE}
     upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
-    return list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
+    return list(check_webhook(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
 
 
 def test_a_webhook_that_responds_at_its_url_is_ok() -> None:
@@ -169,6 +169,6 @@ def test_unreadable_webhook_endpoints_are_skipped() -> None:
 def test_a_disabled_webhook_or_unreachable_upper_has_no_webhook_finding() -> None:
     """Neither case has a webhook to check."""
     known = facts()
-    assert not list(hooked(known.upper, known))
+    assert not list(check_webhook(known.upper, known))
     upper = side(UPPER, contact=contact(Stage.LOGIN, "HTTP 401"))
-    assert not list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True}))))
+    assert not list(check_webhook(upper, facts(upper, topology=topology(webhook={"enabled": True}))))

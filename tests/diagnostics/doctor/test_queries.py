@@ -17,7 +17,14 @@ from papers import Papers, inline, kubeconfig
 
 from bench.kit.spareports import spare_port
 from tensile.diagnostics.doctor.facts import ContactResult, ServerEndpoint, Stage, TokenInfo
-from tensile.diagnostics.doctor.queries import asked, contacted, dialled, token_of, trusting_anybody, way_of
+from tensile.diagnostics.doctor.queries import (
+    probe_apiserver,
+    probe_server,
+    request_path,
+    server_endpoint,
+    token_info,
+    unverified_tls,
+)
 from tensile.kube.credentials import Access, from_kubeconfig
 
 TOKEN = "a-token"
@@ -67,7 +74,7 @@ async def test_a_successful_contact_has_version_certificate_and_clock(papers: Pa
     """The clock difference comes from the Date header."""
     date = (now() + AHEAD).strftime("%a, %d %b %Y %H:%M:%S GMT")
     async with serving(papers, Date=date) as port:
-        found = await contacted(await access(papers, tmp_path, port), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port), now)
     assert (found.stage, found.version, found.error) == (Stage.DONE, "v1.36.3", "")
     assert found.ahead == pytest.approx(AHEAD.total_seconds(), abs=2)
     assert x509.load_der_x509_certificate(found.shown) == x509.load_pem_x509_certificate(papers.server)
@@ -76,7 +83,7 @@ async def test_a_successful_contact_has_version_certificate_and_clock(papers: Pa
 async def test_a_refused_credential_ends_at_the_login_stage(papers: Papers, tmp_path: Path) -> None:
     """The clock difference is known nevertheless."""
     async with serving(papers, status=401, body={}) as port:
-        found = await contacted(await access(papers, tmp_path, port), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port), now)
     assert found.stage == Stage.LOGIN
     assert found.ahead is not None
 
@@ -84,17 +91,17 @@ async def test_a_refused_credential_ends_at_the_login_stage(papers: Papers, tmp_
 async def test_a_forbidden_version_is_a_successful_contact(papers: Papers, tmp_path: Path) -> None:
     """The server accepts the credential, so only the version is unknown."""
     async with serving(papers, status=403, body={}) as port:
-        found = await contacted(await access(papers, tmp_path, port), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port), now)
     assert (found.stage, found.version) == (Stage.DONE, "")
 
 
 async def test_a_chunked_response_is_read_up_to_one_mebibyte(papers: Papers, tmp_path: Path) -> None:
     """The limit keeps an endless response from being read indefinitely."""
     async with serving(papers, body={"long": "x" * 700_000, "gitVersion": "v1.36.3"}) as port:
-        found = await contacted(await access(papers, tmp_path, port), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port), now)
     assert (found.stage, found.version) == (Stage.DONE, "v1.36.3")
     async with serving(papers, body="x" * 3_000_000) as port:
-        status, body, _ = await asked(await access(papers, tmp_path, port), "/version")
+        status, body, _ = await request_path(await access(papers, tmp_path, port), "/version")
     assert (status, len(body)) == (200, 1 << 20)
 
 
@@ -104,7 +111,7 @@ async def test_a_response_without_a_version_ends_at_the_answer_stage(
 ) -> None:
     """Such a server is no apiserver."""
     async with serving(papers, status=status, body=body) as port:
-        found = await contacted(await access(papers, tmp_path, port), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port), now)
     assert (found.stage, found.error) == (Stage.ANSWER, f"HTTP {status}, without a version")
 
 
@@ -112,18 +119,18 @@ async def test_a_response_without_a_version_ends_at_the_answer_stage(
 async def test_an_invalid_date_leaves_the_clock_unknown(papers: Papers, tmp_path: Path, date: str) -> None:
     """The header may also have a date that Python cannot represent."""
     async with serving(papers, Date=date) as port:
-        assert (await contacted(await access(papers, tmp_path, port), now)).ahead is None
+        assert (await probe_apiserver(await access(papers, tmp_path, port), now)).ahead is None
 
 
 async def test_a_port_without_a_listener_ends_at_the_connection_stage(papers: Papers, tmp_path: Path) -> None:
     """The connection is refused before TLS."""
-    found = await contacted(await access(papers, tmp_path, spare_port()), now)
+    found = await probe_apiserver(await access(papers, tmp_path, spare_port()), now)
     assert (found.stage, found.error) == (Stage.CONNECTION, "Connection refused")
 
 
 async def test_an_unknown_host_name_ends_at_the_name_stage(papers: Papers, tmp_path: Path) -> None:
     """Name resolution fails before any connection."""
-    found = await contacted(await access(papers, tmp_path, 6443, "nowhere.invalid"), now)
+    found = await probe_apiserver(await access(papers, tmp_path, 6443, "nowhere.invalid"), now)
     assert found.stage == Stage.NAME
     assert found.error
 
@@ -132,7 +139,7 @@ async def test_an_untrusted_certificate_ends_at_the_tls_stage_and_is_returned(pa
     """The error names the issuer problem, and the presented certificate is available for the finding."""
     async with serving(papers) as port:
         other = {"certificate-authority-data": inline(papers.other.pem)}
-        found = await contacted(await access(papers, tmp_path, port, **other), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port, **other), now)
     assert found.stage == Stage.TLS
     assert "issuer" in found.error
     assert x509.load_der_x509_certificate(found.shown) == x509.load_pem_x509_certificate(papers.server)
@@ -143,7 +150,7 @@ async def test_a_certificate_for_another_name_has_the_expected_name_in_the_error
 ) -> None:
     """The TLS library's message contains the name."""
     async with serving(papers) as port:
-        found = await contacted(await access(papers, tmp_path, port, **{"tls-server-name": "else.example"}), now)
+        found = await probe_apiserver(await access(papers, tmp_path, port, **{"tls-server-name": "else.example"}), now)
     assert (found.stage, "mismatch" in found.error, "else.example" in found.error) == (Stage.TLS, True, True)
 
 
@@ -155,27 +162,29 @@ async def test_a_server_that_closes_the_connection_ends_at_the_tls_stage(papers:
         writer.close()
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
-        found = await contacted(await access(papers, tmp_path, server.sockets[0].getsockname()[1]), now)
+        found = await probe_apiserver(await access(papers, tmp_path, server.sockets[0].getsockname()[1]), now)
     assert (found.stage, found.shown) == (Stage.TLS, b"")
 
 
 async def test_dialled_stops_after_tls_and_sends_no_request(papers: Papers, tmp_path: Path) -> None:
     """It uses the given TLS trust, and succeeds although the server would respond with an error."""
     async with serving(papers, status=500) as port:
-        found: ContactResult = await dialled(way_of(await access(papers, tmp_path, port)), trusting_anybody())
+        found: ContactResult = await probe_server(
+            server_endpoint(await access(papers, tmp_path, port)), unverified_tls()
+        )
     assert found.stage == Stage.DONE
 
 
 async def test_a_server_endpoint_contains_no_token_or_key(papers: Papers, tmp_path: Path) -> None:
     """Its repr contains neither the token nor the private key."""
-    way = way_of(await access(papers, tmp_path, 6443))
-    assert way.where == "127.0.0.1:6443"
+    way = server_endpoint(await access(papers, tmp_path, 6443))
+    assert way.host_and_port == "127.0.0.1:6443"
     assert way.origin == str(tmp_path / "kubeconfig")
     assert TOKEN not in repr(way)
     path = tmp_path / "with-key"
     user = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}
     path.write_text(kubeconfig(user, {"certificate-authority-data": inline(papers.authority.pem)}))
-    way = way_of(await from_kubeconfig(path))
+    way = server_endpoint(await from_kubeconfig(path))
     assert way.certificate == papers.alice
     assert "PRIVATE" not in repr(way)
     assert yaml.safe_load(path.read_text())["users"][0]["user"]["client-key-data"] not in repr(way)
@@ -203,9 +212,9 @@ def jwt(claims: Any) -> str:
 )
 def test_token_of_returns_subject_and_expiry_of_a_jwt(token: str, found: TokenInfo) -> None:
     """A token that is no valid JWT has no information, and raises no error."""
-    assert token_of(token) == found
+    assert token_info(token) == found
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:
     """The notation is that of URLs."""
-    assert ServerEndpoint("", "", "::1", 6443, "::1").where == "[::1]:6443"
+    assert ServerEndpoint("", "", "::1", 6443, "::1").host_and_port == "[::1]:6443"

@@ -5,7 +5,7 @@ import re
 from doctorkit import LOWER, contact, facts, side
 
 from tensile.diagnostics.doctor.facts import CHECKS, Facts, Finding, Level
-from tensile.diagnostics.doctor.run import as_document, as_text, diagnosed, worst
+from tensile.diagnostics.doctor.run import as_document, as_text, run_checks, worst
 from tensile.engine.permissions import lower_rights
 from tensile.objects import UPPER
 
@@ -80,7 +80,7 @@ def test_a_server_version_cannot_forge_a_line_of_output() -> None:
     odd = contact(version="v1.36.3\u001b[2J\x1b[H\nupper: all is well")
     known = facts(None, side(contact=odd))
     for every, begin in ((False, "lower-a +\\d.*"), (True, "lower-a: ")):
-        text = as_text(known, diagnosed(known), colour=False, every=every)
+        text = as_text(known, run_checks(known), colour=False, every=every)
         assert "\x1b" not in text
         assert "upper: all is well" not in text.splitlines()
         words = re.escape("v1.36.3\\u001b[2J\\u001b[H\\nupper: all is well, https://")
@@ -126,7 +126,7 @@ def test_worst_returns_the_highest_level() -> None:
 
 def found_of(known: Facts) -> list[Finding]:
     """Return the findings of every check."""
-    return diagnosed(known)
+    return run_checks(known)
 
 
 def test_healthy_clusters_have_only_ok_findings_in_the_order_of_the_checks() -> None:
