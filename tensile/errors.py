@@ -69,12 +69,12 @@ class ClusterError(TensileError):
         self.retry_after = retry_after
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The error without the cluster's name, for output that already names the cluster."""
         return f"{self.doing}: {self.title}: {self.message}"
 
     def __str__(self) -> str:
-        return f"{self.cluster or 'upper'}: {self.words}"
+        return f"{self.cluster or 'upper'}: {self.description}"
 
 
 class NotFound(ClusterError):

@@ -189,7 +189,7 @@ def _change(before: Topology | None, after: Topology | None) -> str:
     if before is None or after is None:
         return "-"
     found = edit(before, after)
-    changes = [*found.words, *found.refused]
+    changes = [*found.changes, *found.refused]
     more = f", and {len(changes) - 1} more" if len(changes) > 1 else ""
     return f"{changes[0]}{more}" if changes else "text only"
 
@@ -218,7 +218,7 @@ def _description(
     found = edit(before, after)
     is_active = target.sha256 == records.active
     no_change = "the engine goes on with this text, which is in force" if is_active else "no change in meaning"
-    changes = [*found.words, *found.refused] or [no_change]
+    changes = [*found.changes, *found.refused] or [no_change]
     yield from (f"  {one}" for one in changes[:_MAX_CHANGES])
     if len(changes) > _MAX_CHANGES:
         yield f"  and {len(changes) - _MAX_CHANGES} more changes"

@@ -201,7 +201,7 @@ def lost_at_once(before: World, after: World, old: Topology, new: Topology) -> P
 
 def _is_known(lower: LowerWorld) -> bool:
     """Report whether what is known of a lower is its present state."""
-    return lower.settled and not lower.refusal and not is_out_of_reach(lower)
+    return lower.settled and not lower.access_error and not is_out_of_reach(lower)
 
 
 def _pod_keys(lower: LowerWorld, counts: Callable[[Entry], bool]) -> Pods:
@@ -464,7 +464,7 @@ class EditGate:
     def _change_messages(self, reading: TopologyUpdate) -> Iterator[str]:
         assert reading.topology is not None, "only a good text is compared"
         change = edit(self._engine.topology, reading.topology)
-        yield from change.words
+        yield from change.changes
         yield from change.refused
 
     async def _wait_until_known(self) -> None:
@@ -547,5 +547,5 @@ def _limit_of(accepted: TopologyUpdate) -> int | None:
 def _log_edit(change: Edit) -> None:
     for message in change.refused:
         _log.warning("change needs a restart", change=message)
-    for message in change.words:
+    for message in change.changes:
         _log.info("topology changed", change=message)

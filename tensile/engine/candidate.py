@@ -142,7 +142,7 @@ def _continue(before: LowerWorld, transition: Transition, copied: World, connect
     before.spec, before.in_topology = transition.spec, True
     copied.lowers[transition.spec.name] = before
     if transition.remaps:
-        before.naming, before.spaces = requested_mapping(transition.spec, copied), {}
+        before.naming, before.namespace_origins = requested_mapping(transition.spec, copied), {}
 
 
 def _unavailable_reason(transition: Transition, copied: World, connection_errors: Mapping[str, str]) -> str:
@@ -153,8 +153,8 @@ def _unavailable_reason(transition: Transition, copied: World, connection_errors
     connection_error = connection_errors.get(
         transition.before.name if transition.before is not None else lower.name, ""
     )
-    if lower.refusal:
-        return lower.refusal
+    if lower.access_error:
+        return lower.access_error
     if is_out_of_reach(lower):
         return f"out of reach: {connection_error or f'no response for {lower.unreachable_seconds:.0f} s'}"
     return "" if lower.settled else lower.denied or connection_error or "its objects are not all listed yet"

@@ -91,7 +91,7 @@ class Clusters:
         self._engine = engine
         self._busy = busy
         self._access: Access
-        fleet.heed(self._check_identity)
+        fleet.set_identity_check(self._check_identity)
 
     async def open_upper(self, topology: Topology) -> Cluster:
         """Open the upper cluster, whether it responds or not; raises AccessError for bad credentials."""
@@ -301,7 +301,7 @@ class CredentialChecks:
         try:
             await self._read(spec)
         except CredentialsUnavailable as error:
-            return _Outcome(str(error), _now(), None if error.asked else error.files)
+            return _Outcome(str(error), _now(), None if error.uses_plugin else error.files)
         except (TensileError, OSError) as error:  # descriptors may be short for a while
             return _Outcome(str(error), _now())
         return _Outcome("", _now())

@@ -156,7 +156,7 @@ class ExtenderServer:
         """
         found = [name for name, tracker in self._trackers.items() if tracker.is_relieved(self._clock())]
         for name in found:
-            self._trackers[name].lower.room = timestamp(self._now())
+            self._trackers[name].lower.capacity_freed_at = timestamp(self._now())
         return found
 
     async def refresh(self) -> None:
@@ -233,7 +233,7 @@ class ExtenderServer:
 
     def _on_call(self) -> None:
         self._is_called = True
-        self._preemptor.heed()
+        self._preemptor.wake()
 
     def _on_bound(self, tracker: ClusterTracker, pod: Entry) -> None:
         """Release the reservations of a pod in all other lowers once it is bound to one's node."""

@@ -172,7 +172,7 @@ class LowerConnection:
         self.lower.connected = self.lower.in_topology = connect
         self.lower.mapping_known = remaps or not connect
         self.lower.was_attempted = False
-        self.lower.met = False
+        self.lower.was_identified = False
         self._note_met()
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)
@@ -210,14 +210,14 @@ class LowerConnection:
         opened = self._fleet.get(self.lower.name)
         if self.events is None or opened is None:
             return
-        opened.tail(EVENT, OF_PODS, self.events.hear)
+        opened.tail(EVENT, OF_PODS, self.events.on_event)
         if "PV" in self.lower.spec.controllers:
-            opened.tail(EVENT, OF_CLAIMS, self.events.hear)
+            opened.tail(EVENT, OF_CLAIMS, self.events.on_event)
 
     def keep_connection(self, reason: str) -> None:
         """Keep the present connection; `reason` is shown on the Node: why the topology's is not used, "" for none."""
         self._objection = reason
-        self._warn(reason or (self._secret_kubeconfig.trouble if self._secret_kubeconfig is not None else ""))
+        self._warn(reason or (self._secret_kubeconfig.error if self._secret_kubeconfig is not None else ""))
 
     def limit(self) -> None:
         """Apply `qps` and `burst` of the lower to its connection, if that is open."""
@@ -252,12 +252,12 @@ class LowerConnection:
         if opened is not None:
             lower.unreachable_seconds = opened.silent
             lower.was_attempted = opened.tried > UNREACHABLE_AFTER
-            lower.refusal = opened.credential_error
+            lower.access_error = opened.credential_error
             health = opened.health
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
             lower.is_unproven = bool(health.unproven)
             lower.denied = opened.denied or (f"{lower.name}: {health.unproven}" if lower.is_unproven else "")
-            lower.silence = health.error if lower.unreachable_seconds > SILENT_AFTER else ""
+            lower.outage_error = health.error if lower.unreachable_seconds > SILENT_AFTER else ""
             self._note_account(opened.cluster.access)
         elif lower.connected:
             lower.unreachable_seconds = asyncio.get_running_loop().time() - self._begun_at
@@ -272,12 +272,12 @@ class LowerConnection:
             self._note_met()
             self._open(access, self._known_identity())
             self._secret_changed.set()
-            lower.refusal = ""
+            lower.access_error = ""
         opened = self._fleet[lower.name]
         self._note_account(opened.cluster.access)
         await self._identified(opened)
         lower.identity = opened.identity
-        lower.met = True
+        lower.was_identified = True
         if not lower.version:
             lower.version = await insist(opened.cluster.version, ClusterError, lambda: _RETRY_DELAY)
         self._wake(lower.name)
@@ -325,7 +325,7 @@ class LowerConnection:
 
     def _note_met(self) -> None:
         """Record whether the Node names a cluster."""
-        self.lower.met = self.lower.met or bool(self._known_identity())
+        self.lower.was_identified = self.lower.was_identified or bool(self._known_identity())
 
     async def _identified(self, opened: OpenCluster) -> None:
         """Wait for the cluster's identity; another one than the recorded one is accepted while no pods are bound."""
@@ -345,8 +345,8 @@ class LowerConnection:
             try:
                 return await self._credentials()
             except TensileError as error:
-                if str(error) != self.lower.refusal:
-                    self.lower.refusal = str(error)
+                if str(error) != self.lower.access_error:
+                    self.lower.access_error = str(error)
                     _log.error("cannot connect to lower cluster", lower=self.lower.name, error=str(error))
                     self._wake(self.lower.name)
                 last_error = error
@@ -355,7 +355,7 @@ class LowerConnection:
     async def _wait_before_retry(self, error: TensileError) -> None:
         """Wait until rejected credentials may have changed; for a fixed time if no event reports that."""
         changed = asyncio.Event()
-        if isinstance(error, CredentialsUnavailable) and not error.asked:
+        if isinstance(error, CredentialsUnavailable) and not error.uses_plugin:
             with self._fleet.watcher.watch(error.files, changed.set):
                 await changed.wait()
         elif isinstance(error, AccessError) and self._secret_kubeconfig is not None:
@@ -394,8 +394,8 @@ class LowerConnection:
             self._secret_changed.clear()
             opened = self._fleet.get(self.lower.name)
             if opened is not None:
-                access = await secret_kubeconfig.look()
-                self._warn(self._objection or secret_kubeconfig.trouble)
+                access = await secret_kubeconfig.refresh()
+                self._warn(self._objection or secret_kubeconfig.error)
                 if access is not None:
                     await opened.replace(access)
                     _log.info("kubeconfig changed, reconnecting", lower=self.lower.name, origin=access.origin)
@@ -441,7 +441,7 @@ class LowerConnection:
 def _decision_inputs(lower: LowerWorld) -> tuple[object, ...]:
     """Return what decisions depend on in a lower's connection state."""
     connection_state = (
-        lower.refusal,
+        lower.access_error,
         lower.denied,
         lower.is_withheld,
         lower.is_wrong,
@@ -451,7 +451,7 @@ def _decision_inputs(lower: LowerWorld) -> tuple[object, ...]:
     )
     return (
         *connection_state,
-        lower.met,
+        lower.was_identified,
         lower.mapping_known,
         lower.is_excessive,
         *(lower.unreachable_seconds > limit for limit in _UNREACHABLE_LIMITS),

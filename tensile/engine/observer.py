@@ -103,13 +103,13 @@ class LoggingObserver:
         self._metrics.defect(key.rule)
         category = key.rule, type(error), raised_at(error)
         log_fields = {**_key_fields(key), "exc_info": error}
-        self._throttle.tell(
+        self._throttle.log(
             category, lambda more: self._log.error("a rule failed (bug, please report)", **log_fields, **more)
         )
 
     def _warn(self, category: Hashable, event: str, **log_fields: Any) -> None:
         """Log a warning, rate-limited per sort; otherwise log it at level debug."""
-        if not self._throttle.tell(category, lambda more: self._log.warning(event, **log_fields, **more)):
+        if not self._throttle.log(category, lambda more: self._log.warning(event, **log_fields, **more)):
             self._log.debug(event, **log_fields)
 
 

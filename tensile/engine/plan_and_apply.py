@@ -431,7 +431,7 @@ def _known_error(clusters: Clusters, name: str) -> str:
     """Return why a cluster cannot be read, as far as it is known, "" if it only has not responded yet."""
     joined, opened = clusters.joined.get(name), clusters.fleet.get(name)
     if opened is None:
-        return joined.lower.refusal if joined else ""
+        return joined.lower.access_error if joined else ""
     error, denied = opened.health.error, opened.denials.unnamed
     if denied and not error:
         return f"{denied}: {ADVICE}"

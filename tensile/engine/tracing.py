@@ -377,7 +377,7 @@ class _SDKLogHandler(logging.Handler):
             self._attempt = message
             return
         log_fields = {"error": message} | ({"attempt": self._attempt} if record.levelno >= logging.ERROR else {})
-        self._throttle.tell(record.name, lambda more: self._log.warning("traces are not sent", **log_fields, **more))
+        self._throttle.log(record.name, lambda more: self._log.warning("traces are not sent", **log_fields, **more))
 
 
 def _adopt_logs(log: Any) -> None:

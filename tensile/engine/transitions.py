@@ -65,7 +65,8 @@ def plan_transition(spec: Lower, topology: Topology, world: World) -> Transition
     wanted = {one.name: one for one in topology.lowers}
     known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
-        if holder is not None and holder is not known and not known.met and not _obstacle(spec, holder, wanted, world):
+        other = holder if holder is not known else None
+        if other is not None and not known.was_identified and not _obstacle(spec, other, wanted, world):
             # nothing was written under this name: continue as the other
             reason = f"waits until node {known.node} is deleted"
             return Transition(

@@ -201,7 +201,7 @@ class HttpCluster:
         try:
             raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=limits.SMALL)
         except Denied as error:
-            self.health.unproven = error.words if self.identity.in_doubt else ""
+            self.health.unproven = error.description if self.identity.in_doubt else ""
             raise
         try:
             uid = identity_of(doing, raw)

@@ -58,12 +58,12 @@ _PARTS = 4
 
 
 class CredentialsUnavailable(AccessError):
-    """The files give no access. `files` is their state then. `asked`: an exec plugin was part of it."""
+    """The files give no access. `files` is their state then. `uses_plugin`: an exec plugin is part of the access."""
 
-    def __init__(self, error: AccessError, files: FileStates, *, asked: bool) -> None:
+    def __init__(self, error: AccessError, files: FileStates, *, uses_plugin: bool) -> None:
         super().__init__(error.what, error.advice)
         self.files = files
-        self.asked = asked
+        self.uses_plugin = uses_plugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,19 +200,19 @@ async def _open(
     """Return the access of an entry. Its exec plugin, if any, runs first. `before` is the state of its own file."""
     needed = watched(entry.needed())
     files = FileStates(before.paths + needed.paths, before.marks + needed.marks)
-    with _with_files(files, asked=entry.plugin is not None):
+    with _with_files(files, uses_plugin=entry.plugin is not None):
         return await _read(entry, origin, renew, clock, files)
 
 
 @contextmanager
-def _with_files(files: FileStates, *, asked: bool = False) -> Iterator[None]:
+def _with_files(files: FileStates, *, uses_plugin: bool = False) -> Iterator[None]:
     """Add the files to an AccessError from the block. Without files, as for a Secret, there is nothing to add."""
     try:
         yield
     except AccessError as error:
-        if not (files.paths or asked):
+        if not (files.paths or uses_plugin):
             raise
-        raise CredentialsUnavailable(error, files, asked=asked) from None
+        raise CredentialsUnavailable(error, files, uses_plugin=uses_plugin) from None
 
 
 async def _read(
@@ -299,10 +299,10 @@ async def keep_secret(upper: Cluster, ref: SecretRef, found: Cache) -> None:
 
 
 class SecretKubeconfig:
-    """The kubeconfig in a Secret. `trouble` says what is wrong since it was last valid, "" for nothing."""
+    """The kubeconfig in a Secret. `error` says what is wrong since it was last valid, "" for nothing."""
 
     def __init__(self, secrets: Cache, ref: SecretRef, context: str | None) -> None:
-        self.trouble = ""
+        self.error = ""
         self._secrets = secrets
         self._ref = ref
         self._context = context
@@ -317,7 +317,7 @@ class SecretKubeconfig:
         self._text = text
         return found
 
-    async def look(self) -> Access | None:
+    async def refresh(self) -> Access | None:
         """Read the Secret again if it changed. Return the new access, None if it is the same or cannot be used."""
         if not self._secrets.synced or not self.is_other():
             return None
@@ -325,9 +325,9 @@ class SecretKubeconfig:
         try:
             found = await self.access()
         except AccessError as error:
-            self.trouble = f"{error}; the last good connection is kept"
+            self.error = f"{error}; the last good connection is kept"
             return None
-        self.trouble = ""
+        self.error = ""
         return found if self._text != before else None
 
     def is_other(self) -> bool:

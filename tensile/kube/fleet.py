@@ -115,7 +115,7 @@ class OpenCluster:
     @property
     def denied(self) -> str:
         """What the cluster does not allow us to watch, with its name, "" for nothing."""
-        return self.denials.words
+        return self.denials.text
 
     @property
     def identity(self) -> str:
@@ -322,7 +322,7 @@ class _CredentialFiles:
                 requested, self._reload_requested = self._reload_requested, False
                 if requested:
                     problem = await self._cluster.refresh()
-                    if isinstance(reread.refused, CredentialsUnavailable) and reread.refused.asked:
+                    if isinstance(reread.refused, CredentialsUnavailable) and reread.refused.uses_plugin:
                         asyncio.get_running_loop().call_later(self._settings.again, self._request_reload)
                     await self.record_result(problem)
                 self._log_stale()
@@ -480,7 +480,7 @@ class Fleet(Mapping[str, OpenCluster]):
                 found[name, spec.kind.name] += informer.skipped
         return dict(found)
 
-    def heed(self, claim: ClaimIdentity) -> None:
+    def set_identity_check(self, claim: ClaimIdentity) -> None:
         """Also ask `claim` whether the cluster with a UID may be used under a name."""
         self._claim = claim
 

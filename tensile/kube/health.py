@@ -247,14 +247,14 @@ class Denials:
         self._denied: dict[object, tuple[Denied, float]] = {}
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """All present denials, "" for none."""
         return "; ".join(sorted(self._messages()))
 
     @property
     def unnamed(self) -> str:
         """The same without the cluster's name."""
-        return "; ".join(sorted({error.words for error, _ in self._denied.values()}))
+        return "; ".join(sorted({error.description for error, _ in self._denied.values()}))
 
     def of(self, informer: object) -> Denied | None:
         """Return the present denial of an informer with advice for the user, None for none."""

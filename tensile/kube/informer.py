@@ -208,7 +208,7 @@ class Informer:
         """Leave an object out. Logged at a limited rate."""
         self.skipped += 1
         fields = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
-        self._throttle.tell(
+        self._throttle.log(
             "skipped", lambda more: _log.warning("object skipped", **fields, error=error.message, **more)
         )
 
@@ -228,7 +228,7 @@ class Informer:
         """Record that the history went back to `version`, and return the error."""
         fields = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
         positions = {"now": version, "seen": self._position}
-        self._throttle.tell(
+        self._throttle.log(
             "rewound",
             lambda more: _log.warning("resourceVersion went back, listing again", **fields, **positions, **more),
         )

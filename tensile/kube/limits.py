@@ -188,10 +188,10 @@ class LogThrottle:
         self._clock = clock
         self._last_logged: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
 
-    def tell(self, event: Hashable, log: Callable[[Mapping[str, int]], object]) -> bool:
-        """Call `log` unless that kind of event was logged recently, and report whether it was called.
+    def log(self, event: Hashable, write: Callable[[Mapping[str, int]], object]) -> bool:
+        """Call `write` unless that kind of event was logged recently, and report whether it was called.
 
-        `log` receives {"more_since": N}, the number suppressed since the last call, {} for none.
+        `write` receives {"more_since": N}, the number suppressed since the last call, {} for none.
         """
         now = self._clock()
         until, count = self._last_logged.get(event, (now, 0))
@@ -202,7 +202,7 @@ class LogThrottle:
         self._last_logged.move_to_end(event)
         if len(self._last_logged) > _REMEMBERED:
             self._last_logged.popitem(last=False)
-        log({"more_since": count} if count else {})
+        write({"more_since": count} if count else {})
         return True
 
 

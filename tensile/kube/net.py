@@ -246,7 +246,7 @@ def supervised(
     def log_error(error: Exception) -> None:
         message = "a task failed and was restarted (bug, please report)"
         fields = {**where, "task": what, "error": described(error)}
-        throttle.tell(type(error).__name__, lambda more: _log.error(message, **fields, **more))
+        throttle.log(type(error).__name__, lambda more: _log.error(message, **fields, **more))
 
     return asyncio.create_task(insist(job, Exception, pause, log_error, sleep=sleep))
 

@@ -155,7 +155,7 @@ class FetchPage(Protocol):
 
 
 class Pager:
-    """One list of one collection, by `ask` and `read`. Used once. `doing` is for errors.
+    """One list of one collection, by `fetch` and `read`. Used once. `doing` is for errors.
 
     `allowance` limits both the list and what is cached of the cluster, which `tally` counts.
     """

@@ -322,7 +322,7 @@ class QuietServer(web.Server):
         except Exception as error:  # noqa: BLE001 - the port serves on
             fields = {"path": request.path, "error": described(error)}
             message = "a response failed (bug, please report)"
-            self._throttle.tell(type(error).__name__, lambda more: _log.error(message, **fields, **more))
+            self._throttle.log(type(error).__name__, lambda more: _log.error(message, **fields, **more))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="internal error (bug in tensile)\n")
 
     def __call__(self) -> web.RequestHandler:

@@ -94,7 +94,7 @@ class Drift(NamedTuple):
     managers: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The first fields for people: "data.key, data.more"."""
         more = ("...",) if len(self.fields) > _MOST_FIELDS else ()
         return ", ".join((*self.fields[:_MOST_FIELDS], *more))

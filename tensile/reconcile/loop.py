@@ -290,7 +290,7 @@ class Loop:
             found = self._drift.find(step, entry, self._world, now)
             if found is not None:
                 self.drift.add(key.lower, RecentDrift(self._world.now, step.ref, found))
-                emitted = _drift_event(key, step, found.words, entry)
+                emitted = _drift_event(key, step, found.summary, entry)
                 events += [event(emitted, self._world.now)] if emitted is not None else []
         return self._events.fresh(tuple(events), now) if events else ()
 

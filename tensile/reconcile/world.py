@@ -119,76 +119,87 @@ class UpperWorld:
 
 @dataclass(slots=True)
 class LowerWorld:
-    """One lower cluster, and the upper pods bound to its virtual node.
-
-    Caches: `pods`, `config_maps` and `secrets` hold objects with our owner label, `foreign_pods` the facts of the other
-    pods. `accounts` only records in which namespaces the account `default` exists. `place_nodes` and `place_pods` hold
-    what placement needs of real nodes and of pods that are not ours, if the topology enables placement. `more` holds
-    the kinds of enabled controllers.
-
-    Connection: `since` is when the engine started to reconcile it, None before. `silent` is the seconds without a
-    response. `tried` is false while `silent` is no evidence, as the access is unknown or has just changed.
-    `in_topology` is false after it left the file. `met` is false while no cluster has ever responded as this lower, to
-    this engine or to a previous one (recorded on the Node): then no object of ours can be there. `connected` is false
-    for a lower of which only an orphaned Node is known, and no credentials. `version` is its Kubernetes version,
-    `identity` the UID of its kube-system. `refusal` is what a user has to correct about its credential or address, ""
-    for nothing. `silence` is the latest error of an outage, "" for none: it decides nothing. `warning` is what is wrong
-    with the configured credentials while the previous ones still work. `denied` is what the cluster does not allow us
-    to watch. `is_wrong`: another cluster responds, in which nothing is done. `is_shared`: that one has a node of
-    another name, or is the upper cluster itself. `is_excessive`: it sent more than allowed. `is_unproven`: it denies
-    what shows its identity, so that nothing is done there. `other_engine` is another engine that renews the Lease of
-    the same node, "" for none.
-
-    `room` is when capacity became free for pods that had been rejected, as a timestamp, "" for not since the start.
-    `port` is the port of its node's kubelet API, 0 if it is not served, None if others determine it. `in_step` records
-    by upper name which pairs of pods needed no change under which topology: it saves work, and decides nothing.
-
-    Namespaces: `naming` is the active mapping, None for the same names. It differs from `spec` while pods run under
-    another mapping. Until `mapping_known`, no mapped name is known. `spaces` records which upper namespace a lower name
-    was made from. `upper_namespaces` are the existing ones, None if all count as existing. `mark` is the owner's.
-    `account` is the namespace of the engine's ServiceAccount in this cluster, and `upper_account` in the upper one, ""
-    for another identity.
-    """
+    """One lower cluster, and the upper pods bound to its virtual node: its caches, its connection, its namespaces."""
 
     spec: "Lower"
+
     upper_pods: Cache
     pods: Cache
+    """Pods with our owner label, as `config_maps` and `secrets`."""
     foreign_pods: Cache
+    """The facts of the other pods."""
     namespaces: Cache
     accounts: Cache
+    """In which namespaces the ServiceAccount `default` exists."""
     config_maps: Cache
     secrets: Cache
     nodes: Cache
-    in_topology: bool = True
-    met: bool = True
-    connected: bool = True
-    since: "datetime | None" = None
-    unreachable_seconds: float = 0.0
-    was_attempted: bool = True
-    room: str = ""
-    port: int | None = None
-    version: str = ""
-    identity: str = ""
-    refusal: str = ""
-    silence: str = ""
-    is_wrong: bool = False
-    is_shared: bool = False
-    is_excessive: bool = False
-    is_unproven: bool = False
-    other_engine: str = ""
-    warning: str = ""
-    denied: str = ""
-    in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
     more: dict[Kind, Cache] = field(default_factory=dict)
-    naming: NamespaceNaming | None = None
-    mapping_known: bool = True
-    mark: str = ""
-    upper_namespaces: Cache | None = None
-    spaces: dict[str, str] = field(default_factory=dict)
-    account: str = ""
-    upper_account: str = ""
+    """The kinds of enabled controllers."""
     place_nodes: Cache = field(default_factory=Cache)
+    """What placement needs of real nodes, if the topology enables placement."""
     place_pods: Cache = field(default_factory=Cache)
+    """What placement needs of pods that are not ours."""
+
+    in_topology: bool = True
+    """False after it left the file."""
+    was_identified: bool = True
+    """Whether a cluster has ever responded as this lower, to this engine or to a previous one (recorded on the Node).
+
+    If not, no object of ours can be there.
+    """
+    connected: bool = True
+    """False for a lower of which only an orphaned Node is known, and no credentials."""
+    since: "datetime | None" = None
+    """When the engine started to reconcile it, None before."""
+    unreachable_seconds: float = 0.0
+    """The time without a response."""
+    was_attempted: bool = True
+    """False while that time is no evidence, as the access is unknown or has just changed."""
+    access_error: str = ""
+    """What a user has to correct about its credential or address, "" for nothing."""
+    outage_error: str = ""
+    """The latest error of an outage, "" for none. For people only: no decision depends on it."""
+    warning: str = ""
+    """What is wrong with the configured credentials while the previous ones still work."""
+    denied: str = ""
+    """What the cluster does not allow us to watch."""
+    is_wrong: bool = False
+    """Whether another cluster responds, in which nothing is done."""
+    is_shared: bool = False
+    """Whether that one has a node of another name, or is the upper cluster itself."""
+    is_excessive: bool = False
+    """Whether it sent more than allowed."""
+    is_unproven: bool = False
+    """Whether it denies what shows its identity, so that nothing is done there."""
+    other_engine: str = ""
+    """Another engine that renews the Lease of the same node, "" for none."""
+    version: str = ""
+    """Its Kubernetes version."""
+    identity: str = ""
+    """The UID of its namespace kube-system."""
+
+    port: int | None = None
+    """The port of its node's kubelet API, 0 if it is not served, None if others determine it."""
+    capacity_freed_at: str = ""
+    """When capacity became free for pods that had been rejected, as a timestamp, "" for not since the start."""
+    synced_pairs: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
+    """By upper name: which pairs of pods needed no change under which topology. It saves work, and decides nothing."""
+
+    naming: NamespaceNaming | None = None
+    """The active mapping of namespaces, None for the same names; not `spec`'s while pods run under another one."""
+    mapping_known: bool = True
+    """False while no mapped name is known."""
+    mark: str = ""
+    """The owner's mark."""
+    upper_namespaces: Cache | None = None
+    """The namespaces of the upper cluster, None if all count as existing."""
+    namespace_origins: dict[str, str] = field(default_factory=dict)
+    """From which upper namespace each lower name was made."""
+    account: str = ""
+    """The namespace of the engine's ServiceAccount in this cluster, "" for another identity."""
+    upper_account: str = ""
+    """The same in the upper cluster."""
 
     @property
     def name(self) -> str:
@@ -224,7 +235,7 @@ class LowerWorld:
         if self.naming is None or not upper_namespace:
             return upper_namespace
         name = prefixed(self.naming.topology, upper_namespace)
-        self.spaces.setdefault(name, upper_namespace)
+        self.namespace_origins.setdefault(name, upper_namespace)
         return name
 
     def is_own(self, upper_namespace: str) -> bool:
@@ -258,7 +269,7 @@ class LowerWorld:
         if self.naming is None:
             return namespace
         entry = self.namespaces.get("", namespace)
-        recorded = self.spaces.get(namespace) or (entry.facts.above if entry else "")
+        recorded = self.namespace_origins.get(namespace) or (entry.facts.above if entry else "")
         return recorded if recorded and self.namespace(recorded) == namespace else ""
 
     def above(self, namespace: str) -> Iterator[str]:
@@ -301,7 +312,7 @@ class LowerWorld:
     @property
     def is_read(self) -> bool:
         """Whether the set of mirrored pods is known. It is empty if no cluster ever responded."""
-        return self.upper_pods.synced and (self.pods.synced or not self.met)
+        return self.upper_pods.synced and (self.pods.synced or not self.was_identified)
 
     @property
     def has_orphans(self) -> bool:
@@ -311,7 +322,7 @@ class LowerWorld:
     @property
     def is_empty(self) -> bool:
         """Whether it has no pods of ours, as far as that can be known, and no cached objects that served them."""
-        is_unknown = not (self.connected and self.met)
+        is_unknown = not (self.connected and self.was_identified)
         is_free_below = is_unknown or (self.pods.synced and not any(self.placed(self.pods)))
         return self.is_vacant and is_free_below and not any(True for _ in self.serving())
 
@@ -327,7 +338,8 @@ class LowerWorld:
     def copy(self) -> "LowerWorld":
         """Return a copy with caches of its own."""
         copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, *_PLACE_CACHES)}
-        return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
+        origins = dict(self.namespace_origins)
+        return replace(self, **copied, synced_pairs={}, more=_copied(self.more), namespace_origins=origins)
 
 
 @dataclass(slots=True)

@@ -31,11 +31,11 @@ class Lowers(NamedTuple):
 class Edit(NamedTuple):
     """The difference between two topologies.
 
-    `words` describe what is activated, one change each. `refused` is what needs a restart. `topology` is the new
+    `changes` describe what is activated, one change each. `refused` is what needs a restart. `topology` is the new
     topology with the refused changes undone, which is the one to activate.
     """
 
-    words: tuple[str, ...]
+    changes: tuple[str, ...]
     refused: tuple[str, ...]
     lowers: Lowers
     topology: Topology

@@ -200,7 +200,7 @@ async def test_the_pods_of_a_lower_that_is_renamed_and_drained_are_affected() ->
         {"is_wrong": True},
         {"is_shared": True},
         {"is_excessive": True},
-        {"refusal": "credential rejected"},
+        {"access_error": "credential rejected"},
     ],
 )
 async def test_all_pods_of_a_changed_lower_that_is_unreachable_are_affected(trouble: dict[str, Any]) -> None:

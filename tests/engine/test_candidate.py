@@ -134,7 +134,7 @@ def test_another_namespace_mapping_is_used_at_once_if_no_pods_are_bound() -> Non
         ({"unreachable_seconds": 30.0}, "connection refused", "out of reach: connection refused"),
         ({"unreachable_seconds": 30.0}, "", "out of reach: no response for 30 s"),
         ({"is_wrong": True}, "another cluster responds", "out of reach: another cluster responds"),
-        ({"refusal": "kubeconfig: no user"}, "", "kubeconfig: no user"),
+        ({"access_error": "kubeconfig: no user"}, "", "kubeconfig: no user"),
     ],
 )
 def test_an_unreachable_lower_is_reported_with_its_cause(fields: dict[str, Any], trouble: str, words: str) -> None:

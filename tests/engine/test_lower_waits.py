@@ -131,7 +131,7 @@ async def test_a_lower_is_connected_although_a_list_that_it_does_not_need_is_den
         await here.news.until(lambda: here.is_open)
         await here.news.until(lambda: here.fleet[UPPER].denied)
         here.look()
-        assert here.joined.lower.refusal == ""
+        assert here.joined.lower.access_error == ""
 
 
 @pytest.mark.parametrize(("plural", "kind"), [("secrets", "Secret"), ("nodes", "Node")])
@@ -139,18 +139,18 @@ async def test_a_lower_is_not_connected_while_a_list_that_it_needs_is_denied(plu
     """The denial is the lower's refusal, which its node shows; once permitted, the lower is connected."""
     async with ground(plural) as here:
         words = f"upper: list {kind}: denied: words about Forbidden: {ADVICE}"
-        await here.news.until(lambda: here.joined.lower.refusal == words)
+        await here.news.until(lambda: here.joined.lower.access_error == words)
         here.look()
-        assert (here.is_open, here.joined.lower.refusal) == (False, words)
+        assert (here.is_open, here.joined.lower.access_error) == (False, words)
         here.server.closed.clear()
         await here.news.until(lambda: here.is_open)
-        await here.news.until(lambda: here.joined.lower.refusal == "")
+        await here.news.until(lambda: here.joined.lower.access_error == "")
 
 
 async def test_a_cluster_counts_as_unreachable_from_the_first_attempt_to_connect() -> None:
     """No request is sent before its credentials are known; a cluster that never responds counts too."""
     async with ground("secrets") as here:
-        await here.news.until(lambda: here.joined.lower.refusal)
+        await here.news.until(lambda: here.joined.lower.access_error)
         assert here.look(3600.0)[0] is False
         here.server.closed.clear()
         await here.news.until(lambda: here.is_open)
@@ -162,12 +162,12 @@ async def test_a_cluster_counts_as_unreachable_from_the_first_attempt_to_connect
 async def test_a_lower_is_connected_once_its_credential_files_exist(tmp_path: Path) -> None:
     """First the kubeconfig appears, then the token file that it names, and each is read then."""
     async with ground(topology=BY_FILE, directory=tmp_path) as here:
-        await here.news.until(lambda: "later: cannot be read" in here.joined.lower.refusal)
+        await here.news.until(lambda: "later: cannot be read" in here.joined.lower.access_error)
         (tmp_path / "later").write_text(kubeconfig({"tokenFile": "token"}, server=NOBODY))
-        await here.news.until(lambda: "token: cannot be read" in here.joined.lower.refusal)
+        await here.news.until(lambda: "token: cannot be read" in here.joined.lower.access_error)
         (tmp_path / "token").write_text("t")
         await here.news.until(lambda: here.is_open)
-        assert here.joined.lower.refusal == ""
+        assert here.joined.lower.access_error == ""
 
 
 async def test_a_changed_kubeconfig_secret_is_used() -> None:

@@ -121,7 +121,7 @@ def test_a_lower_that_was_never_connected_is_replaced_by_the_one_whose_node_it_n
     """It was renamed without its node's name, and refused; once the name is added, the former lower continues."""
     here = busy(world())
     here.lowers["lower-z"] = opened(edited("name: lower-z, kubeconfig: k/0").lowers[0])
-    here.lowers["lower-z"].met = False
+    here.lowers["lower-z"].was_identified = False
     here.lowers[A].in_topology = False
     here.lowers["lower-z"].pods.mark_stale()
     assert deeds(here, RENAMED, SECOND) == [f"LEAVE {A}", f"KEEP {B}"]
@@ -137,7 +137,7 @@ def test_a_lower_that_was_never_connected_is_replaced_by_the_one_whose_node_it_n
 def test_a_node_rename_waits_for_lists_only_if_the_cluster_has_responded_once(*, met: bool) -> None:
     """A lower that was never connected has no mirrored pods."""
     here = world()
-    here.lowers[A].met = met
+    here.lowers[A].was_identified = met
     here.lowers[A].pods.mark_stale()
     fields = f"{FIRST}, node: {{name: other}}"
     words = "waits until it is certain that no pods are mirrored" if met else f"waits until node {A} is deleted"

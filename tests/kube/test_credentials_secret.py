@@ -112,14 +112,14 @@ async def test_look_returns_a_new_access_once_per_change_of_the_kubeconfig(secre
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
-    assert await kept.look() is None
+    assert await kept.refresh() is None
     secrets.put(kubeconfig("https://10.0.0.2:6443"))
-    access = await kept.look()
+    access = await kept.refresh()
     assert access is not None
     assert access.url == "https://10.0.0.2:6443"
-    assert await kept.look() is None
+    assert await kept.refresh() is None
     secrets.put(kubeconfig("https://10.0.0.2:6443"))
-    assert await kept.look() is None
+    assert await kept.refresh() is None
 
 
 async def test_an_invalid_kubeconfig_is_reported_until_it_is_corrected(secrets: Secrets) -> None:
@@ -128,15 +128,15 @@ async def test_an_invalid_kubeconfig_is_reported_until_it_is_corrected(secrets: 
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
     secrets.put("clusters: [")
-    assert await kept.look() is None
-    assert kept.trouble.startswith(WHERE.removesuffix(": "))
-    assert kept.trouble.endswith("; the last good connection is kept")
-    trouble = kept.trouble
-    assert await kept.look() is None
-    assert kept.trouble == trouble
+    assert await kept.refresh() is None
+    assert kept.error.startswith(WHERE.removesuffix(": "))
+    assert kept.error.endswith("; the last good connection is kept")
+    trouble = kept.error
+    assert await kept.refresh() is None
+    assert kept.error == trouble
     secrets.put(kubeconfig())
-    assert await kept.look() is None
-    assert kept.trouble == ""
+    assert await kept.refresh() is None
+    assert kept.error == ""
 
 
 async def test_a_deleted_secret_is_reported_and_a_new_secret_is_used(secrets: Secrets) -> None:
@@ -145,11 +145,11 @@ async def test_a_deleted_secret_is_reported_and_a_new_secret_is_used(secrets: Se
     kept = SecretKubeconfig(secrets.cache, REF, None)
     await kept.access()
     secrets.remove()
-    assert await kept.look() is None
-    assert "the Secret does not exist" in kept.trouble
+    assert await kept.refresh() is None
+    assert "the Secret does not exist" in kept.error
     secrets.put(kubeconfig("https://10.0.0.3:6443"), uid="2")
-    assert await kept.look() is not None
-    assert kept.trouble == ""
+    assert await kept.refresh() is not None
+    assert kept.error == ""
 
 
 async def test_a_missing_secret_is_not_reported_while_the_cache_is_not_synced(secrets: Secrets) -> None:
@@ -159,8 +159,8 @@ async def test_a_missing_secret_is_not_reported_while_the_cache_is_not_synced(se
     await kept.access()
     secrets.remove()
     secrets.cache.mark_stale()
-    assert await kept.look() is None
-    assert kept.trouble == ""
+    assert await kept.refresh() is None
+    assert kept.error == ""
 
 
 async def test_an_error_in_a_secret_names_no_files_to_wait_for() -> None:

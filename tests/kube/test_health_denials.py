@@ -27,7 +27,7 @@ def test_a_denial_of_another_request_or_with_another_message_is_logged_too() -> 
         "watch Role: denied: roles is forbidden",
         "list Role: denied: another",
     ]
-    assert denials.words == "lower-a: list Role: denied: another; lower-a: watch Role: denied: roles is forbidden"
+    assert denials.text == "lower-a: list Role: denied: another; lower-a: watch Role: denied: roles is forbidden"
 
 
 def test_the_end_of_a_denial_is_logged_when_no_informer_has_it() -> None:
@@ -39,7 +39,7 @@ def test_the_end_of_a_denial_is_logged_when_no_informer_has_it() -> None:
         for who in ("one", "two", "two", "three"):
             denials.end(who, ROLE)
     assert logs == [{"event": "permission granted again", "log_level": "info", "cluster": "lower-a", "kind": "Role"}]
-    assert (denials.words, denials.of("one")) == ("", None)
+    assert (denials.text, denials.of("one")) == ("", None)
     with capture_logs() as logs:
         denials.record("one", ROLE, denied())
     assert len(logs) == 1
@@ -52,7 +52,7 @@ def test_the_denial_of_an_ended_informer_is_removed_without_a_log_line() -> None
     with capture_logs() as logs:
         denials.forget("one")
         denials.forget("two")
-    assert (logs, denials.words) == ([], "")
+    assert (logs, denials.text) == ([], "")
 
 
 def test_the_first_message_of_a_denial_is_kept_for_a_minute() -> None:
@@ -63,10 +63,10 @@ def test_the_first_message_of_a_denial_is_kept_for_a_minute() -> None:
         for number in range(100):
             denials.record("one", ROLE, denied(f"no {number}"))
     assert [entry["error"] for entry in logs] == ["lower-a: list Role: denied: no 0"]
-    assert denials.words == "lower-a: list Role: denied: no 0"
+    assert denials.text == "lower-a: list Role: denied: no 0"
     now[0] = REWORDED_SECONDS
     denials.record("one", ROLE, denied("no 100"))
-    assert denials.words == "lower-a: list Role: denied: no 100"
+    assert denials.text == "lower-a: list Role: denied: no 100"
 
 
 def test_log_lines_are_limited_if_a_permission_is_granted_and_denied_alternately() -> None:

@@ -183,7 +183,7 @@ def test_the_annotation_of_a_lower_namespace_leads_to_its_upper_name_after_a_res
     """It only counts if the upper name maps to that very name, so a forged annotation has no effect."""
     lower = world(PREFIXED).lowers[A]
     mine = lower.namespace(LONG)
-    lower.spaces.clear()
+    lower.namespace_origins.clear()
     put(lower.namespaces, marked(space(mine, annotations={UPPER_NAMESPACE: LONG}), "above"))
     put(lower.namespaces, marked(space("demo-other", annotations={UPPER_NAMESPACE: LONG}), "above"))
     assert lower.upper_namespace(mine) == LONG

@@ -25,7 +25,7 @@ def topology(*lowers: str, more: str = "", name: str = "demo") -> Topology:
 
 def words(old: Topology, new: Topology) -> tuple[str, ...]:
     """Return the messages about the changes that are applied."""
-    return edit(old, new).words
+    return edit(old, new).changes
 
 
 def test_equal_topologies_have_no_changes() -> None:
@@ -37,7 +37,7 @@ def test_equal_topologies_have_no_changes() -> None:
         "- name: b\n  kubeconfig: k\n  node: {kubeletPort: null}\n"
     )
     found = edit(one, other)
-    assert (found.words, found.refused) == ((), ())
+    assert (found.changes, found.refused) == ((), ())
     assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING)
 
 
@@ -47,7 +47,7 @@ def test_comparing_equal_topologies_does_not_import_deepdiff() -> None:
     text = f"{HEAD}lowers: []\n"
     program = (
         "import sys; from tensile.topology import parse; from tensile.topology.diff import edit; "
-        f"assert edit(parse({text!r}), parse({text!r})).words == (); assert 'deepdiff' not in sys.modules"
+        f"assert edit(parse({text!r}), parse({text!r})).changes == (); assert 'deepdiff' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -63,20 +63,20 @@ def test_a_changed_label_is_the_only_change_in_the_message() -> None:
 def test_added_and_removed_lowers_have_one_message_each() -> None:
     """There is no message for each field, and the remaining lower is not affected."""
     found = edit(topology("a", "b"), topology("a", "c"))
-    assert found.words == ("lower c added", "lower b removed")
+    assert found.changes == ("lower c added", "lower b removed")
     assert found.lowers == Lowers(frozenset("c"), frozenset("b"), NOTHING)
 
 
 def test_a_lower_at_another_position_is_unchanged() -> None:
     """Its node keeps its port."""
     found = edit(topology("a", "b"), topology("b", "a"))
-    assert (found.words, found.lowers) == ((), Lowers(NOTHING, NOTHING, NOTHING))
+    assert (found.changes, found.lowers) == ((), Lowers(NOTHING, NOTHING, NOTHING))
 
 
 def test_a_changed_kubelet_port_of_a_node_is_applied() -> None:
     """It is a field of the lower and needs no restart."""
     found = edit(topology("a, node: {kubeletPort: 5}"), topology("a, node: {kubeletPort: 6}"))
-    assert (found.words, found.refused) == (("lowers[a].node.kubeletPort: 5 -> 6",), ())
+    assert (found.changes, found.refused) == (("lowers[a].node.kubeletPort: 5 -> 6",), ())
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_equal_changes_of_several_lowers_have_one_message() -> None:
 def test_a_changed_default_without_effect_is_not_listed() -> None:
     """Every lower sets the field itself, so nothing changes."""
     found = edit(topology("a, qps: 7"), topology("a, qps: 7", more="lowerDefaults: {qps: 3}"))
-    assert (found.words, found.lowers.changed) == ((), NOTHING)
+    assert (found.changes, found.lowers.changed) == ((), NOTHING)
 
 
 def test_a_changed_field_of_the_topology_is_listed_for_it_and_for_the_lowers_that_inherit_it() -> None:
@@ -168,7 +168,7 @@ def test_a_changed_field_of_the_topology_is_listed_for_it_and_for_the_lowers_tha
 def test_the_message_for_a_change_outside_the_lowers_uses_keys_and_values_of_the_file(more: str, said: str) -> None:
     """No lower is affected by it."""
     found = edit(topology("a"), topology("a", more=more))
-    assert found.words == (said,)
+    assert found.changes == (said,)
     assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING)
 
 
@@ -177,7 +177,7 @@ def test_changes_of_name_and_upper_are_refused() -> None:
     old = topology("a", more="upper: {kubeconfig: u}")
     new = topology("a, qps: 3", more="upper: {kubeconfig: v, qps: 9}", name="other")
     found = edit(old, new)
-    assert found.words == ("lowers[a].qps: 500 -> 3",)
+    assert found.changes == ("lowers[a].qps: 500 -> 3",)
     unowned = "which then owns only what was created under that name"
     assert found.refused == (
         f"name: demo -> other: this change requires a restart of the engine, {unowned}",
@@ -209,7 +209,7 @@ def test_a_change_of_the_address_or_port_of_a_server_is_refused(section: str, fi
     (refusal,) = found.refused
     assert refusal.startswith(f"{section}.{field}: ")
     assert refusal.endswith(f" -> {value}: this change requires a restart of the engine")
-    assert "lowers[a].qps: 500 -> 3" in found.words
+    assert "lowers[a].qps: 500 -> 3" in found.changes
     before, after, file = (getattr(one, section) for one in (old, found.topology, new))
     assert after == file.model_copy(update={field: getattr(before, field)})
     assert edit(found.topology, new).refused == found.refused
@@ -236,7 +236,7 @@ def test_a_lower_with_the_name_of_a_section_is_treated_as_a_lower() -> None:
     """`upper` and `name` are valid names of lower clusters."""
     found = edit(topology("upper", "name"), topology("upper, qps: 3", "name, qps: 4"))
     assert found.refused == ()
-    assert found.words == ("lowers[name].qps: 500 -> 4", "lowers[upper].qps: 500 -> 3")
+    assert found.changes == ("lowers[name].qps: 500 -> 4", "lowers[upper].qps: 500 -> 3")
 
 
 @given(st.data())
@@ -254,7 +254,7 @@ def test_each_lower_is_added_removed_changed_or_unaffected(data: st.DataObject) 
     assert (added, removed) == (after - before, before - after)
     assert changed <= before & after
     assert back.lowers == Lowers(removed, added, changed)
-    assert bool(there.words) == bool(added or removed or changed)
+    assert bool(there.changes) == bool(added or removed or changed)
 
 
 def test_the_example_topology_can_be_compared_with_an_empty_one_in_both_directions() -> None:

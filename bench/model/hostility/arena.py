@@ -159,7 +159,7 @@ class Arena(Stage):
         assert self._world is not None
         for name in LOWERS:
             mirror = EventMirror(self._world.lowers[name], self._world, self.ways[UPPER], partial(self._is_busy, name))
-            self._ears.append(DelayedEvents(mirror.hear))
+            self._ears.append(DelayedEvents(mirror.on_event))
             self.clusters[name].follow(EVENT, self._ears[-1], lambda _: True)  # type: ignore[arg-type]
             self._mirrors.append(asyncio.get_running_loop().create_task(mirror.run()))
         self.is_up = True

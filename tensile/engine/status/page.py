@@ -137,7 +137,7 @@ def stamp(world: World) -> tuple[object, ...]:
             int(lower.unreachable_seconds),
             lower.in_topology,
             lower.connected,
-            lower.refusal,
+            lower.access_error,
             lower.denied,
             lower.warning,
             lower.other_engine,
@@ -306,7 +306,7 @@ def drift_row(one: RecentDrift) -> tuple[object, ...]:
         timestamp(one.time),
         ref.cluster or "upper",
         object_name,
-        one.drift.words,
+        one.drift.summary,
         ", ".join(one.drift.managers) or "unknown",
     )
 

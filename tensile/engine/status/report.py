@@ -251,7 +251,7 @@ def _state(
 
 def _unreachable(lower: LowerWorld, connection_error: str) -> LowerState:
     """Return why a lower is not reachable; `connection_error` is the last error of its connection."""
-    if lower.refusal:
+    if lower.access_error:
         return "Error"
     if lower.unreachable_seconds > SILENT_AFTER:
         return "NoAnswer"
@@ -272,7 +272,7 @@ def _is_responding(lower: LowerWorld) -> bool:
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    if not lower.connected or lower.refusal or lower.is_withheld or lower.unreachable_seconds > SILENT_AFTER:
+    if not lower.connected or lower.access_error or lower.is_withheld or lower.unreachable_seconds > SILENT_AFTER:
         return True
     return bool(lower.version) and lower.settled
 
@@ -298,7 +298,7 @@ def _message(lower: LowerWorld, node: Manifest, world: World, connection_error: 
         cause = "its `node.name` was changed" if is_declared else "removed from the topology"
         remedy = "write the former one again" if is_declared else "put it back with maintenance: drain"
         return f"{cause} before this engine started; its node is kept, and its pods are not served: {remedy}"
-    error = lower.refusal or connection_error or lower.denied or lower.warning
+    error = lower.access_error or connection_error or lower.denied or lower.warning
     if error:
         return error
     creation_problem = world.problems.get(key_of(lower))

@@ -87,7 +87,7 @@ class NodeRule:
         if entry is None:
             return _create(ref, lower, world)
         seen = entry.manifest()
-        is_known = lower.met or LOWER_UID not in annotations(seen)
+        is_known = lower.was_identified or LOWER_UID not in annotations(seen)
         if not lower.in_topology and is_known and lower.is_empty and is_ours(seen, world.owner):
             return Decision((Absent(ref, entry.uid, _deletion_reason(seen, world)),))
         return _update(ref, seen, lower, world)
@@ -220,7 +220,7 @@ def _annotations(
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }
     mapping = mapping_note(lower.naming) if lower.mapping_known else annotations(seen).get(NAMESPACE_MAPPING, "")
-    kept = {TRIED: annotations(seen).get(TRIED, ""), ROOM: lower.room or annotations(seen).get(ROOM, "")}
+    kept = {TRIED: annotations(seen).get(TRIED, ""), ROOM: lower.capacity_freed_at or annotations(seen).get(ROOM, "")}
     optional = {LOWER_UID: lower_uid, CORDONED_BY: cordon_reason, NAMESPACE_MAPPING: mapping, **kept}
     return {**lower.spec.node.annotations, **ours, **{name: text for name, text in optional.items() if text}}
 

@@ -244,7 +244,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
     reachable_message = with_problem if problem else f"lower cluster {lower.name} answers"
     state = "does not answer" if lower.connected else "is not in the topology, so the engine does not connect to it"
     unreachable_message = problem or f"lower cluster {lower.name} {state}" + (
-        f": {lower.silence}" if lower.silence else ""
+        f": {lower.outage_error}" if lower.outage_error else ""
     )
     return [
         (NODE_READY, True, KUBELET_READY, "the engine is running"),
@@ -307,7 +307,7 @@ def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
 
 
 def _problem_of(lower: LowerWorld) -> str:
-    return lower.refusal or lower.warning or lower.denied
+    return lower.access_error or lower.warning or lower.denied
 
 
 def _topology_message(lower: LowerWorld) -> str:

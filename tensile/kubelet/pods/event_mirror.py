@@ -128,7 +128,7 @@ class _Waiting(NamedTuple):
 
 
 class EventMirror:
-    """The events of one lower; `hear` receives them, `run` copies them to the `upper` cluster until it is cancelled.
+    """The events of one lower: `on_event` receives them, `run` copies them to the upper cluster until it is cancelled.
 
     `busy` reports whether the engine has other work for that lower. `counts` counts events: "copied", "dropped" where
     there are too many, "failed" where the upper cluster refused.
@@ -158,7 +158,7 @@ class EventMirror:
         """Return the last events about the upper object of that namespace and UID, the latest first."""
         return sorted((one for one in self._recent.of(namespace) if one.about == uid), key=_time_of, reverse=True)
 
-    def hear(self, event: WatchEvent) -> None:
+    def on_event(self, event: WatchEvent) -> None:
         """Receive an event of the lower cluster about a pod or claim of ours; it replaces its former state."""
         header = event_header(event.raw) if event.type in ("ADDED", "MODIFIED") else None
         if header is None or not self._is_relevant(header):

@@ -55,7 +55,9 @@ class PodOrphanRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch pods that are deleted on either side, appear without their counterpart, or free a name."""
         return (
-            Watch("upper_pods", _on_upper_pod, delay=_COLLECT_SECONDS, facts=("terminal", "terminating", "unasked")),
+            Watch(
+                "upper_pods", _on_upper_pod, delay=_COLLECT_SECONDS, facts=("terminal", "terminating", "unrequested")
+            ),
             Watch(
                 "pods", _on_lower_pod, delay=_COLLECT_SECONDS, facts=("terminal", "terminating", "owner", "upper_uid")
             ),
@@ -87,7 +89,7 @@ def _steps_for_lower_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
         upper = upper_of(below, lower)
         if upper is None:
             yield from _orphan_steps(below, lower, world)
-        elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
+        elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unrequested:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, requested=False)
         elif _outlives_upper_pod(below, upper):
@@ -201,7 +203,7 @@ def _on_upper_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         others = (one for one in world.lowers.values() if one.name != lower)
         yield from (key_of(one.name) for one in others if one.pods.get(one.namespace(namespace), name) is not None)
     is_another = before is not None and after is not None and before.uid != after.uid
-    if after is None or is_another or (after.facts.terminating and after.facts.unasked):
+    if after is None or is_another or (after.facts.terminating and after.facts.unrequested):
         yield key_of(lower)
     elif after.facts.terminal:
         lower_world = world.lowers[lower]

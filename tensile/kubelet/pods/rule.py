@@ -108,7 +108,7 @@ class PodRule:
             return _NOTHING
         upper = lower.upper_pods.get(key.namespace, key.name)
         if upper is None:
-            lower.in_step.pop((key.namespace, key.name), None)
+            lower.synced_pairs.pop((key.namespace, key.name), None)
             return _unbound(key, lower, world) if lower.mapping_known else _NOTHING
         if not has_node(lower, world):
             return Decision(depends_on=(node_key(lower),))
@@ -191,7 +191,7 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     if not lower.mapping_known:
         return remove_upper(pod, None, world.now) if never_mirrored else _NOTHING
     if below is not None and mirrors(below, upper, world.owner):
-        return delete_lower(pod, below, _ref_of(below, lower), requested=not upper.facts.unasked)
+        return delete_lower(pod, below, _ref_of(below, lower), requested=not upper.facts.unrequested)
     ref = _lower_ref(key, lower)
     if _is_astray(upper, lower, world):
         return report_blocked(pod, _astray_problem(ref), world.now)

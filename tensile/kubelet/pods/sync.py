@@ -79,7 +79,7 @@ def sync(key: Key, upper: PodView, below: Entry, lower: LowerWorld, world: World
     the topology does.
     """
     pod = view_of(below.manifest())
-    known = lower.in_step.get((key.namespace, key.name))
+    known = lower.synced_pairs.get((key.namespace, key.name))
     if known is None or known[1] is not world.topology or known[0] != _pair_hash(upper, pod):
         return _sync_all(key, upper, pod, lower, world)
     body = upper_status(upper, pod, generation=upper.meta.get("generation") or 1)
@@ -103,7 +103,7 @@ def _sync_all(key: Key, upper: PodView, pod: PodView, lower: LowerWorld, world: 
     toleration_steps = _toleration_patch(upper)
     pair_hash = _pair_hash(upper, pod)
     if pair_hash and not (changed or metadata_steps or condition or toleration_steps):
-        lower.in_step[key.namespace, key.name] = (pair_hash, world.topology)
+        lower.synced_pairs[key.namespace, key.name] = (pair_hash, world.topology)
     observed = upper.status.get("observedGeneration") or 0
     body = upper_status(
         upper, pod, generation=observed if changed else upper.meta.get("generation") or 1, in_step=condition

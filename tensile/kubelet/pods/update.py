@@ -202,7 +202,7 @@ def _is_different(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> bool
 
 
 class LastingChange(NamedTuple):
-    """A change of a lower pod that cannot be reverted: the path in the pod, the upper value, the lower one, and words.
+    """A change of a lower pod that cannot be reverted: the path in the pod, both values, a description.
 
     A value is None where the field is missing.
     """
@@ -210,7 +210,7 @@ class LastingChange(NamedTuple):
     path: tuple[str | int, ...]
     wanted: Any
     seen: Any
-    words: str
+    description: str
 
 
 def lasting_changes(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> list[LastingChange]:
@@ -229,7 +229,7 @@ def lasting_changes(upper_pod: Manifest, lower_pod: Manifest, context: LowerCont
 
 def drift(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> str:
     """Return the `lasting_changes` for people, "" for none."""
-    return ", ".join(one.words for one in lasting_changes(upper_pod, lower_pod, context))
+    return ", ".join(one.description for one in lasting_changes(upper_pod, lower_pod, context))
 
 
 def changed_below(upper: PodView, drift: str, lower: str, now: datetime) -> Manifest:

@@ -191,7 +191,7 @@ class PreemptionController:
         self._wake = asyncio.Event()
         self._throttle = LogThrottle(clock)
 
-    def heed(self) -> None:
+    def wake(self) -> None:
         """Wake `run` if there are wants; called after each answer of the extender."""
         extender = self._extender()
         if extender is not None and extender.wants:
@@ -218,9 +218,9 @@ class PreemptionController:
             while (extender := self._extender()) is not None and extender.wants:
                 first = min(extender.wants.values(), key=lambda one: one.since)
                 await asyncio.sleep(max(0.0, first.since + SCHEDULER_SECONDS - self._clock()))
-                await self.look()
+                await self.handle_due()
 
-    async def look(self) -> None:
+    async def handle_due(self) -> None:
         """Handle the wants that are due now."""
         extender = self._extender()
         for key, unschedulable in tuple(extender.wants.items()) if extender is not None else ():
@@ -323,7 +323,7 @@ class PreemptionController:
 
     def _warn(self, message: str, error: ClusterError) -> None:
         """Log a warning; the same one is rate-limited."""
-        self._throttle.tell((message, type(error)), lambda more: _log.warning(message, error=str(error), **more))
+        self._throttle.log((message, type(error)), lambda more: _log.warning(message, error=str(error), **more))
 
 
 def _disruption_patch(victim: Resident, now: str) -> dict[str, Any]:

@@ -31,9 +31,9 @@ _UNREQUESTED = ("DeletionByTaintManager", "DeletionByPodGC")
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """The facts of one pod, upper or lower.
 
-    `owner` and `upper_uid` are our marks, "" on upper pods and if we did not write them. `unasked`: Kubernetes itself
-    deleted it because of its node. `ran`: containers of it have been seen. `daemon`: it belongs to a DaemonSet that did
-    not request mirroring. `shown` is a hash of the status fields that are equal on both sides once they are synced.
+    `owner` and `upper_uid` are our marks, "" on upper pods and if we did not write them. `unrequested`: Kubernetes
+    itself deleted it because of its node. `ran`: containers of it have been seen. `daemon`: it belongs to a DaemonSet
+    that did not request mirroring. `shown` is a hash of the status fields that both sides have once they are synced.
     `bare`: no controller would recreate it. `scheduled`: it has a node. `disrupted`: Kubernetes or a client ends it,
     for example by an eviction. `pinned`: an annotation forbids its eviction.
     """
@@ -42,7 +42,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     upper_uid: str
     terminal: bool
     terminating: bool
-    unasked: bool
+    unrequested: bool
     ran: bool
     daemon: bool
     references: frozenset[Reference]
@@ -133,7 +133,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         upper_uid=upper_uid,
         terminal=phase in TERMINAL,
         terminating="deletionTimestamp" in meta,
-        unasked=disruption in _UNREQUESTED,
+        unrequested=disruption in _UNREQUESTED,
         ran=phase != "Pending" or bool(status.get("containerStatuses")),
         daemon=controller.get("kind") == "DaemonSet" and marks.get(VIRTUAL_POD) != "true",
         references=_shared(references(pod)),
@@ -190,7 +190,7 @@ def was_deleted(tombstone: Tombstone, upper_uid: str) -> bool:
     disappeared with the history of its store.
     """
     facts = tombstone.facts
-    if tombstone.uid != upper_uid or facts is None or facts.unasked:
+    if tombstone.uid != upper_uid or facts is None or facts.unrequested:
         return False
     return tombstone.seen or bool(facts.terminating)
 

@@ -81,7 +81,7 @@ class PlanScope(NamedTuple):
     kinds: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The scope for people, "" for a whole plan: "lower-a, namespace shop, kind Pod"."""
         named = [*(f"namespace {name}" for name in self.namespaces), *(f"kind {name}" for name in self.kinds)]
         return ", ".join([*self.lowers, *named])

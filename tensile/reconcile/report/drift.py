@@ -110,7 +110,7 @@ def drift_text(found: DriftReport, *, colour: bool) -> str:
     clusters = dict.fromkeys(one.ref.cluster for one in found.objects)
     sections = [_cluster(name, [one for one in found.objects if one.ref.cluster == name]) for name in clusters]
     if not found.objects:
-        where = f" of {found.only.words}" if found.only.words else ""
+        where = f" of {found.only.description}" if found.only.description else ""
         sections.append([(" ", f"No drift. No other client is known to have changed objects{where}.")])
     if any(one.fields for one in found.objects):
         sections.append([(" ", _LEGEND)])
@@ -179,7 +179,7 @@ def _summary(found: DriftReport) -> str:
         for name in clusters
     ]
     away = f"; not examined: {', '.join(found.unreached)}" if found.unreached else ""
-    filtered = f"; partial: only {found.only.words} shown" if found.only.words else ""
+    filtered = f"; partial: only {found.only.description} shown" if found.only.description else ""
     return f"Drift: {_counted(found.objects, all_sorts=True)} ({'; '.join(parts) or 'none'}{away}{filtered})"
 
 

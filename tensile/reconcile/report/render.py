@@ -75,7 +75,7 @@ def summary_line(found: Preview) -> str:
     parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
     counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
     away = f"; not planned: {', '.join(found.unreached)}" if found.unreached else ""
-    filtered = f"; partial: only {found.only.words} shown" if found.only.words else ""
+    filtered = f"; partial: only {found.only.description} shown" if found.only.description else ""
     return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away}{filtered})"
 
 
@@ -90,8 +90,8 @@ def _counted(counts: Counts) -> str:
 
 
 def _nothing(found: Preview) -> str:
-    if found.only.words:
-        return f"No changes for {found.only.words}. The rest of the plan is not shown."
+    if found.only.description:
+        return f"No changes for {found.only.description}. The rest of the plan is not shown."
     if found.problems:
         return "No changes. Some objects are blocked: see the problems."
     if found.unreached:

@@ -71,7 +71,7 @@ class SavedStep(msgspec.Struct, frozen=True):
         return self.cluster, self.apiVersion, self.kind, self.namespace, self.name
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Its object for people: "lower-a: Pod shop/web"."""
         return f"{self.cluster}: {self.kind} {f'{self.namespace}/' if self.namespace else ''}{self.name}"
 
@@ -161,7 +161,7 @@ def _moved_step(old: SavedStep | None, new: SavedStep | None) -> Iterator[str]:
     step = old or new
     if step is None or old == new:
         return
-    what = harmless(step.words)
+    what = harmless(step.description)
     if old is None or new is None or old.action != new.action:
         yield f"{what}: from {_action(old)} to {_action(new)}"
     elif old.uid != new.uid:

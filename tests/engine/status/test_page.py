@@ -164,7 +164,7 @@ def test_the_stamp_changes_with_everything_that_the_page_shows_of_a_world() -> N
     seen.append(stamp(world))
     lower.unreachable_seconds = 1.5
     seen.append(stamp(world))
-    lower.refusal = "no such file"
+    lower.access_error = "no such file"
     seen.append(stamp(world))
     assert len(set(map(repr, seen))) == len(seen)
 

@@ -48,7 +48,7 @@ def stage() -> Stage:
         )
     gone = tuple(Step("delete", Ref("lower-05", POD, "shop", f"web-{n}"), "its upper pod is gone") for n in range(130))
     found.held[Key("orphans", "lower-05", "", "pods")] = gone
-    found.world.lowers["lower-05"].refusal = "kubeconfigs/lower-05: no such file"
+    found.world.lowers["lower-05"].access_error = "kubeconfigs/lower-05: no such file"
     for number in range(60):
         found.changes.add(step(f"web-{number}"))
     return found

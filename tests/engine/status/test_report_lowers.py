@@ -106,7 +106,7 @@ def test_the_message_of_a_row_is_the_most_severe_problem() -> None:
     lower.denied = "list Secret: denied"
     assert first(here).message == "list Secret: denied"
     assert first(here, **{A: "refused"}).message == "refused"
-    lower.refusal = "no such file"
+    lower.access_error = "no such file"
     assert first(here, **{A: "refused"}).message == "no such file"
     lower.connected = False
     assert first(here).message == (
@@ -147,9 +147,9 @@ def test_the_state_of_the_lowers_is_known_once_each_is_listed_or_has_failed() ->
     assert not are_known(here)
     lower.unreachable_seconds = 11.0
     assert are_known(here)
-    lower.unreachable_seconds, lower.refusal = 0.0, "no such Secret"
+    lower.unreachable_seconds, lower.access_error = 0.0, "no such Secret"
     assert are_known(here)
-    lower.refusal, lower.version = "", "v1.36.3"
+    lower.access_error, lower.version = "", "v1.36.3"
     lower.pods.mark_stale()
     assert not are_known(here)
     lower.denied = "list Pod: denied"
@@ -209,7 +209,7 @@ STATES: dict[str, tuple[Change, str]] = {
     "healthy": (having(), "Ready"),
     "left the topology": (having(in_topology=False), "Leaving"),
     "left while the engine was down": (having(connected=False), "Leaving"),
-    "without credentials": (having(refusal="no such file", version=""), "Error"),
+    "without credentials": (having(access_error="no such file", version=""), "Error"),
     "no response": (having(unreachable_seconds=11.0), "NoAnswer"),
     "never responded": (having(version=""), "Starting"),
     "without a permission": (having(denied="list Secret: denied"), "Forbidden"),

@@ -281,7 +281,7 @@ async def test_the_form_shows_the_plan_of_the_edit_as_text(stage: Stage) -> None
     asked: list[str] = []
 
     async def plan(change: Edit) -> str:
-        asked.extend(change.words)
+        asked.extend(change.changes)
         return "lower-00\n- Pod <b>shop</b>/web\x1b[2J\n\nPlan: 0 to add"
 
     async with serving(stage.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:

@@ -155,7 +155,7 @@ def test_annotations_contain_the_owner_and_the_taints_of_the_topology() -> None:
     ("field", "annotation", "value", "another"),
     [
         ("identity", LOWER_UID, "cluster-1", "cluster-2"),
-        ("room", ROOM, "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z"),
+        ("capacity_freed_at", ROOM, "2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z"),
     ],
     ids=["identity of the lower cluster", "freed capacity for refused pods"],
 )
@@ -407,7 +407,7 @@ def test_a_node_of_a_removed_lower_is_kept_while_it_may_have_pods(kept: str) -> 
 def test_the_node_of_a_lower_that_was_never_connected_is_deleted_immediately(*, noted: bool) -> None:
     """It cannot have pods, unless the Node records that an earlier engine connected to the cluster."""
     here = standing()
-    here.lowers[A].met = False
+    here.lowers[A].was_identified = False
     here.lowers[A].pods.mark_stale()
     here.lowers[A].identity = "cluster-1" if noted else ""
     raised(here)

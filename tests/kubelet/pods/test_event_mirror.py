@@ -44,7 +44,7 @@ class RunningMirror:
 
     def hear(self, sort: str = "ADDED", name: str = "web", uid: str = "e-1", **fields: Any) -> None:
         """Send an event of a lower pod to the mirror."""
-        self.mirror.hear(WatchEvent(sort, lower_event(name, uid, **fields)))
+        self.mirror.on_event(WatchEvent(sort, lower_event(name, uid, **fields)))
 
     def hear_many(self, name: str, count: int = 1, **fields: Any) -> None:
         """Send several different events of a pod."""
@@ -107,8 +107,8 @@ async def test_unrelated_events_are_not_queued() -> None:
     async with mirroring() as bench:
         bench.hear(name="stranger")
         bench.hear("DELETED")
-        bench.mirror.hear(WatchEvent("BOOKMARK", b'{"metadata":{"resourceVersion":"5"}}'))
-        bench.mirror.hear(WatchEvent("ADDED", b"nonsense"))
+        bench.mirror.on_event(WatchEvent("BOOKMARK", b'{"metadata":{"resourceVersion":"5"}}'))
+        bench.mirror.on_event(WatchEvent("ADDED", b"nonsense"))
         assert len(bench.mirror) == 0
         await turn(3)
         assert bench.upper.asked == []
@@ -327,7 +327,7 @@ async def test_repetitions_of_a_waiting_event_do_not_count_against_the_limit() -
     """Only the latest repetition is sent, and the burst is still available."""
     async with mirroring(QUIET) as bench:
         for count in range(1000):
-            bench.mirror.hear(WatchEvent("MODIFIED", lower_event(QUIET, "e-same", count=count)))
+            bench.mirror.on_event(WatchEvent("MODIFIED", lower_event(QUIET, "e-same", count=count)))
         await asyncio.sleep(PAUSE_SECONDS * 2)
         bench.hear_many(QUIET, OBJECT_RATE[0] - 1)
         await asyncio.sleep(PAUSE_SECONDS * 10)
@@ -393,7 +393,7 @@ async def test_an_event_that_cannot_be_decoded_does_not_stop_the_mirror() -> Non
     """A number that is too large is valid JSON for one parser and invalid for another."""
     async with mirroring(QUIET) as bench:
         raw = lower_event(QUIET, "e-bad").replace(b'"count":1', b'"count":1e400')
-        bench.mirror.hear(WatchEvent("ADDED", raw))
+        bench.mirror.on_event(WatchEvent("ADDED", raw))
         bench.hear_many(QUIET)
         await asyncio.sleep(PAUSE_SECONDS * 1.5)
         assert bench.created() == {"quiet": 1}

@@ -94,9 +94,9 @@ def test_no_pod_is_evicted_before_a_connection_was_attempted() -> None:
 def test_no_pod_is_evicted_while_the_credential_is_refused() -> None:
     """An unreadable or rejected credential does not mean that the pods have ended."""
     here = away()
-    here.lowers[A].refusal = "upper: list Secret: denied"
+    here.lowers[A].access_error = "upper: list Secret: denied"
     assert not is_evicted(here)
-    here.lowers[A].refusal = ""
+    here.lowers[A].access_error = ""
     assert is_evicted(here)
 
 

@@ -66,7 +66,7 @@ class Scene:
         """Run the controller after its waiting time on the pod with these changes, and return what was written."""
         self.upper.answer("read", {**self.comer, **now})
         self.time += SCHEDULER_SECONDS
-        await self.made.look()
+        await self.made.handle_due()
         return done(self.upper)
 
 
@@ -108,7 +108,7 @@ async def test_nothing_is_preempted_before_the_schedulers_turn_is_over() -> None
     """The scheduler may find victims itself within that time."""
     here = Scene()
     here.time = SCHEDULER_SECONDS / 2
-    await here.made.look()
+    await here.made.handle_due()
     assert here.upper.asked == []
     assert list(here.extender.wants) == ["uid-comer"]
 
@@ -162,7 +162,7 @@ async def test_no_pod_is_preempted_for_a_deleted_pod() -> None:
     here = Scene()
     here.upper.answer("read", NotFound("gone"))
     here.time = SCHEDULER_SECONDS
-    await here.made.look()
+    await here.made.handle_due()
     assert done(here.upper) == []
 
 
@@ -244,7 +244,7 @@ async def test_run_handles_a_want_after_it_is_woken() -> None:
     here.upper.answer("read", held)
     here.upper.answer("create", last)
     running = asyncio.create_task(here.made.run())
-    here.made.heed()
+    here.made.wake()
     await held.began.wait()
     assert done(here.upper) == []
     held.go.set()
@@ -257,5 +257,5 @@ async def test_run_handles_a_want_after_it_is_woken() -> None:
 async def test_the_controller_does_nothing_without_an_extender() -> None:
     """There is none after it was disabled."""
     made = PreemptionController(Upper(), lambda: None, clock=lambda: 0.0, now=lambda: NOW)
-    made.heed()
-    await made.look()
+    made.wake()
+    await made.handle_due()

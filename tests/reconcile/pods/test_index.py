@@ -69,7 +69,7 @@ def test_an_upper_pod_has_no_marks() -> None:
     """A new pod has no other facts either."""
     facts = facts_of(upper_pod())
     assert (facts.owner, facts.upper_uid) == ("", "")
-    assert (facts.terminal, facts.terminating, facts.unasked, facts.ran) == (False, False, False, False)
+    assert (facts.terminal, facts.terminating, facts.unrequested, facts.ran) == (False, False, False, False)
 
 
 def test_the_facts_of_a_lower_pod_have_its_owner_and_its_upper_uid() -> None:
@@ -112,7 +112,7 @@ def test_a_pod_with_a_deletion_timestamp_is_terminating() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "unasked"),
+    ("status", "unrequested"),
     [
         (disrupted("DeletionByTaintManager"), True),
         (disrupted("DeletionByPodGC"), True),
@@ -122,9 +122,9 @@ def test_a_pod_with_a_deletion_timestamp_is_terminating() -> None:
         ({}, False),
     ],
 )
-def test_a_deletion_by_kubernetes_because_of_the_node_was_not_requested(status: Manifest, unasked: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_deletion_by_kubernetes_because_of_the_node_was_not_requested(status: Manifest, unrequested: bool) -> None:  # noqa: FBT001 - a parameter
     """Taint manager and pod garbage collector react to a node, but a client decides about an eviction."""
-    assert facts_of(upper_pod(status=status)).unasked is unasked
+    assert facts_of(upper_pod(status=status)).unrequested is unrequested
 
 
 def test_pods_are_indexed_by_their_references() -> None:

@@ -180,7 +180,7 @@ def test_a_plan_for_one_lower_shows_only_its_changes_and_names_the_limit() -> No
         (PlanScope((A,), ("shop",), ("Pod",)), ["Pod shop/web"], "lower-a, namespace shop, kind Pod"),
         (PlanScope((B,), ("shop",), ("Pod",)), [], "lower-b, namespace shop, kind Pod"),
     ],
-    ids=lambda value: value.words if isinstance(value, PlanScope) else "",
+    ids=lambda value: value.description if isinstance(value, PlanScope) else "",
 )
 def test_a_plan_can_be_limited_to_namespaces_and_kinds(only: PlanScope, shown: list[str], words: str) -> None:
     """All limits apply together, and the last line names them."""

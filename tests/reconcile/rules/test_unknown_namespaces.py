@@ -94,7 +94,7 @@ def test_every_key_of_a_namespaced_rule_has_an_upper_namespace() -> None:
     assert "pod" not in {key.rule for key in found}
     assert [key for key in found if key.rule in BY_NAMESPACE and not key.namespace] == []
     assert [key for key in found if key.rule == "namespace" and not key.name] == []
-    assert "" not in here.lowers[A].spaces.values()
+    assert "" not in here.lowers[A].namespace_origins.values()
     assert here.lowers[A].namespace("") == ""
 
 
